@@ -1,0 +1,54 @@
+// The ordering problem without the rest of the graph: precedence, and weights that open and close.
+//
+//   An order runs every op once, preds first. A weight is live after a set S of ops has run when one of its openers is in S and
+//   one of its closers is not. Running v when L bytes are live takes
+//
+//       step(v) = L + (weights that v opens) + extra(v)         then live becomes   L + opened - closed
+//
+//                 ┌───┐ extra(v)
+//             ┌───┘   └───┐ opened      ┌─ next op
+//   L ────────┘           └──── closed ─┘
+//
+// From a graph: a weight is a buffer, opened by its creator and closed by its users. Turned round (time runs backwards) it is
+// opened by its users and closed by its creator, and the peak of an order is the peak of the reversed order. So every search
+// here works in both directions. f(S), the bytes live after S, is submodular: f(S ∪ X) - f(S) can only fall as S grows. All
+// lossless moves rest on this.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/csr.h"
+#include "graph/dependencies.h"
+#include "graph/liveness.h"
+#include "stowage/graph.h"
+
+namespace stowage {
+
+struct OrderProblem {
+  std::int32_t ops = 0;
+  Csr preds, succs;                  // per op; the ids are a topological order (forwards) or the reverse of one (reversed)
+  std::vector<std::int64_t> weight;  // per weight, > 0
+  Csr openers, closers;              // per weight: ops
+  std::vector<char> open_at_start;   // per weight: live before any op ran
+  std::vector<char> open_at_end;     // per weight: never closed
+  Csr opens, closes;                 // per op: weights (the transposes)
+  std::vector<std::int64_t> extra;   // per op
+  std::int64_t base = 0;             // bytes that are live throughout
+};
+
+// The problem of `graph`: op ids are the graph's.
+OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies, const Uses& uses);
+
+// Time backwards. Op i becomes op ops - 1 - i, so that ids stay a topological order.
+OrderProblem reversed(const OrderProblem& problem);
+
+// The part of the order between two states: `members` (increasing) run after everything in `before` and ahead of all else.
+// Op i of the result is members[i].
+OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members, const std::vector<char>& before);
+
+// Largest step of `order`, a permutation of the ops that respects the precedence. O(V + E).
+std::int64_t peak(const OrderProblem& problem, std::span<const std::int32_t> order);
+
+}  // namespace stowage

@@ -1,0 +1,29 @@
+// From an order to a Plan: lifetimes become intervals on a fine time axis, the layout gives them addresses.
+//
+//   step         0         1                 2            Each step takes as many units of time as its op has ticks, so a scratch
+//   ticks     0 │ 1     0 │ 1 │ 2          0              and a buffer born late are intervals like all others.
+//   a         ████████████████████
+//   scratch             ░░░░░
+//   b                       ████████████████████
+#pragma once
+
+#include <span>
+
+#include "stowage/graph.h"
+#include "stowage/layout.h"
+#include "stowage/plan.h"
+
+namespace stowage {
+
+// The intervals of one order. Items come in the order of placements, then of scratch.
+struct Timeline {
+  std::vector<Placement> placements;  // offsets not yet set
+  std::vector<ScratchPlacement> scratch;
+  std::vector<LayoutItem> items;
+};
+Timeline timeline(const Graph& graph, std::span<const OpId> order);
+
+// The plan that runs `order` with `layout` as the addresses of timeline(graph, order). O(V + E + n log n).
+Plan assemble(const Graph& graph, std::span<const OpId> order, Timeline timeline, const LayoutResult& layout);
+
+}  // namespace stowage
