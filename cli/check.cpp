@@ -1,0 +1,66 @@
+// stowage check GRAPH PLAN: is the plan valid for the graph?
+#include "stowage/check.h"
+
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+#include "io/json_append.h"
+#include "stowage/io.h"
+#include "verb.h"
+
+namespace stowage::cli {
+namespace {
+
+struct Arguments {
+  std::string graph;
+  std::string plan;
+  bool json = false;
+};
+
+std::string as_json(const CheckReport& report, const Plan& plan) {
+  std::string out;
+  io::ObjectWriter object(out);
+  object.field("valid", report.valid);
+  if (report.valid) {
+    object.null("rule");
+  } else {
+    object.field("rule", report.rule);
+  }
+  object.field("message", report.message);
+  if (report.valid) {
+    object.field("peak_bytes", report.peak_bytes);
+  } else {
+    object.null("peak_bytes");
+  }
+  object.field("arena_bytes", plan.arena_bytes);
+  object.close();
+  return out + "\n";
+}
+
+std::string as_text(const CheckReport& report, const Plan& plan) {
+  if (!report.valid) return "invalid: " + report.message + "\n";
+  return "valid\npeak   " + human_bytes(report.peak_bytes) + "\narena  " + human_bytes(plan.arena_bytes) + "\n";
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.graph == "-" && arguments.plan == "-") throw UsageError("only one of GRAPH and PLAN can be standard input");
+  const Graph graph = read_input([&] { return load_graph(arguments.graph); });
+  const Plan plan = read_input([&] { return load_plan(arguments.plan); });
+  const CheckReport report = stowage::check(graph, plan);
+  print_result(arguments.json ? as_json(report, plan) : as_text(report, plan));
+  return report.valid ? kDone : kInvalidPlan;
+}
+
+}  // namespace
+
+Verb add_check(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("check", "Check that a plan is valid for a graph");
+  command->add_option("GRAPH", arguments->graph, "the graph file")->required();
+  command->add_option("PLAN", arguments->plan, "the plan file")->required();
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  return {command, [arguments] { return run(*arguments); }};
+}
+
+}  // namespace stowage::cli

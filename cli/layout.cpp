@@ -1,0 +1,101 @@
+// stowage layout INTERVALS.csv: addresses for buffers whose live intervals are fixed.
+#include "stowage/layout.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "io/json_append.h"
+#include "stowage/io.h"
+#include "verb.h"
+
+namespace stowage::cli {
+namespace {
+
+struct Arguments {
+  std::string intervals;
+  std::optional<std::string> output;
+  std::optional<std::int64_t> capacity;
+  bool json = false;
+};
+
+double gap(const LayoutResult& result) {
+  if (result.height_bytes == result.lower_bound_bytes) return 0;
+  return static_cast<double>(result.height_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
+}
+
+std::string as_json(const LayoutResult& result, std::size_t buffers, double seconds) {
+  const bool found = result.outcome == Outcome::kOptimal || result.outcome == Outcome::kFeasible;
+  std::string out;
+  io::ObjectWriter object(out);
+  object.field("outcome", to_string(result.outcome));
+  object.field("buffers", buffers);
+  if (found) {
+    object.field("height_bytes", result.height_bytes);
+  } else {
+    object.null("height_bytes");
+  }
+  object.field("lower_bound_bytes", result.lower_bound_bytes);
+  if (found) {
+    object.field("gap", gap(result));
+  } else {
+    object.null("gap");
+  }
+  object.field("seconds", seconds);
+  object.close();
+  return out + "\n";
+}
+
+std::string as_text(const LayoutResult& result) {
+  return std::string(to_string(result.outcome)) + "\nheight       " + human_bytes(result.height_bytes) + "\nlower bound  " +
+         human_bytes(result.lower_bound_bytes) + "\n";
+}
+
+// A layout above the capacity is nothing to show.
+LayoutResult solve(const IntervalsFile& file, std::optional<std::int64_t> capacity) {
+  LayoutOptions options;
+  options.capacity = capacity;
+  LayoutResult result = stowage::layout(file.items, options);
+  const bool found = result.outcome == Outcome::kOptimal || result.outcome == Outcome::kFeasible;
+  if (found && capacity && result.height_bytes > *capacity) {
+    result.outcome = result.outcome == Outcome::kOptimal ? Outcome::kInfeasible : Outcome::kUnknown;
+  }
+  return result;
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
+  const IntervalsFile file = read_input([&] { return load_intervals(arguments.intervals); });
+  const Stopwatch watch;
+  const LayoutResult result = solve(file, arguments.capacity);
+  if (arguments.json) print_result(as_json(result, file.items.size(), watch.seconds()));
+  if (result.outcome == Outcome::kInfeasible) {
+    std::fprintf(stderr, "stowage: infeasible: no layout has a height of at most %lld bytes\n",
+                 static_cast<long long>(arguments.capacity.value_or(0)));
+    return kInfeasible;
+  }
+  if (result.outcome == Outcome::kUnknown) {
+    std::fprintf(stderr, "stowage: stopped by a limit without a layout\n");
+    return kStopped;
+  }
+  if (arguments.output) save_intervals(file, result.offsets, *arguments.output);
+  if (!arguments.json && arguments.output != "-") print_result(as_text(result));
+  return kDone;
+}
+
+}  // namespace
+
+Verb add_layout(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("layout", "Give addresses to buffers whose live intervals are fixed");
+  command->add_option("INTERVALS.csv", arguments->intervals, "the intervals: id,lower,upper,size")->required();
+  command->add_option("-o,--output", arguments->output, "write the intervals with their offsets to this file");
+  add_bytes_option(*command, "--capacity", [arguments](std::int64_t bytes) { arguments->capacity = bytes; },
+                   "the height that is allowed");
+  command->add_flag("--json", arguments->json, "print one JSON object");
+  return {command, [arguments] { return run(*arguments); }};
+}
+
+}  // namespace stowage::cli

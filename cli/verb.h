@@ -1,0 +1,78 @@
+// What the verbs share: exit codes, reading input, printing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "stowage/error.h"
+
+namespace CLI {
+class App;
+}
+
+namespace stowage::cli {
+
+enum ExitCode : int {
+  kDone = 0,
+  kInternal = 1,
+  kUsage = 2,
+  kBadInput = 3,
+  kInfeasible = 4,
+  kStopped = 5,
+  kInvalidPlan = 6,
+};
+
+class BadInput : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class UsageError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// A subcommand and what it does once its options are parsed; run() returns the exit code.
+struct Verb {
+  CLI::App* command;
+  std::function<int()> run;
+};
+
+Verb add_plan(CLI::App& app);
+Verb add_check(CLI::App& app);
+Verb add_bound(CLI::App& app);
+Verb add_layout(CLI::App& app);
+Verb add_info(CLI::App& app);
+
+// Adds an option whose value is a number of bytes, as parse_bytes reads it.
+void add_bytes_option(CLI::App& command, const std::string& name, std::function<void(std::int64_t)> set,
+                      const std::string& description);
+
+// Runs a loader; what it throws is the fault of the input.
+template <class Load>
+auto read_input(Load load) {
+  try {
+    return load();
+  } catch (const Error& error) {
+    throw BadInput(error.what());
+  }
+}
+
+// Seconds since its construction.
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
+
+// "1.46 GiB (1571512320 bytes)"
+std::string human_bytes(std::int64_t bytes);
+
+// Results go to stdout, whole or with an error.
+void print_result(const std::string& text);
+
+}  // namespace stowage::cli

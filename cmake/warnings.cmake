@@ -1,0 +1,9 @@
+# stowage_warnings: linked privately by every target of our own; never by what includes foreign headers as its own.
+add_library(stowage_warnings INTERFACE)
+target_compile_options(stowage_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor
+  -Wold-style-cast -Wcast-qual -Wimplicit-fallthrough)
+
+if(STOWAGE_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()

@@ -1,0 +1,27 @@
+// A name in quotes, fit for a one-line message: control characters escaped, long names cut.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace stowage {
+
+inline std::string quote(std::string_view name) {
+  constexpr std::size_t longest = 60;
+  constexpr std::string_view hex = "0123456789abcdef";
+  std::string out = "'";
+  for (const char c : name.substr(0, longest)) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code >= 0x20 && code != 0x7f) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += hex[code >> 4];
+      out += hex[code & 15];
+    }
+  }
+  if (name.size() > longest) out += "...";
+  return out + "'";
+}
+
+}  // namespace stowage

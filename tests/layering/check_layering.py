@@ -1,0 +1,85 @@
+"""Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget, strategy} <-
+planner <- {cli, runtime, python}. Also: only runtime/ and python/ may know torch, and the core never knows Python."""
+
+import re
+import sys
+from pathlib import Path
+
+# What each room may include, besides itself.
+GROUND = {"base", "graph"}
+SEARCH = GROUND | {"plan", "solver"}
+MAY_INCLUDE = {
+    "base": set(),
+    "solver": {"base"},
+    "graph": {"base"},
+    "plan": GROUND,
+    "layout": SEARCH,
+    "order": SEARCH,
+    "strategy": SEARCH,
+    "budget": SEARCH | {"order", "layout"},  # a budget is met by plans that are ordered and laid out
+    "io": GROUND | {"plan", "layout", "strategy"},  # the values that have a file form
+    "planner": SEARCH | {"order", "layout", "budget", "strategy"},
+}
+EVERYTHING = set(MAY_INCLUDE)
+
+# The room that each public header belongs to.
+PUBLIC = {
+    "ids.h": "base",
+    "error.h": "base",
+    "graph.h": "graph",
+    "plan.h": "plan",
+    "check.h": "plan",
+    "layout.h": "layout",
+    "io.h": "io",
+    "planner.h": "planner",
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+FOREIGN = re.compile(r"^(torch|ATen|c10|nanobind)/|^Python\.h$")
+
+
+def room_of(path):
+    """The room of a source file, from its path below the repository."""
+    parts = path.parts
+    if parts[0] == "include":
+        return PUBLIC.get(parts[-1])
+    if parts[0] == "src":
+        return parts[1] if len(parts) > 2 else "planner"
+    return parts[0]
+
+
+def target_room(included):
+    parts = included.split("/")
+    if parts[0] == "stowage":
+        return PUBLIC.get(parts[-1], "?")
+    return parts[0] if parts[0] in EVERYTHING else None
+
+
+def violations(root):
+    for folder in ("include", "src", "cli", "runtime", "python"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in {".h", ".cpp"}:
+                continue
+            relative = path.relative_to(root)
+            room = room_of(relative)
+            if room is None:
+                yield f"{relative}: belongs to no room; add it to PUBLIC in {Path(__file__).name}"
+                continue
+            allowed = MAY_INCLUDE.get(room, EVERYTHING) | {room}
+            core = room in MAY_INCLUDE or room == "cli"
+            for _, included in INCLUDE.findall(path.read_text()):
+                target = target_room(included)
+                if target is not None and target not in allowed:
+                    yield f"{relative}: {room} must not include {included} (of {target})"
+                if core and FOREIGN.search(included):
+                    yield f"{relative}: the core must not include {included}"
+
+
+def main():
+    found = list(violations(Path(sys.argv[1])))
+    print("\n".join(found) if found else "layering: all includes follow the arrows")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+// Random graphs that are valid by construction, with every feature of the format.
+#pragma once
+
+#include <random>
+
+#include "stowage/graph.h"
+
+namespace stowage::testing {
+
+struct RandomGraphOptions {
+  int ops = 10;
+  int residents = 3;
+  std::int64_t align = 4;
+  std::int64_t most_bytes = 40;
+  bool in_place = true;   // writes
+  bool insides = true;    // ticks, scratch, born, takeover
+  bool ordering = true;   // rng, effect, after
+};
+
+// Validated and sealed. The same generator state gives the same graph.
+Graph random_graph(std::mt19937_64& random, const RandomGraphOptions& options);
+
+// A number in [low, high], the same on every platform (unlike std::uniform_int_distribution).
+std::int64_t draw(std::mt19937_64& random, std::int64_t low, std::int64_t high);
+bool chance(std::mt19937_64& random, int percent);
+
+}  // namespace stowage::testing
