@@ -64,6 +64,25 @@ std::int64_t added_bytes(const Graph& graph, const Op& op) {
   return most;
 }
 
+std::int64_t op_bytes(const Graph& graph, OpId id) {
+  const Op& op = graph.op(id);
+  std::vector<BufferId> touched;
+  for (const auto* list : {&op.reads, &op.writes}) touched.insert(touched.end(), list->begin(), list->end());
+  std::sort(touched.begin(), touched.end());
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  std::int64_t held = 0;
+  for (const BufferId b : touched)
+    if (!graph.buffer(b).resident) held += graph.padded(graph.buffer(b).bytes);
+  Op alone = op;
+  for (const Takeover& pair : op.takeover) {
+    const auto it = std::find(alone.creates.begin(), alone.creates.end(), pair.created);
+    if (it == alone.creates.end()) continue;
+    if (!alone.born.empty()) alone.born.erase(alone.born.begin() + (it - alone.creates.begin()));
+    alone.creates.erase(it);
+  }
+  return held + added_bytes(graph, alone);
+}
+
 std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) {
   const std::vector<Lifetime> live = lifetimes(graph, order);
   std::vector<std::int64_t> change(order.size() + 1, 0);  // of the bytes that live on after the step before

@@ -12,4 +12,8 @@ namespace stowage {
 // [r, c] may be used unless r is returned or has a user that directly depends on v.
 OrderProblem bound_problem(const Graph& graph, const Dependencies& dependencies, const Uses& uses);
 
+// The largest of the must-live bytes `live` and of minimum cuts at the `cuts` ops where those are largest; stops early at `enough`.
+std::int64_t cut_bound(const OrderProblem& problem, const std::vector<std::int64_t>& live, std::size_t cuts, std::int64_t enough,
+                       std::int64_t& work);
+
 }  // namespace stowage

@@ -20,4 +20,10 @@ namespace stowage {
 // Per op: no order has a smaller step at that op. The maximum is a bound on the peak.
 std::vector<std::int64_t> must_live(const OrderProblem& problem);
 
+// What a sweep costs, in the units in which searches count their work (about a nanosecond).
+inline std::int64_t sweep_work(const OrderProblem& problem) {
+  const auto degree = static_cast<std::int64_t>(problem.preds.items.size() + problem.closers.items.size()) + problem.ops;
+  return 8 * degree * (problem.ops / 512 + 1);
+}
+
 }  // namespace stowage

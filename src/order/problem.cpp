@@ -1,7 +1,8 @@
 #include "order/problem.h"
 
 #include <algorithm>
-#include <numeric>
+#include <functional>
+#include <queue>
 
 namespace stowage {
 namespace {
@@ -87,7 +88,45 @@ class Restriction {
   OrderProblem part_;
 };
 
+void append_row(const Csr& from, std::size_t row, Csr& to, std::span<const Precedence> more, bool preds) {
+  to.items.insert(to.items.end(), from[row].begin(), from[row].end());
+  for (const Precedence& edge : more)
+    if (static_cast<std::size_t>(preds ? edge.to : edge.from) == row) to.items.push_back(preds ? edge.from : edge.to);
+  to.close_row();
+}
+
+// The smallest topological order, by ids. Shorter than the number of ops when there is a cycle.
+std::vector<std::int32_t> topological_order(const OrderProblem& problem) {
+  std::vector<std::int32_t> waiting(problem.ops), order;
+  std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> ready;
+  for (std::int32_t op = 0; op < problem.ops; ++op) {
+    waiting[op] = static_cast<std::int32_t>(problem.preds[op].size());
+    if (waiting[op] == 0) ready.push(op);
+  }
+  while (!ready.empty()) {
+    const std::int32_t op = ready.top();
+    ready.pop();
+    order.push_back(op);
+    for (const std::int32_t s : problem.succs[op])
+      if (--waiting[s] == 0) ready.push(s);
+  }
+  return order;
+}
+
 }  // namespace
+
+std::optional<Renumbered> with_precedence(const OrderProblem& problem, std::span<const Precedence> more) {
+  OrderProblem p = problem;
+  p.preds = p.succs = Csr{};
+  for (std::int32_t op = 0; op < p.ops; ++op) {
+    append_row(problem.preds, op, p.preds, more, true);
+    append_row(problem.succs, op, p.succs, more, false);
+  }
+  std::vector<std::int32_t> order = topological_order(p);
+  if (order.size() != static_cast<std::size_t>(p.ops)) return std::nullopt;
+  OrderProblem renumbered = restricted(p, order, std::vector<char>(p.ops, 0));
+  return Renumbered{std::move(renumbered), std::move(order)};
+}
 
 OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies, const Uses& uses) {
   OrderProblem p;

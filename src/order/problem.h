@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,7 @@ namespace stowage {
 
 struct OrderProblem {
   std::int32_t ops = 0;
-  Csr preds, succs;                  // per op; the ids are a topological order (forwards) or the reverse of one (reversed)
+  Csr preds, succs;                  // per op; the ids are a topological order
   std::vector<std::int64_t> weight;  // per weight, > 0
   Csr openers, closers;              // per weight: ops
   std::vector<char> open_at_start;   // per weight: live before any op ran
@@ -44,9 +45,25 @@ OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies,
 // Time backwards. Op i becomes op ops - 1 - i, so that ids stay a topological order.
 OrderProblem reversed(const OrderProblem& problem);
 
-// The part of the order between two states: `members` (increasing) run after everything in `before` and ahead of all else.
-// Op i of the result is members[i].
+// The part of the order between two states: `members` run after everything in `before` and ahead of all else. Op i of the result
+// is members[i], so members must be a topological order.
 OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members, const std::vector<char>& before);
+
+// The problem with more precedence, its ops renumbered so that the ids are a topological order again: op i is ids[i] of `problem`.
+struct Precedence {
+  std::int32_t from, to;
+};
+struct Renumbered {
+  OrderProblem problem;
+  std::vector<std::int32_t> ids;
+};
+std::optional<Renumbered> with_precedence(const OrderProblem& problem, std::span<const Precedence> more);  // none: a cycle
+
+// Ops, edges and uses: what one pass over the problem looks at.
+inline std::int64_t size_of(const OrderProblem& problem) {
+  return static_cast<std::int64_t>(problem.preds.items.size() + problem.openers.items.size() + problem.closers.items.size()) +
+         problem.ops;
+}
 
 // Largest step of `order`, a permutation of the ops that respects the precedence. O(V + E).
 std::int64_t peak(const OrderProblem& problem, std::span<const std::int32_t> order);

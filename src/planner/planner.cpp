@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "graph/dependencies.h"
 #include "graph/liveness.h"
-#include "order/bound.h"
-#include "order/must_live.h"
+#include "order/search.h"
 #include "planner/assemble.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
@@ -24,49 +22,109 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace
+// One laid-out order.
+struct Candidate {
+  std::vector<OpId> order;
+  Timeline times;
+  LayoutResult addresses;
+};
 
-std::int64_t lower_bound_bytes(const Graph& graph) {
-  const Dependencies deps = dependencies(graph);
-  const std::vector<std::int64_t> live = must_live(bound_problem(graph, deps, uses(graph)));
-  return live.empty() ? 0 : *std::max_element(live.begin(), live.end());
+std::int64_t order_work(const PlanOptions& options) { return options.order_node_budget * 500; }
+
+std::function<bool()> stop_after(const Stopwatch& watch, double seconds) {
+  if (seconds <= 0) return {};
+  return [&watch, seconds] { return watch.seconds() > seconds; };
 }
 
-PlanResult plan(const Graph& graph, const PlanOptions& options) {
-  const Stopwatch watch;
-  PlanResult result;
-  result.resident_bytes = resident_bytes(graph);
-  result.program_peak_bytes = program_peak_bytes(graph);
-  for (const Op& op : graph.ops) result.program_step_ns += op.cost_ns;
-  result.step_ns = result.program_step_ns;
-  result.lower_bound_bytes = lower_bound_bytes(graph);
-  const std::vector<OpId> order = program_order(graph);
-  result.peak_bytes = peak_bytes(graph, order);
-  result.seconds.order = watch.seconds();
+OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop) {
+  if (!options.keep_order) return find_order(graph, {order_work(options), should_stop});
+  return {{program_order(graph)}, program_peak_bytes(graph), root_bound(graph, order_work(options))};
+}
 
-  const Stopwatch layout_watch;
-  Timeline times = timeline(graph, order);
+// Lays out the orders, all of one peak, until one fits without a hole; keeps the smallest arena.
+Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop) {
   LayoutOptions layout_options;
   layout_options.align = graph.align;
   layout_options.node_budget = options.layout_node_budget;
   layout_options.seed = options.seed;
-  const LayoutResult addresses = layout(times.items, layout_options);
-  result.plan = assemble(graph, order, std::move(times), addresses);
-  result.seconds.layout = layout_watch.seconds();
-
-  const Stopwatch verify_watch;
-  const CheckReport report = check(graph, *result.plan);
-  if (!report.valid) throw Error("the planner made a plan that is not valid: " + report.message);
-  result.seconds.verify = verify_watch.seconds();
-
-  result.gap = result.lower_bound_bytes == 0 ? 0.0
-                                             : static_cast<double>(result.peak_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
-  result.outcome = result.peak_bytes == result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
-  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
-  if (options.budget_bytes && result.smallest_bytes > *options.budget_bytes) {
-    result.outcome = Outcome::kUnknown;
-    result.plan.reset();
+  layout_options.should_stop = should_stop;
+  Candidate best;
+  for (const std::vector<OpId>& order : found.orders) {
+    Timeline times = timeline(graph, order);
+    LayoutResult addresses = layout(times.items, layout_options);
+    const bool better = best.order.empty() || addresses.height_bytes < best.addresses.height_bytes;
+    if (better) best = {order, std::move(times), std::move(addresses)};
+    if (best.addresses.height_bytes <= found.peak_bytes || (should_stop && should_stop())) break;
   }
+  return best;
+}
+
+// What the device must hold even with recomputation and swapping: what one op needs at one tick, and what is returned.
+std::int64_t any_plan_bound(const Graph& graph) {
+  std::int64_t most = 0, returned = 0;
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) most = std::max(most, op_bytes(graph, OpId(i)));
+  for (const Buffer& buffer : graph.buffers)
+    if (buffer.returned) returned += graph.padded(buffer.bytes);
+  return resident_bytes(graph) + std::max(most, returned);
+}
+
+void judge(const PlanOptions& options, PlanResult& result) {
+  result.gap = result.lower_bound_bytes == 0
+                   ? 0.0
+                   : static_cast<double>(result.peak_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
+  result.outcome = result.peak_bytes == result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
+  if (!options.budget_bytes) return;
+  if (result.smallest_bytes <= *options.budget_bytes) {
+    result.step_bound_ns = result.program_step_ns;
+    return;
+  }
+  result.outcome = *options.budget_bytes < result.budget_bound_bytes ? Outcome::kInfeasible : Outcome::kUnknown;
+  result.plan.reset();
+}
+
+void report(const PlanOptions& options, std::string_view phase, double done) {
+  if (options.progress) options.progress(phase, done);
+}
+
+}  // namespace
+
+std::int64_t lower_bound_bytes(const Graph& graph) { return root_bound(graph, order_work(PlanOptions{})); }
+
+PlanResult plan(const Graph& graph, const PlanOptions& options) {
+  const Stopwatch watch;
+  const std::function<bool()> should_stop = stop_after(watch, options.time_limit_seconds);
+  PlanResult result;
+  result.resident_bytes = resident_bytes(graph);
+  result.program_peak_bytes = program_peak_bytes(graph);
+  result.budget_bound_bytes = any_plan_bound(graph);
+  for (const Op& op : graph.ops) result.program_step_ns += op.cost_ns;
+  result.step_ns = result.program_step_ns;
+
+  report(options, "order", 0);
+  const Stopwatch order_watch;
+  const OrderResult found = choose_orders(graph, options, should_stop);
+  result.peak_bytes = found.peak_bytes;
+  result.lower_bound_bytes = found.bound_bytes;
+  result.seconds.order = order_watch.seconds();
+  report(options, "order", 1);
+
+  report(options, "layout", 0);
+  const Stopwatch layout_watch;
+  Candidate best = lay_out(graph, found, options, should_stop);
+  result.plan = assemble(graph, best.order, std::move(best.times), best.addresses);
+  result.seconds.layout = layout_watch.seconds();
+  report(options, "layout", 1);
+
+  report(options, "verify", 0);
+  const Stopwatch verify_watch;
+  const CheckReport checked = check(graph, *result.plan);
+  if (!checked.valid) throw Error("the planner made a plan that is not valid: " + checked.message);
+  if (checked.peak_bytes != result.peak_bytes) throw Error("the planner and the checker disagree on the peak");
+  result.seconds.verify = verify_watch.seconds();
+  report(options, "verify", 1);
+
+  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
+  judge(options, result);
   result.seconds.total = watch.seconds();
   return result;
 }

@@ -1,0 +1,34 @@
+// The order of least peak, with a proven bound: candidates, cuts, division, branch and bound; each stage ends the search when its
+// order meets the bound.
+//
+//   program order ─▶ greedy ×4 ─▶ must-live and cut bound ─▶ pinch under the bound ─▶ branch and bound
+//
+// Never worse than program order. On captured training steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "order/ordering.h"
+#include "stowage/graph.h"
+#include "stowage/ids.h"
+
+namespace stowage {
+
+struct OrderOptions {
+  std::int64_t work = 1'000'000'000;  // about a nanosecond a unit; the same on every machine
+  std::function<bool()> should_stop;  // outer stop; empty: never
+};
+
+struct OrderResult {
+  std::vector<std::vector<OpId>> orders;  // at least one; all of peak_bytes, the ones likely to lay out best first
+  std::int64_t peak_bytes = 0;
+  std::int64_t bound_bytes = 0;  // of all plans without recomputation and swapping
+};
+
+OrderResult find_order(const Graph& graph, const OrderOptions& options);
+
+// The bound alone, by must-live bytes and cuts.
+std::int64_t root_bound(const Graph& graph, std::int64_t work);
+
+}  // namespace stowage
