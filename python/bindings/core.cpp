@@ -1,0 +1,143 @@
+// stowage._core: graphs, plans, planning and checking, without torch.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "guard.h"
+#include "stowage/check.h"
+#include "stowage/error.h"
+#include "stowage/graph.h"
+#include "stowage/io.h"
+#include "stowage/plan.h"
+#include "stowage/planner.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+nb::dict seconds_dict(const stowage::PhaseSeconds& s) {
+  nb::dict d;
+  d["load"] = 0.0;
+  d["budget"] = s.budget;
+  d["order"] = s.order;
+  d["layout"] = s.layout;
+  d["verify"] = s.verify;
+  d["total"] = s.total;
+  return d;
+}
+
+// The object of docs/formats.md section 3.
+nb::dict summary(const stowage::Graph& graph, const stowage::PlanResult& r, const stowage::PlanOptions& options) {
+  nb::dict d;
+  d["outcome"] = nb::str(std::string(stowage::to_string(r.outcome)).c_str());
+  d["ops"] = graph.ops.size();
+  d["buffers"] = graph.buffers.size();
+  d["resident_bytes"] = r.resident_bytes;
+  d["program_peak_bytes"] = r.program_peak_bytes;
+  d["peak_bytes"] = r.peak_bytes;
+  d["lower_bound_bytes"] = r.lower_bound_bytes;
+  d["gap"] = r.gap;
+  d["arena_bytes"] = r.plan ? r.plan->arena_bytes : 0;
+  d["budget_bytes"] = options.budget_bytes;
+  d["recomputed_ops"] = r.recomputed_ops;
+  d["recompute_ns"] = r.recompute_ns;
+  d["swapped_bytes"] = r.swapped_bytes;
+  d["step_ns"] = r.step_ns;
+  d["program_step_ns"] = r.program_step_ns;
+  d["step_bound_ns"] = r.step_bound_ns;
+  d["seconds"] = seconds_dict(r.seconds);
+  return d;
+}
+
+struct Planned {
+  stowage::PlanResult result;
+  nb::dict summary;
+};
+
+Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, double time_limit,
+             std::uint64_t seed, int threads, std::optional<double> link_gbps) {
+  stowage::PlanOptions options;
+  options.budget_bytes = budget_bytes;
+  options.keep_order = keep_order;
+  options.time_limit_seconds = time_limit;
+  options.seed = seed;
+  options.threads = threads;
+  if (link_gbps) options.link_gbps = *link_gbps;
+  Planned planned;
+  {
+    const nb::gil_scoped_release release;
+    planned.result = stowage::plan(graph, options);
+  }
+  planned.summary = summary(graph, planned.result, options);
+  return planned;
+}
+
+void bind_graph(nb::module_& m) {
+  nb::class_<stowage::Graph>(m, "Graph", "A training step as buffers and ops: bytes, costs and dependencies.")
+      .def_static("load", &stowage::load_graph, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
+      .def_static("parse", [](std::string_view json, const std::string& name) { return stowage::parse_graph(json, name); },
+                  "json"_a, "name"_a = "graph")
+      .def("save", [](const stowage::Graph& g, const std::string& path) { stowage::save(g, path); }, "path"_a,
+           "Writes the graph; compressed when the name ends in .gz.")
+      .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); })
+      .def_ro("name", &stowage::Graph::name)
+      .def_ro("align", &stowage::Graph::align)
+      .def_ro("sha256", &stowage::Graph::sha256)
+      .def_prop_ro("ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
+      .def_prop_ro("buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
+      .def_prop_ro("resident_bytes", &stowage::resident_bytes)
+      .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
+                   "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
+      .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
+           "Proven: no order of the ops has a smaller peak.")
+      .def("__repr__", [](const stowage::Graph& g) {
+        return "<stowage.Graph '" + g.name + "': " + std::to_string(g.ops.size()) + " ops, " + std::to_string(g.buffers.size()) +
+               " buffers>";
+      });
+}
+
+void bind_plan(nb::module_& m) {
+  nb::class_<stowage::Plan>(m, "Plan", "What runs when, and where each buffer lies.")
+      .def_static("load", &stowage::load_plan, "path"_a)
+      .def_static("parse", [](std::string_view json, const std::string& name) { return stowage::parse_plan(json, name); },
+                  "json"_a, "name"_a = "plan")
+      .def("save", [](const stowage::Plan& p, const std::string& path) { stowage::save(p, path); }, "path"_a)
+      .def("to_json", [](const stowage::Plan& p) { return stowage::to_json(p); })
+      .def_ro("arena_bytes", &stowage::Plan::arena_bytes)
+      .def_ro("graph_sha256", &stowage::Plan::graph_sha256)
+      .def_prop_ro("steps", [](const stowage::Plan& p) { return p.steps.size(); }, "Number of steps.");
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // a process may end with plans alive
+  nb::exception<stowage::Error> error(m, "Error");
+  nb::exception<stowage::InvalidGraph>(m, "InvalidGraph", error.ptr());
+  nb::exception<stowage::InvalidPlan>(m, "InvalidPlan", error.ptr());
+
+  bind_graph(m);
+  bind_plan(m);
+  bind_guard(m);
+  nb::class_<Planned>(m, "Planned")
+      .def_prop_ro("plan", [](const Planned& p) { return p.result.plan; })
+      .def_prop_ro("outcome", [](const Planned& p) { return std::string(stowage::to_string(p.result.outcome)); })
+      .def_prop_ro("smallest_bytes", [](const Planned& p) { return p.result.smallest_bytes; })
+      .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
+      .def_ro("summary", &Planned::summary);
+  m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "time_limit"_a = 0.0, "seed"_a = 0,
+        "threads"_a = 1, "link_gbps"_a = nb::none());
+  m.def("check", [](const stowage::Graph& graph, const stowage::Plan& plan) {
+    stowage::CheckReport report;
+    {
+      const nb::gil_scoped_release release;
+      report = stowage::check(graph, plan);
+    }
+    if (!report.valid) throw stowage::InvalidPlan(report.message);
+    return report.peak_bytes;
+  });
+  m.def("parse_bytes", &stowage::parse_bytes, "text"_a);
+}

@@ -1,0 +1,168 @@
+// stowage._runtime: recording and replaying. Tensors come as the address of their TensorImpl (torch.Tensor._cdata), so nothing
+// links libtorch_python; tensors that go out are made by Python and filled here.
+#include <c10/util/Exception.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime/allocator.h"
+#include "runtime/executor.h"
+#include "runtime/lower.h"
+#include "runtime/matcher.h"
+#include "runtime/recorder.h"
+#include "runtime/snapshot.h"
+#include "source_line.h"
+#include "stowage/error.h"
+
+namespace nb = nanobind;
+namespace rt = stowage::runtime;
+using namespace nb::literals;
+
+namespace {
+
+using Address = std::uintptr_t;
+
+at::Tensor tensor_at(Address address) {
+  if (address == 0) return {};
+  auto* impl = reinterpret_cast<c10::TensorImpl*>(address);
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+std::vector<at::Tensor> tensors_at(const std::vector<Address>& addresses) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(addresses.size());
+  for (const Address address : addresses) tensors.push_back(tensor_at(address));
+  return tensors;
+}
+
+stowage::BufferKind kind_named(const std::string& name) {
+  for (std::size_t i = 0; i < stowage::kBufferKindNames.size(); ++i) {
+    if (stowage::kBufferKindNames[i] == name) return static_cast<stowage::BufferKind>(i);
+  }
+  throw stowage::Error("unknown buffer kind '" + name + "'");
+}
+
+// Kernel errors keep the Python type that eager would raise.
+void translate(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const c10::IndexError& e) {
+    PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
+  } catch (const c10::ValueError& e) {
+    PyErr_SetString(PyExc_ValueError, e.what_without_backtrace());
+  } catch (const c10::TypeError& e) {
+    PyErr_SetString(PyExc_TypeError, e.what_without_backtrace());
+  } catch (const c10::NotImplementedError& e) {
+    PyErr_SetString(PyExc_NotImplementedError, e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
+  }
+}
+
+struct TapeHandle {
+  std::shared_ptr<rt::Tape> tape;
+};
+
+struct LoweredHandle {
+  std::shared_ptr<rt::Lowered> lowered;
+};
+
+void bind_recorder(nb::module_& m) {
+  nb::class_<TapeHandle>(m, "Tape")
+      .def_prop_ro("refusal", [](const TapeHandle& t) { return t.tape->refusal; })
+      .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
+      .def_prop_ro("ops", [](const TapeHandle& t) { return t.tape->ops.size(); })
+      .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
+      .def("same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); }, "other"_a,
+           "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
+
+  nb::class_<rt::Recorder>(m, "Recorder")
+      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden) {
+        rt::RecordOptions options;
+        options.fake = fake;
+        options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
+        new (self) rt::Recorder(std::move(options));
+      }, "fake"_a, "hidden"_a)
+      .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input) {
+        r.declare(tensor_at(tensor), kind_named(kind), std::move(name), input);
+      }, "tensor"_a, "kind"_a, "name"_a, "input"_a = -1)
+      .def("start", &rt::Recorder::start)
+      .def("stop", &rt::Recorder::stop)
+      .def("refuse", &rt::Recorder::refuse, "reason"_a)
+      .def("begin_section", [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
+      .def("end_section", &rt::Recorder::end_section)
+      .def("slot_of", [](rt::Recorder& r, Address tensor) { return r.slot_of(tensor_at(tensor)).value; })
+      .def("made_in_step", [](const rt::Recorder& r, Address tensor) { return r.made_in_step(tensor_at(tensor)); })
+      .def("survivors", [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
+      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned) { return TapeHandle{r.finish(tensors_at(returned))}; });
+}
+
+void bind_matcher(nb::module_& m) {
+  nb::class_<rt::Matcher>(m, "Matcher")
+      .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
+      .def("adopt_shell", [](rt::Matcher& matcher, Address tensor, int slot) {
+        matcher.adopt_shell(tensor_at(tensor), rt::SlotId(slot));
+      }, "tensor"_a, "slot"_a)
+      .def("begin", &rt::Matcher::begin, "section"_a)
+      .def("end", &rt::Matcher::end)
+      .def("remember", &rt::Matcher::remember)
+      .def("roll_back", &rt::Matcher::roll_back);
+}
+
+void bind_executor(nb::module_& m) {
+  nb::class_<rt::Arena>(m, "Arena")
+      .def(nb::init<>())
+      .def("fill", &rt::Arena::fill, "value"_a)
+      .def_prop_ro("bytes", &rt::Arena::bytes);
+  nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; });
+  m.def("lower", [](const TapeHandle& tape, const std::string& name) {
+    return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
+  }, "tape"_a, "name"_a);
+  nb::class_<rt::RunStats>(m, "RunStats")
+      .def_ro("misses", &rt::RunStats::misses)
+      .def_ro("skipped", &rt::RunStats::skipped)
+      .def_ro("peak_bytes", &rt::RunStats::peak_bytes)
+      .def_ro("escaped_blocks", &rt::RunStats::escaped_blocks)
+      .def_ro("wall_ns", &rt::RunStats::wall_ns);
+  nb::class_<rt::Executor>(m, "Executor")
+      .def("__init__", [](rt::Executor* self, const TapeHandle& tape, const LoweredHandle& lowered, const stowage::Plan& plan,
+                          std::shared_ptr<rt::Arena> arena) {
+        new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena));
+      }, "tape"_a, "lowered"_a, "plan"_a, "arena"_a)
+      .def("residents_unchanged", &rt::Executor::residents_unchanged)
+      .def_prop_ro("learned_something", &rt::Executor::learned_something)
+      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool learn) {
+        const std::vector<at::Tensor> in = tensors_at(inputs);
+        const std::vector<at::Tensor> out = tensors_at(outputs);
+        const nb::gil_scoped_release release;
+        return executor.run(in, out, learn);
+      }, "inputs"_a, "outputs"_a, "learn"_a = false)
+      .def("fill_external_output", [](const rt::Executor& executor, std::size_t i, const std::vector<Address>& inputs, Address into) {
+        const at::Tensor value = executor.external_output(i, tensors_at(inputs));
+        if (value.defined()) tensor_at(into).unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
+        return value.defined();
+      }, "i"_a, "inputs"_a, "into"_a)
+      .def("snapshot", [](const rt::Executor& executor, const rt::Matcher& matcher) {
+        std::vector<c10::Storage> storages = executor.mutated_residents();
+        for (c10::Storage& storage : matcher.host_written()) storages.push_back(std::move(storage));
+        return rt::Snapshot(std::move(storages));
+      }, "matcher"_a);
+  nb::class_<rt::Snapshot>(m, "Snapshot").def("restore", &rt::Snapshot::restore).def("digests", &rt::Snapshot::digests);
+}
+
+}  // namespace
+
+NB_MODULE(_runtime, m) {
+  nb::set_leak_warnings(false);  // a process may end with plans alive
+  nb::module_::import_("stowage._core");  // Graph and Plan
+  nb::register_exception_translator(&translate);
+  m.def("install_allocator", &rt::install_allocator);
+  m.def("live_bytes", &rt::live_bytes);
+  m.def("peak_bytes", &rt::peak_bytes);
+  m.def("reset_peak", &rt::reset_peak);
+  m.def("intercepting", &rt::intercepting);
+  bind_recorder(m);
+  bind_matcher(m);
+  bind_executor(m);
+}

@@ -1,0 +1,29 @@
+"""stowage.capture: a step's graph, without planning it. Also for models that do not fit: under FakeTensorMode nothing is computed."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from stowage import _runtime
+from stowage._core import Graph
+from stowage.errors import Unsupported
+from stowage.recording import record
+from stowage.signature import signature
+from stowage.torch_private import fake_mode_active, is_fake
+
+
+def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:
+    """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
+
+    The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps are real:
+    they train. Under FakeTensorMode, or with fake arguments, nothing is computed; allocations inside ops are then not in the graph.
+    Raises Unsupported, with the source line, for a step that cannot be recorded.
+    """
+    _, inputs = signature(args, kwargs)
+    fake = fake_mode_active() or any(is_fake(t) for t in inputs)
+    for _ in range(warmup):
+        train_step(*args, **kwargs)
+    recording = record(train_step, args, kwargs, inputs, fake=fake)
+    if recording.tape is None:
+        raise Unsupported(recording.refusal)
+    return _runtime.lower(recording.tape, name or getattr(train_step, "__name__", "step")).graph

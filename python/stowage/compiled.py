@@ -1,0 +1,248 @@
+"""stowage.compile: a training step that records itself, is planned, and is then executed at planned addresses.
+
+The life of one signature (shapes, dtypes, flags):
+
+    warm up ──► record ──► rehearse, then run eagerly and compare ──► planned ──► planned ──► ...
+    (eager)     (eager)    (eager result; planned only if equal)          │ a guard fails, the optimizer's Python differs
+                   ▲──────────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from typing import Any, Callable
+
+import torch
+
+from stowage import _runtime
+from stowage.errors import Error, Unsupported
+from stowage.planning import parse_bytes
+from stowage.recording import record
+from stowage.replay import Mismatch, Replay
+from stowage.signature import signature
+from stowage.torch_private import fake_mode_active
+
+_MAX_RECORDINGS = 8  # of one signature; a step that changes more often than that runs eagerly
+_MAX_UNSETTLED = 3
+_MAX_REHEARSALS = 4
+
+
+class _Entry:
+    """All that is known of one signature."""
+
+    def __init__(self) -> None:
+        self.replays: list[Replay] = []  # newest last
+        self.trusted: set[int] = set()  # ids of replays that have agreed with eager
+        self.rehearsals: dict[int, int] = {}
+        self.recordings = 0
+        self.unsettled = 0
+        self.calls = 0
+        self.refusal = ""
+
+
+class CompiledStep:
+    """Callable like the function it wraps. Made by stowage.compile."""
+
+    def __init__(self, train_step: Callable, budget: int | str | None, check_every: int, link_gbps: float | None, strict: bool):
+        functools.update_wrapper(self, train_step, updated=())
+        self._fn = train_step
+        self._budget = parse_bytes(budget)
+        self._check_every = check_every
+        self._link_gbps = link_gbps
+        self._strict = strict
+        self._entries: dict[Any, _Entry] = {}
+        self._arena = _runtime.Arena()
+        self._latest: Replay | None = None
+        self._eager_steps = 0
+        self._planned_steps = 0
+        self._eager_ns: list[int] = []
+        self._planned_ns: list[int] = []
+        self._misses = 0
+        self._measured_peak = 0
+
+    # ---- Calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if fake_mode_active() or _runtime.intercepting():
+            return self._fn(*args, **kwargs)
+        try:
+            key, inputs = signature(args, kwargs)
+        except Unsupported as reason:
+            return self._refused(_Entry(), str(reason), args, kwargs)
+        entry = self._entries.setdefault(key, _Entry())
+        entry.calls += 1
+        if entry.refusal:
+            return self._eager(args, kwargs)
+        replay = self._current(entry)
+        if replay is None:
+            if self._eager_steps == 0:
+                return self._eager(args, kwargs)  # optimizer state and lazy caches come into being
+            return self._record(entry, args, kwargs, inputs)
+        try:
+            if id(replay) not in entry.trusted:
+                return self._rehearse(entry, replay, args, kwargs, inputs)
+            if self._check_every and (self._planned_steps + 1) % self._check_every == 0:
+                return self._check(entry, replay, args, kwargs, inputs)
+            return self._planned(replay, inputs)
+        except Mismatch as mismatch:
+            self._drop(entry, replay, str(mismatch))
+            return self._record(entry, args, kwargs, inputs)
+
+    def _current(self, entry: _Entry) -> Replay | None:
+        """The newest replay whose guards hold."""
+        for replay in reversed(entry.replays):
+            if not replay.changed():
+                return replay
+        return None
+
+    def _eager(self, args: tuple, kwargs: dict) -> Any:
+        start = time.perf_counter_ns()
+        result = self._fn(*args, **kwargs)
+        self._eager_ns.append(time.perf_counter_ns() - start)
+        self._eager_steps += 1
+        return result
+
+    def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
+        start = time.perf_counter_ns()
+        result, _ = replay.run(inputs)
+        self._planned_ns.append(time.perf_counter_ns() - start)
+        self._planned_steps += 1
+        self._latest = replay
+        self._account(replay)
+        return result
+
+    def _account(self, replay: Replay) -> None:
+        run = replay.last_run
+        self._misses += run.misses
+        self._measured_peak = run.peak_bytes
+        if self._strict and (run.misses or run.escaped_blocks):
+            raise Error(f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)")
+
+    # ---- Recording and trust
+
+    def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        if entry.recordings >= _MAX_RECORDINGS:
+            return self._refused(entry, f"the step has changed {_MAX_RECORDINGS} times with the same arguments", args, kwargs)
+        start = time.perf_counter_ns()
+        recording = record(self._fn, args, kwargs, inputs)
+        self._eager_ns.append(time.perf_counter_ns() - start)
+        self._eager_steps += 1
+        result = recording.result
+        if recording.tape is None:
+            entry.unsettled += 1
+            if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
+                self._refuse(entry, recording.refusal)
+            return result
+        entry.recordings += 1
+        replay = Replay(recording, self._arena, getattr(self._fn, "__name__", "step"), self._budget)
+        entry.replays.append(replay)
+        self._latest = replay
+        return result
+
+    def _rehearse(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """Planned and eager from the same state; the eager result counts. Trusted once both agree and nothing was missed."""
+        count = entry.rehearsals[id(replay)] = entry.rehearsals.get(id(replay), 0) + 1
+        rehearsal = replay.rehearse(inputs)
+        result = self._eager(args, kwargs)
+        agrees = rehearsal.agrees(result)
+        learned = replay.replan_if_learned()
+        if agrees and (not learned or count >= _MAX_REHEARSALS):
+            entry.trusted.add(id(replay))
+        elif count >= _MAX_REHEARSALS:
+            self._drop(entry, replay, "")
+            self._refuse(entry, "the planned step does not give the bits of the eager one")
+            if self._strict:
+                raise Error(entry.refusal)
+        return result
+
+    def _check(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """Every check_every steps the user's Python runs, recorded, and is compared with the tape."""
+        recording = record(self._fn, args, kwargs, inputs)
+        self._eager_steps += 1
+        self._planned_steps += 1  # so that the next check comes check_every steps later
+        difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
+        if difference:
+            warnings.warn(f"stowage: the step's Python has changed ({difference}); recording again", stacklevel=3)
+            self._drop(entry, replay, difference)
+        return recording.result
+
+    def _drop(self, entry: _Entry, replay: Replay, reason: str) -> None:
+        entry.replays.remove(replay)
+        entry.trusted.discard(id(replay))
+
+    def _refuse(self, entry: _Entry, reason: str) -> None:
+        entry.refusal = reason
+        warnings.warn(f"stowage: this step runs eagerly: {reason}", category=UnsupportedWarning, stacklevel=4)
+
+    def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict) -> Any:
+        self._refuse(entry, reason)
+        return self._eager(args, kwargs)
+
+    # ---- What is known
+
+    @property
+    def graph(self):
+        """Graph of the latest signature, or None before anything was recorded."""
+        return self._latest.graph if self._latest else None
+
+    @property
+    def plan(self):
+        """Plan of the latest signature, or None before anything was recorded."""
+        return self._latest.plan if self._latest else None
+
+    @property
+    def refusal(self) -> str:
+        """Why steps run eagerly, with the source line where known; "" when they are planned."""
+        return next((e.refusal for e in reversed(self._entries.values()) if e.refusal), "")
+
+    def stats(self) -> dict:
+        """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last steps."""
+        summary = self._latest.plan.summary() if self._latest else {}
+        return {
+            "arena_bytes": summary.get("arena_bytes", 0),
+            "resident_bytes": summary.get("resident_bytes", 0),
+            "planned_peak_bytes": summary.get("peak_bytes", 0),
+            "measured_peak_bytes": self._measured_peak,
+            "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
+            "gap": summary.get("gap", 0.0),
+            "outcome": summary.get("outcome", "unknown"),
+            "misses": self._misses,
+            "eager_steps": self._eager_steps,
+            "planned_steps": self._planned_steps,
+            "step_ns": _median(self._planned_ns[-100:]),
+            "eager_step_ns": _median(self._eager_ns[-100:]),
+        }
+
+
+class UnsupportedWarning(UserWarning):
+    """A step cannot be planned and runs eagerly; the message says why."""
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0
+
+
+def compile(
+    train_step: Callable,
+    budget: int | str | None = None,
+    *,
+    check_every: int = 0,
+    link_gbps: float | None = None,
+    strict: bool = False,
+) -> CompiledStep:
+    """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is planned.
+
+    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. As with CUDA
+    graphs, a planned call does not run the function's Python, except for the optimizers' and schedulers' step(). What that Python
+    could read (flags, hyperparameters, closure, parameters) is watched; a change records anew.
+
+    budget: bytes that residents and arena together may take, or "2GiB". Raises Infeasible when no plan fits.
+    check_every: every so many steps the function runs eagerly and is compared with the recording.
+    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget.
+    strict: raise Error instead of warning when an allocation was not as planned or bits differ.
+    """
+    if not callable(train_step):
+        raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
+    return CompiledStep(train_step, budget, check_every, link_gbps, strict)

@@ -1,0 +1,87 @@
+"""Planning in process: Graph in, Plan out."""
+
+from __future__ import annotations
+
+from stowage import _core
+from stowage._core import Graph
+from stowage.errors import Error, Infeasible
+
+
+class Plan:
+    """What runs when, and where each buffer lies, with the proof of how good it is."""
+
+    def __init__(self, plan: _core.Plan, summary: dict):
+        self._plan = plan
+        self._summary = summary
+
+    @classmethod
+    def load(cls, path: str) -> "Plan":
+        """Reads a ``*.plan.json`` (or ``.gz``) file. Its summary is empty: the file does not hold one."""
+        return cls(_core.Plan.load(str(path)), {})
+
+    def summary(self) -> dict:
+        """Outcome, peak, lower bound, gap, arena, times: the object that ``stowage plan --json`` prints."""
+        return dict(self._summary)
+
+    def save(self, path: str) -> None:
+        """Writes the plan; compressed when the name ends in ``.gz``."""
+        self._plan.save(str(path))
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._plan.arena_bytes
+
+    def __repr__(self) -> str:
+        s = self._summary
+        if not s:
+            return f"<stowage.Plan: arena {self.arena_bytes} bytes>"
+        return f"<stowage.Plan: {s['outcome']}, peak {s['peak_bytes']} bytes, bound {s['lower_bound_bytes']}, arena {s['arena_bytes']}>"
+
+
+def plan(
+    graph: Graph,
+    budget: int | str | None = None,
+    *,
+    keep_order: bool = False,
+    time_limit: float = 0.0,
+    seed: int = 0,
+    threads: int = 1,
+    link_gbps: float | None = None,
+) -> Plan:
+    """Decides the order of the ops and the address of every buffer.
+
+    budget: what residents and arena together may take, in bytes or as "2GiB".
+    time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
+    Raises Infeasible when no plan fits the budget, Error when none was found within the limits.
+    """
+    budget_bytes = parse_bytes(budget)
+    planned = _core.plan(graph, budget_bytes, keep_order, time_limit, seed, threads, link_gbps)
+    if planned.plan is not None:
+        return Plan(planned.plan, planned.summary)
+    if planned.outcome == "infeasible":
+        raise Infeasible(
+            f"no plan of graph '{graph.name}' fits {budget_bytes} bytes: proven below {planned.budget_bound_bytes}; "
+            f"the smallest found needs {planned.smallest_bytes}",
+            planned.smallest_bytes,
+            planned.budget_bound_bytes,
+        )
+    raise Error(
+        f"no plan of graph '{graph.name}' within {budget_bytes} bytes was found; the smallest found needs {planned.smallest_bytes}"
+    )
+
+
+def check(graph: Graph, plan: Plan) -> int:
+    """Verifies a plan independently of the planner; returns its peak in bytes. Raises InvalidPlan naming the broken rule."""
+    return _core.check(graph, plan._plan)
+
+
+def parse_bytes(value: int | str | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise TypeError(f"bytes must be an int or a string such as '2GiB', not {type(value).__name__}")
+    if isinstance(value, str):
+        return _core.parse_bytes(value)
+    if value < 0:
+        raise ValueError(f"bytes must not be negative: {value}")
+    return value

@@ -1,0 +1,236 @@
+"""Running a step eagerly while the hook records it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from stowage import _runtime
+from stowage.torch_private import address, addresses, flatten
+from stowage.world import World
+
+_HIDDEN = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep]
+
+
+@dataclass
+class OptimizerEvent:
+    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step makes."""
+
+    optimizer: torch.optim.Optimizer
+    section: int
+    gradients: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+
+@dataclass
+class SchedulerEvent:
+    """One call of scheduler.step()."""
+
+    scheduler: Any
+    args: tuple
+    kwargs: dict
+
+
+@dataclass
+class Recording:
+    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help."""
+
+    result: Any
+    tape: Any = None
+    refusal: str = ""
+    unsettled: bool = False
+    world: World | None = None
+    events: list = field(default_factory=list)
+    output_leaves: list = field(default_factory=list)  # tensors replaced by None
+    output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
+    output_tensors: list[torch.Tensor] = field(default_factory=list)  # metadata only, after finish
+    output_spec: Any = None
+    returned_grads: list[torch.Tensor] = field(default_factory=list)  # parameters whose new .grad stays after the step
+    dropped_grads: list[torch.Tensor] = field(default_factory=list)  # parameters whose .grad the next step throws away
+    resident_grads: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+
+class _Session:
+    """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
+
+    def __init__(self, recorder, world: World):
+        self.recorder = recorder
+        self.world = world
+        self.events: list = []
+        self._scheduler_depth = 0
+
+    def before_optimizer(self, optimizer, args, kwargs):
+        if args[1:] if args and args[0] is optimizer else args or any(v is not None for v in kwargs.values()):
+            self.recorder.refuse("optimizer.step() with a closure")
+        if optimizer not in self.world.optimizers:
+            self.world.optimizers.append(optimizer)
+            declare_optimizer(self.recorder, optimizer)
+        self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
+        event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
+        for p in self.world.parameters():
+            if p.grad is not None and self.recorder.made_in_step(address(p.grad)):
+                event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
+        self.events.append(event)
+
+    def after_optimizer(self, optimizer, args, kwargs):
+        self.recorder.end_section()
+
+    @contextlib.contextmanager
+    def watching(self):
+        handles = [
+            register_optimizer_step_pre_hook(self.before_optimizer),
+            register_optimizer_step_post_hook(self.after_optimizer),
+        ]
+        for scheduler in self.world.schedulers:
+            scheduler.step = self._watched(scheduler, scheduler.step)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for scheduler in self.world.schedulers:
+                scheduler.__dict__.pop("step", None)
+
+    def _watched(self, scheduler, step):
+        def watched_step(*args, **kwargs):
+            if self._scheduler_depth == 0:
+                if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
+                    self.recorder.refuse("scheduler.step() with a number that may depend on data")
+                self.events.append(SchedulerEvent(scheduler, args, kwargs))
+            self._scheduler_depth += 1
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self._scheduler_depth -= 1
+
+        return watched_step
+
+
+def declare_optimizer(recorder, optimizer) -> None:
+    for i, (parameter, state) in enumerate(optimizer.state.items()):
+        for key, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                recorder.declare(address(value), "optimizer_state", f"state.{i}.{key}")
+    for i, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                recorder.declare(address(value), "optimizer_state", f"group.{i}.{key}")
+
+
+def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
+    for i, tensor in enumerate(inputs):
+        recorder.declare(address(tensor), "input", f"input_{i}", i)
+    for path, module in world.modules:
+        for name, parameter in module.named_parameters(prefix=path):
+            recorder.declare(address(parameter), "parameter", name)
+        for name, buffer in module.named_buffers(prefix=path):
+            recorder.declare(address(buffer), "module_buffer", name)
+    for optimizer in world.optimizers:
+        for g, group in enumerate(optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                recorder.declare(address(parameter), "parameter", f"group.{g}.{i}")
+        declare_optimizer(recorder, optimizer)
+    for path, tensor in world.tensors:
+        recorder.declare(address(tensor), "constant", path)
+
+
+def _hyperparameters(world: World) -> list:
+    return [[{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in o.param_groups] for o in world.optimizers]
+
+
+def record(fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False) -> Recording:
+    """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
+
+    inputs: the tensors among the arguments, in the order in which replays will pass them.
+    """
+    world = World(fn)
+    recorder = _runtime.Recorder(fake, _HIDDEN)
+    declare_world(recorder, world, inputs)
+    if world.compiled is not None:
+        recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
+    if any(t.requires_grad for t in inputs):
+        recorder.refuse("an argument requires grad")
+    had_grad = {id(p) for p in world.parameters() if p.grad is not None}
+    before = _hyperparameters(world)
+    session = _Session(recorder, world)
+    with session.watching():
+        recorder.start()
+        try:
+            result = fn(*args, **kwargs)
+        finally:
+            recorder.stop()
+    recording = Recording(result, world=world, events=session.events)
+    if _hyperparameters(world) != before and not any(isinstance(e, SchedulerEvent) for e in session.events):
+        recorder.refuse("the step changes the optimizer's hyperparameters by itself")
+    _take_outputs(recording, recorder)
+    returned = [t for t in recording.output_tensors]
+    _sort_gradients(recording, recorder, had_grad)
+    returned += [p.grad for p in recording.returned_grads]
+    _look_for_survivors(recording, recorder, returned)
+    tape = recorder.finish(addresses(returned))
+    if tape.refusal and not recording.refusal:
+        recording.refusal = tape.refusal
+    if not recording.refusal:
+        recording.tape = tape
+        recording.output_tensors = [torch.empty_like(t, device="meta") for t in returned]
+    return recording
+
+
+def _take_outputs(recording: Recording, recorder) -> None:
+    leaves, recording.output_spec = flatten(recording.result)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            recording.output_slots.append(len(recording.output_tensors))
+            recording.output_tensors.append(leaf)
+            recording.output_leaves.append(None)
+            continue
+        if not isinstance(leaf, (int, str, bytes, type(None))):
+            recorder.refuse(f"the step returns a {type(leaf).__name__}; a replay would return that of the recorded step: return tensors")
+        recording.output_slots.append(-1)
+        recording.output_leaves.append(leaf)
+
+
+def _sort_gradients(recording: Recording, recorder, had_grad: set[int]) -> None:
+    """What becomes of each .grad that is there when the step ends.
+
+    Made by the step, where there was none before: the next step may add to it, so replays hand it out. Made by the step, where
+    there was one before: the step itself threw that away (zero_grad), and so will the next; replays leave None. Older than the
+    step: it was changed in place and is bound like any resident.
+    """
+    for p in recording.world.parameters():
+        if p.grad is None:
+            if id(p) in had_grad:
+                recording.dropped_grads.append(p)
+        elif not recorder.made_in_step(address(p.grad)):
+            recording.resident_grads.append((p, p.grad))
+        elif id(p) in had_grad:
+            recording.dropped_grads.append(p)
+        else:
+            recording.returned_grads.append(p)
+
+
+def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor]) -> None:
+    """Tensors of the step that Python still holds, and values that the step has changed: replays would leave them stale."""
+    for optimizer in recording.world.optimizers:
+        for state in optimizer.state.values():
+            for key, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor) and recorder.made_in_step(address(value)):
+                    recording.refusal, recording.unsettled = f"the optimizer makes its state '{key}' anew in every step", True
+                    return
+    allowed = addresses([*returned, *(p.grad for p in recording.dropped_grads if p.grad is not None)])
+    survivors = recorder.survivors(allowed)
+    if survivors:
+        gc.collect()
+        survivors = recorder.survivors(allowed)
+    if survivors:
+        recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"
+        recording.unsettled = True
+        return
+    changed = recording.world.guard.changed()
+    if changed:
+        recording.refusal, recording.unsettled = f"the step changes {changed}, which it can also read", True

@@ -1,0 +1,192 @@
+"""One recorded step, planned and executable: match the optimizer's Python against the tape, run the plan, hand out the results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage.planning import Plan, check, plan
+from stowage.recording import OptimizerEvent, Recording
+from stowage.torch_private import address, addresses, flatten, unflatten
+
+
+class Mismatch(Exception):
+    """The user's Python no longer does what was recorded; nothing has been changed."""
+
+
+class Replay:
+    """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
+
+    def __init__(self, recording: Recording, arena: _runtime.Arena, name: str, budget: int | None):
+        self.recording = recording
+        self.arena = arena
+        self.name = name
+        self.budget = budget
+        self.replans = 0
+        self.events = recording.events
+        self.outputs_template = recording.output_tensors
+        self.last_run: Any = None
+        recording.result = None
+        self._make_plan()
+        self._parameters = recording.world.parameters()
+        self._optimizers = [e.optimizer for e in self.events if isinstance(e, OptimizerEvent)]
+        self._schedulers = recording.world.schedulers
+        self._matcher = _runtime.Matcher(recording.tape)
+        self._shells: dict[tuple[int, int], torch.Tensor] = {}
+        for event in self.events:
+            if isinstance(event, OptimizerEvent):
+                for p, slot in event.gradients:
+                    if (id(p), slot) not in self._shells:
+                        shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype)
+                        self._matcher.adopt_shell(address(shell), slot)
+                        self._shells[id(p), slot] = shell
+
+    def _make_plan(self) -> None:
+        lowered = _runtime.lower(self.recording.tape, self.name)
+        self.graph = lowered.graph
+        self.plan: Plan = plan(self.graph, self.budget)
+        check(self.graph, self.plan)
+        self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena)
+
+    # ---- Guards
+
+    def changed(self) -> str:
+        """What no longer is as it was when the step was recorded, or ""."""
+        changed = self.recording.world.guard.changed()
+        if changed:
+            return changed
+        for p, grad in self.recording.resident_grads:
+            if p.grad is not grad:
+                return "a gradient that the step adds to"
+        for p in self.recording.returned_grads:
+            if p.grad is not None:
+                return "a gradient that was None"
+        return "" if self._executor.residents_unchanged() else "the memory of a parameter, buffer or optimizer state"
+
+    # ---- Running
+
+    def run(self, inputs: list[torch.Tensor], *, learn: bool = False) -> tuple[Any, list[torch.Tensor]]:
+        """One planned step. Returns what the user's function would, and the tensors of the result and of returned gradients.
+
+        Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
+        counters and hyperparameters are as before the step.
+        """
+        saved = self._save_host_state()
+        try:
+            for p in self.recording.dropped_grads:
+                p.grad = None
+            self._match()
+            outputs = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in self.outputs_template]
+            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), learn)
+        except BaseException:
+            self._restore_host_state(saved)
+            raise
+        for p, grad in zip(self.recording.returned_grads, outputs[len(outputs) - len(self.recording.returned_grads) :]):
+            p.grad = grad
+        leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
+        return unflatten(leaves, self.recording.output_spec), outputs
+
+    def _arena_outputs(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[int]:
+        """Addresses of the outputs to copy into; 0 for those that are residents or inputs, which are aliased here."""
+        into = []
+        for i, output in enumerate(outputs):
+            external = self._executor.fill_external_output(i, addresses(inputs), address(output))
+            into.append(0 if external else address(output))
+        return into
+
+    def _match(self) -> None:
+        self._matcher.remember()
+        for event in self.events:
+            if not isinstance(event, OptimizerEvent):
+                event.scheduler.step(*event.args, **event.kwargs)
+                continue
+            made = {id(p) for p, _ in event.gradients}
+            for p, slot in event.gradients:
+                p.grad = self._shells[id(p), slot]
+            self._matcher.begin(event.section)
+            error: Exception | None = None
+            try:
+                event.optimizer.step()
+            except Exception as e:  # a mismatch ends the user's step() by an exception from the hook
+                error = e
+            finally:
+                mismatch = self._matcher.end()
+                for p in self._parameters:
+                    if id(p) in made:
+                        p.grad = None
+            if mismatch:
+                raise Mismatch(mismatch)
+            if error is not None:
+                raise error
+
+    def _save_host_state(self) -> list:
+        saved = [(s.__dict__, dict(s.__dict__)) for s in self._schedulers]
+        for optimizer in self._optimizers:
+            saved.extend((group, dict(group)) for group in optimizer.param_groups)
+        return saved
+
+    def _restore_host_state(self, saved: list) -> None:
+        self._matcher.roll_back()
+        for live, copy in saved:
+            live.clear()
+            live.update(copy)
+
+    # ---- Trust
+
+    def rehearse(self, inputs: list[torch.Tensor]) -> "Rehearsal":
+        """Runs the planned step, remembers what it did, and puts everything back. Learns the ops' true allocations."""
+        snapshot = self._executor.snapshot(self._matcher)
+        saved = self._save_host_state()
+        grads = [(p, p.grad) for p in self._parameters]
+        try:
+            _, outputs = self.run(inputs, learn=True)
+            digests = snapshot.digests()
+        finally:
+            snapshot.restore()
+            self._restore_host_state(saved)
+            for p, grad in grads:
+                p.grad = grad
+        return Rehearsal(self, snapshot, digests, outputs)
+
+    def replan_if_learned(self) -> bool:
+        """Plans again when the rehearsal saw other allocations than the plan was made for."""
+        if not self._executor.learned_something:
+            return False
+        self.replans += 1
+        self._make_plan()
+        return True
+
+
+class Rehearsal:
+    """What a planned step did from the same start as the eager step that follows."""
+
+    def __init__(self, replay: Replay, snapshot, digests: list[int], outputs: list[torch.Tensor]):
+        self._replay = replay
+        self._snapshot = snapshot
+        self._digests = digests
+        self._outputs = outputs
+
+    def agrees(self, result: Any) -> bool:
+        """After the eager step: same bits in every resident, the generator's state, and every returned tensor?"""
+        tensors = [leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+        tensors += [p.grad for p in self._replay.recording.returned_grads]
+        if len(tensors) != len(self._outputs):
+            return False
+        same = all(t is not None and same_bits(t, o) for t, o in zip(tensors, self._outputs))
+        return same and self._snapshot.digests() == self._digests
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Same shape, dtype and bytes (so a NaN equals itself)."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+__all__ = ["Mismatch", "Rehearsal", "Replay", "same_bits"]

@@ -1,0 +1,228 @@
+#include "runtime/allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+
+namespace stowage::runtime {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 64;  // keeps the alignment that c10 promises
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+struct Header {
+  std::int64_t bytes;
+  std::int64_t generation;
+};
+
+std::atomic<std::int64_t> g_live{0};
+std::atomic<std::int64_t> g_peak{0};
+std::atomic<std::int64_t> g_generation{0};
+c10::Allocator* g_previous = nullptr;
+
+thread_local std::vector<AllocationEvent>* tl_events = nullptr;
+thread_local AllocationScript* tl_script = nullptr;
+
+void count(std::int64_t bytes) {
+  const std::int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  }
+}
+
+// Address ranges of the arenas alive, so that a deleter can tell a planned block from one with a header.
+struct Range {
+  std::atomic<const char*> lo{nullptr};
+  std::atomic<const char*> hi{nullptr};
+};
+constexpr int kMaxArenas = 1024;
+std::array<Range, kMaxArenas> g_ranges;
+std::atomic<int> g_ranges_used{0};
+std::mutex g_ranges_mutex;
+
+bool in_arena(const void* address) {
+  const auto* p = static_cast<const char*>(address);
+  const int used = g_ranges_used.load(std::memory_order_acquire);
+  for (int i = 0; i < used; ++i) {
+    const char* lo = g_ranges[static_cast<std::size_t>(i)].lo.load(std::memory_order_acquire);
+    if (lo != nullptr && p >= lo && p < g_ranges[static_cast<std::size_t>(i)].hi.load(std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
+int register_range(const char* lo, const char* hi) {
+  const std::lock_guard lock(g_ranges_mutex);
+  for (int i = 0; i < kMaxArenas; ++i) {
+    Range& range = g_ranges[static_cast<std::size_t>(i)];
+    if (range.lo.load() != nullptr) continue;
+    range.hi.store(hi, std::memory_order_release);
+    range.lo.store(lo, std::memory_order_release);
+    if (i >= g_ranges_used.load()) g_ranges_used.store(i + 1, std::memory_order_release);
+    return i;
+  }
+  throw std::bad_alloc();
+}
+
+void release_block(void* data) {
+  if (data == nullptr) return;
+  if (tl_events != nullptr) tl_events->push_back({true, 0, data});
+  if (tl_script != nullptr && tl_script->give_back(data)) return;
+  if (in_arena(data)) return;  // outlived its step; the executor has reported it
+  char* block = static_cast<char*>(data) - kHeaderBytes;
+  g_live.fetch_sub(reinterpret_cast<const Header*>(block)->bytes, std::memory_order_relaxed);
+  g_previous->raw_deallocate(block);
+}
+
+class PlanningAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t n) override {
+    void* data = n == 0 ? nullptr : take(n);
+    return {data, data, &release_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release_block; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override { default_copy_data(dest, src, count); }
+
+ private:
+  static void* take(std::size_t n) {
+    void* data = tl_script != nullptr ? tl_script->take(n) : nullptr;
+    if (data == nullptr) {
+      auto* block = static_cast<char*>(g_previous->raw_allocate(n + kHeaderBytes));
+      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), g_generation.load(std::memory_order_relaxed)};
+      count(static_cast<std::int64_t>(n));
+      data = block + kHeaderBytes;
+    }
+    if (tl_events != nullptr) tl_events->push_back({false, static_cast<std::int64_t>(n), data});
+    return data;
+  }
+};
+
+PlanningAllocator g_allocator;
+
+}  // namespace
+
+void install_allocator() {
+  if (g_previous != nullptr) return;
+  g_previous = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&g_allocator, /*priority=*/1);
+}
+
+BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
+  if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
+  return deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
+}
+
+std::int64_t block_generation(const void* data) {
+  if (data == nullptr || in_arena(data)) return -1;
+  return reinterpret_cast<const Header*>(static_cast<const char*>(data) - kHeaderBytes)->generation;
+}
+
+std::int64_t next_generation() { return g_generation.fetch_add(1) + 1; }
+
+std::int64_t live_bytes() { return g_live.load(); }
+std::int64_t peak_bytes() { return g_peak.load(); }
+void reset_peak() { g_peak.store(g_live.load()); }
+
+// ---- Arena
+
+Arena::~Arena() { release(); }
+
+void Arena::reserve(std::int64_t bytes) {
+  if (bytes <= bytes_) return;
+  release();
+  // One huge page more than needed, so that the base can sit on a huge-page boundary; untouched pages cost nothing.
+  const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  void* mapped = mmap(nullptr, usable + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto start = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::uintptr_t aligned = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  if (aligned > start) munmap(mapped, aligned - start);
+  const std::size_t tail = start + kHugePageBytes - aligned;
+  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + usable), tail);
+  base_ = reinterpret_cast<char*>(aligned);
+  bytes_ = bytes;
+  mapped_bytes_ = static_cast<std::int64_t>(usable);
+  madvise(base_, usable, MADV_HUGEPAGE);  // a hint: the plan does not depend on it
+  slot_ = register_range(base_, base_ + usable);
+  count(bytes_);
+}
+
+void Arena::fill(int value) {
+  if (base_ != nullptr) std::memset(base_, value, static_cast<std::size_t>(bytes_));
+}
+
+void Arena::release() {
+  if (base_ == nullptr) return;
+  {
+    const std::lock_guard lock(g_ranges_mutex);
+    g_ranges[static_cast<std::size_t>(slot_)].lo.store(nullptr, std::memory_order_release);
+  }
+  munmap(base_, static_cast<std::size_t>(mapped_bytes_));
+  g_live.fetch_sub(bytes_);
+  base_ = nullptr;
+  bytes_ = mapped_bytes_ = 0;
+  slot_ = -1;
+}
+
+// ---- AllocationScript
+
+void AllocationScript::begin_op(const PlannedAllocation* first, std::size_t count) {
+  next_ = first;
+  end_ = first + count;
+}
+
+void AllocationScript::end_op() {
+  skipped_ += end_ - next_;
+  next_ = end_ = nullptr;
+}
+
+void* AllocationScript::take(std::size_t n) {
+  const auto bytes = static_cast<std::int64_t>(n);
+  const auto* entry = std::find_if(next_, end_, [&](const PlannedAllocation& e) { return e.bytes == bytes; });
+  if (entry == end_) {
+    ++misses_;
+    return nullptr;
+  }
+  skipped_ += entry - next_;
+  next_ = entry + 1;
+  if (entry->offset == PlannedAllocation::kUnplanned) {
+    ++misses_;
+    return nullptr;
+  }
+  char* address = arena_.base() + entry->offset;
+  const std::int64_t padded = (bytes + align_ - 1) / align_ * align_;
+  live_.emplace(address, padded);
+  live_bytes_ += padded;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  return address;
+}
+
+bool AllocationScript::give_back(const void* address) {
+  const auto it = live_.find(address);
+  if (it == live_.end()) return false;
+  live_bytes_ -= it->second;
+  live_.erase(it);
+  return true;
+}
+
+void AllocationScript::reset_counters() {
+  misses_ = skipped_ = 0;
+  live_bytes_ = peak_bytes_ = 0;
+  live_.clear();
+  next_ = end_ = nullptr;
+}
+
+// ---- Guards
+
+WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events) : previous_(tl_events) { tl_events = &events; }
+WatchAllocations::~WatchAllocations() { tl_events = previous_; }
+ArmScript::ArmScript(AllocationScript& script) : previous_(tl_script) { tl_script = &script; }
+ArmScript::~ArmScript() { tl_script = previous_; }
+
+}  // namespace stowage::runtime

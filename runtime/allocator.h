@@ -1,0 +1,132 @@
+// The CPU allocator under every tensor: counts bytes, watches what an op allocates, and answers from a plan when one is armed.
+//
+//        allocate(n) ──► script armed on this thread?  ── yes, next entry is n ──► arena + offset      (a hit)
+//                              │ no / no match (a miss)
+//                              ▼
+//                        previous allocator, with a 64-byte header { n } in front, so that a free knows its size
+//
+// Installed once, at import, and never removed: live storages hold its deleter. Threads that are not armed only pay for the
+// header and two relaxed atomic additions. Every DataPtr has context == data, as raw_allocate users (oneDNN) require.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace stowage::runtime {
+
+// What the calling thread's code asked of the allocator, in order.
+struct AllocationEvent {
+  bool is_free = false;
+  std::int64_t bytes = 0;  // of an allocation
+  const void* address = nullptr;
+};
+
+// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena.
+struct PlannedAllocation {
+  static constexpr std::int64_t kUnplanned = -1;  // it outlives its op in a way that no plan knows: always a miss
+
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;
+};
+
+// One contiguous range that plans place buffers in. Counted as one live block of the allocator, of exactly bytes().
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Makes the arena at least `bytes` large; what it held is lost. Must not be called while blocks of it are live.
+  void reserve(std::int64_t bytes);
+  // Fills it with a byte; for tests of plans that must not depend on what was there.
+  void fill(int value);
+
+  [[nodiscard]] char* base() const { return base_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+
+ private:
+  void release();
+
+  char* base_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::int64_t mapped_bytes_ = 0;
+  int slot_ = -1;
+};
+
+// Answers the calling thread's allocations from a list of planned ones while armed. Owned by the executor.
+class AllocationScript {
+ public:
+  AllocationScript(Arena& arena, std::int64_t align) : arena_(arena), align_(align) {}
+
+  // The next op's list; what is left of the previous one counts as skipped.
+  void begin_op(const PlannedAllocation* first, std::size_t count);
+  void end_op();
+
+  // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are skipped.
+  void* take(std::size_t n);
+  bool give_back(const void* address);  // false when the address is not in the arena
+
+  void reset_counters();
+  [[nodiscard]] std::int64_t misses() const { return misses_; }
+  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+  [[nodiscard]] std::int64_t live_bytes() const { return live_bytes_; }
+  [[nodiscard]] std::size_t live_blocks() const { return live_.size(); }
+
+ private:
+  Arena& arena_;
+  std::int64_t align_;
+  const PlannedAllocation* next_ = nullptr;
+  const PlannedAllocation* end_ = nullptr;
+  std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
+  std::int64_t misses_ = 0;
+  std::int64_t skipped_ = 0;
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+// While alive, the calling thread's allocations and frees are appended to `events`.
+class WatchAllocations {
+ public:
+  explicit WatchAllocations(std::vector<AllocationEvent>& events);
+  ~WatchAllocations();
+  WatchAllocations(const WatchAllocations&) = delete;
+  WatchAllocations& operator=(const WatchAllocations&) = delete;
+
+ private:
+  std::vector<AllocationEvent>* previous_;
+};
+
+// While alive, the calling thread's allocations are answered by `script`.
+class ArmScript {
+ public:
+  explicit ArmScript(AllocationScript& script);
+  ~ArmScript();
+  ArmScript(const ArmScript&) = delete;
+  ArmScript& operator=(const ArmScript&) = delete;
+
+ private:
+  AllocationScript* previous_;
+};
+
+// Replaces the CPU allocator. Idempotent; call before the tensors of interest are made.
+void install_allocator();
+
+enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
+
+// Who allocated a storage: this allocator, the one before it (before import), or somebody else (NumPy, mmap).
+BlockOrigin block_origin(void* data, void (*deleter)(void*));
+
+// Generation at which one of our blocks was allocated; generations are advanced by next_generation().
+std::int64_t block_generation(const void* data);
+std::int64_t next_generation();
+
+// Bytes that tensors asked for since install, arenas included: live now, and the largest so far since reset_peak().
+std::int64_t live_bytes();
+std::int64_t peak_bytes();
+void reset_peak();
+
+}  // namespace stowage::runtime

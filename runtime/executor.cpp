@@ -1,0 +1,202 @@
+#include "runtime/executor.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/tensors.h"
+#include "runtime/ticks.h"
+#include "stowage/error.h"
+
+namespace stowage::runtime {
+
+RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, bool learn_inside) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
+  const auto start = std::chrono::steady_clock::now();
+  arena_->reserve(plan_.arena_bytes);
+  script_.reset_counters();
+  learned_something_ = false;
+  bind_inputs(inputs);
+  if (keep_state_[0]) states_[0] = GeneratorState::current();
+  {
+    // Dropped inside the armed script, so that the arena blocks are given back.
+    const ArmScript armed(script_);
+    struct DropAtEnd {
+      Executor& executor;
+      ~DropAtEnd() { executor.drop_everything(); }
+    } drop{*this};
+    torch::jit::Stack stack;
+    std::vector<AllocationEvent> events;
+    for (const Instruction& instruction : instructions_) {
+      if (!learn_inside) {
+        call(instruction, stack);
+      } else {
+        events.clear();
+        {
+          const WatchAllocations watch(events);
+          call(instruction, stack);
+        }
+        learn(instruction, events);
+      }
+      for (const SlotId slot : instruction.drop_slots) tensors_[slot.index()].reset();
+      for (const BlockId block : instruction.drop_blocks) storages_[block.index()] = c10::Storage();
+    }
+    copy_outputs(outputs);
+  }
+  if (tape_->final_restore >= 0) states_[static_cast<std::size_t>(tape_->final_restore)]->restore();
+  for (const BlockId block : mutated_) {
+    const Block& b = tape_->blocks[block.index()];
+    (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
+  }
+  RunStats stats;
+  stats.misses = script_.misses();
+  stats.skipped = script_.skipped();
+  stats.peak_bytes = script_.peak_bytes();
+  stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
+  stats.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  return stats;
+}
+
+void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
+  for (const SlotId slot : instruction.aliases) tensors_[slot.index()] = tensor_of(slot);
+  stack.clear();
+  push_arguments(instruction, stack);
+  if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+  if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
+  script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
+  op.handle.callBoxed(&stack);
+  script_.end_op();
+  if (op.random_order >= 0 && keep_state_[static_cast<std::size_t>(op.random_order) + 1]) {
+    states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
+  }
+  keep_results(op, stack);
+  stack.clear();
+}
+
+void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
+  stack.insert(stack.end(), op.arguments.begin(), op.arguments.end());
+  for (const Argument& argument : instruction.arguments) {
+    c10::IValue& value = stack[argument.position];
+    switch (argument.kind) {
+      case TensorRef::Kind::kTensor: value = tensor(argument.operands[0]); break;
+      case TensorRef::Kind::kTensorList: {
+        c10::List<at::Tensor> list;
+        list.reserve(argument.operands.size());
+        for (const Operand& operand : argument.operands) list.push_back(tensor(operand));
+        value = std::move(list);
+        break;
+      }
+      case TensorRef::Kind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        list.reserve(argument.operands.size());
+        for (const Operand& operand : argument.operands) {
+          list.push_back(operand.slot.valid() ? std::optional<at::Tensor>(tensor(operand)) : std::nullopt);
+        }
+        value = std::move(list);
+        break;
+      }
+      case TensorRef::Kind::kNone: break;
+    }
+  }
+}
+
+const at::Tensor& Executor::tensor(const Operand& operand) {
+  static const at::Tensor undefined;
+  if (!operand.slot.valid()) return undefined;
+  return operand.shell ? shells_[operand.slot.index()] : tensors_[operand.slot.index()];
+}
+
+void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
+  const auto keep = [&](SlotId id, const at::Tensor& result) {
+    if (!id.valid()) return;
+    const Slot& slot = tape_->slots[id.index()];
+    if (slot.origin != Slot::Origin::kResult || tape_->blocks[slot.block.index()].owner != id) return;
+    if (std::find(op.creates.begin(), op.creates.end(), slot.block) == op.creates.end()) return;
+    tensors_[id.index()] = result;
+    storages_[slot.block.index()] = result.storage();
+  };
+  for (std::size_t r = 0; r < op.results.size(); ++r) {
+    const TensorRef& ref = op.results[r];
+    if (ref.kind == TensorRef::Kind::kTensor) {
+      keep(ref.slots[0], stack[r].toTensor());
+    } else if (ref.kind == TensorRef::Kind::kTensorList) {
+      const c10::List<at::Tensor> list = stack[r].toTensorList();
+      for (std::size_t i = 0; i < ref.slots.size(); ++i) keep(ref.slots[i], list.get(i));
+    }
+  }
+}
+
+void Executor::learn(const Instruction& instruction, const std::vector<AllocationEvent>& events) {
+  TapeOp& op = tape_->op(instruction.op);
+  const std::vector<std::int64_t> before = op.allocations;
+  std::vector<std::int64_t> now;
+  for (const AllocationEvent& event : events) {
+    if (!event.is_free) now.push_back(event.bytes);
+  }
+  if (now == before) return;
+  learned_something_ = true;
+  std::vector<const void*> data;
+  for (const BlockId block : op.creates) data.push_back(storages_[block.index()] ? storages_[block.index()].data() : nullptr);
+  take_inside(*tape_, op, events, data);
+}
+
+at::Tensor Executor::tensor_of(SlotId id) const {
+  const Slot& slot = tape_->slots[id.index()];
+  return make_alias(storages_[slot.block.index()], slot.meta);
+}
+
+at::Tensor Executor::external_output(std::size_t i, const std::vector<at::Tensor>& inputs) const {
+  const SlotId id = tape_->returned[i];
+  if (!id.valid()) return {};
+  const Slot& slot = tape_->slots[id.index()];
+  const Block& block = tape_->blocks[slot.block.index()];
+  if (!block.external) return {};
+  const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
+  return slot.origin == Slot::Origin::kExternal ? owner : make_alias(owner.storage(), slot.meta);
+}
+
+void Executor::copy_outputs(const std::vector<at::Tensor>& outputs) {
+  for (const SlotId slot : end_aliases_) tensors_[slot.index()] = tensor_of(slot);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].defined()) outputs[i].copy_(tensors_[tape_->returned[i].index()]);
+  }
+}
+
+void Executor::drop_everything() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!permanent_[i]) tensors_[i].reset();
+  }
+  for (std::size_t i = 0; i < storages_.size(); ++i) {
+    if (!tape_->blocks[i].external || tape_->blocks[i].input >= 0) storages_[i] = c10::Storage();
+  }
+}
+
+bool Executor::residents_unchanged() const {
+  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
+    const Block& block = tape_->blocks[i];
+    if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    const bool same = block.tensor.storage().unsafeGetStorageImpl() == storages_[i].unsafeGetStorageImpl() &&
+                      tape_->slots[block.owner.index()].meta.describes(block.tensor) &&
+                      static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
+    if (!same) return false;
+  }
+  return true;
+}
+
+std::vector<c10::Storage> Executor::mutated_residents() const {
+  std::vector<c10::Storage> storages;
+  for (const BlockId block : mutated_) {
+    if (tape_->blocks[block.index()].input < 0) storages.push_back(storages_[block.index()]);
+  }
+  return storages;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,43 @@
+// The one dispatcher hook: a boxed fallback that sees every operator of forward, backward and optimizer.
+//
+//   user's Python ──► TESTING_ONLY_GenericMode (here) ──► autocast ──► autograd ──► kernel
+//
+// It is registered once and costs nothing until a thread has an interceptor. A composite op is redispatched and its inner ops come
+// back; so is an op that autocast is about to rewrite. What is left is a leaf: the interceptor decides what happens to it, and
+// while it runs, nested calls pass unseen. The key sits above autograd, so autograd's own choices are made by the real thing.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace stowage::runtime {
+
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  // A leaf op with its arguments on the stack. Must leave its returns there. `keys` is what to redispatch with.
+  virtual void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
+};
+
+// Runs the op as eager would, with nested calls unseen.
+void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// While alive, the calling thread (and autograd's threads that work for it) reports its leaf ops to `interceptor`.
+// At most one per thread.
+class Intercept {
+ public:
+  explicit Intercept(Interceptor& interceptor);
+  ~Intercept();
+  Intercept(const Intercept&) = delete;
+  Intercept& operator=(const Intercept&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard key_;
+};
+
+// True while an Intercept is alive on this thread.
+bool intercepting();
+
+}  // namespace stowage::runtime

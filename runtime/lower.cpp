@@ -1,0 +1,109 @@
+#include "runtime/lower.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/op_traits.h"
+#include "stowage/io.h"
+
+namespace stowage::runtime {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+// "mm", "mm_1", "mm_2", ...
+class UniqueNames {
+ public:
+  std::string next(const std::string& base) {
+    const int count = seen_[base]++;
+    return count == 0 ? base : base + "_" + std::to_string(count);
+  }
+
+ private:
+  std::unordered_map<std::string, int> seen_;
+};
+
+class Lowering {
+ public:
+  Lowering(const Tape& tape, const std::string& name) : tape_(tape) {
+    out_.graph.name = name;
+    out_.buffer.resize(tape.blocks.size());
+  }
+
+  Lowered run() {
+    for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
+      if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
+    }
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      if (tape_.ops[i].role == TapeOp::Role::kKernel) add_op(TapeOpId(i));
+    }
+    for (const SlotId slot : tape_.returned) {
+      if (!slot.valid()) continue;
+      const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
+      if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
+    }
+    validate(out_.graph);
+    seal(out_.graph);
+    return std::move(out_);
+  }
+
+ private:
+  BufferId add_buffer(BlockId id, std::string name) {
+    const Block& block = tape_.blocks[id.index()];
+    Buffer buffer;
+    buffer.name = std::move(name);
+    buffer.bytes = block.bytes;
+    buffer.kind = block.kind;
+    buffer.resident = block.external;
+    const BufferId buffer_id(out_.graph.buffers.size());
+    out_.graph.buffers.push_back(std::move(buffer));
+    out_.block.push_back(id);
+    out_.buffer[id.index()] = buffer_id;
+    return buffer_id;
+  }
+
+  void add_op(TapeOpId id) {
+    const TapeOp& from = tape_.op(id);
+    Op op;
+    op.target = full_name(from.handle);
+    const std::string& schema_name = from.handle.schema().name();
+    op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
+    for_each_access(tape_, from, [&](BlockId block, Access access) {
+      add_once(access == Access::kWrite ? op.writes : op.reads, out_.buffer[block.index()]);
+    });
+    std::erase_if(op.reads, [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
+    for (std::size_t c = 0; c < from.creates.size(); ++c) {
+      op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
+    }
+    if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; })) op.born = from.born;
+    op.ticks = from.ticks;
+    op.scratch = from.scratch;
+    op.cost_ns = from.cost_ns;
+    op.rng = from.random_order >= 0;
+    op.effect = op.creates.empty() && op.writes.empty() && !op.rng;
+    if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
+    out_.graph.ops.push_back(std::move(op));
+    out_.tape_op.push_back(id);
+  }
+
+  static void add_once(std::vector<BufferId>& list, BufferId id) {
+    if (id.valid() && std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+  }
+
+  const Tape& tape_;
+  Lowered out_;
+  UniqueNames names_;
+};
+
+}  // namespace
+
+Lowered lower(const Tape& tape, const std::string& name) { return Lowering(tape, name).run(); }
+
+}  // namespace stowage::runtime

@@ -1,0 +1,79 @@
+#include "runtime/op_traits.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace stowage::runtime {
+namespace {
+
+using c10::DispatchKey;
+
+std::string_view base_name(const c10::OperatorHandle& op) {
+  std::string_view name = op.schema().name();
+  const auto colons = name.find("::");
+  return colons == std::string_view::npos ? name : name.substr(colons + 2);
+}
+
+bool in_aten(const c10::OperatorHandle& op) { return op.schema().name().starts_with("aten::"); }
+
+}  // namespace
+
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CPU);
+}
+
+bool is_marker(const c10::OperatorHandle& op) { return op.schema().name().starts_with("profiler::"); }
+
+bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index) {
+  if (!in_aten(op) || index != 0) return false;
+  const std::string_view name = base_name(op);
+  return name.starts_with("new_") || name.ends_with("_like") || name == "is_same_size";
+}
+
+bool returns_uninitialized(const c10::OperatorHandle& op) {
+  if (!in_aten(op)) return false;
+  const std::string_view name = base_name(op);
+  return name == "empty" || name == "empty_strided" || name == "empty_like" || name == "new_empty" ||
+         name == "new_empty_strided" || name == "empty_permuted";
+}
+
+bool lifts_host_data(const c10::OperatorHandle& op) {
+  return in_aten(op) && (base_name(op) == "lift_fresh" || base_name(op) == "lift");
+}
+
+bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::nondeterministic_seeded); }
+
+bool depends_on_data(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
+
+bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "_local_scalar_dense"; }
+
+bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view); }
+
+bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
+  const c10::Argument& argument = op.schema().arguments()[index];
+  if (const c10::AliasInfo* alias = argument.alias_info(); alias != nullptr && alias->isWrite()) return true;
+  // Batch norm updates its running statistics in training without an annotation.
+  static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+                                                                  "_batch_norm_impl_index"};
+  if (!in_aten(op)) return false;
+  for (const std::string_view norm : kBatchNorms) {
+    if (base_name(op) == norm) return argument.name() == "running_mean" || argument.name() == "running_var";
+  }
+  return false;
+}
+
+bool is_elementwise_list_op(const c10::OperatorHandle& op) {
+  if (!in_aten(op)) return false;
+  const std::string_view name = base_name(op);
+  return name.starts_with("_foreach_") || name == "_fused_adam_" || name == "_fused_adamw_" || name == "_fused_sgd_" ||
+         name == "_fused_adagrad_";
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,44 @@
+// What must be known of an operator beyond its schema. Everything PyTorch-specific that is a list of names lives here.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+namespace stowage::runtime {
+
+// A composite has no kernel of its own for the device: redispatching it brings its inner ops back to the hook.
+bool is_composite(const c10::OperatorHandle& op);
+
+// Profiler markers and the like: run, never recorded.
+bool is_marker(const c10::OperatorHandle& op);
+
+// Of the argument at `index` it only looks at the shape, never at the data (zeros_like, new_empty, ...).
+bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index);
+
+// Returns memory whose content is undefined until something writes it.
+bool returns_uninitialized(const c10::OperatorHandle& op);
+
+// Its argument was filled by Python on the host, outside the dispatcher (torch.tensor, torch.as_tensor).
+bool lifts_host_data(const c10::OperatorHandle& op);
+
+// Draws from a random generator.
+bool draws_random_numbers(const c10::OperatorHandle& op);
+
+// Its result, or the shape of its result, depends on data: the step cannot be replayed with other data.
+bool depends_on_data(const c10::OperatorHandle& op);
+
+// Returns a number read from a tensor (Tensor.item()).
+bool reads_scalar(const c10::OperatorHandle& op);
+
+// Changes sizes, strides or storage of an argument in place.
+bool changes_metadata(const c10::OperatorHandle& op);
+
+// The argument at `index` is written in place. Covers kernels that do so without saying so in their schema.
+bool writes_argument(const c10::OperatorHandle& op, std::size_t index);
+
+// A list op that treats element i of all its tensor lists alone (_foreach_*, _fused_adamw_): running it once per element gives the
+// same bits, and lets each element's update move by itself.
+bool is_elementwise_list_op(const c10::OperatorHandle& op);
+
+}  // namespace stowage::runtime

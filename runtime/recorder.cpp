@@ -1,0 +1,244 @@
+#include "runtime/recorder.h"
+
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/allocator.h"
+#include "runtime/finish.h"
+#include "runtime/op_traits.h"
+#include "runtime/ticks.h"
+
+namespace stowage::runtime {
+namespace {
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool is_wrapped_number(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+bool has_unreplayable_argument(const c10::IValue& value) {
+  if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
+  return value.isStorage() || value.isStream() || value.isPyObject();
+}
+
+}  // namespace
+
+Recorder::Recorder(RecordOptions options)
+    : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {}
+
+SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input) {
+  return names_.declare(tensor, kind, std::move(name), input);
+}
+
+void Recorder::start() {
+  names_.set_generation(next_generation());
+  states_.push_back(GeneratorState::current());
+  intercept_ = std::make_unique<Intercept>(*this);
+  started_ns_ = now_ns();
+}
+
+void Recorder::stop() {
+  tape_->wall_ns = now_ns() - started_ns_;
+  intercept_.reset();
+  const GeneratorState last = GeneratorState::current();
+  if (last == states_.back()) return;
+  tape_->final_restore = state_index(last);
+  if (tape_->final_restore < 0) refuse("the step seeds the random generator");
+}
+
+void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
+  tape_->sections.push_back({static_cast<std::int32_t>(tape_->ops.size()), -1});
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    const BlockId block = names_.block_of(gradient);
+    if (block.valid() && !tape_->blocks[block.index()].external) tape_->blocks[block.index()].kind = BufferKind::kGradient;
+  }
+}
+
+void Recorder::end_section() { tape_->sections.back().to = static_cast<std::int32_t>(tape_->ops.size()); }
+
+void Recorder::refuse(const std::string& reason) {
+  if (!tape_->refusal.empty()) return;
+  const std::string where = options_.source && intercept_ ? options_.source() : std::string();
+  tape_->refusal = where.empty() ? reason : where + ": " + reason;
+}
+
+int Recorder::current_line() {
+  if (!options_.source) return -1;
+  const std::string line = options_.source();
+  if (line.empty()) return -1;
+  if (tape_->lines.empty() || tape_->lines.back() != line) {
+    const auto it = std::find(tape_->lines.begin(), tape_->lines.end(), line);
+    if (it != tape_->lines.end()) return static_cast<int>(it - tape_->lines.begin());
+    tape_->lines.push_back(line);
+  }
+  return static_cast<int>(tape_->lines.size()) - 1;
+}
+
+int Recorder::state_index(const GeneratorState& state) const {
+  const auto it = std::find(states_.rbegin(), states_.rend(), state);
+  return it == states_.rend() ? -1 : static_cast<int>(states_.rend() - it) - 1;
+}
+
+void Recorder::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!tape_->refusal.empty()) {
+    run_leaf(op, keys, stack);
+  } else if (is_elementwise_list_op(op)) {
+    record_per_element(op, keys, stack);
+  } else {
+    record(op, keys, stack);
+  }
+}
+
+void Recorder::record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::vector<torch::jit::Stack> parts = split_list_op(op, *stack);
+  if (parts.empty()) return record(op, keys, stack);
+  for (torch::jit::Stack& part : parts) record(op, keys, &part);
+  join_results(op, parts, stack);
+}
+
+void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  TapeOp op(handle);
+  op.line = current_line();
+  op.grad_mode = c10::GradMode::is_enabled();
+  if (const auto node = torch::autograd::get_current_node()) {
+    op.backward = true;
+    op.accumulates = node->name() == "torch::autograd::AccumulateGrad";
+  }
+  if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
+  take_arguments(op, stack);
+  if (depends_on_data(handle) && !reads_scalar(handle)) {
+    refuse(full_name(handle) + ": the shape or value of its result depends on data");
+  }
+  if (draws_random_numbers(handle)) before_random_draw(op);
+
+  std::vector<AllocationEvent> events;
+  {
+    const WatchAllocations watch(events);
+    const std::int64_t start = now_ns();
+    run_leaf(handle, keys, stack);
+    op.cost_ns = now_ns() - start;
+  }
+  if (op.random_order >= 0) states_.push_back(GeneratorState::current());
+  take_results(op, stack, events);
+  tape_->ops.push_back(std::move(op));
+}
+
+void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
+  const std::size_t count = op.handle.schema().arguments().size();
+  const std::size_t first = stack->size() - count;
+  std::vector<BlockId> none;
+  for (std::size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = (*stack)[first + i];
+    if (has_unreplayable_argument(value)) refuse(full_name(op.handle) + ": an explicit generator, storage or stream as argument");
+    
+    TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
+    op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
+    op.tensors.push_back(std::move(ref));
+    if (lifts_host_data(op.handle) && value.isTensor()) host_filled_.push_back(HostFilled::copy_of(value.toTensor()));
+  }
+}
+
+void Recorder::before_random_draw(TapeOp& op) {
+  op.random_order = tape_->random_ops++;
+  const GeneratorState now = GeneratorState::current();
+  if (now == states_.back()) return;
+  op.restore = state_index(now);
+  if (op.restore < 0) refuse("the step seeds the random generator");
+}
+
+TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {
+  TensorRef ref;
+  std::string refusal;
+  const auto add = [&](const at::Tensor& tensor) {
+    SlotId slot;
+    if (tensor.defined()) slot = is_result ? names_.result(tensor, created, refusal) : names_.use(tensor, refusal);
+    if (!refusal.empty()) refuse(refusal);
+    ref.slots.push_back(slot);
+  };
+  if (value.isTensor()) {
+    ref.kind = TensorRef::Kind::kTensor;
+    add(value.toTensor());
+  } else if (value.isTensorList()) {
+    ref.kind = TensorRef::Kind::kTensorList;
+    for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+  } else if (value.isOptionalTensorList()) {
+    ref.kind = TensorRef::Kind::kOptionalTensorList;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) add(tensor.value_or(at::Tensor()));
+  }
+  return ref;
+}
+
+void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events) {
+  const std::size_t count = op.handle.schema().returns().size();
+  for (std::size_t i = stack->size() - count; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    const std::size_t before = op.creates.size();
+    op.results.push_back(reference(value, /*is_result=*/true, op.creates));
+    op.values.push_back(op.results.back().kind == TensorRef::Kind::kNone ? value : c10::IValue());
+    for (std::size_t b = before; b < op.creates.size(); ++b) tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
+  }
+  op.born.assign(op.creates.size(), 0);
+  if (!options_.fake) {
+    std::vector<const void*> data;
+    for (const BlockId block : op.creates) data.push_back(names_.data(block));
+    if (!take_inside(*tape_, op, events, data)) refuse(full_name(op.handle) + " returns memory that it did not allocate");
+  }
+  settle_role(op, events);
+}
+
+void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& events) {
+  if (changes_metadata(op.handle)) {
+    op.role = TapeOp::Role::kView;
+    const bool allocates = std::any_of(events.begin(), events.end(), [](const auto& e) { return !e.is_free; });
+    if (allocates) refuse(full_name(op.handle) + " resizes a storage in place");
+    return;
+  }
+  bool writes = false;
+  bool tensor_result = false;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    writes |= op.tensors[i].kind != TensorRef::Kind::kNone && writes_argument(op.handle, i);
+  }
+  for (const TensorRef& ref : op.results) tensor_result |= ref.kind != TensorRef::Kind::kNone;
+  const bool only_tells = !op.results.empty() && !tensor_result && !reads_scalar(op.handle);  // a size, a flag
+  const bool only_views = tensor_result && op.creates.empty();
+  if (!writes && op.random_order < 0 && (only_tells || only_views)) op.role = TapeOp::Role::kView;
+}
+
+std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
+  std::set<BlockId> fine;
+  for (const at::Tensor& tensor : allowed) fine.insert(names_.block_of(tensor));
+  for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
+  std::vector<std::string> lines;
+  for (const BlockId block : names_.alive()) {
+    if (fine.contains(block)) continue;
+    const TapeOp& op = tape_->op(tape_->blocks[block.index()].creator);
+    lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + full_name(op.handle));
+  }
+  return lines;
+}
+
+SlotId Recorder::slot_of(const at::Tensor& tensor) {
+  std::string refusal;
+  const SlotId slot = names_.use(tensor, refusal);
+  if (!refusal.empty()) refuse(refusal);
+  return slot;
+}
+
+bool Recorder::made_in_step(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  return block.valid() && !tape_->blocks[block.index()].external;
+}
+
+std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned) {
+  for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
+  return std::move(tape_);
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,78 @@
+// Recording: watches one eager step through the hook and writes the Tape.
+//
+// The step runs exactly as it would without a recorder. What cannot be replayed does not stop it: the first reason is kept
+// (Tape::refusal) and the rest of the step passes unrecorded.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/allocator.h"
+#include "runtime/finish.h"
+#include "runtime/hook.h"
+#include "runtime/names.h"
+#include "runtime/tape.h"
+
+namespace stowage::runtime {
+
+struct RecordOptions {
+  bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
+  std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
+};
+
+class Recorder final : public Interceptor {
+ public:
+  explicit Recorder(RecordOptions options);
+
+  // Before the step: the tensors that it will find. `input` >= 0: argument number of the step, bound anew in every replay.
+  SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input = -1);
+
+  void start();
+  // Around a call of optimizer.step(); `gradients` are the .grad tensors that it will see (undefined ones allowed).
+  void begin_section(const std::vector<at::Tensor>& gradients);
+  void end_section();
+  void refuse(const std::string& reason);  // the first one counts
+  void stop();
+
+  // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except `allowed`.
+  [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;
+
+  // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
+  SlotId slot_of(const at::Tensor& tensor);
+  [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const;
+
+  // Hands over the finished tape. `returned`: tensors to hand out after every replay.
+  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned);
+
+  void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+
+ private:
+  void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void take_arguments(TapeOp& op, torch::jit::Stack* stack);
+  void before_random_draw(TapeOp& op);
+  void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
+  void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
+  TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
+  int current_line();
+  int state_index(const GeneratorState& state) const;
+
+  RecordOptions options_;
+  std::shared_ptr<Tape> tape_;
+  Names names_;
+  std::unique_ptr<Intercept> intercept_;
+  std::vector<GeneratorState> states_;  // states_[i]: after i draws
+  std::vector<HostFilled> host_filled_;
+  std::int64_t started_ns_ = 0;
+};
+
+// Splits a list op's stack into one stack per element, or returns nothing when its lists do not line up.
+std::vector<torch::jit::Stack> split_list_op(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+
+// Joins the returns of the split ops.
+void join_results(const c10::OperatorHandle& op, std::vector<torch::jit::Stack>& parts, torch::jit::Stack* stack);
+
+}  // namespace stowage::runtime

@@ -1,0 +1,143 @@
+// The Tape: one recorded training step, every leaf operator with its boxed arguments, in the order in which eager ran them.
+//
+//   x ──mm──► y ──relu_──► y ──t──► yt          slots    x  y  yt      a tensor as the step names it: metadata over a block
+//   blocks:  X            Y                     blocks   X  Y          an allocation: what the Graph calls a buffer
+//
+// Identity is the block. A slot is either the result of an op, an external tensor (it existed before the step), or an alias:
+// metadata over a block that is rebuilt wherever it is needed. Views are aliases, so ops that only make views are never replayed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/generator.h"
+#include "stowage/graph.h"
+#include "stowage/ids.h"
+
+namespace stowage::runtime {
+
+using SlotId = Id<struct SlotTag>;    // position in Tape::slots
+using BlockId = Id<struct BlockTag>;  // position in Tape::blocks
+using TapeOpId = Id<struct TapeOpTag>;
+
+struct TensorMeta {
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;
+  std::int64_t storage_offset = 0;
+  caffe2::TypeMeta dtype;
+
+  [[nodiscard]] bool describes(const at::Tensor& tensor) const;
+  static TensorMeta of(const at::Tensor& tensor);
+};
+
+struct Slot {
+  enum class Origin : std::uint8_t { kExternal, kResult, kAlias };
+  Origin origin = Origin::kExternal;
+  BlockId block;
+  TensorMeta meta;
+};
+
+struct Block {
+  std::int64_t bytes = 0;
+  BufferKind kind = BufferKind::kTemporary;
+  bool external = false;  // existed before the step, or holds a constant that the step's Python made
+  int input = -1;         // external: position in the step's inputs, or -1
+  std::string name;       // external: as the user knows it
+  at::Tensor tensor;      // external, not an input: the tensor that owns it (defined until the tape is dropped)
+  TapeOpId creator;       // not external
+  SlotId owner;           // the slot of the op's own result, or the external slot
+  int allocation = -1;    // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
+};
+
+// The tensors of one argument or return, in order; -1 for an undefined tensor or an empty optional.
+struct TensorRef {
+  enum class Kind : std::uint8_t { kNone, kTensor, kTensorList, kOptionalTensorList };
+  Kind kind = Kind::kNone;
+  std::vector<SlotId> slots;
+};
+
+struct TapeOp {
+  enum class Role : std::uint8_t {
+    kKernel,    // replayed at planned addresses
+    kView,      // only makes aliases, or nothing at all: not replayed
+    kHost,      // in an optimizer section: decides Python scalars, so it runs with the user's Python, before the plan
+    kConstant,  // the step's Python filled its result from the host (torch.tensor(3.)): not replayed, its block is external
+  };
+  Role role = Role::kKernel;
+  c10::OperatorHandle handle;
+  std::vector<c10::IValue> arguments;   // tensors are None here; see tensors
+  std::vector<TensorRef> tensors;       // one per argument
+  std::vector<TensorRef> results;       // one per return
+  std::vector<c10::IValue> values;      // one per return: what is not a tensor
+  std::vector<std::int64_t> allocations;  // bytes, in order
+  std::vector<Scratch> scratch;         // those of the allocations that the op gave back, in order ...
+  std::vector<int> scratch_allocation;  // ... and their positions among the allocations
+  std::vector<BlockId> creates;
+  std::vector<std::int32_t> born;       // one per created block
+  std::int32_t ticks = 1;
+  std::int64_t cost_ns = 0;
+  int random_order = -1;  // position among the ops that draw random numbers, or -1
+  int restore = -1;       // the generator goes back to the state after this many draws, before the op; -1: stays as it is
+  bool grad_mode = false;
+  bool backward = false;
+  bool accumulates = false;  // run by autograd's AccumulateGrad
+  int section = -1;          // optimizer section, or -1
+  int line = -1;             // position in Tape::lines
+
+  TapeOp(c10::OperatorHandle op) : handle(op) {}  // NOLINT: OperatorHandle has no default
+};
+
+// A stretch of the tape that came from one call of optimizer.step(); the user's Python runs again there, every step.
+struct Section {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+};
+
+struct Tape {
+  std::vector<Slot> slots;
+  std::vector<Block> blocks;
+  std::vector<TapeOp> ops;
+  std::vector<Section> sections;
+  std::vector<std::string> lines;  // "file:line" of the user's code
+  std::vector<SlotId> returned;    // slots to hand out at the end of a step
+  int random_ops = 0;
+  int final_restore = -1;          // as TapeOp::restore, after the last op
+  std::string refusal;             // why this step cannot be replayed; empty when it can
+  std::int64_t wall_ns = 0;
+
+  [[nodiscard]] TapeOp& op(TapeOpId id) { return ops[id.index()]; }
+  [[nodiscard]] const TapeOp& op(TapeOpId id) const { return ops[id.index()]; }
+};
+
+// How an op touches the data of its tensors at `argument`.
+enum class Access : std::uint8_t { kNone, kRead, kWrite };  // a write reads the old content too
+Access access_of(const TapeOp& op, std::size_t argument);
+
+// Calls visit(block, access) for each tensor argument whose data the op touches. Ops that are not replayed touch nothing.
+template <class Visit>
+void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
+  if (op.role != TapeOp::Role::kKernel && op.role != TapeOp::Role::kHost) return;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    const Access access = access_of(op, i);
+    if (access == Access::kNone) continue;
+    for (const SlotId slot : op.tensors[i].slots) {
+      if (slot.valid()) visit(tape.slots[slot.index()].block, access);
+    }
+  }
+}
+
+// What differs first between two recordings of a step (b is the newer one), or "" when they hold the same program: same ops, same
+// tensors, same numbers.
+std::string difference(const Tape& a, const Tape& b);
+
+// "aten::add_.Tensor"
+std::string full_name(const c10::OperatorHandle& op);
+
+}  // namespace stowage::runtime
