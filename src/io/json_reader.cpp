@@ -25,6 +25,7 @@ void Where::fail(std::string_view what) const {
 
 JsonReader::JsonReader(std::string_view text) : text_(text) {
   if (const auto error = parser_.iterate(text_).get(document_)) fail_syntax(error);
+  open_ = true;
 }
 
 JsonReader::Object JsonReader::root() {
@@ -98,7 +99,7 @@ std::size_t JsonReader::find_key(std::string_view name, const Where& where, Keys
 
 void JsonReader::fail_syntax(simdjson::error_code error) {
   const char* place = nullptr;
-  const bool known = document_.current_location().get(place) == simdjson::SUCCESS && place >= text_.data() &&
+  const bool known = open_ && document_.current_location().get(place) == simdjson::SUCCESS && place > text_.data() &&
                      place <= text_.data() + text_.size();
   const std::string at = known ? concat("byte ", place - text_.data(), ": ") : std::string();
   throw FormatError(concat(at, "not valid JSON: ", simdjson::error_message(error)));

@@ -97,6 +97,7 @@ class JsonReader {
   simdjson::padded_string text_;
   simdjson::ondemand::parser parser_;
   simdjson::ondemand::document document_;
+  bool open_ = false;  // the document can say where it stands
 };
 
 }  // namespace stowage::io

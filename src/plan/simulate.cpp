@@ -205,9 +205,7 @@ class Simulation {
     if (leaving.arrives > now_) wrong("it is still being copied in");
     if (leaving.held == kNothing) wrong("it holds nothing yet");
     leaving.leaves = std::max(leaving.leaves, step.until);
-    // A second copy of the version that the host has, or is getting, takes nothing away.
-    const bool same = leaving.host_version == leaving.held;
-    leaving.host_ready = same ? std::min(leaving.host_ready, step.until) : step.until;
+    leaving.host_ready = step.until;  // an earlier copy is lost, but no swap_in can come before: the placement covers `until`
     leaving.host_version = leaving.held;
   }
 
