@@ -66,21 +66,21 @@ std::string as_json(const Graph& graph, const Summary& summary) {
 }
 
 std::string as_text(const Graph& graph, const Summary& summary) {
-  std::string out = "graph            " + graph.name + "\nops              " + std::to_string(graph.ops.size()) +
-                    "\nbuffers          " + std::to_string(graph.buffers.size()) + "\n";
+  std::string out = "graph              " + graph.name + "\nops                " + std::to_string(graph.ops.size()) +
+                    "\nbuffers            " + std::to_string(graph.buffers.size()) + "\n";
   for (std::size_t kind = 0; kind < kBufferKindNames.size(); ++kind) {
     if (summary.bytes_of_kind[kind] == 0) continue;
     std::string name(kBufferKindNames[kind]);
-    name.resize(15, ' ');
+    name.resize(17, ' ');
     out += "  " + name + human_bytes(summary.bytes_of_kind[kind]) + "\n";
   }
-  out += "resident         " + human_bytes(summary.resident_bytes) + "\n";
-  out += "program order    " + human_bytes(summary.program_peak_bytes) + "\n";
-  out += "lower bound      " + human_bytes(summary.lower_bound_bytes) + "\n";
-  out += "align            " + std::to_string(graph.align) + "\n";
-  out += "random ops       " + std::to_string(summary.rng_ops) + "\n";
-  out += "effect ops       " + std::to_string(summary.effect_ops) + "\n";
-  out += "run time         " + std::to_string(summary.cost_ns) + " ns\n";
+  out += "resident           " + human_bytes(summary.resident_bytes) + "\n";
+  out += "program order      " + human_bytes(summary.program_peak_bytes) + "\n";
+  out += "lower bound        " + human_bytes(summary.lower_bound_bytes) + "\n";
+  out += "align              " + std::to_string(graph.align) + "\n";
+  out += "random ops         " + std::to_string(summary.rng_ops) + "\n";
+  out += "effect ops         " + std::to_string(summary.effect_ops) + "\n";
+  out += "run time           " + std::to_string(summary.cost_ns) + " ns\n";
   return out;
 }
 

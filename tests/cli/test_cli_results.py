@@ -1,0 +1,105 @@
+"""What the verbs print and write."""
+
+import gzip
+import hashlib
+import json
+
+PLAN_KEYS = [
+    "outcome", "ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes",
+    "budget_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns", "program_step_ns", "step_bound_ns", "seconds",
+]  # fmt: skip
+
+
+def test_plan_prints_the_documented_keys(cli, graph, tmp_path):
+    result = cli.json("plan", graph, "-o", tmp_path / "p.json")
+    assert list(result) == PLAN_KEYS
+    assert list(result["seconds"]) == ["load", "budget", "order", "layout", "verify", "total"]
+    assert result["outcome"] in ("optimal", "feasible")
+    assert (result["ops"], result["buffers"], result["resident_bytes"]) == (10, 14, 768)
+    assert result["budget_bytes"] is None
+    assert result["lower_bound_bytes"] <= result["peak_bytes"] <= min(result["arena_bytes"], result["program_peak_bytes"])
+    assert result["program_step_ns"] == result["step_ns"] == 9800
+
+
+def test_plan_is_valid_and_names_its_graph(cli, graph, plan):
+    written = json.loads(plan.read_text())
+    assert written["graph_sha256"] == hashlib.sha256(graph.read_bytes()).hexdigest()
+    report = cli.json("check", graph, plan)
+    assert report["valid"] is True and report["rule"] is None and report["message"] == ""
+    assert report["arena_bytes"] == written["arena_bytes"] >= report["peak_bytes"] > 0
+
+
+def test_the_same_input_gives_the_same_plan(cli, graph, plan, tmp_path):
+    for threads in (1, 2, 4):
+        again = tmp_path / f"again{threads}.json"
+        assert cli("plan", graph, "-o", again, "--threads", threads).returncode == 0
+        assert again.read_bytes() == plan.read_bytes()
+
+
+def test_keep_order_keeps_program_order(cli, graph, tmp_path):
+    path = tmp_path / "p.json"
+    result = cli.json("plan", graph, "-o", path, "--keep-order")
+    assert [step["op"] for step in json.loads(path.read_text())["steps"]] == list(range(10))
+    assert result["peak_bytes"] == result["program_peak_bytes"]
+
+
+def test_compressed_files(cli, graph, plan, tmp_path):
+    packed = tmp_path / "g.graph.json.gz"
+    packed.write_bytes(gzip.compress(graph.read_bytes()))
+    out = tmp_path / "p.plan.json.gz"
+    assert cli("plan", packed, "-o", out).returncode == 0
+    assert gzip.decompress(out.read_bytes()) == plan.read_bytes()
+    assert cli("check", packed, out).returncode == 0
+    assert cli("check", graph, out).returncode == 0  # the digest is of the uncompressed text
+
+
+def test_standard_streams(cli, graph, plan):
+    done = cli("plan", "-", "-o", "-", stdin=graph.read_bytes())
+    assert done.returncode == 0 and done.stdout == plan.read_text()
+    assert done.stderr == ""  # no progress line: stderr is no terminal
+    assert cli("check", graph, "-", stdin=plan.read_bytes()).returncode == 0
+
+
+def test_bound(cli, graph):
+    result = cli.json("bound", graph)
+    assert list(result) == ["lower_bound_bytes", "program_peak_bytes", "resident_bytes", "seconds"]
+    assert 0 < result["lower_bound_bytes"] <= result["program_peak_bytes"]
+
+
+def test_info(cli, graph):
+    result = cli.json("info", graph)
+    assert (result["name"], result["ops"], result["buffers"], result["align"]) == ("small", 10, 14, 64)
+    assert result["bytes_by_kind"]["parameter"] == result["resident_bytes"] == 768
+    assert sum(result["bytes_by_kind"].values()) == sum(b["bytes"] for b in json.loads(graph.read_text())["buffers"])
+    assert (result["rng_ops"], result["effect_ops"], result["cost_ns"]) == (0, 0, 9800)
+    assert result["lower_bound_bytes"] <= result["program_peak_bytes"]
+
+
+def test_layout(cli, intervals, tmp_path):
+    out = tmp_path / "out.csv"
+    result = cli.json("layout", intervals, "-o", out)
+    assert list(result) == ["outcome", "buffers", "height_bytes", "lower_bound_bytes", "gap", "seconds"]
+    assert (result["outcome"], result["height_bytes"], result["lower_bound_bytes"], result["gap"]) == ("optimal", 12, 12, 0)
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert rows[0] == ["id", "lower", "upper", "size", "offset"]
+    placed = [tuple(map(int, row[1:])) for row in rows[1:]]
+    for i, (lower, upper, size, offset) in enumerate(placed):
+        assert offset + size <= 12
+        for other_lower, other_upper, other_size, other in placed[:i]:
+            assert upper <= other_lower or other_upper <= lower or offset + size <= other or other + other_size <= offset
+
+
+def test_text_output(cli, graph, plan, intervals, tmp_path):
+    assert cli("check", graph, plan).stdout.startswith("valid\n")
+    assert "lower bound" in cli("bound", graph).stdout
+    assert "random ops" in cli("info", graph).stdout
+    assert "height" in cli("layout", intervals).stdout
+    assert cli("plan", graph, "-o", tmp_path / "p").stdout.split()[0] in ("optimal", "feasible")
+
+
+def test_version_and_help(cli):
+    assert cli("--version").stdout.startswith("stowage 0.")
+    done = cli("plan", "--help")
+    assert done.returncode == 0
+    for flag in ("--budget", "--link-gbps", "--keep-order", "--time-limit", "--seed", "--threads", "--json"):
+        assert flag in done.stdout
