@@ -19,8 +19,10 @@ LayoutInstance make_instance(const std::vector<LayoutItem>& items, std::int64_t 
   const auto rank = [&times](std::int64_t t) {
     return static_cast<std::int32_t>(std::lower_bound(times.begin(), times.end(), t) - times.begin());
   };
-  for (const std::int32_t i : result.item)
+  for (const std::int32_t i : result.item) {
     result.rects.push_back({rank(items[i].lower), rank(items[i].upper), (items[i].bytes + align - 1) / align * align});
+    result.slack = std::max(result.slack, result.rects.back().bytes - items[i].bytes);
+  }
   result.times = times.empty() ? 0 : static_cast<std::int32_t>(times.size()) - 1;
   result.bound = live_bound(result.rects, result.times);
   return result;

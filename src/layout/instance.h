@@ -27,6 +27,7 @@ struct LayoutInstance {
   std::int32_t times = 0;
   std::int64_t align = 1;
   std::int64_t bound = 0;  // largest sum of live bytes, padded
+  std::int64_t slack = 0;  // largest padding of one rect: by so much may a layout of the items be lower than of the rects
 };
 
 // O(n log n).

@@ -10,8 +10,6 @@ namespace {
 
 class Arena {
  public:
-  explicit Arena(SweepRule rule) : rule_(rule) {}
-
   std::int64_t allocate(std::int64_t bytes) {
     const std::int64_t at = find(bytes);
     if (at < 0) return grow(bytes);
@@ -44,13 +42,8 @@ class Arena {
 
  private:
   std::int64_t find(std::int64_t bytes) const {
-    if (rule_ == SweepRule::kBestFit) {
-      const auto it = by_size_.lower_bound({bytes, 0});
-      return it == by_size_.end() ? -1 : it->second;
-    }
-    for (const auto& [at, size] : free_)
-      if (size >= bytes) return at;
-    return -1;
+    const auto it = by_size_.lower_bound({bytes, 0});
+    return it == by_size_.end() ? -1 : it->second;
   }
 
   std::int64_t grow(std::int64_t bytes) {
@@ -76,7 +69,6 @@ class Arena {
     by_size_.erase({size, at});
   }
 
-  SweepRule rule_;
   std::int64_t end_ = 0;
   std::map<std::int64_t, std::int64_t> free_;  // offset -> size
   std::set<std::pair<std::int64_t, std::int64_t>> by_size_;
@@ -91,7 +83,7 @@ std::vector<std::int32_t> sorted_by(std::size_t n, auto less) {
 
 }  // namespace
 
-Offsets sweep_fit(const LayoutInstance& instance, SweepRule rule) {
+Offsets sweep_fit(const LayoutInstance& instance) {
   const auto& rects = instance.rects;
   const auto births = sorted_by(rects.size(), [&](std::int32_t a, std::int32_t b) {
     if (rects[a].lower != rects[b].lower) return rects[a].lower < rects[b].lower;
@@ -102,7 +94,7 @@ Offsets sweep_fit(const LayoutInstance& instance, SweepRule rule) {
     return rects[a].upper != rects[b].upper ? rects[a].upper < rects[b].upper : a < b;
   });
   Offsets result{std::vector<std::int64_t>(rects.size()), 0};
-  Arena arena(rule);
+  Arena arena;
   std::size_t dead = 0;
   for (const std::int32_t i : births) {
     for (; dead < deaths.size() && rects[deaths[dead]].upper <= rects[i].lower; ++dead)

@@ -12,8 +12,6 @@
 
 namespace stowage {
 
-enum class SweepRule : std::uint8_t { kBestFit, kLowestFit };
-
-Offsets sweep_fit(const LayoutInstance& instance, SweepRule rule);
+Offsets sweep_fit(const LayoutInstance& instance);
 
 }  // namespace stowage

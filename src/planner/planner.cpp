@@ -41,21 +41,23 @@ OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const 
   return {{program_order(graph)}, program_peak_bytes(graph), root_bound(graph, order_work(options))};
 }
 
-// Lays out the orders, all of one peak, until one fits without a hole; keeps the smallest arena.
+// Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then each with the whole effort.
+// Keeps the smallest arena.
 Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop) {
   LayoutOptions layout_options;
   layout_options.align = graph.align;
-  layout_options.node_budget = options.layout_node_budget;
   layout_options.seed = options.seed;
   layout_options.should_stop = should_stop;
   Candidate best;
-  for (const std::vector<OpId>& order : found.orders) {
-    Timeline times = timeline(graph, order);
-    LayoutResult addresses = layout(times.items, layout_options);
-    const bool better = best.order.empty() || addresses.height_bytes < best.addresses.height_bytes;
-    if (better) best = {order, std::move(times), std::move(addresses)};
-    if (best.addresses.height_bytes <= found.peak_bytes || (should_stop && should_stop())) break;
-  }
+  for (const std::int64_t nodes : {std::int64_t{0}, options.layout_node_budget})
+    for (const std::vector<OpId>& order : found.orders) {
+      if (!best.order.empty() && (best.addresses.height_bytes <= found.peak_bytes || (should_stop && should_stop()))) return best;
+      layout_options.node_budget = nodes;
+      Timeline times = timeline(graph, order);
+      LayoutResult addresses = layout(times.items, layout_options);
+      if (best.order.empty() || addresses.height_bytes < best.addresses.height_bytes)
+        best = {order, std::move(times), std::move(addresses)};
+    }
   return best;
 }
 

@@ -1,0 +1,66 @@
+#include "layout/portfolio.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <tuple>
+
+#include "layout/list_fit.h"
+#include "layout/preferences.h"
+#include "layout/sweep_fit.h"
+
+namespace stowage {
+namespace {
+
+constexpr std::array kServed = {Prefer::kSize, Prefer::kTotalSize, Prefer::kArea, Prefer::kLifeAreaTotal, Prefer::kFreeTime};
+
+std::vector<std::int32_t> by_offset(const Offsets& offsets) {
+  std::vector<std::int32_t> order(offsets.at.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](std::int32_t a, std::int32_t b) { return std::tie(offsets.at[a], a) < std::tie(offsets.at[b], b); });
+  return order;
+}
+
+// Collects packings until one meets the target.
+class Collection {
+ public:
+  explicit Collection(std::int64_t target) : target_(target) {}
+
+  void add(Offsets offsets, std::vector<std::int32_t> order) {
+    met_ |= offsets.height <= target_;
+    packings_.push_back({std::move(offsets), std::move(order)});
+  }
+  [[nodiscard]] bool met() const { return met_; }
+
+  std::vector<Packing> take() {
+    std::stable_sort(packings_.begin(), packings_.end(),
+                     [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
+    return std::move(packings_);
+  }
+
+ private:
+  std::int64_t target_;
+  bool met_ = false;
+  std::vector<Packing> packings_;
+};
+
+}  // namespace
+
+std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::size_t list_fits) {
+  Collection collection(target);
+  Offsets swept = sweep_fit(instance);
+  std::vector<std::int32_t> order = by_offset(swept);
+  collection.add(std::move(swept), std::move(order));
+  for (const Gap gap : {Gap::kLowest, Gap::kTightest})
+    for (const Prefer served : kServed) {
+      if (list_fits == 0 || collection.met()) return collection.take();
+      --list_fits;
+      order = preference(instance, served);
+      Offsets fitted = list_fit(instance, order, gap);
+      collection.add(std::move(fitted), std::move(order));
+    }
+  return collection.take();
+}
+
+}  // namespace stowage

@@ -1,0 +1,25 @@
+// The best-fit family: one list fit for each of several orders, the sweep fit, up to the first that meets the target.
+//
+//   order                  serves first                                   good for
+//   size                   the largest                                    few giants (arXiv 2001.03288)
+//   area                   bytes x lifetime
+//   lifetime               the longest-lived                              activations below, temporaries above (LLFB)
+//   free time              the latest freed                               a stack: backward retreats like one (ROAM, arXiv 2310.19295)
+//   total                  live at the fullest time, then size            a full moment leaves no room for holes
+#pragma once
+
+#include <vector>
+
+#include "layout/instance.h"
+
+namespace stowage {
+
+struct Packing {
+  Offsets offsets;
+  std::vector<std::int32_t> order;  // of the list fit that made it; by offset for a sweep
+};
+
+// The family, best first, up to the first that meets `target`. `list_fits` limits the quadratic ones.
+std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::size_t list_fits);
+
+}  // namespace stowage

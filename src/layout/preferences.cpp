@@ -1,0 +1,64 @@
+#include "layout/preferences.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+#include <random>
+
+namespace stowage {
+namespace {
+
+// Largest live bytes during the life of each rect, by a sparse table over the profile. O(n + T log T).
+std::vector<std::int64_t> totals(const LayoutInstance& instance) {
+  std::vector<std::vector<std::int64_t>> most{live_profile(instance.rects, instance.times)};
+  for (std::size_t width = 1; 2 * width <= most[0].size(); width *= 2) {
+    const auto& half = most.back();
+    std::vector<std::int64_t> level(half.size() - width);
+    for (std::size_t t = 0; t < level.size(); ++t) level[t] = std::max(half[t], half[t + width]);
+    most.push_back(std::move(level));
+  }
+  std::vector<std::int64_t> result;
+  result.reserve(instance.rects.size());
+  for (const Rect& r : instance.rects) {
+    const int level = std::bit_width(static_cast<std::uint32_t>(r.upper - r.lower)) - 1;
+    result.push_back(std::max(most[level][r.lower], most[level][r.upper - (1 << level)]));
+  }
+  return result;
+}
+
+using Key = std::array<double, 3>;
+
+Key key_of(Prefer prefer, const Rect& r, double total) {
+  const auto life = static_cast<double>(r.upper - r.lower), bytes = static_cast<double>(r.bytes), area = life * bytes;
+  switch (prefer) {
+    case Prefer::kTotalLifeArea: return {total, life, area};
+    case Prefer::kTotalAreaLife: return {total, area, life};
+    case Prefer::kLifeAreaTotal: return {life, area, total};
+    case Prefer::kSize: return {bytes, life, 0};
+    case Prefer::kTotalSize: return {total, bytes, life};
+    case Prefer::kArea: return {area, bytes, 0};
+    case Prefer::kFreeTime: return {static_cast<double>(r.upper), -static_cast<double>(r.lower), bytes};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise, std::uint64_t seed) {
+  const std::vector<std::int64_t> total = totals(instance);
+  std::mt19937_64 random(seed);
+  std::vector<Key> keys;
+  keys.reserve(total.size());
+  for (std::size_t i = 0; i < total.size(); ++i) {
+    keys.push_back(key_of(prefer, instance.rects[i], static_cast<double>(total[i])));
+    if (noise > 0)
+      for (double& figure : keys.back()) figure *= 1 + noise * static_cast<double>(random() >> 11) * 0x1p-53;
+  }
+  std::vector<std::int32_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return keys[a] > keys[b]; });
+  return order;
+}
+
+}  // namespace stowage

@@ -1,0 +1,19 @@
+// Orders in which layout searches prefer rects, all else equal.
+//
+// total: the largest sum of live bytes at a time of the rect's life. The first three are the pre-orders of MiniMalloc (Moffitt,
+// ASPLOS 2023): by total, life, area; by total, area, life; by life, area, total.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layout/instance.h"
+
+namespace stowage {
+
+enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kSize, kTotalSize, kArea, kFreeTime };
+
+// `noise` > 0 makes each figure count for up to that fraction more, at random by `seed`.
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise = 0, std::uint64_t seed = 0);
+
+}  // namespace stowage
