@@ -46,6 +46,8 @@ bool is_gzip(const std::string& path) { return path.ends_with(".gz"); }
 
 std::string read_all(int fd, const std::string& path) {
   std::string out;
+  struct stat about {};
+  if (::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) out.reserve(static_cast<std::size_t>(about.st_size));
   std::array<char, 1 << 16> block;
   for (;;) {
     const ssize_t count = ::read(fd, block.data(), block.size());

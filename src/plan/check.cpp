@@ -90,8 +90,7 @@ CheckReport check(const Graph& graph, const Plan& plan) {
     check_runs(graph, plan);
     checker::simulate(graph, plan);
     const std::vector<checker::Tenant> tenants = checker::list_tenants(graph, plan);
-    checker::check_overlap(graph, plan, tenants);
-    report.peak_bytes = checker::peak_bytes(graph, tenants);
+    report.peak_bytes = checker::check_overlap(graph, plan, tenants);
     report.valid = true;
   } catch (const checker::Violation& violation) {
     report.rule = violation.rule;

@@ -10,39 +10,28 @@
 #include "plan/overlap.h"
 
 #include <algorithm>
+#include <compare>
+#include <iterator>
 #include <map>
-#include <utility>
 
 #include "plan/violation.h"
 
 namespace stowage::checker {
 namespace {
 
-using Order = std::vector<std::int32_t>;
+struct Event {
+  Time time;
+  std::int32_t tenant;
+  auto operator<=>(const Event&) const = default;
+};
 
-const Tenant& tenant_at(const std::vector<Tenant>& tenants, std::int32_t index) {
-  return tenants[static_cast<std::size_t>(index)];
-}
-
-// The tenants in the order of one of their times.
-Order sorted_by(const std::vector<Tenant>& tenants, Time Tenant::*time) {
-  Order order(tenants.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
-  std::ranges::sort(order, {}, [&](std::int32_t i) { return std::pair(tenant_at(tenants, i).*time, i); });
-  return order;
-}
-
-// Calls end(tenant) and start(tenant) in the order of time, ends first.
-template <class Start, class End>
-void sweep(const std::vector<Tenant>& tenants, Start start, End end) {
-  const Order starts = sorted_by(tenants, &Tenant::start);
-  const Order ends = sorted_by(tenants, &Tenant::end);
-  std::size_t ended = 0;
-  for (const std::int32_t index : starts) {
-    const Tenant& newcomer = tenant_at(tenants, index);
-    for (; tenant_at(tenants, ends[ended]).end <= newcomer.start; ++ended) end(tenant_at(tenants, ends[ended]));
-    start(newcomer);
-  }
+// One of the times of every tenant, in order.
+std::vector<Event> sorted_times(const std::vector<Tenant>& tenants, Time Tenant::*time) {
+  std::vector<Event> events;
+  events.reserve(tenants.size());
+  for (const Tenant& tenant : tenants) events.push_back({tenant.*time, static_cast<std::int32_t>(events.size())});
+  std::ranges::sort(events);
+  return events;
 }
 
 [[noreturn]] void fail_overlap(const Graph& graph, const Plan& plan, const Tenant& there, const Tenant& newcomer) {
@@ -51,30 +40,52 @@ void sweep(const std::vector<Tenant>& tenants, Start start, End end) {
        " overlap at step ", newcomer.start >> 32);
 }
 
+// The tenants at one time, by offset.
+class ArenaNow {
+ public:
+  ArenaNow(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {}
+
+  void add(const Tenant& newcomer) {
+    const auto next = tenants_.lower_bound(newcomer.offset);
+    if (next != tenants_.end() && next->first < newcomer.offset + newcomer.bytes) {
+      fail_overlap(graph_, plan_, *next->second, newcomer);
+    }
+    if (next != tenants_.begin()) {
+      const Tenant& before = *std::prev(next)->second;
+      if (before.offset + before.bytes > newcomer.offset) fail_overlap(graph_, plan_, before, newcomer);
+    }
+    tenants_.emplace_hint(next, newcomer.offset, &newcomer);
+    live_bytes_ += graph_.padded(newcomer.bytes);
+  }
+
+  void remove(const Tenant& leaver) {
+    tenants_.erase(leaver.offset);
+    live_bytes_ -= graph_.padded(leaver.bytes);
+  }
+
+  [[nodiscard]] std::int64_t live_bytes() const { return live_bytes_; }
+
+ private:
+  const Graph& graph_;
+  const Plan& plan_;
+  std::map<std::int64_t, const Tenant*> tenants_;
+  std::int64_t live_bytes_ = 0;
+};
+
 }  // namespace
 
-void check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants) {
-  std::map<std::int64_t, const Tenant*> there;  // by offset
-  const auto start = [&](const Tenant& newcomer) {
-    const auto next = there.lower_bound(newcomer.offset);
-    if (next != there.end() && next->first < newcomer.offset + newcomer.bytes) fail_overlap(graph, plan, *next->second, newcomer);
-    if (next != there.begin()) {
-      const Tenant& before = *std::prev(next)->second;
-      if (before.offset + before.bytes > newcomer.offset) fail_overlap(graph, plan, before, newcomer);
-    }
-    there.emplace_hint(next, newcomer.offset, &newcomer);
-  };
-  sweep(tenants, start, [&](const Tenant& leaver) { there.erase(leaver.offset); });
-}
-
-std::int64_t peak_bytes(const Graph& graph, const std::vector<Tenant>& tenants) {
-  std::int64_t live = 0;
+std::int64_t check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants) {
+  const auto tenant_of = [&](const Event& event) -> const Tenant& { return tenants[static_cast<std::size_t>(event.tenant)]; };
+  const std::vector<Event> starts = sorted_times(tenants, &Tenant::start);
+  const std::vector<Event> ends = sorted_times(tenants, &Tenant::end);
+  auto next_end = ends.begin();
+  ArenaNow now(graph, plan);
   std::int64_t peak = 0;
-  const auto start = [&](const Tenant& newcomer) {
-    live += graph.padded(newcomer.bytes);
-    peak = std::max(peak, live);
-  };
-  sweep(tenants, start, [&](const Tenant& leaver) { live -= graph.padded(leaver.bytes); });
+  for (const Event& start : starts) {
+    for (; next_end->time <= start.time; ++next_end) now.remove(tenant_of(*next_end));
+    now.add(tenant_of(start));
+    peak = std::max(peak, now.live_bytes());
+  }
   return peak;
 }
 

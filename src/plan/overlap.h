@@ -8,10 +8,7 @@
 
 namespace stowage::checker {
 
-// Throws Violation when two tenants overlap. O(T log T).
-void check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants);
-
-// The largest sum of padded bytes at one tick of one step. O(T log T).
-std::int64_t peak_bytes(const Graph& graph, const std::vector<Tenant>& tenants);
+// Throws Violation when two tenants overlap; else returns the largest sum of padded bytes at one tick of one step. O(T log T).
+std::int64_t check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants);
 
 }  // namespace stowage::checker

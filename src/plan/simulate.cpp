@@ -98,11 +98,20 @@ class Simulation {
   }
 
   void sort_placements() {
-    by_from_.resize(plan_.placements.size());
-    for (std::size_t p = 0; p < by_from_.size(); ++p) by_from_[p] = static_cast<std::int32_t>(p);
-    by_to_ = by_from_;
-    std::ranges::sort(by_from_, {}, [&](std::int32_t p) { return placement(p).from; });
-    std::ranges::sort(by_to_, {}, [&](std::int32_t p) { return placement(p).to; });
+    by_from_ = sorted_by(&Placement::from);
+    by_to_ = sorted_by(&Placement::to);
+  }
+
+  // The placements in the order of one of their times, which lie in [0, steps], by counting.
+  std::vector<std::int32_t> sorted_by(std::int32_t Placement::*time) const {
+    std::vector<std::size_t> place(static_cast<std::size_t>(steps_) + 2, 0);
+    for (const Placement& p : plan_.placements) ++place[static_cast<std::size_t>(p.*time) + 1];
+    for (std::size_t i = 1; i < place.size(); ++i) place[i] += place[i - 1];
+    std::vector<std::int32_t> order(plan_.placements.size());
+    for (std::size_t p = 0; p < order.size(); ++p) {
+      order[place[static_cast<std::size_t>(plan_.placements[p].*time)]++] = static_cast<std::int32_t>(p);
+    }
+    return order;
   }
 
   void note_content(const Step& step) {

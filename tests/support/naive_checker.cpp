@@ -13,7 +13,7 @@ class NaiveChecker {
   NaiveChecker(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan), steps_(static_cast<int>(plan.steps.size())) {}
 
   std::optional<std::int64_t> run() const {
-    if (plan_.graph_sha256 != graph_.sha256 || plan_.align != graph_.align) return std::nullopt;
+    if (plan_.graph_sha256 != graph_.sha256 || plan_.align != graph_.align || plan_.arena_bytes < 0) return std::nullopt;
     if (!ids_in_range() || !rule_1() || !rule_3()) return std::nullopt;
     for (int i = 0; i < steps_; ++i) {
       if (is_run(i) ? !op_sees_its_versions(i) : is_out(i) ? !swap_out_holds(i) : !swap_in_holds(i)) return std::nullopt;
