@@ -19,16 +19,15 @@ constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 struct Header {
   std::int64_t bytes;
-  std::int64_t generation;
 };
 
 std::atomic<std::int64_t> g_live{0};
 std::atomic<std::int64_t> g_peak{0};
-std::atomic<std::int64_t> g_generation{0};
 c10::Allocator* g_previous = nullptr;
 
 thread_local std::vector<AllocationEvent>* tl_events = nullptr;
 thread_local AllocationScript* tl_script = nullptr;
+thread_local LiveBlocks* tl_live_blocks = nullptr;
 
 void count(std::int64_t bytes) {
   const std::int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -73,6 +72,7 @@ int register_range(const char* lo, const char* hi) {
 void release_block(void* data) {
   if (data == nullptr) return;
   if (tl_events != nullptr) tl_events->push_back({true, 0, data});
+  if (tl_live_blocks != nullptr) tl_live_blocks->freed(data);
   if (tl_script != nullptr && tl_script->give_back(data)) return;
   if (in_arena(data)) return;  // outlived its step; the executor has reported it
   char* block = static_cast<char*>(data) - kHeaderBytes;
@@ -94,11 +94,12 @@ class PlanningAllocator final : public c10::Allocator {
     void* data = tl_script != nullptr ? tl_script->take(n) : nullptr;
     if (data == nullptr) {
       auto* block = static_cast<char*>(g_previous->raw_allocate(n + kHeaderBytes));
-      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), g_generation.load(std::memory_order_relaxed)};
+      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n)};
       count(static_cast<std::int64_t>(n));
       data = block + kHeaderBytes;
     }
     if (tl_events != nullptr) tl_events->push_back({false, static_cast<std::int64_t>(n), data});
+    if (tl_live_blocks != nullptr) tl_live_blocks->allocated(data);
     return data;
   }
 };
@@ -117,13 +118,6 @@ BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
   return deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
-
-std::int64_t block_generation(const void* data) {
-  if (data == nullptr || in_arena(data)) return -1;
-  return reinterpret_cast<const Header*>(static_cast<const char*>(data) - kHeaderBytes)->generation;
-}
-
-std::int64_t next_generation() { return g_generation.fetch_add(1) + 1; }
 
 std::int64_t live_bytes() { return g_live.load(); }
 std::int64_t peak_bytes() { return g_peak.load(); }
@@ -222,6 +216,8 @@ void AllocationScript::reset_counters() {
 
 WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events) : previous_(tl_events) { tl_events = &events; }
 WatchAllocations::~WatchAllocations() { tl_events = previous_; }
+LiveBlocks::LiveBlocks() : previous_(tl_live_blocks) { tl_live_blocks = this; }
+LiveBlocks::~LiveBlocks() { tl_live_blocks = previous_; }
 ArmScript::ArmScript(AllocationScript& script) : previous_(tl_script) { tl_script = &script; }
 ArmScript::~ArmScript() { tl_script = previous_; }
 

@@ -120,9 +120,29 @@ enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
 // Who allocated a storage: this allocator, the one before it (before import), or somebody else (NumPy, mmap).
 BlockOrigin block_origin(void* data, void (*deleter)(void*));
 
-// Generation at which one of our blocks was allocated; generations are advanced by next_generation().
-std::int64_t block_generation(const void* data);
-std::int64_t next_generation();
+// While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone would not do:
+// it is used again.)
+class LiveBlocks {
+ public:
+  static constexpr std::int64_t kOlder = -1;  // not allocated since this began, or already freed
+
+  LiveBlocks();
+  ~LiveBlocks();
+  LiveBlocks(const LiveBlocks&) = delete;
+  LiveBlocks& operator=(const LiveBlocks&) = delete;
+
+  [[nodiscard]] std::int64_t number(const void* data) const {
+    const auto it = numbers_.find(data);
+    return it == numbers_.end() ? kOlder : it->second;
+  }
+  void allocated(const void* data) { numbers_[data] = next_++; }
+  void freed(const void* data) { numbers_.erase(data); }
+
+ private:
+  std::unordered_map<const void*, std::int64_t> numbers_;
+  std::int64_t next_ = 0;
+  LiveBlocks* previous_;
+};
 
 // Bytes that tensors asked for since install, arenas included: live now, and the largest so far since reset_peak().
 std::int64_t live_bytes();

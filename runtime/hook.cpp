@@ -22,10 +22,14 @@ bool autocast_pending(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
   return keys.has(c10::DispatchKey::AutocastCPU) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
 }
 
+// FakeTensorMode at work on the inside of an op. C++ also calls it past the dispatcher, where no leaf is under way: a saved tensor's
+// shallow copy becomes a detach() in Python.
+bool inside_fake_kernel() { return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python); }
+
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   const bool passes = tl_interceptor == nullptr || tl_leaf_depth > 0 || is_marker(op) || is_composite(op) ||
-                      autocast_pending(op, next);
+                      autocast_pending(op, next) || inside_fake_kernel();
   if (passes) {
     op.redispatchBoxed(next, stack);
   } else {

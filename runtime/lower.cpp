@@ -49,6 +49,7 @@ class Lowering {
       const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
+    hold_back_updates();
     validate(out_.graph);
     seal(out_.graph);
     return std::move(out_);
@@ -91,6 +92,44 @@ class Lowering {
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
+  }
+
+  // The optimizer's ops that need no gradient (weight decay, step counters) could run before the forward pass. But an error in the
+  // forward pass (a token out of range) must find the state as it was, so they wait for every forward op that looks at the step's
+  // data and feeds no other forward op. All others wait for those. Costs no memory: these ops make nothing.
+  void hold_back_updates() {
+    std::vector<OpId> last_forward;
+    std::vector<bool> feeds_forward(out_.graph.buffers.size(), false);
+    for (std::size_t i = out_.graph.ops.size(); i-- > 0;) {
+      const TapeOp& from = tape_.op(out_.tape_op[i]);
+      if (from.backward || from.section >= 0) continue;
+      const Op& op = out_.graph.ops[i];
+      const auto feeds = [&](BufferId b) { return static_cast<bool>(feeds_forward[b.index()]); };
+      const bool fed = std::any_of(op.creates.begin(), op.creates.end(), feeds) || std::any_of(op.writes.begin(), op.writes.end(), feeds);
+      if (!fed && looks_at_data(op)) last_forward.push_back(OpId(i));
+      for (const BufferId b : op.reads) feeds_forward[b.index()] = true;
+      for (const BufferId b : op.writes) feeds_forward[b.index()] = true;
+    }
+    std::sort(last_forward.begin(), last_forward.end());
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      Op& op = out_.graph.ops[i];
+      if (tape_.op(out_.tape_op[i]).section < 0 || op.writes.empty() || makes_use_of_step(op)) continue;
+      for (const OpId forward : last_forward) {
+        if (forward.index() < i) op.after.push_back(forward);
+      }
+    }
+  }
+
+  bool looks_at_data(const Op& op) const {
+    return std::any_of(op.reads.begin(), op.reads.end(), [&](BufferId b) {
+      const Buffer& buffer = out_.graph.buffer(b);
+      return !buffer.resident || buffer.kind == BufferKind::kInput;
+    });
+  }
+
+  bool makes_use_of_step(const Op& op) const {
+    const auto made = [&](BufferId b) { return !out_.graph.buffer(b).resident; };
+    return std::any_of(op.reads.begin(), op.reads.end(), made) || std::any_of(op.writes.begin(), op.writes.end(), made);
   }
 
   static void add_once(std::vector<BufferId>& list, BufferId id) {

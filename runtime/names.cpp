@@ -35,7 +35,7 @@ std::string Names::unexplained(const at::Tensor& tensor) const {
     case BlockOrigin::kForeign: return "a tensor over memory of another library (NumPy, DLPack) that is neither an argument nor reachable from the function";
     case BlockOrigin::kOurs: break;
   }
-  if (block_generation(data.get()) < generation_) return {};
+  if (live_.number(data.get()) == LiveBlocks::kOlder) return {};
   return "a tensor made outside PyTorch's dispatcher (a compiled function or an extension)";
 }
 
@@ -44,22 +44,24 @@ const void* Names::data_of(const at::Tensor& tensor) const { return fake_ ? null
 SlotId Names::known_slot(const at::Tensor& tensor) const {
   const auto it = tensors_.find(tensor.unsafeGetTensorImpl());
   if (it == tensors_.end()) return {};
-  const Slot& slot = tape_.slots[it->second.slot.index()];
+  const Slot& slot = tape_.slots[it->second.index()];
   const KnownStorage* storage = known_storage(tensor);
   const bool same = storage != nullptr && storage->block == slot.block && slot.meta.describes(tensor);
-  return same ? it->second.slot : SlotId{};
+  return same ? it->second : SlotId{};
 }
 
 const Names::KnownStorage* Names::known_storage(const at::Tensor& tensor) const {
   const auto it = storages_.find(tensor.storage().unsafeGetStorageImpl());
-  return it == storages_.end() ? nullptr : &it->second;
+  if (it == storages_.end()) return nullptr;
+  const KnownStorage& known = it->second;
+  if (known.keep.has_value() || live_.number(data_of(tensor)) == known.number) return &known;
+  return nullptr;  // another storage, at the address of one that is gone
 }
 
 SlotId Names::add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block) {
   const SlotId id(tape_.slots.size());
   tape_.slots.push_back({origin, block, TensorMeta::of(tensor)});
-  tensors_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                            KnownTensor{id, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+  tensors_[tensor.unsafeGetTensorImpl()] = id;
   return id;
 }
 
@@ -70,9 +72,11 @@ BlockId Names::add_block(const at::Tensor& tensor) {
   tape_.blocks.push_back(std::move(block));
   data_.push_back(data_of(tensor));
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storages_.insert_or_assign(
-      storage, KnownStorage{id, c10::weak_intrusive_ptr<c10::StorageImpl>(
-                                c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage))});
+  KnownStorage known{id, live_.number(data_.back()), std::nullopt};
+  if (data_.back() == nullptr) {
+    known.keep = c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  }
+  storages_.insert_or_assign(storage, std::move(known));
   return id;
 }
 
@@ -123,10 +127,15 @@ BlockId Names::block_of(const at::Tensor& tensor) const {
   return storage == nullptr ? BlockId{} : storage->block;
 }
 
+bool Names::is_alive(const KnownStorage& storage) const {
+  if (storage.keep.has_value()) return fake_ && storage.keep->use_count() > 0;
+  return storage.number != LiveBlocks::kOlder && live_.number(data(storage.block)) == storage.number;
+}
+
 std::vector<BlockId> Names::alive() const {
   std::vector<BlockId> blocks;
   for (const auto& [impl, known] : storages_) {
-    if (!tape_.blocks[known.block.index()].external && known.keep.use_count() > 0) blocks.push_back(known.block);
+    if (!tape_.blocks[known.block.index()].external && is_alive(known)) blocks.push_back(known.block);
   }
   return blocks;
 }

@@ -1,14 +1,18 @@
 // Who is who: maps live tensors and storages to slots and blocks while a step is recorded.
 //
-// A TensorImpl or StorageImpl is known by its address. Holding a weak reference keeps the address from being used again without
-// keeping the data alive, so recording holds no more memory than eager does.
+// A storage is known by the address of its StorageImpl and the number of the memory block in it (LiveBlocks), a tensor by its
+// storage and metadata; neither is kept alive, so recording holds no more memory than eager does. (Weak references would also do,
+// but what they keep of each tensor splits the heap: the recorded step then took three times as long.) Storages without memory
+// of their own (fakes, zero bytes) have no number; those are held by weak reference.
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/allocator.h"
 #include "runtime/tape.h"
 
 namespace stowage::runtime {
@@ -37,17 +41,11 @@ class Names {
   // Blocks made by the step whose storage something still holds.
   [[nodiscard]] std::vector<BlockId> alive() const;
 
-  // First generation of the allocator that belongs to the recorded step.
-  void set_generation(std::int64_t generation) { generation_ = generation; }
-
  private:
-  struct KnownTensor {
-    SlotId slot;
-    c10::weak_intrusive_ptr<c10::TensorImpl> keep;
-  };
   struct KnownStorage {
     BlockId block;
-    c10::weak_intrusive_ptr<c10::StorageImpl> keep;
+    std::int64_t number;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> keep;  // only without a number
   };
 
   [[nodiscard]] std::string unsupported(const at::Tensor& tensor) const;
@@ -57,12 +55,13 @@ class Names {
   SlotId add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block);
   BlockId add_block(const at::Tensor& tensor);
   [[nodiscard]] const void* data_of(const at::Tensor& tensor) const;
+  [[nodiscard]] bool is_alive(const KnownStorage& storage) const;
 
   Tape& tape_;
   bool fake_;
-  std::int64_t generation_ = 0;
   std::vector<const void*> data_;  // by block
-  ska::flat_hash_map<c10::TensorImpl*, KnownTensor> tensors_;
+  ska::flat_hash_map<c10::TensorImpl*, SlotId> tensors_;
+  LiveBlocks live_;
   ska::flat_hash_map<c10::StorageImpl*, KnownStorage> storages_;
 };
 

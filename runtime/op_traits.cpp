@@ -19,6 +19,14 @@ std::string_view base_name(const c10::OperatorHandle& op) {
 
 bool in_aten(const c10::OperatorHandle& op) { return op.schema().name().starts_with("aten::"); }
 
+// x[mask] has as many rows as the mask has ones; x[numbers] has the shape of the numbers.
+bool indexes_by_mask(const c10::IValue& indices) {
+  for (const std::optional<at::Tensor>& index : indices.toOptionalTensorVector()) {
+    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_composite(const c10::OperatorHandle& op) {
@@ -48,8 +56,10 @@ bool lifts_host_data(const c10::OperatorHandle& op) {
 
 bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::nondeterministic_seeded); }
 
-bool depends_on_data(const c10::OperatorHandle& op) {
-  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (op.hasTag(at::Tag::data_dependent_output)) return true;
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  return !(in_aten(op) && base_name(op) == "index") || indexes_by_mask(stack.back());
 }
 
 bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "_local_scalar_dense"; }

@@ -25,8 +25,9 @@ bool lifts_host_data(const c10::OperatorHandle& op);
 // Draws from a random generator.
 bool draws_random_numbers(const c10::OperatorHandle& op);
 
-// Its result, or the shape of its result, depends on data: the step cannot be replayed with other data.
-bool depends_on_data(const c10::OperatorHandle& op);
+// Its result, or the shape of its result, depends on data: the step cannot be replayed with other data. The op's arguments are on top
+// of the stack.
+bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Returns a number read from a tensor (Tensor.item()).
 bool reads_scalar(const c10::OperatorHandle& op);

@@ -36,7 +36,6 @@ SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string 
 }
 
 void Recorder::start() {
-  names_.set_generation(next_generation());
   states_.push_back(GeneratorState::current());
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns();
@@ -112,7 +111,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   }
   if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
-  if (depends_on_data(handle) && !reads_scalar(handle)) {
+  if (depends_on_data(handle, *stack) && !reads_scalar(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
   if (draws_random_numbers(handle)) before_random_draw(op);

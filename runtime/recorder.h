@@ -35,6 +35,7 @@ class Recorder final : public Interceptor {
   void begin_section(const std::vector<at::Tensor>& gradients);
   void end_section();
   void refuse(const std::string& reason);  // the first one counts
+  [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
 
   // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except `allowed`.

@@ -90,6 +90,7 @@ void bind_recorder(nb::module_& m) {
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("refuse", &rt::Recorder::refuse, "reason"_a)
+      .def_prop_ro("refusal", [](const rt::Recorder& r) { return r.refusal(); })
       .def("begin_section", [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
       .def("end_section", &rt::Recorder::end_section)
       .def("slot_of", [](rt::Recorder& r, Address tensor) { return r.slot_of(tensor_at(tensor)).value; })

@@ -55,6 +55,7 @@ class CompiledStep:
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
         self._latest: Replay | None = None
+        self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
         self._eager_steps = 0
         self._planned_steps = 0
         self._eager_ns: list[int] = []
@@ -102,6 +103,7 @@ class CompiledStep:
         result = self._fn(*args, **kwargs)
         self._eager_ns.append(time.perf_counter_ns() - start)
         self._eager_steps += 1
+        self._absent_grads = frozenset()
         return result
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
@@ -110,6 +112,7 @@ class CompiledStep:
         self._planned_ns.append(time.perf_counter_ns() - start)
         self._planned_steps += 1
         self._latest = replay
+        self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
         self._account(replay)
         return result
 
@@ -126,9 +129,10 @@ class CompiledStep:
         if entry.recordings >= _MAX_RECORDINGS:
             return self._refused(entry, f"the step has changed {_MAX_RECORDINGS} times with the same arguments", args, kwargs)
         start = time.perf_counter_ns()
-        recording = record(self._fn, args, kwargs, inputs)
+        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
         self._eager_ns.append(time.perf_counter_ns() - start)
         self._eager_steps += 1
+        self._absent_grads = frozenset()
         result = recording.result
         if recording.tape is None:
             entry.unsettled += 1
@@ -159,8 +163,9 @@ class CompiledStep:
 
     def _check(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """Every check_every steps the user's Python runs, recorded, and is compared with the tape."""
-        recording = record(self._fn, args, kwargs, inputs)
+        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
         self._eager_steps += 1
+        self._absent_grads = frozenset()
         self._planned_steps += 1  # so that the next check comes check_every steps later
         difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
         if difference:

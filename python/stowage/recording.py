@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage import _runtime
@@ -55,6 +56,21 @@ class Recording:
     resident_grads: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
 
+class _HostReads(TorchFunctionMode):
+    """Refuses what hands a tensor's data to Python without passing the dispatcher."""
+
+    _READS = ("numpy", "tolist", "__array__", "__dlpack__")
+
+    def __init__(self, recorder):
+        self._recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in self._READS:
+            self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
+        return func(*args, **(kwargs or {}))
+
+
 class _Session:
     """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
 
@@ -62,13 +78,19 @@ class _Session:
         self.recorder = recorder
         self.world = world
         self.events: list = []
+        self.hyperparameters = {id(o): _hyperparameters(o) for o in world.optimizers}
+        self._optimizer_depth = 0
         self._scheduler_depth = 0
 
     def before_optimizer(self, optimizer, args, kwargs):
-        if args[1:] if args and args[0] is optimizer else args or any(v is not None for v in kwargs.values()):
+        self._optimizer_depth += 1
+        if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
+            return
+        if any(v is not None and v is not optimizer for v in (*args, *kwargs.values())):
             self.recorder.refuse("optimizer.step() with a closure")
         if optimizer not in self.world.optimizers:
             self.world.optimizers.append(optimizer)
+            self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
             declare_optimizer(self.recorder, optimizer)
         self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
         event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
@@ -78,7 +100,9 @@ class _Session:
         self.events.append(event)
 
     def after_optimizer(self, optimizer, args, kwargs):
-        self.recorder.end_section()
+        self._optimizer_depth -= 1
+        if self._optimizer_depth == 0:
+            self.recorder.end_section()
 
     @contextlib.contextmanager
     def watching(self):
@@ -139,14 +163,17 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         recorder.declare(address(tensor), "constant", path)
 
 
-def _hyperparameters(world: World) -> list:
-    return [[{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in o.param_groups] for o in world.optimizers]
+def _hyperparameters(optimizer) -> list[dict]:
+    return [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in optimizer.param_groups]
 
 
-def record(fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False) -> Recording:
+def record(
+    fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset()
+) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
+    absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
     """
     world = World(fn)
     recorder = _runtime.Recorder(fake, _HIDDEN)
@@ -155,23 +182,24 @@ def record(fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: b
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
-    had_grad = {id(p) for p in world.parameters() if p.grad is not None}
-    before = _hyperparameters(world)
+    had_grad = {id(p) for p in world.parameters() if p.grad is not None} | absent_grads
     session = _Session(recorder, world)
-    with session.watching():
+    with session.watching(), _HostReads(recorder):
         recorder.start()
         try:
             result = fn(*args, **kwargs)
         finally:
             recorder.stop()
     recording = Recording(result, world=world, events=session.events)
-    if _hyperparameters(world) != before and not any(isinstance(e, SchedulerEvent) for e in session.events):
+    changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in world.optimizers)
+    if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recorder.refuse("the step changes the optimizer's hyperparameters by itself")
     _take_outputs(recording, recorder)
     returned = [t for t in recording.output_tensors]
     _sort_gradients(recording, recorder, had_grad)
     returned += [p.grad for p in recording.returned_grads]
-    _look_for_survivors(recording, recorder, returned)
+    if not recorder.refusal:
+        _look_for_survivors(recording, recorder, returned)
     tape = recorder.finish(addresses(returned))
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal

@@ -1,0 +1,47 @@
+// Files. Readers reject what breaks a rule with one line that names the file, the rule and the id; writers are atomic: a failed
+// write leaves the old file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stowage/graph.h"
+#include "stowage/layout.h"
+#include "stowage/plan.h"
+
+namespace stowage {
+
+// `name` stands for the source in messages. The text is uncompressed JSON; graph.sha256 is its digest.
+// Throws InvalidGraph / InvalidPlan.
+Graph parse_graph(std::string_view json, const std::string& name);
+Plan parse_plan(std::string_view json, const std::string& name);
+
+// Canonical JSON: the same value gives the same bytes.
+std::string to_json(const Graph& graph);
+std::string to_json(const Plan& plan);
+
+// Sets graph.sha256 to the digest of to_json(graph).
+void seal(Graph& graph);
+
+// "-" is stdin (load) or stdout (save). Compressed by gzip when the name ends in ".gz". Throw Error when the file cannot be
+// opened, read or written.
+Graph load_graph(const std::string& path);
+Plan load_plan(const std::string& path);
+void save(const Graph& graph, const std::string& path);
+void save(const Plan& plan, const std::string& path);
+
+// The intervals CSV: `id,lower,upper,size`, columns in any order, upper exclusive.
+struct IntervalsFile {
+  std::vector<std::string> ids;
+  std::vector<LayoutItem> items;
+};
+IntervalsFile load_intervals(const std::string& path);
+void save_intervals(const IntervalsFile& file, const std::vector<std::int64_t>& offsets, const std::string& path);
+
+std::string sha256_hex(std::string_view bytes);
+
+// Bytes as people write them: "4096", "512MiB", "4GiB", "4GB". Throws Error naming the text.
+std::int64_t parse_bytes(std::string_view text);
+
+}  // namespace stowage

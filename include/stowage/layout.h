@@ -1,0 +1,48 @@
+// Layout: addresses for buffers whose live intervals are fixed (dynamic storage allocation).
+//
+//   offset
+//     3 ┤    ┌────┐        Each buffer is a rectangle: time [lower, upper) by address [offset, offset + bytes).
+//     2 ┤┌───┤ b  │        No two rectangles overlap; the height of the tallest stack is to be least.
+//     1 ┤│ a └────┤        Bound: the largest sum of bytes live at one time.
+//     0 ┤└────────┘
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace stowage {
+
+// optimal: proven to be the best. feasible: valid, not proven best. infeasible: proven that there is none. unknown: a limit
+// stopped the search with nothing to show.
+enum class Outcome : std::uint8_t { kOptimal, kFeasible, kInfeasible, kUnknown };
+
+std::string_view to_string(Outcome outcome);
+
+struct LayoutItem {
+  std::int64_t lower = 0;  // live in [lower, upper)
+  std::int64_t upper = 0;
+  std::int64_t bytes = 0;
+};
+
+struct LayoutOptions {
+  std::int64_t align = 1;                // every offset is a multiple of this
+  std::optional<std::int64_t> capacity;  // stop as soon as the height is at most this; proven above it: infeasible
+  std::int64_t node_budget = 2'000'000;  // nodes of complete search
+  std::uint64_t seed = 0;
+  std::function<bool()> should_stop;     // outer stop (wall time); empty: never
+};
+
+struct LayoutResult {
+  Outcome outcome = Outcome::kUnknown;
+  std::vector<std::int64_t> offsets;  // one per item; empty when there is no layout to show
+  std::int64_t height_bytes = 0;
+  std::int64_t lower_bound_bytes = 0;
+};
+
+// Items with zero bytes or an empty interval get offset 0. The same input gives the same result.
+LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& options);
+
+}  // namespace stowage

@@ -1,0 +1,64 @@
+// The planner: Graph in, Plan out, with a proven bound on how much better any plan could be.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "stowage/graph.h"
+#include "stowage/layout.h"
+#include "stowage/plan.h"
+
+namespace stowage {
+
+struct PlanOptions {
+  std::optional<std::int64_t> budget_bytes;  // residents + arena must not exceed this
+  bool keep_order = false;                   // steps in program order; only addresses are decided
+  std::int64_t order_node_budget = 2'000'000;
+  std::int64_t layout_node_budget = 2'000'000;
+  double time_limit_seconds = 0;  // outer stop; 0: none
+  std::uint64_t seed = 0;
+  int threads = 1;        // never changes the plan
+  double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second
+  // Called with a phase ("budget", "order", "layout", "verify") and the fraction done in [0, 1]; may be empty.
+  std::function<void(std::string_view, double)> progress;
+};
+
+struct PhaseSeconds {
+  double budget = 0;
+  double order = 0;
+  double layout = 0;
+  double verify = 0;
+  double total = 0;
+};
+
+struct PlanResult {
+  Outcome outcome = Outcome::kUnknown;  // kOptimal: peak_bytes == lower_bound_bytes
+  std::optional<Plan> plan;             // present unless infeasible or unknown; has passed check()
+  std::int64_t resident_bytes = 0;
+  std::int64_t program_peak_bytes = 0;  // in program order, without recomputation or swapping
+  std::int64_t peak_bytes = 0;
+  std::int64_t lower_bound_bytes = 0;  // on peak_bytes over all valid plans without recomputation and swapping
+  double gap = 0;                      // peak_bytes / lower_bound_bytes - 1; 0 when both are 0
+  std::int64_t smallest_bytes = 0;     // infeasible or unknown under a budget: the smallest budget a plan was found for
+  std::int64_t budget_bound_bytes = 0; // no plan fits a budget below this
+  std::int64_t recomputed_ops = 0;
+  std::int64_t recompute_ns = 0;
+  std::int64_t swapped_bytes = 0;
+  std::int64_t step_ns = 0;          // predicted
+  std::int64_t program_step_ns = 0;  // sum of all cost_ns
+  std::optional<std::int64_t> step_bound_ns;  // proven lower bound on step_ns under the budget
+  PhaseSeconds seconds;
+};
+
+// `graph` must satisfy validate(). Throws Error on a bug only (its own plan failing check()).
+PlanResult plan(const Graph& graph, const PlanOptions& options);
+
+// The must-live bound and what strengthens it: no valid plan without recomputation and swapping has a smaller peak.
+std::int64_t lower_bound_bytes(const Graph& graph);
+
+// Peak of the graph run in program order, each buffer freed after its last use.
+std::int64_t program_peak_bytes(const Graph& graph);
+
+}  // namespace stowage

@@ -1,0 +1,88 @@
+"""An error in the middle of a planned step leaves model, optimizer and generator usable."""
+
+import pytest
+import torch
+from training import FORMS, OPTIMIZERS, plain_step
+
+import stowage
+import zoo
+
+
+def _trained(compiled, batches, bad, catch, form="loop"):
+    model, loss_fn, _ = zoo.make("gpt2")
+    optimizer = OPTIMIZERS["adamw"](model.parameters(), **FORMS[form])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda e: 1 / (1 + e))
+    plain = plain_step(model, optimizer, loss_fn)
+
+    def train_step(batch):
+        loss = plain(batch)
+        schedule.step()
+        return loss
+
+    step = stowage.compile(train_step, strict=True) if compiled else train_step
+    torch.manual_seed(2)
+    results = []
+    for i, batch in enumerate(batches):
+        if i == bad:
+            with pytest.raises(catch):
+                step(torch.full_like(batch, 10_000))
+        results.append(step(batch))
+    return model, optimizer, schedule, results, torch.get_rng_state(), step
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+def test_bad_token_in_a_planned_step(form):
+    """As after the same error in eager: no update has begun when the forward pass fails."""
+    _, _, batches = zoo.make("gpt2", 8)
+    eager = _trained(False, batches, 5, IndexError, form)
+    planned = _trained(True, batches, 5, IndexError, form)
+    assert planned[5].stats()["planned_steps"] >= 4
+    assert all(torch.equal(a, b) for a, b in zip(eager[3], planned[3], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(eager[0].state_dict().values(), planned[0].state_dict().values(), strict=True))
+    assert eager[2].state_dict()["last_epoch"] == planned[2].state_dict()["last_epoch"]
+    assert torch.equal(eager[4], planned[4])
+
+
+def test_error_while_recording():
+    _, _, batches = zoo.make("gpt2", 8)
+    for bad in (0, 1, 2):
+        eager = _trained(False, batches, bad, IndexError)
+        planned = _trained(True, batches, bad, IndexError)
+        assert all(torch.equal(a, b) for a, b in zip(eager[3], planned[3], strict=True))
+
+
+def test_eager_step_after_a_failed_planned_one():
+    model, loss_fn, batches = zoo.make("gpt2", 8)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    plain = plain_step(model, optimizer, loss_fn)
+    step = stowage.compile(plain, strict=True)
+    for batch in batches[:5]:
+        step(batch)
+    with pytest.raises(IndexError):
+        step(torch.full_like(batches[0], 10_000))
+    assert all(p.grad is None or p.grad.untyped_storage().nbytes() > 0 for p in model.parameters())
+    assert torch.isfinite(plain(batches[6]))
+    assert torch.isfinite(step(batches[7]))
+
+
+def test_optimizer_that_raises():
+    model, loss_fn, batches = zoo.make("gpt2", 8)
+
+    class Moody(torch.optim.SGD):
+        raises = False
+
+        def step(self, closure=None):
+            if Moody.raises:
+                raise RuntimeError("not today")
+            return super().step(closure)
+
+    optimizer = Moody(model.parameters(), lr=0.1)
+    step = stowage.compile(plain_step(model, optimizer, loss_fn), strict=True)
+    for batch in batches[:5]:
+        step(batch)
+    Moody.raises = True
+    with pytest.raises(RuntimeError, match="not today"):
+        step(batches[5])
+    Moody.raises = False
+    assert torch.isfinite(step(batches[6]))
+    assert step.stats()["planned_steps"] >= 2

@@ -1,0 +1,279 @@
+"""Whatever a replay assumes may change between steps; the numbers stay those of eager."""
+
+import pytest
+import torch
+from torch import nn
+from training import OPTIMIZERS, assert_same_state, plain_step, train
+
+import stowage
+import zoo
+
+COUNT = 12
+
+
+def compare(between, name="gpt2", make_step=plain_step, form="loop", optimizer="adamw"):
+    """Trains eagerly and compiled, with ``between(i, model, optimizer)`` before each step."""
+    eager = train(name, make_step, optimizer, form, count=COUNT, between=between)
+    planned = train(name, make_step, optimizer, form, count=COUNT, between=between, compiled=True)
+    assert_same_state(eager, planned)
+    assert planned.step.refusal == ""
+    stats = planned.step.stats()
+    assert stats["planned_steps"] >= 2 and stats["misses"] == 0, stats
+    return planned
+
+
+def at(step, change):
+    return lambda i, model, optimizer: change(model, optimizer) if i == step else None
+
+
+def test_dropout_probability():
+    def change(model, optimizer):
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.35
+
+    planned = compare(at(6, change))
+    assert planned.step.stats()["eager_steps"] > 3  # it was recorded anew
+
+
+def test_training_flag():
+    def between(i, model, optimizer):
+        model.train(i not in (5, 6, 7))
+
+    compare(between)
+
+
+@pytest.mark.parametrize("form", ["loop", "foreach", "fused"])
+@pytest.mark.parametrize("key,value", [("lr", 0.02), ("weight_decay", 0.3), ("betas", (0.8, 0.9)), ("eps", 1e-4)])
+def test_hyperparameters(form, key, value):
+    def change(model, optimizer):
+        optimizer.param_groups[0][key] = value
+
+    planned = compare(at(6, change), form=form)
+    assert planned.step.stats()["eager_steps"] == 3  # no new recording: the numbers are matched in every step
+
+
+def test_hyperparameter_that_changes_the_operations():
+    def change(model, optimizer):
+        optimizer.param_groups[0]["maximize"] = True
+
+    compare(at(6, change))
+
+
+def test_requires_grad():
+    def change(model, optimizer):
+        model.transformer.wte.weight.requires_grad_(False)
+        model.transformer.wte.weight.grad = None
+
+    compare(at(6, change))
+
+
+def test_parameter_replaced():
+    def change(model, optimizer):
+        old = model.transformer.h[0].mlp.c_fc.weight
+        new = nn.Parameter(old.detach() * 0.5)
+        model.transformer.h[0].mlp.c_fc.weight = new
+        group = optimizer.param_groups[0]
+        group["params"] = [new if p is old else p for p in group["params"]]
+        optimizer.state.pop(old)
+
+    compare(at(6, change))
+
+
+def test_parameter_data_replaced():
+    def change(model, optimizer):
+        weight = model.transformer.h[0].mlp.c_fc.weight
+        weight.data = weight.data.clone() * 0.5
+
+    compare(at(6, change))
+
+
+def test_parameters_changed_in_place():
+    def change(model, optimizer):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(0.9)
+
+    planned = compare(at(6, change))
+    assert planned.step.stats()["eager_steps"] == 3
+
+
+def test_module_replaced():
+    def change(model, optimizer):
+        model.transformer.h[0].mlp.dropout = nn.Identity()
+
+    compare(at(6, change))
+
+
+def test_state_loaded():
+    saved = {}
+
+    def between(i, model, optimizer):
+        if i == 2:
+            saved["model"] = {k: v.clone() for k, v in model.state_dict().items()}
+            saved["optimizer"] = {
+                k: v if k != "state" else {p: {n: t.clone() for n, t in s.items()} for p, s in v.items()}
+                for k, v in optimizer.state_dict().items()
+            }
+        if i == 7:
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+
+    compare(between)
+
+
+def test_parameter_group_added():
+    def change(model, optimizer):
+        model.extra = nn.Linear(4, 4)
+        optimizer.add_param_group({"params": list(model.extra.parameters()), "lr": 0.1})
+
+    compare(at(6, change))
+
+
+class _Settings:
+    def __init__(self):
+        self.scale = 1.0
+
+
+def test_flag_in_the_closure():
+    flags = {}
+
+    def make_step(model, optimizer, loss_fn):
+        double = False
+        settings = _Settings()
+
+        def train_step(batch):
+            optimizer.zero_grad()
+            loss = loss_fn(model, batch) * settings.scale
+            if double:
+                loss = loss * 2
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        def flip():
+            nonlocal double
+            double = not double
+
+        flags["flip"], flags["settings"] = flip, settings
+        return train_step
+
+    def between(i, model, optimizer):
+        if i in (5, 8):
+            flags["flip"]()
+        if i == 10:
+            flags["settings"].scale = 0.5
+
+    compare(between, make_step=make_step)
+
+
+def test_flag_flipped_back_uses_the_old_recording():
+    flags = {"double": False}
+
+    def make_step(model, optimizer, loss_fn):
+        def train_step(batch):
+            optimizer.zero_grad()
+            loss = loss_fn(model, batch) * (2 if flags["double"] else 1)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    def between(i, model, optimizer):
+        flags["double"] = i in (4, 5, 6)
+
+    planned = compare(between, make_step=make_step)
+    assert planned.step.stats()["eager_steps"] == 5  # warm-up, and a recording and a rehearsal of each variant
+
+
+def test_model_configuration():
+    def change(model, optimizer):
+        for block in model.transformer.h:
+            block.mlp.act = nn.ReLU()
+            block.attn.scale_attn_weights = False
+
+    compare(at(6, change))
+
+
+def test_other_shapes_and_back():
+    model, loss_fn, _ = zoo.make("gpt2")
+    twin, _, _ = zoo.make("gpt2")
+    sizes = [(2, 32)] * 5 + [(1, 32)] * 4 + [(2, 16)] + [(2, 32)] * 3 + [(1, 32)] * 2
+    generator = torch.Generator().manual_seed(3)
+    batches = [torch.randint(0, 211, size, generator=generator) for size in sizes]
+    results = []
+    for net, compiled in ((model, False), (twin, True)):
+        step = plain_step(net, OPTIMIZERS["adamw"](net.parameters()), loss_fn)
+        step = stowage.compile(step, strict=True) if compiled else step
+        torch.manual_seed(5)
+        results.append([step(b) for b in batches])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert step.stats()["planned_steps"] == len(sizes) - 1 - 2 * 2 - 1
+
+
+_GLOBAL_SCALE = 1.0
+
+
+def test_global():
+    def make_step(model, optimizer, loss_fn):
+        def train_step(batch):
+            optimizer.zero_grad()
+            loss = loss_fn(model, batch) * _GLOBAL_SCALE
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    def between(i, model, optimizer):
+        global _GLOBAL_SCALE
+        _GLOBAL_SCALE = 3.0 if i >= 6 else 1.0
+
+    compare(between, make_step=make_step)
+
+
+def test_check_every_finds_what_guards_cannot_see():
+    """A number behind a class attribute is not watched; the comparison with the user's Python finds the change."""
+
+    class Hidden:
+        __slots__ = ("_value",)
+
+        def __init__(self):
+            self._value = 1.0
+
+        def __call__(self):
+            return self._value
+
+    hidden = Hidden()
+    model, loss_fn, batches = zoo.make("gpt2", 10)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+
+    def train_step(batch):
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch) * hidden()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = stowage.compile(train_step, check_every=2)
+    for batch in batches[:6]:
+        step(batch)
+    hidden._value = 2.0
+    with pytest.warns(UserWarning, match="has changed"):
+        for batch in batches[6:]:
+            step(batch)
+
+
+def test_compiled_step_is_garbage_collected():
+    import gc
+    import weakref
+
+    model, loss_fn, batches = zoo.make("unet", 5)
+    step = stowage.compile(plain_step(model, OPTIMIZERS["adamw"](model.parameters()), loss_fn))
+    for batch in batches:
+        step(batch)
+    gone = weakref.ref(model)
+    del model, step, loss_fn
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,248 @@
+"""What cannot be replayed is refused by name, with the source line, and runs eagerly with the right numbers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import stowage
+
+
+def run(make_step, count=6, expect=None):
+    """Runs the step eagerly and compiled from the same seed; both must give the same results. Returns the refusal."""
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        step = make_step(model, optimizer)
+        if compiled:
+            step = stowage.compile(step)
+        generator = torch.Generator().manual_seed(1)
+        out = []
+        for _ in range(count):
+            out.append(step(torch.randn(3, 8, generator=generator)))
+        results.append(out)
+    for a, b in zip(*results, strict=True):
+        assert a == b if not isinstance(a, torch.Tensor) else torch.equal(a, b)
+    assert step.stats()["planned_steps"] == 0
+    return step.refusal
+
+
+def training(model, optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def test_item_in_control_flow():
+    def make(model, optimizer):
+        def train_step(x):
+            loss = model(x).square().mean()
+            if loss.item() > 0.3:
+                loss = loss * 2
+            return training(model, optimizer, loss)
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="item"):
+        refusal = run(make)
+    assert "test_refusals.py:" in refusal and "item()" in refusal
+
+
+def test_returned_number():
+    def make(model, optimizer):
+        def train_step(x):
+            return float(training(model, optimizer, model(x).square().mean()))
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        assert "returns a float" in run(make)
+
+
+@pytest.mark.parametrize("read", ["numpy", "tolist"])
+def test_reads_that_bypass_the_dispatcher(read):
+    def make(model, optimizer):
+        def train_step(x):
+            y = model(x)
+            scale = float(getattr(y.detach()[0], read)()[0])
+            return training(model, optimizer, y.square().mean() * scale)
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        assert f"Tensor.{read}()" in run(make)
+
+
+def test_data_dependent_shape():
+    def make(model, optimizer):
+        def train_step(x):
+            y = model(x)
+            return training(model, optimizer, y[y > 0].sum())
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        refusal = run(make)
+    assert "depends on data" in refusal or "data" in refusal
+
+
+def test_sparse_gradients():
+    def make(model, optimizer):
+        table = nn.Embedding(8, 8, sparse=True)
+        sgd = torch.optim.SGD(table.parameters(), lr=0.1)
+
+        def train_step(x):
+            loss = model(table(x.long().abs() % 8).mean(1)).square().mean()
+            sgd.zero_grad()
+            result = training(model, optimizer, loss)
+            sgd.step()
+            return result
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="sparse"):
+        run(make)
+
+
+def test_compiled_inner_function():
+    def make(model, optimizer):
+        inner = torch.compile(lambda y: y.square().mean(), backend="eager")
+
+        def train_step(x):
+            return training(model, optimizer, inner(model(x)))
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="torch.compile"):
+        run(make)
+
+
+def test_numpy_input_that_is_not_an_argument():
+    def make(model, optimizer):
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+
+        def train_step(x):
+            noise = torch.from_numpy(rng.standard_normal((3, 4)).astype("float32"))
+            return training(model, optimizer, (model(x) + noise).square().mean())
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="NumPy"):
+        run(make)
+
+
+def test_generator_seeded_inside():
+    def make(model, optimizer):
+        def train_step(x):
+            torch.manual_seed(5)
+            return training(model, optimizer, F.dropout(model(x), 0.5).square().mean())
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="seeds"):
+        run(make)
+
+
+def test_own_generator():
+    def make(model, optimizer):
+        generator = torch.Generator().manual_seed(3)
+
+        def train_step(x):
+            noise = torch.randn(3, 4, generator=generator)
+            return training(model, optimizer, (model(x) + noise).square().mean())
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="generator"):
+        run(make)
+
+
+def test_step_that_counts():
+    def make(model, optimizer):
+        state = {"steps": 0}
+
+        def train_step(x):
+            state["steps"] += 1
+            return training(model, optimizer, model(x).square().mean() / state["steps"])
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="steps"):
+        run(make)
+
+
+def test_tensor_kept_beyond_the_step():
+    def make(model, optimizer):
+        class Memory:
+            last = None
+
+        def train_step(x):
+            y = model(x)
+            previous = 0 if Memory.last is None else Memory.last
+            Memory.last = y.detach()
+            return training(model, optimizer, (y + previous).square().mean())
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        assert "test_refusals.py:" in run(make)
+
+
+def test_optimizer_with_a_closure():
+    def make(model, optimizer):
+        lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)
+
+        def train_step(x):
+            def closure():
+                lbfgs.zero_grad()
+                loss = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            return lbfgs.step(closure).detach()
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        run(make)
+
+
+def test_tensor_subclass():
+    class Tagged(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            def unwrap(v):
+                return v.inner if isinstance(v, Tagged) else v
+
+            return func(*torch.utils._pytree.tree_map(unwrap, args), **torch.utils._pytree.tree_map(unwrap, kwargs or {}))
+
+    def make(model, optimizer):
+        def train_step(x):
+            wrapped = torch.Tensor._make_wrapper_subclass(Tagged, x.shape, dtype=x.dtype)
+            wrapped.inner = x
+            return training(model, optimizer, model(wrapped + 1).square().mean())
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="subclass"):
+        run(make)
+
+
+def test_float_schedule_metric():
+    def make(model, optimizer):
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+        def train_step(x):
+            loss = training(model, optimizer, model(x).square().mean())
+            plateau.step(loss)
+            return loss
+
+        return train_step
+
+    with pytest.warns(UserWarning):
+        run(make)
