@@ -6,6 +6,8 @@
 // order, then what it leaves is, bit for bit, what it leaves in program order; and at every moment `held` is the version whose
 // bits the device really has. Copies move versions unchanged. If the check at each step passes, the plan computes the same.
 //
+// A placement begins at a step that gives it content, so that after its first step it always holds some version.
+//
 // While a copy is under way its bits are nobody's to touch: a buffer that is arriving is touched by no op before `until`, and one
 // that is leaving is not written. A takeover writes over the buffer that it takes, so that one must not be leaving either, and
 // must not be returned.
@@ -150,8 +152,6 @@ class Simulation {
         fail(3, describe(graph_, id), " has two placements at step ", now_, ": ", beginning.placement, " and ", index);
       }
       beginning.placement = index;
-      beginning.held = kNothing;
-      beginning.arrives = kNever;
     }
   }
 
@@ -183,7 +183,6 @@ class Simulation {
   void check_use(OpId op, BufferId buffer, std::int32_t wanted) {
     check_on_device(op, buffer);
     const std::int32_t held = state(buffer).held;
-    if (held == kNothing) fail_op(2, op, buffer, "holds nothing yet, the op sees version ", wanted);
     if (held != wanted) fail_op(2, op, buffer, "holds version ", held, ", the op sees version ", wanted);
   }
 
@@ -212,7 +211,6 @@ class Simulation {
     if (leaving.placement == kNothing) wrong("no placement covers the step");
     if (placement(leaving.placement).to < step.until) wrong("its placement ends before the copy is complete");
     if (leaving.arrives > now_) wrong("it is still being copied in");
-    if (leaving.held == kNothing) wrong("it holds nothing yet");
     leaving.leaves = std::max(leaving.leaves, step.until);
     leaving.host_ready = step.until;  // an earlier copy is lost, but no swap_in can come before: the placement covers `until`
     leaving.host_version = leaving.held;

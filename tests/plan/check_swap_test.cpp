@@ -97,6 +97,31 @@ TEST(CheckSwap, WriteWhileLeavingIsRefused) {
   EXPECT_TRUE(check(graph, plan).valid);
 }
 
+TEST(CheckSwap, TheLongerOfTwoCopiesCounts) {
+  GraphBuilder g;
+  const int x = g.returned(4);
+  g.op({}, {}, {x});
+  g.op({}, {x}, {});
+  const Graph graph = g.build();
+  Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 4), swap_out(x, 3), run(1)}, {place(x, 0, 4, 0)}, {}, {}};
+  EXPECT_EQ(check(graph, plan).rule, 4);
+  EXPECT_FALSE(naive_peak(graph, plan).has_value());
+  plan.steps[1].until = 3;
+  EXPECT_TRUE(check(graph, plan).valid);
+}
+
+TEST(CheckSwap, NothingLeavesWhileItArrives) {
+  GraphBuilder g;
+  const int x = g.buffer(4);
+  g.op({}, {}, {x});
+  const Graph graph = g.build();
+  Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 2), swap_in(x, 4), swap_out(x, 4)}, {place(x, 0, 2, 0), place(x, 2, 4, 0)}, {}, {}};
+  EXPECT_EQ(check(graph, plan).rule, 4);
+  EXPECT_FALSE(naive_peak(graph, plan).has_value());
+  plan.steps[2].until = 3;
+  EXPECT_TRUE(check(graph, plan).valid) << check(graph, plan).message;
+}
+
 // The host keeps the version that left, not what was written since.
 TEST(CheckSwap, OldVersionComesBackOld) {
   GraphBuilder g;
