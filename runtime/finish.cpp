@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/estimate.h"
 #include "runtime/op_traits.h"
 
 namespace stowage::runtime {
@@ -253,6 +254,8 @@ void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& 
   }
   if (!HostSlices(tape).settle()) return;
   settle_kinds(tape);
+  if (!fake) return;
+  for (TapeOp& op : tape.ops) op.cost_ns = estimated_cost_ns(tape, op);
 }
 
 }  // namespace stowage::runtime

@@ -16,7 +16,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
 
     The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps are real:
-    they train. Under FakeTensorMode, or with fake arguments, nothing is computed; allocations inside ops are then not in the graph.
+    they train. Under FakeTensorMode, or with fake arguments, nothing is computed; costs are then
+    estimates from shapes, and allocations inside ops are not in the graph.
     Raises Unsupported, with the source line, for a step that cannot be recorded.
     """
     _, inputs = signature(args, kwargs)
