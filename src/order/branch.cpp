@@ -50,9 +50,10 @@ class Brancher {
   void expand(const Node& node) {
     const auto here = with_precedence(problem_, node.edges);
     const std::optional<Conflict> conflict = try_pinch(*here, node.bound);
-    if (!conflict) return;  // an order meets the node's bound
+    if (!conflict) return;                                               // an order meets the node's bound
+    if (conflict->op < 0) return push(node.bound, node.edges), give_up();  // work ran out within pinch()
     const Cut wish = min_cut(here->problem, conflict->op, CutSide::kSmallest, work_);
-    if (wish.before.empty()) return push(node.bound, node.edges);
+    if (wish.before.empty()) return push(node.bound, node.edges), give_up();
     const std::int32_t x = other_side(here->problem, *conflict, wish.before);
     if (x < 0) return push(std::max(wish.step_bytes, node.bound + 1), node.edges);
     const std::int32_t a = here->ids[conflict->op], b = here->ids[x];
@@ -81,6 +82,8 @@ class Brancher {
     }
     return conflict;
   }
+
+  void give_up() { work_ = std::min<std::int64_t>(work_, 0); }
 
   void push(std::int64_t bound, std::vector<Precedence> edges) {
     if (bound < best_.peak) open_.push({bound, ++serial_, std::move(edges)});

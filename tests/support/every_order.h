@@ -1,0 +1,19 @@
+// The least peak of a small graph by trying every permutation of its ops, with the checker as the only judge. Knows nothing of
+// dependencies, bounds or layouts.
+#pragma once
+
+#include <cstdint>
+
+#include "stowage/graph.h"
+
+namespace stowage::testing {
+
+struct LeastPeak {
+  std::int64_t plain = 0;          // no takeover is used
+  std::int64_t with_takeover = 0;  // any set of takeover pairs may be used
+};
+
+// At most 8 ops. `graph` must be valid.
+LeastPeak least_peak(const Graph& graph);
+
+}  // namespace stowage::testing

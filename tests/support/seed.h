@@ -1,0 +1,14 @@
+// The first seed of a random test: STOWAGE_TEST_SEED when set, else 1. Tests name the seed in their messages.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+
+namespace stowage::testing {
+
+inline std::uint64_t first_seed() {
+  const char* text = std::getenv("STOWAGE_TEST_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+}
+
+}  // namespace stowage::testing
