@@ -1,0 +1,209 @@
+// layout() against drawings, brute force, layouts known to exist, and its own mirror images.
+#include "stowage/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "support/random_graph.h"
+#include "support/seed.h"
+
+namespace stowage::testing {
+namespace {
+
+bool overlap(const LayoutItem& a, const LayoutItem& b) { return a.lower < b.upper && b.lower < a.upper && a.bytes > 0 && b.bytes > 0; }
+
+// All pairs, on purpose.
+void expect_valid(const std::vector<LayoutItem>& items, const LayoutResult& result, std::int64_t align) {
+  ASSERT_EQ(result.offsets.size(), items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(result.offsets[i] % align, 0);
+    EXPECT_GE(result.offsets[i], 0);
+    if (items[i].bytes > 0 && items[i].upper > items[i].lower) {
+      EXPECT_LE(result.offsets[i] + items[i].bytes, result.height_bytes);
+    }
+    for (std::size_t j = 0; j < i; ++j)
+      if (overlap(items[i], items[j])) {
+        EXPECT_TRUE(result.offsets[i] + items[i].bytes <= result.offsets[j] || result.offsets[j] + items[j].bytes <= result.offsets[i])
+            << "items " << i << " and " << j;
+      }
+  }
+  EXPECT_LE(result.lower_bound_bytes, result.height_bytes);
+}
+
+// The least height: in some order, each item at the lowest offset above all placed ones that it overlaps.
+std::int64_t least_height(const std::vector<LayoutItem>& items, std::int64_t align) {
+  std::vector<std::size_t> order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  do {
+    std::vector<std::int64_t> at(items.size(), 0);
+    std::int64_t height = 0;
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      for (std::size_t q = 0; q < k; ++q)
+        if (overlap(items[order[k]], items[order[q]]))
+          at[order[k]] = std::max(at[order[k]], (at[order[q]] + items[order[q]].bytes + align - 1) / align * align);
+      height = std::max(height, at[order[k]] + items[order[k]].bytes);
+    }
+    least = std::min(least, height);
+  } while (std::next_permutation(order.begin(), order.end()));
+  return least;
+}
+
+std::vector<LayoutItem> random_items(std::mt19937_64& random, int count, int times, int most) {
+  std::vector<LayoutItem> items;
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t lower = draw(random, 0, times - 1);
+    items.push_back({lower, draw(random, lower + 1, times), draw(random, 1, most)});
+  }
+  return items;
+}
+
+// A full square of `height` by `times` cut into rectangles by random guillotine cuts: a layout without a hole exists.
+void cut_up(std::mt19937_64& random, LayoutItem piece, int cuts, std::vector<LayoutItem>& into) {
+  const bool across = chance(random, 50);
+  if (cuts == 0 || (across ? piece.bytes < 2 : piece.upper - piece.lower < 2)) {
+    into.push_back(piece);
+    return;
+  }
+  LayoutItem rest = piece;
+  if (across) {
+    piece.bytes = draw(random, 1, rest.bytes - 1);
+    rest.bytes -= piece.bytes;
+  } else {
+    piece.upper = rest.lower = draw(random, piece.lower + 1, piece.upper - 1);
+  }
+  cut_up(random, piece, cuts - 1, into);
+  cut_up(random, rest, cuts - 1, into);
+}
+
+TEST(Layout, NothingNeedsNoBytes) {
+  const LayoutResult result = layout({}, {});
+  EXPECT_EQ(result.outcome, Outcome::kOptimal);
+  EXPECT_EQ(result.height_bytes, 0);
+}
+
+TEST(Layout, EmptyItemsGetOffsetZero) {
+  const LayoutResult result = layout({{0, 5, 10}, {0, 5, 0}, {3, 3, 99}}, {});
+  EXPECT_EQ(result.offsets, (std::vector<std::int64_t>{0, 0, 0}));
+  EXPECT_EQ(result.height_bytes, 10);
+}
+
+//   3 ┤   ┌─────┐        c lives with a and with b, a and b never together: 3 bytes, not 4.
+//   2 ┤┌──┤  c  ├──┐
+//     └┴──┴─────┴──┘
+TEST(Layout, ItemsThatNeverMeetShareAddresses) {
+  const LayoutResult result = layout({{0, 2, 2}, {2, 4, 2}, {1, 3, 1}}, {});
+  EXPECT_EQ(result.outcome, Outcome::kOptimal);
+  EXPECT_EQ(result.height_bytes, 3);
+}
+
+TEST(Layout, SaysSoWhenTheCapacityCannotHold) {
+  const std::vector<LayoutItem> items = {{0, 2, 4}, {1, 3, 4}};
+  LayoutOptions options;
+  options.capacity = 7;
+  EXPECT_EQ(layout(items, options).outcome, Outcome::kInfeasible);
+  options.capacity = 8;
+  EXPECT_EQ(layout(items, options).outcome, Outcome::kOptimal);
+}
+
+TEST(Layout, ALimitIsNeverInfeasibility) {
+  std::mt19937_64 random(first_seed());
+  for (int i = 0; i < 50; ++i) {
+    const std::vector<LayoutItem> items = random_items(random, 40, 20, 100);
+    LayoutOptions none;
+    none.node_budget = 0;
+    const LayoutResult quick = layout(items, none);
+    expect_valid(items, quick, 1);
+    EXPECT_NE(quick.outcome, Outcome::kInfeasible);
+    EXPECT_NE(quick.outcome, Outcome::kUnknown);
+  }
+}
+
+TEST(Layout, SmallOnesAreOptimalWithAndWithoutAlignment) {
+  for (int i = 0; i < 300; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const std::vector<LayoutItem> items = random_items(random, 7, 8, 12);
+    LayoutOptions options;
+    options.align = i % 3 == 0 ? 4 : 1;
+    const LayoutResult result = layout(items, options);
+    const std::int64_t least = least_height(items, options.align);
+    expect_valid(items, result, options.align);
+    EXPECT_LE(result.lower_bound_bytes, least);
+    if (options.align == 1) {
+      EXPECT_EQ(result.height_bytes, least);
+    }
+    if (result.outcome == Outcome::kOptimal) {
+      EXPECT_EQ(result.height_bytes, least);
+    }
+    options.capacity = least - 1;
+    const LayoutResult tight = layout(items, options);
+    EXPECT_TRUE(tight.outcome == Outcome::kInfeasible || tight.outcome == Outcome::kUnknown);
+    options.capacity = least;
+    if (options.align == 1) {
+      EXPECT_LE(layout(items, options).height_bytes, least);
+    }
+  }
+}
+
+TEST(Layout, FindsLayoutsThatAreKnownToExist) {
+  int exact = 0, all = 0;
+  for (int i = 0; i < 40; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    std::vector<LayoutItem> items;
+    cut_up(random, {0, 1000, 1000}, 5, items);
+    const LayoutResult result = layout(items, {});
+    expect_valid(items, result, 1);
+    EXPECT_EQ(result.lower_bound_bytes, 1000);
+    exact += result.height_bytes == 1000;
+    ++all;
+  }
+  EXPECT_EQ(exact, all);
+}
+
+TEST(Layout, TimeBackwardsAndLargerSizesChangeNothingThatIsProven) {
+  for (int i = 0; i < 40; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const std::vector<LayoutItem> items = random_items(random, 10, 12, 50);
+    std::vector<LayoutItem> backwards = items, larger = items;
+    for (LayoutItem& item : backwards) item = {-item.upper, -item.lower, item.bytes};
+    for (LayoutItem& item : larger) item.bytes *= 1000;
+    const LayoutResult a = layout(items, {}), b = layout(backwards, {}), c = layout(larger, {});
+    expect_valid(backwards, b, 1);
+    if (a.outcome == Outcome::kOptimal && b.outcome == Outcome::kOptimal) {
+      EXPECT_EQ(a.height_bytes, b.height_bytes);
+    }
+    if (a.outcome == Outcome::kOptimal && c.outcome == Outcome::kOptimal) {
+      EXPECT_EQ(1000 * a.height_bytes, c.height_bytes);
+    }
+  }
+}
+
+TEST(Layout, TheSameInputGivesTheSameLayout) {
+  std::mt19937_64 random(first_seed());
+  const std::vector<LayoutItem> items = random_items(random, 200, 60, 1000);
+  LayoutOptions options;
+  options.node_budget = 50'000;
+  EXPECT_EQ(layout(items, options).offsets, layout(items, options).offsets);
+}
+
+TEST(Layout, ManyItemsTakeTheFastPath) {
+  std::mt19937_64 random(first_seed());
+  std::vector<LayoutItem> items;
+  for (std::int64_t i = 0; i < 200'000; ++i) items.push_back({i, i + draw(random, 1, 300), draw(random, 1, 1 << 20)});
+  const LayoutResult result = layout(items, {});
+  EXPECT_EQ(result.offsets.size(), items.size());
+  EXPECT_LT(static_cast<double>(result.height_bytes), 1.2 * static_cast<double>(result.lower_bound_bytes));
+}
+
+}  // namespace
+}  // namespace stowage::testing

@@ -1,0 +1,174 @@
+// The parts of the order search against brute force on random problems.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+
+#include "graph/dependencies.h"
+#include "graph/liveness.h"
+#include "order/bound.h"
+#include "order/branch.h"
+#include "order/forced.h"
+#include "order/greedy.h"
+#include "order/min_cut.h"
+#include "order/must_live.h"
+#include "order/pinch.h"
+#include "support/random_graph.h"
+#include "support/seed.h"
+
+namespace stowage::testing {
+namespace {
+
+// Least peak, and least step of each op over all orders, by walking the states.
+struct Brute {
+  std::int64_t peak = 0;
+  std::vector<std::int64_t> step;
+};
+
+class StateWalk {
+ public:
+  explicit StateWalk(const OrderProblem& p) : p_(p) {}
+
+  Brute run() {
+    Brute result{0, std::vector<std::int64_t>(p_.ops, std::numeric_limits<std::int64_t>::max())};
+    std::map<std::uint32_t, std::int64_t> least{{0, p_.base}};  // state -> least peak of a way there
+    for (std::uint32_t state = 0; state < 1U << p_.ops; ++state) {
+      if (!least.contains(state)) continue;
+      for (std::int32_t op = 0; op < p_.ops; ++op) {
+        if (!ready(state, op)) continue;
+        const std::uint32_t next = state | 1U << op;
+        const std::int64_t step = live(state, state | 1U << op) + p_.extra[op];
+        result.step[op] = std::min(result.step[op], step);
+        const std::int64_t peak = std::max(least[state], step);
+        least[next] = least.contains(next) ? std::min(least[next], peak) : peak;
+      }
+    }
+    result.peak = least[(1U << p_.ops) - 1];
+    return result;
+  }
+
+ private:
+  bool ready(std::uint32_t state, std::int32_t op) const {
+    if ((state >> op & 1) != 0) return false;
+    return std::ranges::all_of(p_.preds[op], [&](std::int32_t q) { return (state >> q & 1) != 0; });
+  }
+
+  // Weights opened by `opened` and not closed before: `state` has run.
+  std::int64_t live(std::uint32_t state, std::uint32_t opened) const {
+    std::int64_t bytes = p_.base;
+    for (std::size_t w = 0; w < p_.weight.size(); ++w) {
+      bool open = p_.open_at_start[w] != 0, closed = p_.open_at_end[w] == 0;
+      for (const std::int32_t op : p_.openers[w]) open |= (opened >> op & 1) != 0;
+      for (const std::int32_t op : p_.closers[w]) closed &= (state >> op & 1) != 0;
+      if (open && !closed) bytes += p_.weight[w];
+    }
+    return bytes;
+  }
+
+  const OrderProblem& p_;
+};
+
+class OrderSearch : public ::testing::TestWithParam<int> {
+ protected:
+  // 60 random problems of up to 11 ops, each with its seed in the trace.
+  template <class Body>
+  void for_each_problem(Body body) {
+    for (int i = 0; i < 60; ++i) {
+      const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      std::mt19937_64 random(seed);
+      RandomGraphOptions options;
+      options.ops = GetParam();
+      const Graph graph = random_graph(random, options);
+      body(order_problem(graph, dependencies(graph), uses(graph)));
+    }
+  }
+};
+
+void expect_order(const OrderProblem& p, const Ordering& found) {
+  std::vector<std::int32_t> position(p.ops, -1);
+  for (std::size_t i = 0; i < found.ops.size(); ++i) position[found.ops[i]] = static_cast<std::int32_t>(i);
+  ASSERT_EQ(found.ops.size(), static_cast<std::size_t>(p.ops));
+  for (std::int32_t op = 0; op < p.ops; ++op) {
+    EXPECT_GE(position[op], 0);
+    for (const std::int32_t q : p.preds[op]) EXPECT_LT(position[q], position[op]);
+  }
+  EXPECT_EQ(found.peak, peak(p, found.ops));
+}
+
+TEST_P(OrderSearch, CutsAreTheLeastStepsAndMustLiveIsBelowThem) {
+  for_each_problem([](const OrderProblem& p) {
+    const Brute brute = StateWalk(p).run();
+    const std::vector<std::int64_t> live = must_live(p);
+    for (std::int32_t op = 0; op < p.ops; ++op) {
+      std::int64_t work = 1'000'000'000;
+      for (const CutSide side : {CutSide::kSmallest, CutSide::kLargest})
+        EXPECT_EQ(min_cut(p, op, side, work).step_bytes, brute.step[op]) << "op " << op;
+      EXPECT_LE(live[op], brute.step[op]) << "op " << op;
+    }
+  });
+}
+
+TEST_P(OrderSearch, TimeBackwardsHasTheSamePeaksAndBounds) {
+  for_each_problem([](const OrderProblem& p) {
+    const OrderProblem back = reversed(p);
+    EXPECT_EQ(StateWalk(back).run().peak, StateWalk(p).run().peak);
+    std::vector<std::int64_t> live = must_live(back);
+    std::reverse(live.begin(), live.end());
+    EXPECT_EQ(live, must_live(p));
+    const OrderProblem again = reversed(back);
+    EXPECT_EQ(again.extra, p.extra);
+    EXPECT_EQ(again.preds.items.size(), p.preds.items.size());
+  });
+}
+
+TEST_P(OrderSearch, ForcedMovesLoseNothing) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::int64_t best = StateWalk(p).run().peak;
+    std::vector<char> ran(p.ops, 0);
+    std::vector<std::int32_t> rest;
+    for (const std::int32_t op : forced_prefix(p, best)) ran[op] = 1;
+    for (std::int32_t op = 0; op < p.ops; ++op)
+      if (!ran[op]) rest.push_back(op);
+    const OrderProblem after = restricted(p, rest, ran);
+    EXPECT_LE(StateWalk(after).run().peak, best);
+    const std::vector<std::int32_t> late = forced_suffix(after, best);
+    std::vector<std::int32_t> core;
+    for (std::int32_t op = 0; op < after.ops; ++op)
+      if (std::ranges::find(late, op) == late.end()) core.push_back(op);
+    EXPECT_LE(StateWalk(restricted(after, core, std::vector<char>(after.ops, 0))).run().peak, best);
+  });
+}
+
+TEST_P(OrderSearch, EverySearchGivesAnOrderAndItsPeak) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::int64_t best = StateWalk(p).run().peak;
+    for (const std::int64_t limit : {std::int64_t{0}, best, 2 * best}) {
+      for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise}) expect_order(p, greedy(p, rule, limit));
+      for (const CutSide side : {CutSide::kSmallest, CutSide::kLargest})
+        for (const int repairs : {0, 12}) {
+          std::int64_t work = 1'000'000'000, none = 0;
+          expect_order(p, pinch(p, limit, {side, repairs}, work).order);
+          expect_order(p, pinch(p, limit, {side, repairs}, none).order);
+        }
+    }
+  });
+}
+
+TEST_P(OrderSearch, BranchAndBoundIsExact) {
+  for_each_problem([](const OrderProblem& p) {
+    std::int64_t work = 1'000'000'000;
+    const BranchResult result = branch(p, greedy(p, GreedyRule::kProgramOrder, 0), 0, work, {});
+    expect_order(p, result.order);
+    EXPECT_EQ(result.order.peak, StateWalk(p).run().peak);
+    EXPECT_EQ(result.bound, result.order.peak);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, OrderSearch, ::testing::Values(2, 5, 8, 11));
+
+}  // namespace
+}  // namespace stowage::testing
