@@ -1,7 +1,6 @@
 // Reads a graph: one pass over the text, then validate() for what holds between ids. Positions in the key tables below are the
 // cases of the switches; the required keys come first. O(size of the text).
 #include <array>
-#include <limits>
 
 #include "base/concat.h"
 #include "base/limits.h"
@@ -17,8 +16,6 @@ using io::JsonReader;
 using io::Where;
 using Value = JsonReader::Value;
 
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-
 class GraphReader {
  public:
   explicit GraphReader(std::string_view text) : json_(text) {}
@@ -28,8 +25,8 @@ class GraphReader {
     const auto seen = json_.read_object(json_.root(), {}, keys, [&](std::size_t key, Value value) {
       const Where where = Where{}.in_field(keys[key]);
       switch (key) {
-        case 0: read_format(value, where); break;
-        case 1: read_version(value, where); break;
+        case 0: JsonReader::expect_format(value, where, "stowage-graph"); break;
+        case 1: JsonReader::expect_version_1(value, where); break;
         case 2: graph_.align = JsonReader::read_int(value, where, 1, kMaxExact); break;
         case 3: json_.read_list(value, where, [&](std::int64_t id, Value entry) { read_buffer(entry, id); }); break;
         case 4: json_.read_list(value, where, [&](std::int64_t id, Value entry) { read_op(entry, id); }); break;
@@ -43,16 +40,6 @@ class GraphReader {
   }
 
  private:
-  static void read_format(Value value, const Where& where) {
-    const std::string format = JsonReader::read_string(value, where);
-    if (format != "stowage-graph") where.fail(concat("is ", quote(format), ", not 'stowage-graph'"));
-  }
-
-  static void read_version(Value value, const Where& where) {
-    const auto version = JsonReader::read_int(value, where, 1, kMaxExact);
-    if (version != 1) where.fail(concat("version ", version, " is not supported, only 1"));
-  }
-
   void read_buffer(Value entry, std::int64_t id) {
     constexpr std::array<std::string_view, 6> keys = {"bytes", "kind", "name", "resident", "returned", "meta"};
     Buffer& buffer = graph_.buffers.emplace_back();
@@ -94,7 +81,7 @@ class GraphReader {
         case 3: read_ids(value, where, op.writes); break;
         case 4: read_ids(value, where, op.creates); break;
         case 5: op.cost_ns = JsonReader::read_int(value, where, 0, kMaxExact); break;
-        case 6: op.ticks = read_int32(value, where, 1); break;
+        case 6: op.ticks = JsonReader::read_int32(value, where, 1); break;
         case 7: read_scratch(value, where, op); break;
         case 8: read_born(value, where, op); born = true; break;
         case 9: read_traits(value, where, op); break;
@@ -109,14 +96,12 @@ class GraphReader {
     }
   }
 
-  static std::int32_t read_int32(Value value, const Where& where, std::int64_t low) {
-    return static_cast<std::int32_t>(JsonReader::read_int(value, where, low, kMaxInt32));
-  }
-
   // Whether an id is in range is for validate() to say, once the number of buffers is known.
   template <class Ids>
   void read_ids(Value value, const Where& where, Ids& ids) {
-    json_.read_list(value, where, [&](std::int64_t index, Value entry) { ids.emplace_back(read_int32(entry, where.at(index), 0)); });
+    json_.read_list(value, where, [&](std::int64_t index, Value entry) {
+      ids.emplace_back(JsonReader::read_int32(entry, where.at(index)));
+    });
   }
 
   void read_scratch(Value value, const Where& where, Op& op) {
@@ -127,8 +112,8 @@ class GraphReader {
       const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value part) {
         switch (key) {
           case 0: scratch.bytes = JsonReader::read_int(part, item.in_part(keys[key]), 0, kMaxExact); break;
-          case 1: scratch.from = read_int32(part, item.in_part(keys[key]), 0); break;
-          default: scratch.to = read_int32(part, item.in_part(keys[key]), 0); break;
+          case 1: scratch.from = JsonReader::read_int32(part, item.in_part(keys[key])); break;
+          default: scratch.to = JsonReader::read_int32(part, item.in_part(keys[key])); break;
         }
       });
       JsonReader::require_first(3, seen, item, keys);
@@ -136,7 +121,9 @@ class GraphReader {
   }
 
   void read_born(Value value, const Where& where, Op& op) {
-    json_.read_list(value, where, [&](std::int64_t index, Value entry) { op.born.push_back(read_int32(entry, where.at(index), 0)); });
+    json_.read_list(value, where, [&](std::int64_t index, Value entry) {
+      op.born.push_back(JsonReader::read_int32(entry, where.at(index)));
+    });
   }
 
   void read_traits(Value value, const Where& where, Op& op) {
@@ -155,7 +142,7 @@ class GraphReader {
       std::size_t count = 0;
       json_.read_list(entry, where.at(index), [&](std::int64_t, Value id) {
         if (count == pair.size()) where.at(index).fail("must be a pair of buffer ids");
-        pair[count++] = BufferId(read_int32(id, where.at(index), 0));
+        pair[count++] = BufferId(JsonReader::read_int32(id, where.at(index)));
       });
       if (count != pair.size()) where.at(index).fail("must be a pair of buffer ids");
       op.takeover.push_back({pair[0], pair[1]});

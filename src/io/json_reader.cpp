@@ -1,5 +1,7 @@
 #include "io/json_reader.h"
 
+#include <limits>
+
 #include "base/concat.h"
 #include "base/limits.h"
 #include "base/quote.h"
@@ -53,6 +55,10 @@ std::int64_t JsonReader::read_int(Value value, const Where& where, std::int64_t 
   where.fail(concat("must be an integer from ", bound(low), " to ", bound(high)));
 }
 
+std::int32_t JsonReader::read_int32(Value value, const Where& where, std::int32_t low) {
+  return static_cast<std::int32_t>(read_int(value, where, low, std::numeric_limits<std::int32_t>::max()));
+}
+
 std::string JsonReader::read_string(Value value, const Where& where) {
   std::string_view text;
   if (value.get_string().get(text) != simdjson::SUCCESS) where.fail("must be a string");
@@ -79,6 +85,16 @@ JsonReader::Object JsonReader::to_object(Value value, const Where& where) {
   Object object;
   if (value.get_object().get(object) != simdjson::SUCCESS) where.fail("must be an object");
   return object;
+}
+
+void JsonReader::expect_format(Value value, const Where& where, std::string_view format) {
+  const std::string found = read_string(value, where);
+  if (found != format) where.fail(concat("is ", quote(found), ", not ", quote(format)));
+}
+
+void JsonReader::expect_version_1(Value value, const Where& where) {
+  const auto version = read_int(value, where, 1, kMaxExact);
+  if (version != 1) where.fail(concat("version ", version, " is not supported, only 1"));
 }
 
 void JsonReader::require_first(std::size_t count, std::uint32_t seen, const Where& where, Keys keys) {

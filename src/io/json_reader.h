@@ -53,10 +53,13 @@ class JsonReader {
   void finish();  // nothing but white space may follow
 
   static std::int64_t read_int(Value value, const Where& where, std::int64_t low, std::int64_t high);
+  static std::int32_t read_int32(Value value, const Where& where, std::int32_t low = 0);
   static std::string read_string(Value value, const Where& where);
   static bool read_bool(Value value, const Where& where);
   static std::string read_meta(Value value, const Where& where);  // the text of an object, as it stands
   static Object to_object(Value value, const Where& where);
+  static void expect_format(Value value, const Where& where, std::string_view format);
+  static void expect_version_1(Value value, const Where& where);
 
   // Calls each(index, value) for every entry.
   template <class Each>

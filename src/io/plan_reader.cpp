@@ -17,7 +17,8 @@ using io::JsonReader;
 using io::Where;
 using Value = JsonReader::Value;
 
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+// Steps and addresses outside the plan are no business of the reader, negative ones neither.
+constexpr std::int32_t kAnyStep = std::numeric_limits<std::int32_t>::min();
 
 class PlanReader {
  public:
@@ -29,8 +30,8 @@ class PlanReader {
     const auto seen = json_.read_object(json_.root(), {}, keys, [&](std::size_t key, Value value) {
       const Where where = Where{}.in_field(keys[key]);
       switch (key) {
-        case 0: read_format(value, where); break;
-        case 1: read_version(value, where); break;
+        case 0: JsonReader::expect_format(value, where, "stowage-plan"); break;
+        case 1: JsonReader::expect_version_1(value, where); break;
         case 2: plan_.graph_sha256 = JsonReader::read_string(value, where); break;
         case 3: plan_.align = JsonReader::read_int(value, where, 1, kMaxExact); break;
         case 4: plan_.arena_bytes = JsonReader::read_int(value, where, 0, kMaxExact); break;
@@ -47,20 +48,6 @@ class PlanReader {
   }
 
  private:
-  static void read_format(Value value, const Where& where) {
-    const std::string format = JsonReader::read_string(value, where);
-    if (format != "stowage-plan") where.fail(concat("is ", quote(format), ", not 'stowage-plan'"));
-  }
-
-  static void read_version(Value value, const Where& where) {
-    const auto version = JsonReader::read_int(value, where, 1, kMaxExact);
-    if (version != 1) where.fail(concat("version ", version, " is not supported, only 1"));
-  }
-
-  static std::int32_t read_int32(Value value, const Where& where, std::int64_t low = 0) {
-    return static_cast<std::int32_t>(JsonReader::read_int(value, where, low, kMaxInt32));
-  }
-
   void read_step(Value entry, std::int64_t id) {
     constexpr std::array<std::string_view, 4> keys = {"op", "swap_out", "swap_in", "until"};
     constexpr std::uint32_t run_keys = 1;
@@ -69,7 +56,7 @@ class PlanReader {
     const Where item{"step", id};
     Step& step = plan_.steps.emplace_back();
     const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
-      const std::int32_t number = read_int32(value, item.in_field(keys[key]));
+      const std::int32_t number = JsonReader::read_int32(value, item.in_field(keys[key]));
       switch (key) {
         case 0: step.op = OpId(number); break;
         case 3: step.until = number; break;
@@ -101,9 +88,9 @@ class PlanReader {
     const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
       const Where where = item.in_field(keys[key]);
       switch (key) {
-        case 0: placement.buffer = BufferId(read_int32(value, where)); break;
-        case 1: placement.from = read_int32(value, where, -kMaxInt32); break;
-        case 2: placement.to = read_int32(value, where, -kMaxInt32); break;
+        case 0: placement.buffer = BufferId(JsonReader::read_int32(value, where)); break;
+        case 1: placement.from = JsonReader::read_int32(value, where, kAnyStep); break;
+        case 2: placement.to = JsonReader::read_int32(value, where, kAnyStep); break;
         default: placement.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
       }
     });
@@ -117,8 +104,8 @@ class PlanReader {
     const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
       const Where where = item.in_field(keys[key]);
       switch (key) {
-        case 0: scratch.step = read_int32(value, where); break;
-        case 1: scratch.index = read_int32(value, where); break;
+        case 0: scratch.step = JsonReader::read_int32(value, where); break;
+        case 1: scratch.index = JsonReader::read_int32(value, where); break;
         default: scratch.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
       }
     });

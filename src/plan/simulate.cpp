@@ -123,11 +123,13 @@ class Simulation {
     }
     const std::string_view verb = step.kind == Step::Kind::kSwapIn ? "swap_in" : "swap_out";
     if (!in_range(graph_, step.buffer)) {
-      fail(4, "step ", now_, ": ", verb, " of buffer ", step.buffer.value, ", which is out of range (", graph_.buffers.size(), " buffers)");
+      fail(4, "step ", now_, ": ", verb, " of buffer ", step.buffer.value, ", which is out of range (", graph_.buffers.size(),
+           " buffers)");
     }
     if (graph_.buffer(step.buffer).resident) fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ", a resident");
     if (step.until <= now_ || step.until > steps_) {
-      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ": until ", step.until, " is not in (", now_, ", ", steps_, "]");
+      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ": until ", step.until, " is not in (", now_, ", ",
+           steps_, "]");
     }
     if (step.kind == Step::Kind::kSwapIn) state(step.buffer).content_step = now_;
   }
