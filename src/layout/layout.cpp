@@ -21,7 +21,7 @@ namespace {
 constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kFreeTime,
                                      Prefer::kSize};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
-constexpr std::int64_t kFamilyPairs = 20'000'000'000;
+constexpr std::int64_t kFamilyWork = 200'000'000;
 
 class LayoutSearch {
  public:
@@ -33,11 +33,11 @@ class LayoutSearch {
         work_(options.node_budget * 500) {}
 
   void run() {
-    const std::int64_t pairs = static_cast<std::int64_t>(instance_.rects.size()) * static_cast<std::int64_t>(instance_.rects.size()) + 1;
-    std::vector<Packing> family = portfolio(instance_, target_, std::min<std::size_t>(kFamilyPairs / pairs, 10));
+    std::int64_t family_work = kFamilyWork + work_ / 4;
+    std::vector<Packing> family = portfolio(instance_, target_, family_work);
     best_ = family[0].offsets;
     if (instance_.rects.size() <= kLargestSearch) search();
-    for (std::size_t k = 0; k < 3 && k < family.size() && !done(); ++k) improve(family[k], pairs, options_.seed + k);
+    for (std::size_t k = 0; k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
   }
 
   [[nodiscard]] const Offsets& best() const { return best_; }
@@ -89,9 +89,9 @@ class LayoutSearch {
 
   [[nodiscard]] std::int64_t next_height(std::int64_t height) const { return height / instance_.align * instance_.align + instance_.align; }
 
-  void improve(const Packing& from, std::int64_t pairs, std::uint64_t seed) {
-    const std::int64_t rounds = options_.node_budget * 500 / pairs;
-    Offsets now = squeaky_wheel(instance_, from.order, std::max(target_, bound_), rounds, seed, options_.should_stop);
+  void improve(const Packing& from, std::uint64_t seed) {
+    const std::int64_t work = options_.node_budget * 75;
+    Offsets now = squeaky_wheel(instance_, from.order, std::max(target_, bound_), work, seed, options_.should_stop);
     if (!now.at.empty() && now.height < best_.height) best_ = std::move(now);
   }
 

@@ -47,17 +47,17 @@ class Collection {
 
 }  // namespace
 
-std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::size_t list_fits) {
+std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::int64_t& work) {
   Collection collection(target);
   Offsets swept = sweep_fit(instance);
   std::vector<std::int32_t> order = by_offset(swept);
   collection.add(std::move(swept), std::move(order));
   for (const Gap gap : {Gap::kLowest, Gap::kTightest})
     for (const Prefer served : kServed) {
-      if (list_fits == 0 || collection.met()) return collection.take();
-      --list_fits;
+      if (collection.met()) return collection.take();
       order = preference(instance, served);
-      Offsets fitted = list_fit(instance, order, gap);
+      Offsets fitted = list_fit(instance, order, gap, work);
+      if (fitted.at.empty()) return collection.take();
       collection.add(std::move(fitted), std::move(order));
     }
   return collection.take();

@@ -19,7 +19,8 @@ struct Packing {
   std::vector<std::int32_t> order;  // of the list fit that made it; by offset for a sweep
 };
 
-// The family, best first, up to the first that meets `target`. `list_fits` limits the quadratic ones.
-std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::size_t list_fits);
+// The family, best first, up to the first that meets `target`. `work` is reduced by the rects looked at; no list
+// fit starts when it has run out.
+std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::int64_t& work);
 
 }  // namespace stowage

@@ -15,9 +15,10 @@ class Wheel {
   Wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::uint64_t seed)
       : instance_(instance), target_(target), order_(std::move(order)), best_order_(order_), random_(seed) {}
 
-  Offsets run(std::int64_t rounds, const std::function<bool()>& should_stop) {
-    for (std::int64_t round = 0; round < rounds && !(should_stop && should_stop()); ++round) {
-      Offsets now = list_fit(instance_, order_, Gap::kLowest);
+  Offsets run(std::int64_t work, const std::function<bool()>& should_stop) {
+    while (!(should_stop && should_stop())) {
+      Offsets now = list_fit(instance_, order_, Gap::kLowest, work);
+      if (now.at.empty()) break;
       ++idle_;
       if (best_.at.empty() || now.height <= best_.height) accept(now);
       if (best_.height <= target_) break;
@@ -64,9 +65,9 @@ class Wheel {
 
 }  // namespace
 
-Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t rounds,
+Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t work,
                       std::uint64_t seed, const std::function<bool()>& should_stop) {
-  return Wheel(instance, std::move(order), target, seed).run(rounds, should_stop);
+  return Wheel(instance, std::move(order), target, seed).run(work, should_stop);
 }
 
 }  // namespace stowage

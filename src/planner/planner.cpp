@@ -41,24 +41,38 @@ OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const 
   return {{program_order(graph)}, program_peak_bytes(graph), root_bound(graph, order_work(options))};
 }
 
-// Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then each with the whole effort.
-// Keeps the smallest arena.
+Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const LayoutOptions& options) {
+  Timeline times = timeline(graph, order);
+  LayoutResult addresses = layout(times.items, options);
+  return {order, std::move(times), std::move(addresses)};
+}
+
+// Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most promising with the
+// whole effort. Gives the smallest arena.
 Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop) {
+  constexpr std::size_t kWithEffort = 2;
   LayoutOptions layout_options;
   layout_options.align = graph.align;
   layout_options.seed = options.seed;
   layout_options.should_stop = should_stop;
-  Candidate best;
-  for (const std::int64_t nodes : {std::int64_t{0}, options.layout_node_budget})
-    for (const std::vector<OpId>& order : found.orders) {
-      if (!best.order.empty() && (best.addresses.height_bytes <= found.peak_bytes || (should_stop && should_stop()))) return best;
-      layout_options.node_budget = nodes;
-      Timeline times = timeline(graph, order);
-      LayoutResult addresses = layout(times.items, layout_options);
-      if (best.order.empty() || addresses.height_bytes < best.addresses.height_bytes)
-        best = {order, std::move(times), std::move(addresses)};
-    }
-  return best;
+  layout_options.node_budget = 0;
+  std::vector<Candidate> tried;
+  for (const std::vector<OpId>& order : found.orders) {
+    tried.push_back(lay_out_one(graph, order, layout_options));
+    if (tried.back().addresses.height_bytes <= found.peak_bytes) return std::move(tried.back());
+    if (should_stop && should_stop()) break;
+  }
+  const auto smaller = [](const Candidate& a, const Candidate& b) { return a.addresses.height_bytes < b.addresses.height_bytes; };
+  std::stable_sort(tried.begin(), tried.end(), smaller);
+  tried.resize(std::min(tried.size(), kWithEffort));
+  layout_options.node_budget = options.layout_node_budget;
+  for (Candidate& candidate : tried) {
+    if (should_stop && should_stop()) break;
+    Candidate again = lay_out_one(graph, candidate.order, layout_options);
+    if (smaller(again, candidate)) candidate = std::move(again);
+    if (candidate.addresses.height_bytes <= found.peak_bytes) return std::move(candidate);
+  }
+  return std::move(*std::min_element(tried.begin(), tried.end(), smaller));
 }
 
 // What the device must hold even with recomputation and swapping: what one op needs at one tick, and what is returned.
