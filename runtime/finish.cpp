@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "runtime/estimate.h"
+#include "runtime/fake.h"
 #include "runtime/op_traits.h"
 
 namespace stowage::runtime {
@@ -39,18 +39,6 @@ at::Tensor storage_with(const HostFilled& filled) {
   const std::size_t bytes = std::min(filled.content.size(), tensor.storage().nbytes());
   if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), filled.content.data(), bytes);
   return tensor;
-}
-
-void make_external(Tape& tape, BlockId id, const at::Tensor& tensor) {
-  Block& block = tape.blocks[id.index()];
-  tape.op(block.creator).role = Role::kConstant;
-  std::erase(tape.op(block.creator).creates, id);
-  tape.op(block.creator).born.resize(tape.op(block.creator).creates.size());
-  block.external = true;
-  block.kind = BufferKind::kConstant;
-  block.name = "constant_" + std::to_string(id.value);
-  block.tensor = tensor;
-  tape.slots[block.owner.index()].origin = Slot::Origin::kExternal;
 }
 
 // `op`, which returned memory for Python to fill, becomes a copy of what Python filled it with: later ops write to it.
@@ -105,20 +93,6 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
     for (const BlockId block : op.creates) undefined[block.index()] = tape.blocks[block.index()].bytes > 0;
   }
   return true;
-}
-
-// On fakes Tensor.item() is known only where FakeTensorMode tracks constants, and lifted constants become new fakes.
-void settle_fake_constants(Tape& tape) {
-  for (TapeOp& op : tape.ops) {
-    if (!lifts_host_data(op.handle)) continue;
-    const std::vector<BlockId> lifted = op.creates;
-    for (const BlockId block : lifted) make_external(tape, block, at::Tensor());
-    for (const SlotId slot : op.tensors[0].slots) {
-      if (!slot.valid()) continue;
-      const BlockId source = tape.slots[slot.index()].block;
-      if (!tape.blocks[source.index()].external) make_external(tape, source, at::Tensor());
-    }
-  }
 }
 
 // ---- The part that runs on the host
@@ -239,6 +213,18 @@ void settle_kinds(Tape& tape) {
 
 }  // namespace
 
+void make_external(Tape& tape, BlockId id, const at::Tensor& tensor) {
+  Block& block = tape.blocks[id.index()];
+  tape.op(block.creator).role = Role::kConstant;
+  std::erase(tape.op(block.creator).creates, id);
+  tape.op(block.creator).born.resize(tape.op(block.creator).creates.size());
+  block.external = true;
+  block.kind = BufferKind::kConstant;
+  block.name = "constant_" + std::to_string(id.value);
+  block.tensor = tensor;
+  tape.slots[block.owner.index()].origin = Slot::Origin::kExternal;
+}
+
 HostFilled HostFilled::copy_of(const at::Tensor& tensor) {
   HostFilled filled{tensor, {}};
   const bool readable = tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
@@ -248,14 +234,12 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor) {
 
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
   if (fake) {
-    settle_fake_constants(tape);
+    settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {
     return;
   }
   if (!HostSlices(tape).settle()) return;
   settle_kinds(tape);
-  if (!fake) return;
-  for (TapeOp& op : tape.ops) op.cost_ns = estimated_cost_ns(tape, op);
 }
 
 }  // namespace stowage::runtime

@@ -1,6 +1,6 @@
 #include "runtime/recorder.h"
 
-#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <chrono>
@@ -105,10 +105,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   TapeOp op(handle);
   op.line = current_line();
   op.grad_mode = c10::GradMode::is_enabled();
-  if (const auto node = torch::autograd::get_current_node()) {
-    op.backward = true;
-    op.accumulates = node->name() == "torch::autograd::AccumulateGrad";
-  }
+  op.backward = torch::autograd::get_current_graph_task_id() >= 0;
   if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
   if (depends_on_data(handle, *stack) && !reads_scalar(handle)) {

@@ -87,7 +87,6 @@ struct TapeOp {
   int restore = -1;       // the generator goes back to the state after this many draws, before the op; -1: stays as it is
   bool grad_mode = false;
   bool backward = false;
-  bool accumulates = false;  // run by autograd's AccumulateGrad
   int section = -1;          // optimizer section, or -1
   int line = -1;             // position in Tape::lines
 
