@@ -1,9 +1,6 @@
 #include "graph/liveness.h"
 
 #include <algorithm>
-#include <numeric>
-
-#include "stowage/planner.h"
 
 namespace stowage {
 
@@ -99,7 +96,5 @@ std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) {
   }
   return most;
 }
-
-std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 
 }  // namespace stowage

@@ -106,6 +106,8 @@ void report(const PlanOptions& options, std::string_view phase, double done) {
 
 std::int64_t lower_bound_bytes(const Graph& graph) { return root_bound(graph, order_work(PlanOptions{})); }
 
+std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
+
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
   const Stopwatch watch;
   const std::function<bool()> should_stop = stop_after(watch, options.time_limit_seconds);
