@@ -1,9 +1,7 @@
 #include "runtime/generator.h"
 
 #include <cstring>
-#include <functional>
 #include <mutex>
-#include <string_view>
 
 namespace stowage::runtime {
 namespace {
@@ -35,16 +33,6 @@ bool GeneratorState::operator==(const GeneratorState& other) const {
   return a.seed_ == b.seed_ && a.left_ == b.left_ && a.seeded_ == b.seeded_ && a.next_ == b.next_ &&
          std::memcmp(a.state_.data(), b.state_.data(), sizeof(a.state_)) == 0 &&
          next_float_normal_ == other.next_float_normal_ && next_double_normal_ == other.next_double_normal_;
-}
-
-std::uint64_t GeneratorState::digest() const {
-  const at::mt19937_data_pod data = engine_.data();
-  const std::string_view words(reinterpret_cast<const char*>(data.state_.data()), sizeof(data.state_));
-  std::uint64_t digest = std::hash<std::string_view>{}(words);
-  digest = digest * 31 + data.next_;
-  digest = digest * 31 + static_cast<std::uint64_t>(data.left_);
-  digest = digest * 31 + std::hash<std::optional<float>>{}(next_float_normal_);
-  return digest * 31 + std::hash<std::optional<double>>{}(next_double_normal_);
 }
 
 }  // namespace stowage::runtime

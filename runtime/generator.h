@@ -3,7 +3,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <cstdint>
 #include <optional>
 
 namespace stowage::runtime {
@@ -13,7 +12,6 @@ class GeneratorState {
   static GeneratorState current();
   void restore() const;
   bool operator==(const GeneratorState& other) const;
-  [[nodiscard]] std::uint64_t digest() const;
 
  private:
   explicit GeneratorState(const at::mt19937& engine) : engine_(engine) {}

@@ -1,7 +1,6 @@
 #include "runtime/snapshot.h"
 
-#include <cstring>
-#include <functional>
+#include <algorithm>
 #include <string_view>
 
 namespace stowage::runtime {
@@ -15,18 +14,20 @@ Snapshot::Snapshot(std::vector<c10::Storage> storages) : storages_(std::move(sto
   for (const c10::Storage& storage : storages_) contents_.emplace_back(bytes_of(storage));
 }
 
-void Snapshot::restore() const {
+void Snapshot::exchange() {
   for (std::size_t i = 0; i < storages_.size(); ++i) {
-    std::memcpy(storages_[i].mutable_data(), contents_[i].data(), contents_[i].size());
+    std::swap_ranges(contents_[i].begin(), contents_[i].end(), static_cast<char*>(storages_[i].mutable_data()));
   }
-  generator_.restore();
+  const GeneratorState saved = generator_;
+  generator_ = GeneratorState::current();
+  saved.restore();
 }
 
-std::vector<std::uint64_t> Snapshot::digests() const {
-  std::vector<std::uint64_t> digests;
-  for (const c10::Storage& storage : storages_) digests.push_back(std::hash<std::string_view>{}(bytes_of(storage)));
-  digests.push_back(GeneratorState::current().digest());
-  return digests;
+bool Snapshot::same_as_now() const {
+  for (std::size_t i = 0; i < storages_.size(); ++i) {
+    if (bytes_of(storages_[i]) != contents_[i]) return false;
+  }
+  return generator_ == GeneratorState::current();
 }
 
 }  // namespace stowage::runtime

@@ -1,9 +1,11 @@
 // A copy of the state that a step changes, to run the step twice from the same start and compare the ends.
+//
+//   residents   start ──step──► A     exchange()   start ──step again──► B      same_as_now(): A == B ?
+//   snapshot    start                              A
 #pragma once
 
 #include <c10/core/Storage.h>
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,10 +17,11 @@ class Snapshot {
  public:
   explicit Snapshot(std::vector<c10::Storage> storages);
 
-  void restore() const;  // storages and the generator
+  // Puts the saved state back, and saves the one that was there. Storages and the generator.
+  void exchange();
 
-  // Digest of each storage's bytes as they are now, and of the generator's state, in a fixed order.
-  [[nodiscard]] std::vector<std::uint64_t> digests() const;
+  // The residents hold, byte for byte, what is saved, and so does the generator.
+  [[nodiscard]] bool same_as_now() const;
 
  private:
   std::vector<c10::Storage> storages_;

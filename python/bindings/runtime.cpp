@@ -149,7 +149,9 @@ void bind_executor(nb::module_& m) {
         for (c10::Storage& storage : matcher.host_written()) storages.push_back(std::move(storage));
         return rt::Snapshot(std::move(storages));
       }, "matcher"_a);
-  nb::class_<rt::Snapshot>(m, "Snapshot").def("restore", &rt::Snapshot::restore).def("digests", &rt::Snapshot::digests);
+  nb::class_<rt::Snapshot>(m, "Snapshot")
+      .def("exchange", &rt::Snapshot::exchange)
+      .def("same_as_now", &rt::Snapshot::same_as_now);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage import _runtime
-from stowage.torch_private import address, addresses, flatten
+from stowage.torch_private import address, addresses, flatten, storage_address
 from stowage.world import World
 
 _HIDDEN = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep]
@@ -163,6 +163,19 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         recorder.declare(address(tensor), "constant", path)
 
 
+def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
+    """Arguments are bound anew in every call, what the function reaches by itself is not: one tensor cannot be both."""
+    storages = {storage_address(t) for t in inputs} - {0}
+    for path, module in world.modules:
+        for name, tensor in (*module.named_parameters(prefix=path), *module.named_buffers(prefix=path)):
+            if storage_address(tensor) in storages:
+                return name
+    for path, tensor in world.tensors:
+        if storage_address(tensor) in storages:
+            return path
+    return ""
+
+
 def _hyperparameters(optimizer) -> list[dict]:
     return [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in optimizer.param_groups]
 
@@ -180,6 +193,8 @@ def record(
     declare_world(recorder, world, inputs)
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
+    if shared := _argument_that_is_also_reachable(world, inputs):
+        recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
     had_grad = {id(p) for p in world.parameters() if p.grad is not None} | absent_grads

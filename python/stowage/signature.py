@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stowage.errors import Unsupported
-from stowage.torch_private import dispatch_mode_active, is_fake
+from stowage.torch_private import dispatch_mode_active, storage_address
 
 
 def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
@@ -20,7 +20,7 @@ def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
     tensors: list[torch.Tensor] = []
     structure = (_describe(args, tensors), _describe(kwargs, tensors))
     storages: dict[int, int] = {}
-    sharing = tuple(storages.setdefault(t.untyped_storage().data_ptr() if not is_fake(t) else id(t), i) for i, t in enumerate(tensors))
+    sharing = tuple(storages.setdefault(storage_address(t), i) for i, t in enumerate(tensors))
     return (structure, sharing, _global_state()), tensors
 
 

@@ -1,8 +1,8 @@
 """Every private PyTorch interface that the Python side uses, in one place; tests/python/test_torch_private.py fails when one changes.
 
 - ``Tensor._cdata``: the address of the TensorImpl. Tensors cross into C++ by it, so that nothing links libtorch_python.
+- ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
-- ``torch._C._autocast...`` is not used: autocast state is read through public functions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def address(tensor: torch.Tensor | None) -> int:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     return tensor._cdata
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Address of the StorageImpl; tensors that share memory have the same. 0 for tensors without one (sparse)."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else 0
 
 
 def addresses(tensors) -> list[int]:
@@ -49,4 +54,4 @@ def dispatch_mode_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-__all__ = ["FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "is_fake", "unflatten"]
+__all__ = ["FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "is_fake", "storage_address", "unflatten"]

@@ -7,6 +7,7 @@ objects are walked too, libraries are not.
 
 from __future__ import annotations
 
+import dis
 import enum
 import functools
 import sysconfig
@@ -157,7 +158,8 @@ def _is_compiled(value: Any) -> bool:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
+    """Names that the code, or code nested in it, looks up as globals (attribute names are not among them)."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _global_names(constant)

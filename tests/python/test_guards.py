@@ -233,6 +233,31 @@ def test_global():
     compare(between, make_step=make_step)
 
 
+loss = None  # a global of the name of an attribute that the step reads: no business of the guards
+
+
+def test_global_that_only_shares_an_attribute_name():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    global loss
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=16, vocab_size=50, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+
+    def train_step(batch):
+        optimizer.zero_grad()
+        result = model(input_ids=batch, labels=batch, use_cache=False).loss
+        result.backward()
+        optimizer.step()
+        return result.detach()
+
+    step = stowage.compile(train_step, strict=True)
+    for _ in range(6):
+        loss = step(torch.randint(0, 50, (2, 16)))
+    assert step.stats()["planned_steps"] == 3
+
+
 def test_check_every_finds_what_guards_cannot_see():
     """A number behind a class attribute is not watched; the comparison with the user's Python finds the change."""
 

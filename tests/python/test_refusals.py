@@ -233,6 +233,21 @@ def test_tensor_subclass():
         run(make)
 
 
+def test_argument_that_the_function_also_reaches():
+    fixed = torch.ones(3, 8)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(x):
+        return training(model, optimizer, model(x + fixed).square().mean())
+
+    step = stowage.compile(train_step)
+    with pytest.warns(UserWarning, match="'fixed'"):
+        for _ in range(4):
+            step(fixed)
+    assert step.stats()["planned_steps"] == 0
+
+
 def test_float_schedule_metric():
     def make(model, optimizer):
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
