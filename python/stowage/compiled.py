@@ -10,6 +10,7 @@ The life of one signature (shapes, dtypes, flags):
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import warnings
 from typing import Any, Callable
@@ -24,7 +25,9 @@ from stowage.replay import Mismatch, Replay
 from stowage.signature import signature
 from stowage.torch_private import fake_mode_active
 
-_MAX_RECORDINGS = 8  # of one signature; a step that changes more often than that runs eagerly
+_MAX_RECORDINGS = 8  # of one signature within _RECENT_CALLS of its calls; a step that changes more often runs eagerly
+_RECENT_CALLS = 64
+_MAX_REPLAYS = 8  # kept per signature, the newest
 _MAX_UNSETTLED = 3
 _MAX_REHEARSALS = 4
 
@@ -36,7 +39,7 @@ class _Entry:
         self.replays: list[Replay] = []  # newest last
         self.trusted: set[int] = set()  # ids of replays that have agreed with eager
         self.rehearsals: dict[int, int] = {}
-        self.recordings = 0
+        self.recordings: list[int] = []  # at which of the calls
         self.unsettled = 0
         self.calls = 0
         self.refusal = ""
@@ -54,6 +57,7 @@ class CompiledStep:
         self._strict = strict
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
+        self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
         self._eager_steps = 0
@@ -68,6 +72,10 @@ class CompiledStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if fake_mode_active() or _runtime.intercepting():
             return self._fn(*args, **kwargs)
+        with self._lock:
+            return self._step(args, kwargs)
+
+    def _step(self, args: tuple, kwargs: dict) -> Any:
         try:
             key, inputs = signature(args, kwargs)
         except Unsupported as reason:
@@ -126,8 +134,10 @@ class CompiledStep:
     # ---- Recording and trust
 
     def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        if entry.recordings >= _MAX_RECORDINGS:
-            return self._refused(entry, f"the step has changed {_MAX_RECORDINGS} times with the same arguments", args, kwargs)
+        entry.recordings = [call for call in entry.recordings if call > entry.calls - _RECENT_CALLS]
+        if len(entry.recordings) >= _MAX_RECORDINGS:
+            why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
+            return self._refused(entry, why, args, kwargs)
         start = time.perf_counter_ns()
         recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
         self._eager_ns.append(time.perf_counter_ns() - start)
@@ -139,9 +149,9 @@ class CompiledStep:
             if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
-        entry.recordings += 1
+        entry.recordings.append(entry.calls)
         replay = Replay(recording, self._arena, getattr(self._fn, "__name__", "step"), self._budget)
-        entry.replays.append(replay)
+        entry.replays = [*entry.replays[-_MAX_REPLAYS + 1 :], replay]
         self._latest = replay
         return result
 
@@ -150,7 +160,7 @@ class CompiledStep:
         count = entry.rehearsals[id(replay)] = entry.rehearsals.get(id(replay), 0) + 1
         rehearsal = replay.rehearse(inputs)
         result = self._eager(args, kwargs)
-        agrees = rehearsal.agrees(result)
+        agrees = rehearsal.agrees(result) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         if agrees and (not learned or count >= _MAX_REHEARSALS):
             entry.trusted.add(id(replay))

@@ -233,6 +233,27 @@ def test_global():
     compare(between, make_step=make_step)
 
 
+def test_step_that_changes_all_the_time_runs_eagerly():
+    model, loss_fn, _ = zoo.make("unet")
+    batch = zoo.make("unet")[2][0]
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    factor = {"value": 1.0}
+
+    def train_step(batch):
+        optimizer.zero_grad()
+        result = loss_fn(model, batch) * factor["value"]
+        result.backward()
+        optimizer.step()
+        return result.detach()
+
+    step = stowage.compile(train_step)
+    with pytest.warns(UserWarning, match="changed 8 times"):
+        for i in range(12):
+            factor["value"] = 1.0 + i
+            step(batch)
+    assert step.stats()["planned_steps"] == 0
+
+
 loss = None  # a global of the name of an attribute that the step reads: no business of the guards
 
 
