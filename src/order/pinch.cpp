@@ -9,6 +9,8 @@
 namespace stowage {
 namespace {
 
+constexpr int kDeepest = 2'000;  // nested divisions; the stack holds them
+
 // A stretch of the order still to be found: a problem, and the ids of its ops in the whole.
 struct Part {
   OrderProblem problem;
@@ -51,13 +53,15 @@ class Pincher {
       ends.push_back(global(part, suffix));
       part = part.members(part.marked(suffix), false, std::vector<char>(part.problem.ops, 0));
       if (part.problem.ops == 0) break;
-      Division division = work_ > 0 ? divide(part.problem, limit_, rule_, work_) : Division{};
+      Division division = work_ > 0 && depth_ < kDeepest ? divide(part.problem, limit_, rule_, work_) : Division{};
       if (division.before.empty()) {
         append(part, greedy(part.problem, GreedyRule::kProgramOrder, limit_).ops);
         break;
       }
       note_conflict(part, division);
+      ++depth_;
       solve(part.members(division.before, true, std::vector<char>(part.problem.ops, 0)));
+      --depth_;
       order_.push_back(part.ids[division.v]);
       division.before[division.v] = 1;
       part = part.members(division.before, false, division.before);
@@ -100,6 +104,7 @@ class Pincher {
   std::int64_t limit_;
   DivisionRule rule_;
   std::int64_t& work_;
+  int depth_ = 0;
   std::vector<std::int32_t> order_;
   Conflict conflict_;
 };

@@ -11,6 +11,7 @@
 #include "order/greedy.h"
 #include "order/must_live.h"
 #include "order/pinch.h"
+#include "order/prove.h"
 
 namespace stowage {
 namespace {
@@ -66,16 +67,29 @@ std::int64_t bound_of(const OrderProblem& problem, std::int64_t enough, std::int
   return cut_bound(problem, must_live(problem), kRootCuts, enough, work);
 }
 
-// Branches on the problem of the plans, or when takeovers make the bound's problem another one, on both.
+// A first look by branching, then a proof, then branching with what is left.
+BranchResult refine(const OrderProblem& problem, Ordering start, std::int64_t bound, const OrderOptions& options) {
+  BranchResult result{std::move(start), bound};
+  struct Stage {
+    decltype(&branch) search;
+    std::int64_t percent;  // of the work
+  };
+  for (const Stage stage : {Stage{branch, 15}, Stage{prove, 100}, Stage{branch, 35}}) {
+    if (result.order.peak <= result.bound) break;
+    std::int64_t work = options.work / 100 * stage.percent;
+    result = stage.search(problem, std::move(result.order), result.bound, work, options.should_stop);
+  }
+  return result;
+}
+
+// On the problem of the plans; when takeovers make the bound's problem another one, on that too.
 std::int64_t search(const OrderProblem& problem, const OrderProblem& relaxed, std::int64_t bound, Candidates& candidates,
                     const OrderOptions& options) {
-  std::int64_t work = options.work;
-  BranchResult result = branch(problem, {candidates.orders()[0], candidates.least()}, bound, work, options.should_stop);
+  BranchResult result = refine(problem, {candidates.orders()[0], candidates.least()}, bound, options);
   candidates.add(std::move(result.order.ops));
   if (same_extra(problem, relaxed)) return result.bound;
-  work = options.work;
   Ordering start{candidates.orders()[0], peak(relaxed, candidates.orders()[0])};
-  result = branch(relaxed, std::move(start), bound, work, options.should_stop);
+  result = refine(relaxed, std::move(start), bound, options);
   candidates.add(std::move(result.order.ops));
   return result.bound;
 }

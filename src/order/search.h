@@ -1,7 +1,7 @@
-// The order of least peak, with a proven bound: candidates, cuts, division, branch and bound; each stage ends the search when its
+// The order of least peak, with a proven bound: candidates, cuts, division, branching, proof; each stage ends the search when its
 // order meets the bound.
 //
-//   program order ─▶ greedy ×4 ─▶ must-live and cut bound ─▶ pinch under the bound ─▶ branch and bound
+//   program order ─▶ greedy ×4 ─▶ must-live and cut bound ─▶ branch and bound over pinch ─▶ proof by decisions ─▶ branch and bound
 //
 // Never worse than program order. On captured training steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit.
 #pragma once

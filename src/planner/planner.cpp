@@ -104,7 +104,8 @@ void report(const PlanOptions& options, std::string_view phase, double done) {
 
 }  // namespace
 
-std::int64_t lower_bound_bytes(const Graph& graph) { return root_bound(graph, order_work(PlanOptions{})); }
+// The same search as plan() with default options, so that both report one bound.
+std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(PlanOptions{}), {}}).bound_bytes; }
 
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 

@@ -11,11 +11,14 @@
 #include "graph/liveness.h"
 #include "order/bound.h"
 #include "order/branch.h"
+#include "order/contract.h"
+#include "order/decide.h"
 #include "order/forced.h"
 #include "order/greedy.h"
 #include "order/min_cut.h"
 #include "order/must_live.h"
 #include "order/pinch.h"
+#include "order/prove.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
 
@@ -165,6 +168,55 @@ TEST_P(OrderSearch, BranchAndBoundIsExact) {
     expect_order(p, result.order);
     EXPECT_EQ(result.order.peak, StateWalk(p).run().peak);
     EXPECT_EQ(result.bound, result.order.peak);
+  });
+}
+
+TEST_P(OrderSearch, DecisionsAreRightInBothDirectionsOfTime) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::int64_t best = StateWalk(p).run().peak;
+    for (const OrderProblem& one : {p, reversed(p)}) {
+      std::int64_t work = 1'000'000'000;
+      const DecisionResult yes = decide(one, best, work);
+      ASSERT_EQ(yes.decision, Decision::kYes);
+      EXPECT_LE(peak(one, yes.order), best);
+      expect_order(one, {yes.order, peak(one, yes.order)});
+      for (const std::int64_t limit : {best - 1, best - best / 4 - 1, std::int64_t{0}}) {
+        if (limit < 0 || limit >= best) continue;
+        const DecisionResult no = decide(one, limit, work);
+        EXPECT_EQ(no.decision, Decision::kNo);
+        EXPECT_GT(no.next_limit, limit);
+        EXPECT_LE(no.next_limit, best);
+      }
+    }
+  });
+}
+
+TEST_P(OrderSearch, ContractionKeepsTheLeastPeak) {
+  for_each_problem([](const OrderProblem& p) {
+    const Contracted small = contracted(p);
+    const std::int64_t best = StateWalk(p).run().peak;
+    EXPECT_EQ(StateWalk(small.problem).run().peak, best);
+    std::int64_t work = 1'000'000'000;
+    const DecisionResult yes = decide(small.problem, best, work);
+    ASSERT_EQ(yes.decision, Decision::kYes);
+    Ordering order;
+    for (const std::int32_t op : yes.order) order.ops.insert(order.ops.end(), small.ops[op].begin(), small.ops[op].end());
+    order.peak = peak(p, order.ops);
+    expect_order(p, order);
+    EXPECT_EQ(order.peak, best);
+  });
+}
+
+TEST_P(OrderSearch, ProofsReachTheLeastPeakFromAnyStart) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::int64_t best = StateWalk(p).run().peak;
+    std::int64_t work = 1'000'000'000;
+    const BranchResult result = prove(p, greedy(p, GreedyRule::kProgramOrder, 0), 0, work, {});
+    expect_order(p, result.order);
+    EXPECT_LE(result.bound, best);
+    EXPECT_GE(result.order.peak, best);
+    Ordering optimum = branch(p, result.order, 0, work, {}).order;
+    EXPECT_EQ(prove(p, optimum, 0, work, {}).bound, best);
   });
 }
 

@@ -1,0 +1,18 @@
+// Raises the bound on an order's peak, up to a proof that it is optimal, by asking decide() about limits below it.
+//
+//   bound ├───No───▶│ . . . . . . │◀──Unknown──┤ best      Each "no" lifts the bound to the next limit worth asking about; "yes"
+//                     next question                        gives an order.
+//
+// The problem is contracted first, and cut down to what forced moves at both ends leave. Where tiny weights make the search
+// explode, they are forgotten: without them the least peak can only be smaller, so the bound holds; it loses what they weigh.
+#pragma once
+
+#include "order/branch.h"
+
+namespace stowage {
+
+// As branch(): never a worse order or bound than given.
+BranchResult prove(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work,
+                   const std::function<bool()>& should_stop);
+
+}  // namespace stowage
