@@ -22,6 +22,7 @@ constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaL
                                      Prefer::kSize};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
 constexpr std::int64_t kFamilyWork = 200'000'000;
+constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
 class LayoutSearch {
  public:
@@ -33,11 +34,11 @@ class LayoutSearch {
         work_(options.node_budget * 500) {}
 
   void run() {
-    std::int64_t family_work = kFamilyWork + work_ / 4;
+    std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
     std::vector<Packing> family = portfolio(instance_, target_, family_work);
     best_ = family[0].offsets;
     if (instance_.rects.size() <= kLargestSearch) search();
-    for (std::size_t k = 0; k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
+    for (std::size_t k = 0; family_work > 0 && k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
   }
 
   [[nodiscard]] const Offsets& best() const { return best_; }

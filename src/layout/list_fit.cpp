@@ -22,7 +22,7 @@ Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order,
 }  // namespace
 
 Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work) {
-  constexpr std::size_t kFlat = 3000;  // rects; below, a flat scan is faster
+  constexpr std::size_t kFlat = 5000;  // rects; below, a flat scan is faster
   if (order.size() <= kFlat) return fit(instance, order, gap, PlacedList(order.size()), work);
   return fit(instance, order, gap, PlacedTree(instance.times), work);
 }

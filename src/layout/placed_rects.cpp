@@ -81,7 +81,7 @@ std::int64_t PlacedTree::find(const Rect& rect, Gap gap, std::int64_t& work) {
   GapFinder finder(rect.bytes, gap);
   for (const auto& [begin, end] : met_)
     if (!finder.pass(begin, end)) break;
-  work -= 2 * looked_ + 16 * static_cast<std::int64_t>(met_.size());  // in units of a flat scan
+  work -= 4 * looked_ + 40 * static_cast<std::int64_t>(met_.size());  // in units of a flat scan
   return finder.offset();
 }
 
