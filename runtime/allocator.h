@@ -41,6 +41,8 @@ class Arena {
 
   // Makes the arena at least `bytes` large; what it held is lost. Must not be called while blocks of it are live.
   void reserve(std::int64_t bytes);
+  // Gives the memory back until the next reserve().
+  void release();
   // Fills it with a byte; for tests of plans that must not depend on what was there.
   void fill(int value);
 
@@ -48,8 +50,6 @@ class Arena {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
 
  private:
-  void release();
-
   char* base_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t mapped_bytes_ = 0;

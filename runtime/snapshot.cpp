@@ -1,22 +1,23 @@
 #include "runtime/snapshot.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <algorithm>
-#include <string_view>
+#include <cstring>
 
 namespace stowage::runtime {
-namespace {
-
-std::string_view bytes_of(const c10::Storage& storage) { return {static_cast<const char*>(storage.data()), storage.nbytes()}; }
-
-}  // namespace
 
 Snapshot::Snapshot(std::vector<c10::Storage> storages) : storages_(std::move(storages)), generator_(GeneratorState::current()) {
-  for (const c10::Storage& storage : storages_) contents_.emplace_back(bytes_of(storage));
+  for (const c10::Storage& storage : storages_) {
+    contents_.push_back(c10::GetCPUAllocator()->allocate(storage.nbytes()));
+    if (storage.nbytes() > 0) std::memcpy(contents_.back().get(), storage.data(), storage.nbytes());
+  }
 }
 
 void Snapshot::exchange() {
   for (std::size_t i = 0; i < storages_.size(); ++i) {
-    std::swap_ranges(contents_[i].begin(), contents_[i].end(), static_cast<char*>(storages_[i].mutable_data()));
+    auto* saved = static_cast<char*>(contents_[i].get());
+    std::swap_ranges(saved, saved + storages_[i].nbytes(), static_cast<char*>(storages_[i].mutable_data()));
   }
   const GeneratorState saved = generator_;
   generator_ = GeneratorState::current();
@@ -25,7 +26,8 @@ void Snapshot::exchange() {
 
 bool Snapshot::same_as_now() const {
   for (std::size_t i = 0; i < storages_.size(); ++i) {
-    if (bytes_of(storages_[i]) != contents_[i]) return false;
+    const std::size_t bytes = storages_[i].nbytes();
+    if (bytes > 0 && std::memcmp(storages_[i].data(), contents_[i].get(), bytes) != 0) return false;
   }
   return generator_ == GeneratorState::current();
 }

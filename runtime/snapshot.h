@@ -6,7 +6,6 @@
 
 #include <c10/core/Storage.h>
 
-#include <string>
 #include <vector>
 
 #include "runtime/generator.h"
@@ -16,6 +15,8 @@ namespace stowage::runtime {
 class Snapshot {
  public:
   explicit Snapshot(std::vector<c10::Storage> storages);
+  Snapshot(Snapshot&&) = default;
+  Snapshot(const Snapshot&) = delete;
 
   // Puts the saved state back, and saves the one that was there. Storages and the generator.
   void exchange();
@@ -25,7 +26,7 @@ class Snapshot {
 
  private:
   std::vector<c10::Storage> storages_;
-  std::vector<std::string> contents_;
+  std::vector<c10::DataPtr> contents_;  // from PyTorch's allocator, so that they are counted
   GeneratorState generator_;
 };
 

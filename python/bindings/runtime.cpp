@@ -115,6 +115,7 @@ void bind_executor(nb::module_& m) {
   nb::class_<rt::Arena>(m, "Arena")
       .def(nb::init<>())
       .def("fill", &rt::Arena::fill, "value"_a)
+      .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
   nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; });
   m.def("lower", [](const TapeHandle& tape, const std::string& name) {

@@ -136,7 +136,10 @@ class Replay:
     # ---- Trust
 
     def rehearse(self, inputs: list[torch.Tensor]) -> "Rehearsal":
-        """Runs the planned step, remembers what it did, and puts everything back. Learns the ops' true allocations."""
+        """Runs the planned step, remembers what it did, and puts everything back. Learns the ops' true allocations.
+
+        Needs memory for a second copy of the state that the step changes, until the comparison.
+        """
         snapshot = self._executor.snapshot(self._matcher)
         saved = self._save_host_state()
         grads = [(p, p.grad) for p in self._parameters]
@@ -144,6 +147,7 @@ class Replay:
             _, outputs = self.run(inputs, learn=True)
         finally:
             snapshot.exchange()
+            self.arena.release()  # the eager step that follows has its own memory
             self._restore_host_state(saved)
             for p, grad in grads:
                 p.grad = grad
