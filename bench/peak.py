@@ -10,6 +10,8 @@ first two columns. Each model runs in a process of its own.
 
 from __future__ import annotations
 
+import sys
+
 import common
 import models
 
@@ -63,15 +65,21 @@ def main() -> None:
     parser.add_argument("--form", default="default", choices=list(models.FORMS), help="of AdamW (default: torch.optim.AdamW's own choice)")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    results = []
+    results, failed = [], []
     for model in options.model:
         common.say(f"{model}: {models.BUILDERS[model].__doc__}")
-        with common.Worker({"model": model, "form": options.form}, options.threads) as worker:
-            result = worker.ask("measure")
+        try:
+            with common.Worker({"model": model, "form": options.form}, options.threads) as worker:
+                result = worker.ask("measure")
+        except RuntimeError as error:
+            failed.append(model)
+            common.say(f"{model}: {error}")
+            continue
         if result["measured_peak_bytes"] != result["planned_peak_bytes"]:
             common.say(f"{model}: measured peak {result['measured_peak_bytes']} is not the planned {result['planned_peak_bytes']}")
         results.append({"model": model, "what": models.BUILDERS[model].__doc__, "form": options.form, "threads": options.threads, **result})
     common.publish("peak", {"results": results}, table(results), options.output)
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":
