@@ -173,14 +173,14 @@ def show(figures: dict, options: argparse.Namespace, console) -> None:
     table.add_column("")
     table.add_column("eager", justify="right")
     table.add_column("planned", justify="right")
-    table.add_column("planned / eager", justify="right")
+    table.add_column("ratio", justify="right")
 
     def row(label: str, eager, planned, text=mebibytes):
         table.add_row(label, text(eager), text(planned), f"{planned / eager:.3f}" if eager else "")
 
     table.add_row(f"losses of {f['steps']} steps", f"last {f['last_loss']:.4f}", yes[f["losses_equal"]], "")
     table.add_row("parameters afterwards", "", yes[f["parameters_equal"]], "", end_section=True)
-    row("peak of a step, everything counted", f["eager_total_peak_bytes"], f["planned_total_peak_bytes"])
+    row("peak of a step, all counted", f["eager_total_peak_bytes"], f["planned_total_peak_bytes"])
     row("  parameters, optimizer state", f["eager_resident_bytes"], f["planned_resident_bytes"])
     row("  the step's own", f["eager_step_peak_bytes"], f["planned_step_peak_bytes"])
     table.add_section()
@@ -205,7 +205,7 @@ def notes(f: dict, options: argparse.Namespace) -> list[str]:
                      "Try --clip value, which lets each update follow its gradient.")
     if f["first_calls_peak_bytes"]:
         lines.append(f"The first {f['steps'] - f['planned_steps']} calls ran eagerly, to record and to compare; "
-                     f"their peak, everything counted: {mebibytes(f['first_calls_peak_bytes'])}.")
+                     f"their peak, all counted: {mebibytes(f['first_calls_peak_bytes'])}.")
     return lines
 
 

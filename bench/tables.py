@@ -1,0 +1,42 @@
+"""Puts the tables of bench/results/*.json into docs/benchmarks.md, between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+
+    bench/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import common
+import peak
+import scale
+import step_time
+
+TABLES = {"peak": peak.table, "step_time": step_time.table, "scale": scale.table}
+PAGE = common.ROOT / "docs" / "benchmarks.md"
+
+
+def footer(environment: dict) -> str:
+    e = environment
+    return (f"{e['cpu']}, {e['cores']} cores, transparent huge pages \"{e['transparent_huge_pages']}\"; Python {e['python']}, "
+            f"PyTorch {e['torch']}, transformers {e['transformers']}; commit {e['commit']}.")
+
+
+def main() -> None:
+    page = PAGE.read_text()
+    for name, table in TABLES.items():
+        path = common.RESULTS / f"{name}.json"
+        if not path.exists():
+            common.say(f"no {path.name}: its table stays as it is")
+            continue
+        content = json.loads(path.read_text())
+        block = f"<!-- {name} -->\n\n{table(content['results'])}\n\n{footer(content['environment'])}\n\n<!-- /{name} -->"
+        page, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: block, page, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"{PAGE.name} has {count} places for '{name}'")
+    PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
