@@ -34,30 +34,43 @@ std::vector<std::vector<std::int32_t>> writers_by_block(const Tape& tape) {
 
 // ---- Constants
 
-at::Tensor storage_with(const HostFilled& filled) {
+at::Tensor with_content(const HostFilled& filled) {
   at::Tensor tensor = at::empty_strided(filled.tensor.sizes(), filled.tensor.strides(), filled.tensor.options());
   const std::size_t bytes = std::min(filled.content.size(), tensor.storage().nbytes());
   if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), filled.content.data(), bytes);
   return tensor;
 }
 
-// `op`, which returned memory for Python to fill, becomes a copy of what Python filled it with: later ops write to it.
-void make_copy(Tape& tape, TapeOp& op, const HostFilled& filled) {
-  const BlockId constant(tape.blocks.size());
-  const SlotId slot(tape.slots.size());
-  const at::Tensor tensor = storage_with(filled);
+// The lifted constant is written by later ops: the op that lifts it becomes a copy of it, so that every step starts from its
+// content. All tensors seen over its memory are those of the copy.
+//
+//   before   lift_fresh(t) -> t   add_(t, 1)        after   clone(c) -> t   add_(t, 1)        c: external, as Python filled it
+void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
+  TapeOp& op = tape.op(filled.lift);
+  const BlockId copy(tape.blocks.size());
   Block block;
-  block.bytes = static_cast<std::int64_t>(tensor.storage().nbytes());
-  block.kind = BufferKind::kConstant;
-  block.external = true;
-  block.name = "constant_" + std::to_string(constant.value);
-  block.tensor = tensor;
-  block.owner = slot;
+  block.bytes = tape.blocks[constant.index()].bytes;
+  block.creator = filled.lift;
+  block.owner = op.results[0].slots[0];
+  block.allocation = 0;
   tape.blocks.push_back(std::move(block));
-  tape.slots.push_back({Slot::Origin::kExternal, constant, TensorMeta::of(tensor)});
+  for (std::size_t i = 0; i < tape.slots.size(); ++i) {
+    if (tape.slots[i].block != constant) continue;
+    tape.slots[i].block = copy;
+    tape.slots[i].origin = SlotId(i) == tape.blocks.back().owner ? Slot::Origin::kResult : Slot::Origin::kAlias;
+  }
+  const SlotId source(tape.slots.size());
+  tape.blocks[constant.index()].tensor = with_content(filled);
+  tape.blocks[constant.index()].owner = source;
+  tape.slots.push_back({Slot::Origin::kExternal, constant, TensorMeta::of(tape.blocks[constant.index()].tensor)});
+  op.role = Role::kKernel;
   op.handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
   op.arguments = {c10::IValue(), c10::IValue(c10::MemoryFormat::Preserve)};
-  op.tensors = {{TensorRef::Kind::kTensor, {slot}}, {}};
+  op.tensors = {{TensorRef::Kind::kTensor, {source}}, {}};
+  op.creates = {copy};
+  op.born = {0};
+  op.allocations = {tape.blocks[copy.index()].bytes};
+  if (op.allocations[0] == 0) tape.blocks[copy.index()].allocation = -1;
 }
 
 bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled) {
@@ -65,17 +78,12 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
   std::set<BlockId> settled;
   for (const HostFilled& filled : host_filled) {
     const BlockId id = names.block_of(filled.tensor);
-    if (!id.valid() || tape.blocks[id.index()].external || !settled.insert(id).second) continue;
-    TapeOp& creator = tape.op(tape.blocks[id.index()].creator);
-    if (!returns_uninitialized(creator.handle)) continue;
-    if (writers[id.index()].size() == 1) {
-      make_external(tape, id, filled.tensor);
-    } else if (creator.section < 0) {
-      make_copy(tape, creator, filled);
-    } else {
-      tape.refusal = at_line(tape, creator, "the optimizer writes to a tensor that it makes from Python numbers");
+    if (!id.valid() || !tape.blocks[id.index()].external || !settled.insert(id).second || writers[id.index()].empty()) continue;
+    if (tape.op(filled.lift).section >= 0) {
+      tape.refusal = at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
       return false;
     }
+    make_copy(tape, id, filled);
   }
   // Whatever else is read before any op has written it was filled behind the dispatcher's back.
   std::vector<bool> undefined(tape.blocks.size(), false);
@@ -225,8 +233,8 @@ void make_external(Tape& tape, BlockId id, const at::Tensor& tensor) {
   tape.slots[block.owner.index()].origin = Slot::Origin::kExternal;
 }
 
-HostFilled HostFilled::copy_of(const at::Tensor& tensor) {
-  HostFilled filled{tensor, {}};
+HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
+  HostFilled filled{tensor, {}, lift};
   const bool readable = tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
   if (readable) filled.content.assign(static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes());
   return filled;

@@ -13,7 +13,8 @@ namespace stowage::runtime {
 struct HostFilled {
   at::Tensor tensor;
   std::string content;  // bytes of its storage; empty for fakes
-  static HostFilled copy_of(const at::Tensor& tensor);
+  TapeOpId lift;        // the op that brought it into the step
+  static HostFilled copy_of(const at::Tensor& tensor, TapeOpId lift);
 };
 
 // The block becomes a constant that exists before the step, and its creator is not replayed.

@@ -81,9 +81,6 @@ void Matcher::begin(int section) {
 
 std::string Matcher::end() {
   intercept_.reset();
-  // Constants keep their tensors, which the executor has bound, and take the content that Python gave them this time.
-  for (const auto& [block, fresh] : constants_) copy_content(fresh, tape_->blocks[block.index()].tensor);
-  constants_.clear();
   passing_.clear();
   passing_tensors_.clear();
   if (mismatch_.empty() && cursor_ != end_) mismatch_ = "the optimizer did fewer operations than were recorded";
@@ -194,14 +191,17 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
 }
 
 void Matcher::run_for_real(TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (lifts_host_data(op.handle) && op.tensors[0].slots[0].valid()) {
+    // Made anew by the optimizer's Python: the recorded tensor, which the executor has bound, takes its content.
+    const Block& block = tape_->blocks[tape_->slots[op.tensors[0].slots[0].index()].block.index()];
+    if (block.refreshed) copy_content((*stack)[stack->size() - op.arguments.size()].toTensor(), block.tensor);
+  }
   run_leaf(op.handle, keys, stack);
   const auto pass = [&](SlotId id, const at::Tensor& tensor) {
     if (!id.valid() || !tensor.defined()) return;
     if (known_.count(tensor.unsafeGetTensorImpl()) > 0) return;
     passing_[tensor.unsafeGetTensorImpl()] = id;
     passing_tensors_.push_back(tensor);
-    const BlockId block = tape_->slots[id.index()].block;
-    if (op.role == Role::kConstant && tape_->blocks[block.index()].owner == id) constants_.emplace_back(block, tensor);
   };
   const std::size_t first = stack->size() - op.results.size();
   for (std::size_t r = 0; r < op.results.size(); ++r) {

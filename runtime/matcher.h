@@ -63,7 +63,6 @@ class Matcher final : public Interceptor {
   std::vector<at::Tensor> shells_;                              // by slot
   ska::flat_hash_map<const c10::TensorImpl*, SlotId> passing_;  // made for real in this section
   std::vector<at::Tensor> passing_tensors_;
-  std::vector<std::pair<BlockId, at::Tensor>> constants_;  // made anew in this section
   std::string mismatch_;
   std::vector<BlockId> host_written_;
   std::vector<SavedBytes> saved_;

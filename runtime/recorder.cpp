@@ -133,11 +133,28 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value)) refuse(full_name(op.handle) + ": an explicit generator, storage or stream as argument");
     
+    const bool lifts = lifts_host_data(op.handle) && value.isTensor();
+    if (lifts) lift(value.toTensor());
+    const std::size_t known_blocks = tape_->blocks.size();
     TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
-    if (lifts_host_data(op.handle) && value.isTensor()) host_filled_.push_back(HostFilled::copy_of(value.toTensor()));
+    for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
+}
+
+// torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run again, so it
+// is a constant; in an optimizer section, where it does, the matcher refreshes it.
+void Recorder::lift(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;  // refused where it is used
+  if (!options_.fake && !names_.block_of(tensor).valid()) {
+    const c10::DataPtr& data = tensor.storage().data_ptr();
+    if (block_origin(data.get(), data.get_deleter()) != BlockOrigin::kOurs) return;  // torch.from_numpy: likewise
+    const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()), -1);
+    const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
+    if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
+  }
+  host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
 }
 
 void Recorder::before_random_draw(TapeOp& op) {

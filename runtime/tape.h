@@ -48,6 +48,7 @@ struct Block {
   std::int64_t bytes = 0;
   BufferKind kind = BufferKind::kTemporary;
   bool external = false;  // existed before the step, or holds a constant that the step's Python made
+  bool refreshed = false; // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
   int input = -1;         // external: position in the step's inputs, or -1
   std::string name;       // external: as the user knows it
   at::Tensor tensor;      // external, not an input: the tensor that owns it (defined until the tape is dropped)
@@ -68,7 +69,7 @@ struct TapeOp {
     kKernel,    // replayed at planned addresses
     kView,      // only makes aliases, or nothing at all: not replayed
     kHost,      // in an optimizer section: decides Python scalars, so it runs with the user's Python, before the plan
-    kConstant,  // the step's Python filled its result from the host (torch.tensor(3.)): not replayed, its block is external
+    kConstant,  // fakes only: makes an external constant; not replayed
   };
   Role role = Role::kKernel;
   c10::OperatorHandle handle;

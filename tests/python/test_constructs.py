@@ -1,0 +1,266 @@
+"""Ways of writing a step that users have; each is planned, or refused, and gives the bits of eager."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import stowage
+
+
+def same(make, count=7, planned=True):
+    """``make()`` returns (step, state) where state() lists all tensors that the step leaves behind."""
+    runs = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        step, state = make()
+        if compiled:
+            step = stowage.compile(step, strict=True)
+        generator = torch.Generator().manual_seed(1)
+        torch.manual_seed(3)
+        results = [step(torch.randn(4, 3, 8, 8, generator=generator)) for _ in range(count)]
+        runs.append((results, [t.detach().clone() for t in state()], torch.get_rng_state()))
+    (r1, s1, g1), (r2, s2, g2) = runs
+    assert all(torch.equal(a, b) for a, b in zip(r1, r2, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(s1, s2, strict=True))
+    assert torch.equal(g1, g2)
+    if planned:
+        assert step.refusal == "", step.refusal
+        assert step.stats()["planned_steps"] >= count - 4 and step.stats()["misses"] == 0, step.stats()
+    return step
+
+
+def simple(model, loss_of, optimizer=None):
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, lambda: [*model.parameters(), *model.buffers()]
+
+
+def net():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(), nn.Dropout(0.2), nn.Linear(512, 10))
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        s = weight.sigmoid()
+        return grad * s, (grad * x).sum() * s * (1 - s)
+
+
+class _WithFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.gate = net(), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return _Scaled.apply(self.body(x), self.gate)
+
+
+def test_own_autograd_function():
+    same(lambda: simple(_WithFunction(), lambda m, x: m(x).square().mean()))
+
+
+@torch.library.custom_op("stowage_test::soft_clip", mutates_args=())
+def soft_clip(x: torch.Tensor, limit: float) -> torch.Tensor:
+    return limit * torch.tanh(x / limit)
+
+
+@soft_clip.register_fake
+def _(x, limit):
+    return torch.empty_like(x)
+
+
+def _soft_clip_setup(ctx, inputs, output):
+    ctx.save_for_backward(output)
+    ctx.limit = inputs[1]
+
+
+def _soft_clip_backward(ctx, grad):
+    (out,) = ctx.saved_tensors
+    return grad * (1 - (out / ctx.limit) ** 2), None
+
+
+soft_clip.register_autograd(_soft_clip_backward, setup_context=_soft_clip_setup)
+
+
+def test_custom_operator_written_in_python():
+    same(lambda: simple(net(), lambda m, x: soft_clip(m(x), 2.0).square().mean()))
+
+
+def test_channels_last():
+    same(lambda: simple(net().to(memory_format=torch.channels_last), lambda m, x: m(x.to(memory_format=torch.channels_last)).square().mean()))
+
+
+def test_moving_average_of_weights():
+    def make():
+        model = net()
+        average = copy.deepcopy(model)
+        step, state = simple(model, lambda m, x: m(x).square().mean())
+
+        def with_average(x):
+            loss = step(x)
+            with torch.no_grad():
+                for a, p in zip(average.parameters(), model.parameters()):
+                    a.lerp_(p, 0.1)
+            return loss
+
+        return with_average, lambda: [*state(), *average.parameters()]
+
+    same(make)
+
+
+def test_two_models_and_two_optimizers():
+    """As in a GAN: each optimizer's step sees only its own gradients."""
+
+    def make():
+        generator, critic = net(), nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+        first = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        second = torch.optim.Adam(critic.parameters(), lr=1e-3)
+
+        def step(x):
+            second.zero_grad()
+            made = generator(x)
+            loss_critic = F.softplus(critic(made.detach())).mean() + F.softplus(-critic(torch.randn(4, 10))).mean()
+            loss_critic.backward()
+            second.step()
+            first.zero_grad()
+            loss = F.softplus(-critic(made)).mean()
+            loss.backward()
+            first.step()
+            return torch.stack([loss.detach(), loss_critic.detach()])
+
+        return step, lambda: [*generator.parameters(), *critic.parameters(), *generator.buffers()]
+
+    same(make)
+
+
+def test_tensors_made_from_numbers():
+    def loss_of(m, x):
+        y = m(x)
+        target = torch.tensor([1.0, -1.0] * 5)
+        total = torch.tensor(0.0)
+        total = total + (y - target).square().mean()
+        weights = torch.ones(10)
+        weights[2] = 3.0
+        total += (y * weights).mean() * torch.tensor(0.5)
+        return total + torch.arange(10).float().mul(y).mean()
+
+    same(lambda: simple(net(), loss_of))
+
+
+def test_constant_that_is_written():
+    def loss_of(m, x):
+        count = torch.tensor([0.0, 0.0])
+        count[0] += m(x).square().mean()
+        count[1] += m(x).abs().mean()
+        return count.sum()
+
+    same(lambda: simple(net(), loss_of))
+
+
+def test_views_and_in_place_ops():
+    def loss_of(m, x):
+        x = x.clone()
+        x[:, 0].mul_(0.5)
+        x.transpose_(2, 3)
+        y = m(x).unsqueeze(0).expand(3, -1, -1).reshape(3, -1).t()
+        a, b = y[:10].clone(), y.split([10, 30])[1]
+        return (a.exp_().sum() + torch.cat([b, b.flip(0)]).relu_().sum()) / 100
+
+    same(lambda: simple(net(), loss_of))
+
+
+def test_multi_head_attention():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x.flatten(2))
+
+    same(lambda: simple(Attention(), lambda m, x: m(x).square().mean()))
+
+
+def test_double_precision_and_sgd_without_state():
+    def make():
+        model = net().double()
+        return simple(model, lambda m, x: m(x.double()).square().mean(), torch.optim.SGD(model.parameters(), lr=0.01))
+
+    same(make)
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Rprop"])
+def test_other_optimizers(name):
+    def make():
+        model = net()
+        return simple(model, lambda m, x: m(x).square().mean(), getattr(torch.optim, name)(model.parameters(), lr=1e-3))
+
+    same(make, count=9, planned=False)
+
+
+def test_learning_rate_as_a_tensor():
+    def make():
+        model = net()
+        return simple(model, lambda m, x: m(x).square().mean(), torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3), foreach=False))
+
+    same(make)
+
+
+def test_weight_normalisation():
+    def make():
+        model = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, 10)), nn.utils.parametrizations.spectral_norm(nn.Linear(10, 10)))
+        return simple(model, lambda m, x: m(x).square().mean())
+
+    same(make, planned=False)
+
+
+def test_frozen_layers():
+    def make():
+        model = net()
+        for p in model[0].parameters():
+            p.requires_grad_(False)
+        return simple(model, lambda m, x: m(x).square().mean(), torch.optim.Adam([p for p in model.parameters() if p.requires_grad]))
+
+    same(make)
+
+
+def test_step_without_an_optimizer():
+    """Gradients are the result; they stay after every step as eager leaves them."""
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = net()
+
+        def step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        run = stowage.compile(step, strict=True) if compiled else step
+        generator = torch.Generator().manual_seed(1)
+        torch.manual_seed(3)
+        grads = []
+        for i in range(9):
+            run(torch.randn(4, 3, 8, 8, generator=generator))
+            grads.append([p.grad.clone() for p in model.parameters()])
+            if i % 3 == 2:
+                model.zero_grad()
+        results.append(grads)
+    for a, b in zip(*results, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
