@@ -111,7 +111,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (depends_on_data(handle, *stack) && !reads_scalar(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
-  if (draws_random_numbers(handle)) before_random_draw(op);
+  const bool draws = draws_random_numbers(handle);
+  if (draws) expect_generator_state(op);
 
   std::vector<AllocationEvent> events;
   {
@@ -120,7 +121,11 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     run_leaf(handle, keys, stack);
     op.cost_ns = now_ns() - start;
   }
-  if (op.random_order >= 0) states_.push_back(GeneratorState::current());
+  // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
+  if (draws) {
+    op.random_order = tape_->random_ops++;
+    states_.push_back(GeneratorState::current());
+  }
   take_results(op, stack, events);
   tape_->ops.push_back(std::move(op));
 }
@@ -132,7 +137,6 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value)) refuse(full_name(op.handle) + ": an explicit generator, storage or stream as argument");
-    
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
@@ -157,8 +161,7 @@ void Recorder::lift(const at::Tensor& tensor) {
   host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
 }
 
-void Recorder::before_random_draw(TapeOp& op) {
-  op.random_order = tape_->random_ops++;
+void Recorder::expect_generator_state(TapeOp& op) {
   const GeneratorState now = GeneratorState::current();
   if (now == states_.back()) return;
   op.restore = state_index(now);

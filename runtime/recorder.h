@@ -55,7 +55,7 @@ class Recorder final : public Interceptor {
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);
-  void before_random_draw(TapeOp& op);
+  void expect_generator_state(TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);

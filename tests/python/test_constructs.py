@@ -264,3 +264,26 @@ def test_step_without_an_optimizer():
         results.append(grads)
     for a, b in zip(*results, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_checkpoint_that_stops_at_a_random_op():
+    """Recomputation ends, by an exception, inside the last op that it needs: here a dropout."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(192, 64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            return F.dropout(self.b(F.dropout(self.a(x).relu(), 0.3)), 0.3)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Block(), nn.Linear(64, 10)
+
+        def forward(self, x):
+            x = torch.utils.checkpoint.checkpoint(self.first, x.flatten(1), use_reentrant=False)
+            return F.dropout(self.second(x), 0.2)
+
+    same(lambda: simple(Net(), lambda m, x: m(x).square().mean()))
