@@ -10,10 +10,11 @@ import re
 
 import common
 import peak
+import repeatability
 import scale
 import step_time
 
-TABLES = {"peak": peak.table, "step_time": step_time.table, "scale": scale.table}
+TABLES = {"peak": peak.table, "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 
