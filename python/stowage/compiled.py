@@ -43,6 +43,7 @@ class _Entry:
         self.unsettled = 0
         self.calls = 0
         self.refusal = ""
+        self.over_budget: Error | None = None
 
 
 class CompiledStep:
@@ -82,6 +83,8 @@ class CompiledStep:
             return self._refused(_Entry(), str(reason), args, kwargs)
         entry = self._entries.setdefault(key, _Entry())
         entry.calls += 1
+        if entry.over_budget is not None:
+            raise entry.over_budget
         if entry.refusal:
             return self._eager(args, kwargs)
         replay = self._current(entry)
@@ -150,7 +153,11 @@ class CompiledStep:
                 self._refuse(entry, recording.refusal)
             return result
         entry.recordings.append(entry.calls)
-        replay = Replay(recording, self._arena, getattr(self._fn, "__name__", "step"), self._budget)
+        try:
+            replay = Replay(recording, self._arena, getattr(self._fn, "__name__", "step"), self._budget)
+        except Error as error:
+            entry.over_budget = error if self._budget is not None else None
+            raise
         entry.replays = [*entry.replays[-_MAX_REPLAYS + 1 :], replay]
         self._latest = replay
         return result
@@ -253,7 +260,8 @@ def compile(
     graphs, a planned call does not run the function's Python, except for the optimizers' and schedulers' step(). What that Python
     could read (flags, hyperparameters, closure, parameters) is watched; a change records anew.
 
-    budget: bytes that residents and arena together may take, or "2GiB". Raises Infeasible when no plan fits.
+    budget: bytes that residents and arena together may take, or "2GiB". When no plan fits, the recorded step, which has run eagerly,
+        raises Infeasible (or Error, when that is not proven), and so does every later call, without running.
     check_every: every so many steps the function runs eagerly and is compared with the recording.
     link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget.
     strict: raise Error instead of warning when an allocation was not as planned or bits differ.

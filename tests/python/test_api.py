@@ -95,6 +95,16 @@ def test_missing_and_malformed_files(tmp_path):
         stowage.Graph.load(str(bad))
 
 
+def test_compiled_step_over_its_budget():
+    model, loss_fn, batches = zoo.make("gpt2")
+    step = stowage.compile(plain_step(model, OPTIMIZERS["adamw"](model.parameters()), loss_fn), budget="100KiB")
+    step(batches[0])
+    for batch in batches[1:3]:
+        with pytest.raises(stowage.Infeasible):
+            step(batch)
+    assert step.stats()["eager_steps"] == 2  # the last call ran nothing
+
+
 def test_structures_in_and_out():
     """Nested arguments, keyword arguments and results keep their shape."""
     torch.manual_seed(0)

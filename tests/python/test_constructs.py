@@ -287,3 +287,8 @@ def test_checkpoint_that_stops_at_a_random_op():
             return F.dropout(self.second(x), 0.2)
 
     same(lambda: simple(Net(), lambda m, x: m(x).square().mean()))
+
+
+def test_indexing_with_integers():
+    """Their number is known without the data, unlike that of a mask."""
+    same(lambda: simple(net(), lambda m, x: m(x)[torch.tensor([0, 2, 2])].square().mean()))
