@@ -1,7 +1,7 @@
 """Does eager repeat its own bits? Trains the same steps in fresh processes that never import Stowage, and compares digests.
 
 "Bit for bit as eager" needs an eager that agrees with itself. With one thread it always did; with two, a process now and then leaves
-the others. This counts how often, and where it first shows: the gradient or the output of which step and layer.
+the others. This counts how often, and where it first shows: the output, gradient or update of which step and layer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def study(model: str, threads: int, processes: int, steps: int) -> dict:
 
 
 def table(results: list[dict]) -> str:
-    rows = [[r["model"], r["threads"], r["processes"], r["strays"], "; ".join(r["first_difference"]) or "-"] for r in results]
+    places = [", ".join(sorted(set(r["first_difference"]))) or "-" for r in results]
+    rows = [[r["model"], r["threads"], r["processes"], r["strays"], place] for r, place in zip(results, places)]
     return common.markdown(["eager against eager", "threads", "processes", "strays", "first difference"], rows)
 
 
