@@ -8,21 +8,32 @@
 #include <algorithm>
 
 #include "runtime/estimate.h"
-#include "runtime/finish.h"
 #include "runtime/op_traits.h"
 
 namespace stowage::runtime {
 namespace {
 
+// The block becomes a constant that exists before the step, and its creator is not replayed.
+void make_external(Tape& tape, BlockId id) {
+  Block& block = tape.blocks[id.index()];
+  tape.op(block.creator).role = TapeOp::Role::kConstant;
+  std::erase(tape.op(block.creator).creates, id);
+  tape.op(block.creator).born.resize(tape.op(block.creator).creates.size());
+  block.external = true;
+  block.kind = BufferKind::kConstant;
+  block.name = "constant_" + std::to_string(id.value);
+  tape.slots[block.owner.index()].origin = Slot::Origin::kExternal;
+}
+
 void settle_constants(Tape& tape) {
   for (TapeOp& op : tape.ops) {
     if (!lifts_host_data(op.handle)) continue;
     const std::vector<BlockId> lifted = op.creates;
-    for (const BlockId block : lifted) make_external(tape, block, at::Tensor());
+    for (const BlockId block : lifted) make_external(tape, block);
     for (const SlotId slot : op.tensors[0].slots) {
       if (!slot.valid()) continue;
       const BlockId source = tape.slots[slot.index()].block;
-      if (!tape.blocks[source.index()].external) make_external(tape, source, at::Tensor());
+      if (!tape.blocks[source.index()].external) make_external(tape, source);
     }
   }
 }

@@ -221,18 +221,6 @@ void settle_kinds(Tape& tape) {
 
 }  // namespace
 
-void make_external(Tape& tape, BlockId id, const at::Tensor& tensor) {
-  Block& block = tape.blocks[id.index()];
-  tape.op(block.creator).role = Role::kConstant;
-  std::erase(tape.op(block.creator).creates, id);
-  tape.op(block.creator).born.resize(tape.op(block.creator).creates.size());
-  block.external = true;
-  block.kind = BufferKind::kConstant;
-  block.name = "constant_" + std::to_string(id.value);
-  block.tensor = tensor;
-  tape.slots[block.owner.index()].origin = Slot::Origin::kExternal;
-}
-
 HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   HostFilled filled{tensor, {}, lift};
   const bool readable = tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);

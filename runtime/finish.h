@@ -17,9 +17,6 @@ struct HostFilled {
   static HostFilled copy_of(const at::Tensor& tensor, TapeOpId lift);
 };
 
-// The block becomes a constant that exists before the step, and its creator is not replayed.
-void make_external(Tape& tape, BlockId id, const at::Tensor& tensor);
-
 // Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable.
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake);
 

@@ -98,8 +98,8 @@ class CompiledStep:
             if self._check_every and (self._planned_steps + 1) % self._check_every == 0:
                 return self._check(entry, replay, args, kwargs, inputs)
             return self._planned(replay, inputs)
-        except Mismatch as mismatch:
-            self._drop(entry, replay, str(mismatch))
+        except Mismatch:
+            self._drop(entry, replay)
             return self._record(entry, args, kwargs, inputs)
 
     def _current(self, entry: _Entry) -> Replay | None:
@@ -172,7 +172,7 @@ class CompiledStep:
         if agrees and (not learned or count >= _MAX_REHEARSALS):
             entry.trusted.add(id(replay))
         elif count >= _MAX_REHEARSALS:
-            self._drop(entry, replay, "")
+            self._drop(entry, replay)
             self._refuse(entry, "the planned step does not give the bits of the eager one")
             if self._strict:
                 raise Error(entry.refusal)
@@ -187,10 +187,10 @@ class CompiledStep:
         difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
         if difference:
             warnings.warn(f"stowage: the step's Python has changed ({difference}); recording again", stacklevel=3)
-            self._drop(entry, replay, difference)
+            self._drop(entry, replay)
         return recording.result
 
-    def _drop(self, entry: _Entry, replay: Replay, reason: str) -> None:
+    def _drop(self, entry: _Entry, replay: Replay) -> None:
         entry.replays.remove(replay)
         entry.trusted.discard(id(replay))
 

@@ -210,9 +210,8 @@ def record(
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recorder.refuse("the step changes the optimizer's hyperparameters by itself")
     _take_outputs(recording, recorder)
-    returned = [t for t in recording.output_tensors]
     _sort_gradients(recording, recorder, had_grad)
-    returned += [p.grad for p in recording.returned_grads]
+    returned = [*recording.output_tensors, *(p.grad for p in recording.returned_grads)]
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned)
     tape = recorder.finish(addresses(returned))

@@ -24,7 +24,6 @@ class Replay:
         self.arena = arena
         self.name = name
         self.budget = budget
-        self.replans = 0
         self.events = recording.events
         self.outputs_template = recording.output_tensors
         self.last_run: Any = None
@@ -157,7 +156,6 @@ class Replay:
         """Plans again when the rehearsal saw other allocations than the plan was made for."""
         if not self._executor.learned_something:
             return False
-        self.replans += 1
         self._make_plan()
         return True
 
