@@ -1,93 +1,158 @@
 #include "order/contract.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+#include <tuple>
+
+#include "order/reach.h"
 
 namespace stowage {
 namespace {
 
 using Set = std::set<std::int32_t>;
 
-// The problem as sets that can be edited. Ids of merged ops are dead.
+constexpr std::int32_t kMostForReach = 30'000;
+
+// The problem as sets that can be edited. A merged pair lives on under the id of one of the two; the other is dead. Which ops come
+// before which does not change among the others, so one Reach serves throughout.
 class Contraction {
  public:
-  explicit Contraction(const OrderProblem& p) : p_(p), extra_(p.extra), alive_(p.ops, 1) {
+  explicit Contraction(const OrderProblem& p) : p_(p), rise_(p.extra), alive_(p.ops, 1) {
+    if (p.ops <= kMostForReach) reach_.emplace(p);
     for (std::int32_t op = 0; op < p.ops; ++op) {
       preds_.push_back(set_of(p.preds[op]));
       succs_.push_back(set_of(p.succs[op]));
-      group_.push_back({op});
-      own_.push_back(p.extra[op]);
-      for (const std::int32_t w : p.opens[op]) own_.back() += p.weight[w];
       opens_.push_back(set_of(p.opens[op]));
       closes_.push_back(set_of(p.closes[op]));
+      group_.push_back({op});
+      for (const std::int32_t w : p.opens[op]) rise_[op] += p.weight[w];
     }
+    for (std::int32_t op = 0; op < p.ops; ++op) drop_implied_preds(op);
     for (std::size_t w = 0; w < p.weight.size(); ++w) closers_.push_back(set_of(p.closers[w]));
+    for (std::size_t w = 0; w < p.weight.size(); ++w) drop_early_closers(static_cast<std::int32_t>(w));
   }
 
   Contracted run() {
-    for (std::int32_t u = 0; u < p_.ops; ++u)  // in order, so that a chain folds into its end
-      if (closes_[u].empty())
-        if (const std::int32_t s = first_successor(u); s >= 0 && extra_[u] <= own_[s]) merge(u, s);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::int32_t op = 0; op < p_.ops; ++op)
+        while (alive_[op] && (wait(op) || follow(op))) changed = true;
+    }
     return rebuilt();
   }
 
  private:
   static Set set_of(std::span<const std::int32_t> row) { return {row.begin(), row.end()}; }
 
-  // The successor that directly precedes all others, or -1.
-  [[nodiscard]] std::int32_t first_successor(std::int32_t u) const {
-    if (succs_[u].empty()) return -1;
-    const std::int32_t s = *succs_[u].begin();  // the smallest id: no other can come before it
-    for (const std::int32_t other : succs_[u])
-      if (other != s && !preds_[other].contains(s)) return -1;
-    return s;
+  // Without a Reach only what a direct edge says: fewer merges, none of them wrong.
+  [[nodiscard]] bool before(std::int32_t a, std::int32_t b) const { return reach_ ? reach_->before(a, b) : preds_[b].contains(a); }
+
+  [[nodiscard]] std::int64_t opened(std::int32_t op) const {
+    std::int64_t bytes = 0;
+    for (const std::int32_t w : opens_[op]) bytes += p_.weight[w];
+    return bytes;
+  }
+  [[nodiscard]] bool closes_for_certain(std::int32_t w) const { return closers_[w].size() == 1 && !p_.open_at_end[w]; }
+  [[nodiscard]] std::int64_t closed_for_certain(std::int32_t op) const {
+    std::int64_t bytes = 0;
+    for (const std::int32_t w : closes_[op])
+      if (closes_for_certain(w)) bytes += p_.weight[w];
+    return bytes;
   }
 
-  void merge(std::int32_t u, std::int32_t s) {
-    for (const std::int32_t w : opens_[u]) {
-      if (closers_[w].size() == 1 && *closers_[w].begin() == s && !p_.open_at_end[w]) {
-        extra_[s] += p_.weight[w];
-        closes_[s].erase(w);
-        closers_[w].clear();
-      } else {
-        opens_[s].insert(w);
-        if (closers_[w].erase(s) != 0) closes_[s].erase(w);  // s opens it now; others close it
-      }
+  // Merges `v` into its only pred, if nothing is lost.
+  bool follow(std::int32_t v) {
+    if (preds_[v].size() != 1) return false;
+    const std::int32_t u = *preds_[v].begin();
+    if (opened(v) > closed_for_certain(v)) return false;
+    if (rise_[v] + opened(u) - closed_for_certain(u) > rise_[u]) return false;
+    succs_[u].erase(v);
+    for (const std::int32_t t : succs_[v]) {
+      preds_[t].erase(v);
+      preds_[t].insert(u);
+      succs_[u].insert(t);
     }
+    group_[u].insert(group_[u].end(), group_[v].begin(), group_[v].end());
+    join_weights(u, v, u);
+    bury(v);
+    const Set later = succs_[u];
+    for (const std::int32_t t : later) drop_implied_preds(t);
+    return true;
+  }
+
+  // Merges `u` into its only successor, if nothing is lost.
+  bool wait(std::int32_t u) {
+    if (succs_[u].size() != 1) return false;
+    const std::int32_t s = *succs_[u].begin();
+    for (const std::int32_t w : closes_[u])
+      if (!closes_for_certain(w)) return false;
+    const std::int64_t delta = opened(u) - closed_for_certain(u);
+    if (delta < 0 || rise_[u] > delta + rise_[s]) return false;
+    rise_[s] += delta;
+    preds_[s].erase(u);
     for (const std::int32_t q : preds_[u]) {
       succs_[q].erase(u);
       succs_[q].insert(s);
       preds_[s].insert(q);
     }
-    for (const std::int32_t t : succs_[u]) {
-      preds_[t].erase(u);
-      if (t == s) continue;
-      preds_[t].insert(s);
-      succs_[s].insert(t);
-    }
-    alive_[u] = 0;
-    group_[s].insert(group_[s].end() - 1, group_[u].begin(), group_[u].end());
-    opens_[u].clear();
+    group_[s].insert(group_[s].begin(), group_[u].begin(), group_[u].end());
+    join_weights(u, s, s);
+    bury(u);
+    drop_implied_preds(s);
+    return true;
   }
 
-  Contracted rebuilt() {
-    OrderProblem edited = p_;
-    edited.extra = extra_;
-    edited.preds = edited.succs = edited.openers = edited.closers = Csr{};
-    Csr opens;
-    std::vector<std::int32_t> members;
-    for (std::int32_t op = 0; op < p_.ops; ++op) {
-      append(preds_[op], edited.preds);
-      append(succs_[op], edited.succs);
-      append(opens_[op], opens);
-      if (alive_[op]) members.push_back(op);
+  // What `first`, then `second` open and close becomes what `into`, one of them, does.
+  void join_weights(std::int32_t first, std::int32_t second, std::int32_t into) {
+    Set opens = opens_[first], closes = closes_[first];
+    opens.insert(opens_[second].begin(), opens_[second].end());
+    closes.insert(closes_[second].begin(), closes_[second].end());
+    for (const std::int32_t w : closes) {
+      closers_[w].erase(first);
+      closers_[w].erase(second);
     }
-    for (const Set& closers : closers_) append(closers, edited.closers);
-    edited.openers = transpose(opens, p_.weight.size());
-    Contracted result{restricted(edited, members, std::vector<char>(p_.ops, 0)), {}};
-    for (const std::int32_t op : members) result.ops.push_back(std::move(group_[op]));
-    return result;
+    opens_[into].clear();
+    closes_[first].clear();
+    closes_[second].clear();
+    for (const std::int32_t w : opens)
+      if (!closers_[w].empty() || p_.open_at_end[w]) opens_[into].insert(w);  // else it lives within the pair: part of the rise
+    for (const std::int32_t w : closes)
+      if (!opens.contains(w)) {
+        closers_[w].insert(into);
+        closes_[into].insert(w);
+        drop_early_closers(w);
+      }
   }
+
+  void bury(std::int32_t op) {
+    alive_[op] = 0;
+    preds_[op].clear();
+    succs_[op].clear();
+    opens_[op].clear();
+    group_[op].clear();
+  }
+
+  void drop_implied_preds(std::int32_t op) {
+    const Set all = preds_[op];
+    for (const std::int32_t q : all)
+      if (std::ranges::any_of(all, [&](std::int32_t r) { return before(q, r); })) {
+        preds_[op].erase(q);
+        succs_[q].erase(op);
+      }
+  }
+
+  void drop_early_closers(std::int32_t w) {
+    const Set all = closers_[w];
+    for (const std::int32_t c : all)
+      if (p_.open_at_end[w] || std::ranges::any_of(all, [&](std::int32_t later) { return before(c, later); })) {
+        closers_[w].erase(c);
+        closes_[c].erase(w);
+      }
+  }
+
+  Contracted rebuilt();
 
   static void append(const Set& row, Csr& to) {
     to.items.insert(to.items.end(), row.begin(), row.end());
@@ -95,12 +160,45 @@ class Contraction {
   }
 
   const OrderProblem& p_;
-  std::vector<std::int64_t> extra_;
-  std::vector<std::int64_t> own_;  // what the op itself takes, without those merged into it
+  std::optional<Reach> reach_;
+  std::vector<std::int64_t> rise_;  // per op: its step above the live bytes before it
   std::vector<char> alive_;
   std::vector<std::vector<std::int32_t>> group_;
   std::vector<Set> preds_, succs_, opens_, closes_, closers_;
 };
+
+// Weights with the same opener and the same closers become one on the way.
+Contracted Contraction::rebuilt() {
+  OrderProblem edited;
+  edited.ops = p_.ops;
+  edited.base = p_.base;
+  std::vector<std::int32_t> members, opener(p_.weight.size(), -1);
+  for (std::int32_t op = 0; op < p_.ops; ++op) {
+    append(preds_[op], edited.preds);
+    append(succs_[op], edited.succs);
+    for (const std::int32_t w : opens_[op]) opener[w] = op;
+    edited.extra.push_back(rise_[op] - opened(op));
+    if (alive_[op]) members.push_back(op);
+  }
+  std::map<std::tuple<std::int32_t, bool, Set>, std::size_t> known;
+  for (std::size_t w = 0; w < p_.weight.size(); ++w) {
+    if (opener[w] < 0 && !p_.open_at_start[w]) continue;  // lives within one op
+    const auto [it, fresh] = known.try_emplace({opener[w], p_.open_at_end[w] != 0, closers_[w]}, edited.weight.size());
+    if (!fresh) {
+      edited.weight[it->second] += p_.weight[w];
+      continue;
+    }
+    edited.weight.push_back(p_.weight[w]);
+    edited.open_at_start.push_back(p_.open_at_start[w]);
+    edited.open_at_end.push_back(p_.open_at_end[w]);
+    if (opener[w] >= 0) edited.openers.items.push_back(opener[w]);
+    edited.openers.close_row();
+    append(closers_[w], edited.closers);
+  }
+  Contracted result{restricted(edited, members, std::vector<char>(p_.ops, 0)), {}};
+  for (const std::int32_t op : members) result.ops.push_back(std::move(group_[op]));
+  return result;
+}
 
 }  // namespace
 

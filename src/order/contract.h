@@ -1,12 +1,17 @@
-// Ops that wait for the one who needs them: a smaller problem with the same least peak.
+// Ops that may run side by side without loss become one: a smaller problem with the same least peak.
 //
-//   u ──▶ s      u closes no weight, s is the first of its successors in every order, and extra(u) <= opened(s) + extra(s). Then u
-//                loses nothing by running just before s: until then what it opens is not live, and its step is no larger than
-//                that of s which follows. The pair becomes one op:
+//   u ──▶ v    v waits for u alone and never raises live bytes; its step right after u is no larger than that of u:
+//              by submodularity (problem.h) v loses nothing by following u at once.         [follow]
+//   u ──▶ s    s alone waits for u, u never lowers live bytes, and its step right before s is no larger than that of s:
+//              the same with time reversed, so u loses nothing by running just before s.    [wait]
 //
-//                opens(us) = opens(u) ∪ opens(s), less what s alone closes, which joins extra(us).
+//              ╭─╮u        ╭─╮u               ╭─╮s               ╭─╮ s
+//         ─────╯ ╰──── … ──╯v╰──   ▶  [uv]    ╯u──── … ────╯ ╰   ▶  [us]
 //
-// On captured steps this removes the swarms of optimizer scalars, casts and fills. O((V + E) log E).
+// Precedence is transitively reduced first, and a weight keeps only those closers that can be its last, so that "waits for one
+// alone" and "closes for certain" are found where they hold. Merging one pair makes others possible; what is left has no such pair.
+// On captured steps this swallows the optimizer's chains, casts, bias gradients and most elementwise ops: 2 to 8 times fewer ops.
+// O(E V / 64) for the reduction (beyond 30,000 ops only direct edges are looked at), then about O((V + E) log E) a pass.
 #pragma once
 
 #include "order/problem.h"
