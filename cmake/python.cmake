@@ -1,11 +1,13 @@
 # Decides which of the optional parts are built:
 #   STOWAGE_BUILD_PYTHON   python/CMakeLists.txt exists and nanobind is installed for Python_EXECUTABLE
 #   STOWAGE_BUILD_RUNTIME  runtime/CMakeLists.txt exists and torch is installed for it; STOWAGE_TORCH_DIR is its package folder
+# Besides, STOWAGE_HIGHSPY_DIR is the package folder of highspy, or empty: where programs run from the build tree look for HiGHS first.
 # Packages are located by find_spec, without importing them (importing torch takes seconds). AUTO leaves out what is missing,
 # ON makes it an error.
 set(STOWAGE_BUILD_PYTHON OFF)
 set(STOWAGE_BUILD_RUNTIME OFF)
 set(STOWAGE_TORCH_DIR "")
+set(STOWAGE_HIGHSPY_DIR "")
 
 function(stowage_package_dir package result)
   execute_process(
@@ -39,6 +41,7 @@ if(NOT (STOWAGE_PYTHON STREQUAL "OFF" AND STOWAGE_TORCH STREQUAL "OFF"))
       set(_python_there ON)
       list(APPEND CMAKE_PREFIX_PATH "${_nanobind_dir}/cmake")
     endif()
+    stowage_package_dir(highspy STOWAGE_HIGHSPY_DIR)
     stowage_package_dir(torch STOWAGE_TORCH_DIR)
     if(STOWAGE_TORCH_DIR AND EXISTS ${CMAKE_SOURCE_DIR}/runtime/CMakeLists.txt)
       set(_torch_there ON)

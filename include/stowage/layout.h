@@ -10,16 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "stowage/outcome.h"
+
 namespace stowage {
-
-// optimal: proven to be the best. feasible: valid, not proven best. infeasible: proven that there is none. unknown: a limit
-// stopped the search with nothing to show.
-enum class Outcome : std::uint8_t { kOptimal, kFeasible, kInfeasible, kUnknown };
-
-std::string_view to_string(Outcome outcome);
 
 struct LayoutItem {
   std::int64_t lower = 0;  // live in [lower, upper)

@@ -120,16 +120,6 @@ Outcome judge(const LayoutResult& result, const std::optional<std::int64_t>& cap
 
 }  // namespace
 
-std::string_view to_string(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kOptimal: return "optimal";
-    case Outcome::kFeasible: return "feasible";
-    case Outcome::kInfeasible: return "infeasible";
-    case Outcome::kUnknown: return "unknown";
-  }
-  return "unknown";
-}
-
 LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& options) {
   const LayoutInstance instance = make_instance(items, options.align);
   LayoutResult result;

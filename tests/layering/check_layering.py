@@ -26,6 +26,7 @@ EVERYTHING = set(MAY_INCLUDE)
 PUBLIC = {
     "ids.h": "base",
     "error.h": "base",
+    "outcome.h": "base",
     "graph.h": "graph",
     "plan.h": "plan",
     "check.h": "plan",
