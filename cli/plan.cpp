@@ -157,6 +157,8 @@ Verb add_plan(CLI::App& app) {
       ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
   command->add_flag("--keep-order", options.keep_order, "run the ops in program order; only addresses are decided");
+  command->add_flag_callback("--no-takeover", [arguments] { arguments->options.takeover = false; },
+                             "give no result the address of an input that dies there");
   command->add_option("--time-limit", options.time_limit_seconds, "stop after this many seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();

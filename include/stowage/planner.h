@@ -15,6 +15,7 @@ namespace stowage {
 struct PlanOptions {
   std::optional<std::int64_t> budget_bytes;  // residents + arena must not exceed this
   bool keep_order = false;                   // steps in program order; only addresses are decided
+  bool takeover = true;                      // results may lie over inputs that die there, where the graph allows it
   std::int64_t order_node_budget = 2'000'000;
   std::int64_t layout_node_budget = 2'000'000;
   double time_limit_seconds = 0;  // outer stop; 0: none

@@ -57,11 +57,12 @@ struct Planned {
   nb::dict summary;
 };
 
-Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, double time_limit,
-             std::uint64_t seed, int threads, std::optional<double> link_gbps) {
+Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
+             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps) {
   stowage::PlanOptions options;
   options.budget_bytes = budget_bytes;
   options.keep_order = keep_order;
+  options.takeover = takeover;
   options.time_limit_seconds = time_limit;
   options.seed = seed;
   options.threads = threads;
@@ -128,8 +129,8 @@ NB_MODULE(_core, m) {
       .def_prop_ro("smallest_bytes", [](const Planned& p) { return p.result.smallest_bytes; })
       .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
       .def_ro("summary", &Planned::summary);
-  m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "time_limit"_a = 0.0, "seed"_a = 0,
-        "threads"_a = 1, "link_gbps"_a = nb::none());
+  m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
+        "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none());
   m.def("check", [](const stowage::Graph& graph, const stowage::Plan& plan) {
     stowage::CheckReport report;
     {

@@ -43,6 +43,7 @@ def plan(
     budget: int | str | None = None,
     *,
     keep_order: bool = False,
+    takeover: bool = True,
     time_limit: float = 0.0,
     seed: int = 0,
     threads: int = 1,
@@ -51,11 +52,12 @@ def plan(
     """Decides the order of the ops and the address of every buffer.
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
+    takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
     time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
     Raises Infeasible when no plan fits the budget, Error when none was found within the limits.
     """
     budget_bytes = parse_bytes(budget)
-    planned = _core.plan(graph, budget_bytes, keep_order, time_limit, seed, threads, link_gbps)
+    planned = _core.plan(graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps)
     if planned.plan is not None:
         return Plan(planned.plan, planned.summary)
     if planned.outcome == "infeasible":

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/takeover.h"
+
 namespace stowage {
 
 std::vector<OpId> program_order(const Graph& graph) {
@@ -47,10 +49,13 @@ std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order)
   return result;
 }
 
-std::int64_t added_bytes(const Graph& graph, const Op& op) {
+std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used) {
   std::vector<std::pair<std::int32_t, std::int64_t>> changes;  // (tick, bytes)
-  for (std::size_t i = 0; i < op.creates.size(); ++i)
+  const auto taken_over = [&](BufferId b) { return std::any_of(used.begin(), used.end(), [b](const Takeover& t) { return t.created == b; }); };
+  for (std::size_t i = 0; i < op.creates.size(); ++i) {
+    if (taken_over(op.creates[i])) continue;
     changes.emplace_back(born_tick(op, i), graph.padded(graph.buffer(op.creates[i]).bytes));
+  }
   for (const Scratch& s : op.scratch) {
     changes.emplace_back(s.from, graph.padded(s.bytes));
     changes.emplace_back(s.to, -graph.padded(s.bytes));
@@ -70,31 +75,9 @@ std::int64_t op_bytes(const Graph& graph, OpId id) {
   std::int64_t held = 0;
   for (const BufferId b : touched)
     if (!graph.buffer(b).resident) held += graph.padded(graph.buffer(b).bytes);
-  Op alone = op;
-  for (const Takeover& pair : op.takeover) {
-    const auto it = std::find(alone.creates.begin(), alone.creates.end(), pair.created);
-    if (it == alone.creates.end()) continue;
-    if (!alone.born.empty()) alone.born.erase(alone.born.begin() + (it - alone.creates.begin()));
-    alone.creates.erase(it);
-  }
-  return held + added_bytes(graph, alone);
+  return held + added_bytes(graph, op, op.takeover);
 }
 
-std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) {
-  const std::vector<Lifetime> live = lifetimes(graph, order);
-  std::vector<std::int64_t> change(order.size() + 1, 0);  // of the bytes that live on after the step before
-  for (std::size_t b = 0; b < live.size(); ++b) {
-    if (live[b].to - live[b].from < 2) continue;  // lives inside one step only
-    const std::int64_t bytes = graph.padded(graph.buffers[b].bytes);
-    change[live[b].from + 1] += bytes;
-    change[live[b].to] -= bytes;
-  }
-  std::int64_t before = 0, most = 0;
-  for (std::size_t step = 0; step < order.size(); ++step) {
-    before += change[step];
-    most = std::max(most, before + added_bytes(graph, graph.op(order[step])));
-  }
-  return most;
-}
+std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) { return peak_bytes(graph, order, {}); }
 
 }  // namespace stowage

@@ -31,14 +31,15 @@ struct Lifetime {
 };
 std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order);
 
-// Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far and its scratch.
-std::int64_t added_bytes(const Graph& graph, const Op& op);
+// Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far, less those that lie over
+// an input (graph/takeover.h), and its scratch.
+std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used = {});
 
 // Padded bytes that one run of the op needs on the device at its heaviest tick, residents excepted: all that it touches, and its
 // scratch. No plan, whatever it recomputes or swaps, needs less; a takeover pair counts once.
 std::int64_t op_bytes(const Graph& graph, OpId op);
 
-// Largest sum of padded bytes live at one tick of one step of `order`. O(V + E).
+// Largest sum of padded bytes live at one tick of one step of `order`, without takeovers. O(V + E).
 std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order);
 
 }  // namespace stowage

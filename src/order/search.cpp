@@ -12,6 +12,8 @@
 #include "order/must_live.h"
 #include "order/pinch.h"
 #include "order/prove.h"
+#include "order/takeover.h"
+#include "order/takeover_branch.h"
 
 namespace stowage {
 namespace {
@@ -20,17 +22,20 @@ constexpr std::size_t kRootCuts = 512;
 
 bool same_extra(const OrderProblem& a, const OrderProblem& b) { return a.extra == b.extra; }
 
+// What an order really takes.
+using Judge = std::function<std::int64_t(std::span<const std::int32_t>)>;
+
 // The orders found, best peak first found first.
 class Candidates {
  public:
-  explicit Candidates(const OrderProblem& problem) : problem_(problem), reversed_(reversed(problem)) {
+  Candidates(const OrderProblem& problem, Judge judge) : problem_(problem), reversed_(reversed(problem)), judge_(std::move(judge)) {
     std::vector<std::int32_t> program(problem.ops);
     std::iota(program.begin(), program.end(), 0);
     add(std::move(program));
   }
 
   void add(std::vector<std::int32_t> ops) {
-    const std::int64_t bytes = peak(problem_, ops);
+    const std::int64_t bytes = judge_(ops);
     if (!found_.empty() && bytes > peak_) return;
     if (found_.empty() || bytes < peak_) found_.clear();
     peak_ = bytes;
@@ -58,6 +63,7 @@ class Candidates {
  private:
   const OrderProblem& problem_;
   OrderProblem reversed_;
+  Judge judge_;
   std::vector<std::vector<std::int32_t>> found_;
   std::int64_t peak_ = 0;
 };
@@ -82,14 +88,50 @@ BranchResult refine(const OrderProblem& problem, Ordering start, std::int64_t bo
   return result;
 }
 
+// The problems between which the truth lies (takeover.h), and what judges an order.
+struct Model {
+  const Graph& graph;
+  Uses uses;
+  OrderProblem plain;               // no takeovers
+  std::vector<TakeoverPair> pairs;  // the possible ones
+  OrderProblem problem;             // of the plans, pessimistic
+  OrderProblem relaxed;             // of the bound
+
+  Model(const Graph& of, bool takeover) : graph(of), uses(stowage::uses(of)) {
+    const Dependencies deps = dependencies(graph);
+    plain = order_problem(graph, deps, uses);
+    pairs = takeover_pairs(graph, deps, uses);
+    problem = takeover ? certain_problem(graph, plain, pairs) : plain;
+    relaxed = relaxed_problem(graph, plain, pairs);
+    judge_by_pairs = takeover && !same_extra(problem, relaxed);
+  }
+
+  [[nodiscard]] Judge judge() const {
+    if (!judge_by_pairs) return [this](std::span<const std::int32_t> order) { return peak(problem, order); };
+    return [this](std::span<const std::int32_t> order) {
+      const std::vector<OpId> ops(order.begin(), order.end());
+      return peak_bytes(graph, ops, takeovers(graph, ops));
+    };
+  }
+
+  bool judge_by_pairs = false;
+};
+
 // On the problem of the plans; when takeovers make the bound's problem another one, on that too.
-std::int64_t search(const OrderProblem& problem, const OrderProblem& relaxed, std::int64_t bound, Candidates& candidates,
-                    const OrderOptions& options) {
-  BranchResult result = refine(problem, {candidates.orders()[0], candidates.least()}, bound, options);
+std::int64_t search(const Model& model, std::int64_t bound, Candidates& candidates, const OrderOptions& options) {
+  const auto& start = candidates.orders()[0];
+  BranchResult result = refine(model.problem, {start, peak(model.problem, start)}, bound, options);
   candidates.add(std::move(result.order.ops));
-  if (same_extra(problem, relaxed)) return result.bound;
-  Ordering start{candidates.orders()[0], peak(relaxed, candidates.orders()[0])};
-  result = refine(relaxed, std::move(start), bound, options);
+  if (same_extra(model.problem, model.relaxed)) return result.bound;
+  const auto& next = candidates.orders()[0];
+  result = refine(model.relaxed, {next, peak(model.relaxed, next)}, bound, options);
+  candidates.add(std::move(result.order.ops));
+  if (!options.takeover || result.bound >= candidates.least()) return result.bound;
+  const SolveOrder solve = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
+    return refine(problem, std::move(from), proven, {work, options.should_stop});
+  };
+  result = branch_on_takeovers(model.graph, model.plain, model.uses, model.pairs, {candidates.orders()[0], candidates.least()},
+                               result.bound, options.work, solve);
   candidates.add(std::move(result.order.ops));
   return result.bound;
 }
@@ -104,17 +146,14 @@ std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) {
 }  // namespace
 
 OrderResult find_order(const Graph& graph, const OrderOptions& options) {
-  const Dependencies deps = dependencies(graph);
-  const Uses used = uses(graph);
-  const OrderProblem problem = order_problem(graph, deps, used);
-  const OrderProblem relaxed = bound_problem(graph, deps, used);
-  Candidates candidates(problem);
+  const Model model(graph, options.takeover);
+  Candidates candidates(model.problem, model.judge());
   std::int64_t work = options.work;
-  const std::int64_t live = bound_of(relaxed, 0, work);
+  const std::int64_t live = bound_of(model.relaxed, 0, work);
   candidates.add_greedy(live);
   OrderResult result;
-  result.bound_bytes = candidates.least() == live ? live : bound_of(relaxed, candidates.least(), work);
-  if (candidates.least() > result.bound_bytes) result.bound_bytes = search(problem, relaxed, result.bound_bytes, candidates, options);
+  result.bound_bytes = candidates.least() == live ? live : bound_of(model.relaxed, candidates.least(), work);
+  if (candidates.least() > result.bound_bytes) result.bound_bytes = search(model, result.bound_bytes, candidates, options);
   if (candidates.orders().size() < 2) {  // others of the same peak, for the layout to choose from
     candidates.add_greedy(candidates.least());
     candidates.add_pinch(candidates.least(), work);
@@ -125,8 +164,13 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
 }
 
 std::int64_t root_bound(const Graph& graph, std::int64_t work) {
-  const OrderProblem relaxed = bound_problem(graph, dependencies(graph), uses(graph));
-  return bound_of(relaxed, std::numeric_limits<std::int64_t>::max(), work);
+  return bound_of(Model(graph, true).relaxed, std::numeric_limits<std::int64_t>::max(), work);
+}
+
+std::int64_t plain_bound(const Graph& graph) {
+  const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
+  std::int64_t work = 0;
+  return cut_bound(problem, must_live(problem), 0, 0, work);
 }
 
 }  // namespace stowage

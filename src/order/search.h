@@ -3,7 +3,8 @@
 //
 //   program order ─▶ greedy ×4 ─▶ must-live and cut bound ─▶ branch and bound over pinch ─▶ proof by decisions ─▶ branch and bound
 //
-// Never worse than program order. On captured training steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit.
+// Takeovers (takeover.h) whose input dies in every order are part of the problem; when others could close what is left of the gap,
+// takeover_branch.h asks where they die. Never worse than program order. On captured training steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit.
 #pragma once
 
 #include <functional>
@@ -18,17 +19,21 @@ namespace stowage {
 struct OrderOptions {
   std::int64_t work = 1'000'000'000;  // about a nanosecond a unit; the same on every machine
   std::function<bool()> should_stop;  // outer stop; empty: never
+  bool takeover = true;               // count results that may lie over an input once; off: nowhere but in the bound
 };
 
 struct OrderResult {
   std::vector<std::vector<OpId>> orders;  // at least one; all of peak_bytes, the ones likely to lay out best first
   std::int64_t peak_bytes = 0;
-  std::int64_t bound_bytes = 0;  // of all plans without recomputation and swapping
+  std::int64_t bound_bytes = 0;  // of all plans without recomputation and swapping, takeovers included
 };
 
 OrderResult find_order(const Graph& graph, const OrderOptions& options);
 
 // The bound alone, by must-live bytes and cuts.
 std::int64_t root_bound(const Graph& graph, std::int64_t work);
+
+// No plan without takeovers has a smaller peak: must-live bytes alone.
+std::int64_t plain_bound(const Graph& graph);
 
 }  // namespace stowage

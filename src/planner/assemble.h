@@ -5,25 +5,29 @@
 //   a         ████████████████████
 //   scratch             ░░░░░
 //   b                       ████████████████████
+//
+// A buffer that takes over another joins its interval, as wide as the wider of the two: what is laid out as one lies at one address.
 #pragma once
 
 #include <span>
 
+#include "graph/takeover.h"
 #include "stowage/graph.h"
 #include "stowage/layout.h"
 #include "stowage/plan.h"
 
 namespace stowage {
 
-// The intervals of one order. Items come in the order of placements, then of scratch.
+// The intervals of one order.
 struct Timeline {
   std::vector<Placement> placements;  // offsets not yet set
   std::vector<ScratchPlacement> scratch;
   std::vector<LayoutItem> items;
+  std::vector<std::int32_t> item_of;  // per placement, then per scratch: its place in the items
 };
-Timeline timeline(const Graph& graph, std::span<const OpId> order);
+Timeline timeline(const Graph& graph, std::span<const OpId> order, std::span<const TakeoverAt> used);
 
-// The plan that runs `order` with `layout` as the addresses of timeline(graph, order). O(V + E + n log n).
+// The plan that runs `order` with `layout` as the addresses of its timeline. O(V + E + n log n).
 Plan assemble(const Graph& graph, std::span<const OpId> order, Timeline timeline, const LayoutResult& layout);
 
 }  // namespace stowage

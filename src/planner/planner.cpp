@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "graph/liveness.h"
+#include "graph/takeover.h"
 #include "order/search.h"
 #include "planner/assemble.h"
 #include "stowage/check.h"
@@ -25,6 +26,7 @@ class Stopwatch {
 // One laid-out order.
 struct Candidate {
   std::vector<OpId> order;
+  std::vector<TakeoverAt> used;
   Timeline times;
   LayoutResult addresses;
 };
@@ -37,20 +39,41 @@ std::function<bool()> stop_after(const Stopwatch& watch, double seconds) {
 }
 
 OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop) {
-  if (!options.keep_order) return find_order(graph, {order_work(options), should_stop});
-  return {{program_order(graph)}, program_peak_bytes(graph), root_bound(graph, order_work(options))};
+  if (!options.keep_order) return find_order(graph, {order_work(options), should_stop, options.takeover});
+  const std::vector<OpId> order = program_order(graph);
+  const std::vector<TakeoverAt> used = options.takeover ? takeovers(graph, order) : std::vector<TakeoverAt>{};
+  return {{order}, peak_bytes(graph, order, used), root_bound(graph, order_work(options))};
 }
 
-Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const LayoutOptions& options) {
-  Timeline times = timeline(graph, order);
+// Which takeovers to use, several ways, the one to try first in front: all of them, then only those without which a step would exceed
+// `peak`. A buffer that takes over a larger one is laid out as if it were as large, so such a pair is used only where it is needed.
+std::vector<std::vector<TakeoverAt>> takeover_choices(const Graph& graph, const std::vector<OpId>& order, std::int64_t peak) {
+  const std::vector<TakeoverAt> possible = takeovers(graph, order);
+  if (possible.empty()) return {possible};
+  const std::vector<std::int64_t> plain = step_bytes(graph, order, {});
+  std::vector<TakeoverAt> easy, needed;
+  for (const TakeoverAt& t : possible) {
+    const bool must = plain[t.step] > peak;
+    const bool fits = graph.padded(graph.buffer(t.pair.read).bytes) == graph.padded(graph.buffer(t.pair.created).bytes);
+    if (must) needed.push_back(t);
+    if (must || fits) easy.push_back(t);
+  }
+  if (easy.size() == needed.size()) return {easy};
+  return {easy, needed};
+}
+
+Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const std::vector<TakeoverAt>& used,
+                      const LayoutOptions& options) {
+  Timeline times = timeline(graph, order, used);
   LayoutResult addresses = layout(times.items, options);
-  return {order, std::move(times), std::move(addresses)};
+  return {order, used, std::move(times), std::move(addresses)};
 }
 
 // Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most promising with the
 // whole effort. Gives the smallest arena.
 Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop) {
   constexpr std::size_t kWithEffort = 2;
+  static const std::vector<std::vector<TakeoverAt>> kNoTakeovers(1);
   LayoutOptions layout_options;
   layout_options.align = graph.align;
   layout_options.seed = options.seed;
@@ -58,8 +81,10 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
   layout_options.node_budget = 0;
   std::vector<Candidate> tried;
   for (const std::vector<OpId>& order : found.orders) {
-    tried.push_back(lay_out_one(graph, order, layout_options));
-    if (tried.back().addresses.height_bytes <= found.peak_bytes) return std::move(tried.back());
+    for (const auto& used : options.takeover ? takeover_choices(graph, order, found.peak_bytes) : kNoTakeovers) {
+      tried.push_back(lay_out_one(graph, order, used, layout_options));
+      if (tried.back().addresses.height_bytes <= found.peak_bytes) return std::move(tried.back());
+    }
     if (should_stop && should_stop()) break;
   }
   const auto smaller = [](const Candidate& a, const Candidate& b) { return a.addresses.height_bytes < b.addresses.height_bytes; };
@@ -68,11 +93,19 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
   layout_options.node_budget = options.layout_node_budget;
   for (Candidate& candidate : tried) {
     if (should_stop && should_stop()) break;
-    Candidate again = lay_out_one(graph, candidate.order, layout_options);
+    Candidate again = lay_out_one(graph, candidate.order, candidate.used, layout_options);
     if (smaller(again, candidate)) candidate = std::move(again);
     if (candidate.addresses.height_bytes <= found.peak_bytes) return std::move(candidate);
   }
   return std::move(*std::min_element(tried.begin(), tried.end(), smaller));
+}
+
+// Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is looked at too.
+Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best, const std::function<bool()>& should_stop) {
+  options.takeover = false;
+  if (best.addresses.height_bytes <= plain_bound(graph)) return best;
+  Candidate plain = lay_out(graph, choose_orders(graph, options, should_stop), options, should_stop);
+  return plain.addresses.height_bytes < best.addresses.height_bytes ? plain : best;
 }
 
 // What the device must hold even with recomputation and swapping: what one op needs at one tick, and what is returned.
@@ -105,7 +138,7 @@ void report(const PlanOptions& options, std::string_view phase, double done) {
 }  // namespace
 
 // The same search as plan() with default options, so that both report one bound.
-std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(PlanOptions{}), {}}).bound_bytes; }
+std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(PlanOptions{}), {}, true}).bound_bytes; }
 
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 
@@ -122,7 +155,6 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   report(options, "order", 0);
   const Stopwatch order_watch;
   const OrderResult found = choose_orders(graph, options, should_stop);
-  result.peak_bytes = found.peak_bytes;
   result.lower_bound_bytes = found.bound_bytes;
   result.seconds.order = order_watch.seconds();
   report(options, "order", 1);
@@ -130,6 +162,9 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   report(options, "layout", 0);
   const Stopwatch layout_watch;
   Candidate best = lay_out(graph, found, options, should_stop);
+  if (!best.used.empty() && best.addresses.height_bytes > found.bound_bytes)
+    best = compare_without(graph, options, std::move(best), should_stop);
+  result.peak_bytes = peak_bytes(graph, best.order, best.used);
   result.plan = assemble(graph, best.order, std::move(best.times), best.addresses);
   result.seconds.layout = layout_watch.seconds();
   report(options, "layout", 1);

@@ -43,6 +43,18 @@ def test_keep_order_keeps_program_order(cli, graph, tmp_path):
     assert result["peak_bytes"] == result["program_peak_bytes"]
 
 
+def test_takeover_has_a_switch(cli, tmp_path):
+    buffers = [{"name": "a", "bytes": 64, "kind": "temporary"}, {"name": "b", "bytes": 64, "kind": "output", "returned": True}]
+    ops = [{"name": "fill", "target": "f", "creates": [0]},
+           {"name": "relu", "target": "r", "reads": [0], "creates": [1], "takeover": [[0, 1]]}]
+    graph, plan = tmp_path / "g.json", tmp_path / "p.json"
+    graph.write_text(json.dumps({"format": "stowage-graph", "version": 1, "name": "two", "align": 64, "buffers": buffers, "ops": ops}))
+    for flags, arena in (((), 64), (("--no-takeover",), 128)):
+        result = cli.json("plan", graph, "-o", plan, *flags)
+        assert (result["peak_bytes"], result["arena_bytes"], result["lower_bound_bytes"]) == (arena, arena, 64)
+        assert cli("check", graph, plan).returncode == 0
+
+
 def test_compressed_files(cli, graph, plan, tmp_path):
     packed = tmp_path / "g.graph.json.gz"
     packed.write_bytes(gzip.compress(graph.read_bytes()))
@@ -101,5 +113,5 @@ def test_version_and_help(cli):
     assert cli("--version").stdout.startswith("stowage 0.")
     done = cli("plan", "--help")
     assert done.returncode == 0
-    for flag in ("--budget", "--link-gbps", "--keep-order", "--time-limit", "--seed", "--threads", "--json"):
+    for flag in ("--budget", "--link-gbps", "--keep-order", "--no-takeover", "--time-limit", "--seed", "--threads", "--json"):
         assert flag in done.stdout

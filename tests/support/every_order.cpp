@@ -62,8 +62,9 @@ LeastPeak least_peak(const Graph& graph) {
   std::vector<int> order(graph.ops.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<Takeover> pairs = all_pairs(graph);
-  if (pairs.size() > 6) pairs.resize(6);
-  LeastPeak least{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()};
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  LeastPeak least{kNone, kNone, pairs.size() <= 6};
+  if (!least.all_pairs) pairs.resize(6);
   do {
     const CheckReport plain = check(graph, spread_out(graph, order, {}));
     if (!plain.valid) continue;
