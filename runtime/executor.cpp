@@ -19,22 +19,29 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
-  arena_->reserve(plan_.arena_bytes);
+  reserve();
   script_.reset_counters();
+  RunStats stats;
   learned_something_ = false;
   bind_inputs(inputs);
   if (keep_state_[0]) states_[0] = GeneratorState::current();
+  save_early_state();
   {
     // Dropped inside the armed script, so that the arena blocks are given back.
     const ArmScript armed(script_);
     struct DropAtEnd {
       Executor& executor;
-      ~DropAtEnd() { executor.drop_everything(); }
-    } drop{*this};
+      ~DropAtEnd() {
+        if (!executor.swaps_.swaps.empty()) executor.host_.link->abandon();  // those that an exception has left under way
+        executor.drop_everything();
+      }
+    } at_end{*this};
     torch::jit::Stack stack;
     std::vector<AllocationEvent> events;
     for (const Instruction& instruction : instructions_) {
-      if (!learn_inside) {
+      if (!instruction.op.valid()) {
+        start_swap(instruction);
+      } else if (!learn_inside) {
         call(instruction, stack);
       } else {
         events.clear();
@@ -44,17 +51,17 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
         }
         learn(instruction, events);
       }
-      for (const SlotId slot : instruction.drop_slots) tensors_[slot.index()].reset();
-      for (const BlockId block : instruction.drop_blocks) storages_[block.index()] = c10::Storage();
+      for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
+      for (const BlockId block : instruction.drop_blocks) drop(block);
     }
     copy_outputs(outputs);
   }
+  if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
   if (tape_->final_restore >= 0) states_[static_cast<std::size_t>(tape_->final_restore)]->restore();
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
     (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
   }
-  RunStats stats;
   stats.misses = script_.misses();
   stats.skipped = script_.skipped();
   stats.peak_bytes = script_.peak_bytes();
@@ -63,21 +70,48 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   return stats;
 }
 
+namespace {
+
+// While alive, the generator is as it was before an earlier draw; afterwards as it was found.
+class DrawAgain {
+ public:
+  explicit DrawAgain(const GeneratorState& before) : outer_(GeneratorState::current()) { before.restore(); }
+  ~DrawAgain() { outer_.restore(); }
+  DrawAgain(const DrawAgain&) = delete;
+  DrawAgain& operator=(const DrawAgain&) = delete;
+
+ private:
+  GeneratorState outer_;
+};
+
+}  // namespace
+
 void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
-  for (const SlotId slot : instruction.aliases) tensors_[slot.index()] = tensor_of(slot);
+  for (const BlockId block : instruction.renew) drop(block);
   stack.clear();
   push_arguments(instruction, stack);
-  if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+  if (instruction.writes_state) ++updates_done_;
+  const auto order = static_cast<std::size_t>(op.random_order);
+  if (op.random_order >= 0 && instruction.again) {
+    const DrawAgain same_numbers(*before_draw_[order]);
+    call_kernel(instruction, stack);
+  } else {
+    if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+    if (op.random_order >= 0 && runs_again_[order]) before_draw_[order] = GeneratorState::current();
+    call_kernel(instruction, stack);
+    if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
+  }
+  keep_results(op, stack);
+  stack.clear();
+}
+
+void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
   op.handle.callBoxed(&stack);
   script_.end_op();
-  if (op.random_order >= 0 && keep_state_[static_cast<std::size_t>(op.random_order) + 1]) {
-    states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
-  }
-  keep_results(op, stack);
-  stack.clear();
 }
 
 void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
@@ -111,7 +145,10 @@ void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack&
 const at::Tensor& Executor::tensor(const Operand& operand) {
   static const at::Tensor undefined;
   if (!operand.slot.valid()) return undefined;
-  return operand.shell ? shells_[operand.slot.index()] : tensors_[operand.slot.index()];
+  if (operand.shell) return shells_[operand.slot.index()];
+  at::Tensor& built = tensors_[operand.slot.index()];
+  if (!built.defined()) built = tensor_of(operand.slot);
+  return built;
 }
 
 void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
@@ -135,6 +172,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
 }
 
 void Executor::learn(const Instruction& instruction, const std::vector<AllocationEvent>& events) {
+  if (instruction.again) return;  // as in its first run
   TapeOp& op = tape_->op(instruction.op);
   const std::vector<std::int64_t> before = op.allocations;
   std::vector<std::int64_t> now;
@@ -164,10 +202,14 @@ at::Tensor Executor::external_output(std::size_t i, const std::vector<at::Tensor
 }
 
 void Executor::copy_outputs(const std::vector<at::Tensor>& outputs) {
-  for (const SlotId slot : end_aliases_) tensors_[slot.index()] = tensor_of(slot);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].defined()) outputs[i].copy_(tensors_[tape_->returned[i].index()]);
+    if (outputs[i].defined()) outputs[i].copy_(tensor({tape_->returned[i], false}));
   }
+}
+
+void Executor::drop(BlockId block) {
+  for (const SlotId slot : slots_of_[block.index()]) tensors_[slot.index()].reset();
+  storages_[block.index()] = c10::Storage();
 }
 
 void Executor::drop_everything() {

@@ -1,7 +1,11 @@
 // The executor: replays a tape in plan order with every allocation at its planned address.
 //
 //   for each step of the plan:   build aliases ─► arm the op's allocation list ─► call the kernel (boxed, below autograd)
-//                                ─► keep its results ─► drop the tensors and storages whose last use this was
+//                                ─► keep its results ─► finish the copies due now ─► drop what has its placement's end here
+//
+// Tensors and storages belong to a placement: when an op runs again, or a buffer comes back from the host, its tensors are new ones
+// over the new storage, with the same metadata. An op that draws random numbers and runs again finds the generator as it was, and
+// leaves it as it finds it. Swaps are copies on a link (link.h), started at their step and finished at their `until`.
 //
 // Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the step returns
 // is copied out of the arena; an arena tensor never escapes. Everything that does not change from step to step (stacks, views of
@@ -14,7 +18,10 @@
 
 #include "runtime/allocator.h"
 #include "runtime/generator.h"
+#include "runtime/host_store.h"
+#include "runtime/link.h"
 #include "runtime/lower.h"
+#include "runtime/swaps.h"
 #include "runtime/tape.h"
 #include "stowage/plan.h"
 
@@ -25,20 +32,32 @@ struct RunStats {
   std::int64_t skipped = 0;      // foreseen ones that did not come
   std::int64_t peak_bytes = 0;   // largest sum of padded bytes live in the arena at one moment, as counted by the allocator
   std::int64_t escaped_blocks = 0;  // arena blocks that something still held when the step ended
+  std::int64_t stall_ns = 0;        // waited for copies that were not complete in time
+  std::int64_t rescued_bytes = 0;   // could not be written to the host store, and waited in memory taken for them
   std::int64_t wall_ns = 0;
+};
+
+// The host store and the link that lead to it; shared by all plans of a step.
+struct Host {
+  std::shared_ptr<HostStore> store;
+  std::shared_ptr<Link> link;
 };
 
 class Executor {
  public:
-  // Throws InvalidPlan for a plan that is not for lowered.graph, Error for one with recomputation or swapping.
-  Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena);
+  // `plan` must be valid (check()) for lowered.graph; throws InvalidPlan for one of another graph.
+  Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host);
+
+  // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing changed.
+  void reserve();
 
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
   // Runs the step. `inputs` by argument number; outputs[i] receives tape.returned[i] when that lies in the arena (undefined
   // entries are skipped). `learn`: afterwards the tape holds the allocations that the ops were seen to make.
-  // An exception of a kernel passes through, with all arena tensors dropped.
+  // An exception of a kernel passes through, with all arena tensors dropped. Throws Error when a buffer cannot be read back from the
+  // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
   RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, bool learn);
 
   // True when the last learning run saw other allocations than the plan was made for.
@@ -49,6 +68,8 @@ class Executor {
 
   // Storages of residents that the step writes.
   [[nodiscard]] std::vector<c10::Storage> mutated_residents() const;
+
+  [[nodiscard]] const SwapSchedule& swaps() const { return swaps_; }
 
  private:
   struct Operand {
@@ -61,28 +82,46 @@ class Executor {
     std::vector<Operand> operands;
   };
   struct Instruction {
-    TapeOpId op;
+    TapeOpId op;               // invalid: a swap starts here
+    bool again = false;        // the op has run before in this step
+    bool writes_state = false; // it changes what roll_back() does not put back
     std::vector<Argument> arguments;
-    std::vector<SlotId> aliases;  // to build before
-    std::vector<SlotId> drop_slots;
-    std::vector<BlockId> drop_blocks;
+    std::vector<BlockId> renew;        // it creates these anew in the middle of their placement
+    std::vector<std::size_t> finish;   // swaps that are due when this step ends
+    std::vector<BlockId> drop_blocks;  // whose placement ends with this step
+    std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
   };
+  // What is kept to take a step back as long as only the forward pass has written to residents.
+  struct EarlyState {
+    std::vector<BlockId> blocks;
+    std::vector<std::vector<char>> contents;
+    std::optional<GeneratorState> generator;
+  };
 
   void write_instructions();
+  void write_op(OpId id, Instruction& instruction);
   void write_lifetimes();
   void write_script();
   void bind_residents();
   void bind_inputs(const std::vector<at::Tensor>& inputs);
   void call(const Instruction& instruction, torch::jit::Stack& stack);
+  void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
   void learn(const Instruction& instruction, const std::vector<AllocationEvent>& events);
   void copy_outputs(const std::vector<at::Tensor>& outputs);
+  void drop(BlockId block);
   void drop_everything();
   [[nodiscard]] const at::Tensor& tensor(const Operand& operand);
   [[nodiscard]] at::Tensor tensor_of(SlotId slot) const;
+
+  void start_swap(const Instruction& instruction);
+  void finish_swap(std::size_t index, RunStats& stats);
+  void rescue(const Swap& swap, RunStats& stats);
+  void save_early_state();
+  [[noreturn]] void fail_swap(const Swap& swap, const std::string& why);
 
   std::shared_ptr<Tape> tape_;
   Lowered lowered_;
@@ -91,11 +130,19 @@ class Executor {
   AllocationScript script_;
   std::vector<Instruction> instructions_;
   std::vector<PlannedAllocation> allocations_;
-  std::vector<at::Tensor> tensors_;     // by slot; what is live now
+  SwapSchedule swaps_;
+  Host host_;
+  std::vector<Link::Ticket> tickets_;   // by swap
+  std::vector<std::vector<char>> rescued_;  // by buffer; empty where the store holds it
+  EarlyState early_;
+  std::int64_t updates_done_ = 0;
+  std::vector<at::Tensor> tensors_;     // by slot; what is live now, built when first needed
   std::vector<at::Tensor> shells_;      // by slot; only where needed
   std::vector<c10::Storage> storages_;  // by block; what is live now
   std::vector<bool> permanent_;         // by slot: stays from step to step
-  std::vector<SlotId> end_aliases_;     // aliases that the returned tensors need
+  std::vector<std::vector<SlotId>> slots_of_;  // by block; those that go with its placement
+  std::vector<bool> runs_again_;        // by random order: the op draws the same numbers once more
+  std::vector<std::optional<GeneratorState>> before_draw_;  // by random order; where it runs again
   std::vector<bool> keep_state_;        // by draws: the generator state after that many is restored later
   std::vector<std::optional<GeneratorState>> states_;
   std::vector<BlockId> mutated_;        // externals that the step writes

@@ -8,12 +8,13 @@
 
 namespace stowage::runtime {
 
-Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena)
+Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host)
     : tape_(std::move(tape)),
       lowered_(std::move(lowered)),
       plan_(std::move(plan)),
       arena_(std::move(arena)),
-      script_(*arena_, lowered_.graph.align) {
+      script_(*arena_, lowered_.graph.align),
+      host_(std::move(host)) {
   if (plan_.graph_sha256 != lowered_.graph.sha256) throw InvalidPlan("the plan is for another graph: its graph_sha256 differs");
   tensors_.resize(tape_->slots.size());
   shells_.resize(tape_->slots.size());
@@ -21,6 +22,12 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
   storages_.resize(tape_->blocks.size());
   keep_state_.resize(static_cast<std::size_t>(tape_->random_ops) + 1, false);
   states_.resize(keep_state_.size());
+  runs_again_.resize(static_cast<std::size_t>(tape_->random_ops), false);
+  before_draw_.resize(runs_again_.size());
+  slots_of_.resize(tape_->blocks.size());
+  swaps_ = schedule_swaps(lowered_.graph, plan_);
+  tickets_.resize(swaps_.swaps.size());
+  rescued_.resize(lowered_.graph.buffers.size());
   bind_residents();
   write_instructions();
   write_lifetimes();
@@ -39,6 +46,7 @@ void Executor::bind_residents() {
     const Block& block = tape_->blocks[i];
     if (!block.external) continue;
     if (written[i]) mutated_.push_back(BlockId(i));
+    if (written[i] && block.kind == BufferKind::kModuleBuffer) early_.blocks.push_back(BlockId(i));
     if (block.input >= 0) continue;
     storages_[i] = block.tensor.storage();
   }
@@ -52,89 +60,91 @@ void Executor::bind_residents() {
 }
 
 void Executor::write_instructions() {
+  std::vector<bool> ran(lowered_.graph.ops.size(), false);
+  std::size_t next_swap = 0;
   for (const Step& step : plan_.steps) {
-    if (step.kind != Step::Kind::kRun) throw Error("this executor does not run plans that swap");
     Instruction instruction;
-    instruction.op = lowered_.tape_op[step.op.index()];
-    const TapeOp& op = tape_->op(instruction.op);
-    for (std::size_t i = 0; i < op.tensors.size(); ++i) {
-      if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
-      const bool shell = access_of(op, i) == Access::kNone;
-      Argument argument{i, op.tensors[i].kind, {}};
-      for (const SlotId id : op.tensors[i].slots) {
-        argument.operands.push_back({id, shell});
-        if (!shell || !id.valid() || shells_[id.index()].defined()) continue;
-        const Slot& slot = tape_->slots[id.index()];
-        shells_[id.index()] = make_shell(slot.meta, tape_->blocks[slot.block.index()].bytes);
-      }
-      instruction.arguments.push_back(std::move(argument));
+    if (step.kind == Step::Kind::kRun) {
+      instruction.again = ran[step.op.index()];
+      ran[step.op.index()] = true;
+      write_op(step.op, instruction);
+    } else {
+      instruction.swap = next_swap++;
     }
-    if (op.restore >= 0) keep_state_[static_cast<std::size_t>(op.restore)] = true;
     instructions_.push_back(std::move(instruction));
   }
+  for (std::size_t i = 0; i < swaps_.swaps.size(); ++i) {
+    instructions_[static_cast<std::size_t>(swaps_.swaps[i].until) - 1].finish.push_back(i);
+  }
   if (tape_->final_restore >= 0) keep_state_[static_cast<std::size_t>(tape_->final_restore)] = true;
-  if (instructions_.size() != lowered_.graph.ops.size()) throw Error("this executor does not run plans that recompute");
 }
 
-// First and last step of each slot and block, in plan order.
-void Executor::write_lifetimes() {
-  constexpr std::size_t kNever = SIZE_MAX;
-  std::vector<std::size_t> first_use(tape_->slots.size(), kNever);
-  std::vector<std::size_t> last_use(tape_->slots.size(), kNever);
-  std::vector<std::size_t> last_touch(tape_->blocks.size(), kNever);
-  const auto use = [&](SlotId id, std::size_t step) {
-    if (!id.valid()) return;
-    if (first_use[id.index()] == kNever) first_use[id.index()] = step;
-    last_use[id.index()] = step;
-    last_touch[tape_->slots[id.index()].block.index()] = step;
-  };
-  for (std::size_t s = 0; s < instructions_.size(); ++s) {
-    for (const Argument& argument : instructions_[s].arguments) {
-      for (const Operand& operand : argument.operands) {
-        if (!operand.shell) use(operand.slot, s);
-      }
+void Executor::write_op(OpId id, Instruction& instruction) {
+  instruction.op = lowered_.tape_op[id.index()];
+  const TapeOp& op = tape_->op(instruction.op);
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    const bool shell = access_of(op, i) == Access::kNone;
+    Argument argument{i, op.tensors[i].kind, {}};
+    for (const SlotId slot_id : op.tensors[i].slots) {
+      argument.operands.push_back({slot_id, shell});
+      if (!shell || !slot_id.valid() || shells_[slot_id.index()].defined()) continue;
+      const Slot& slot = tape_->slots[slot_id.index()];
+      shells_[slot_id.index()] = make_shell(slot.meta, tape_->blocks[slot.block.index()].bytes);
     }
-    for (const BlockId block : tape_->op(instructions_[s].op).creates) use(tape_->blocks[block.index()].owner, s);
+    instruction.arguments.push_back(std::move(argument));
   }
-  for (const SlotId id : tape_->returned) {
-    if (!id.valid()) continue;
-    const bool is_alias = tape_->slots[id.index()].origin == Slot::Origin::kAlias && !permanent_[id.index()];
-    if (is_alias && std::find(end_aliases_.begin(), end_aliases_.end(), id) == end_aliases_.end()) end_aliases_.push_back(id);
-    last_use[id.index()] = kNever;  // dropped with everything else at the end
-    last_touch[tape_->slots[id.index()].block.index()] = kNever;
-  }
+  if (op.restore >= 0) keep_state_[static_cast<std::size_t>(op.restore)] = true;
+  if (op.random_order >= 0 && instruction.again) runs_again_[static_cast<std::size_t>(op.random_order)] = true;
+  for_each_access(*tape_, op, [&](BlockId block, Access access) {
+    if (access != Access::kWrite || !tape_->blocks[block.index()].external) return;
+    instruction.writes_state |= std::find(early_.blocks.begin(), early_.blocks.end(), block) == early_.blocks.end();
+  });
+}
+
+// Tensors live as long as the placement that holds their data.
+void Executor::write_lifetimes() {
   for (std::size_t i = 0; i < tape_->slots.size(); ++i) {
-    if (permanent_[i] || first_use[i] == kNever) continue;
-    const bool bound = tape_->slots[i].origin == Slot::Origin::kExternal;  // an input
-    if (!bound && tape_->slots[i].origin == Slot::Origin::kAlias) instructions_[first_use[i]].aliases.push_back(SlotId(i));
-    if (!bound && last_use[i] != kNever) instructions_[last_use[i]].drop_slots.push_back(SlotId(i));
+    if (!permanent_[i]) slots_of_[tape_->slots[i].block.index()].push_back(SlotId(i));
   }
-  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
-    if (!tape_->blocks[i].external && last_touch[i] != kNever) instructions_[last_touch[i]].drop_blocks.push_back(BlockId(i));
+  for (const Placement& p : plan_.placements) {
+    if (p.to == static_cast<std::int32_t>(plan_.steps.size())) continue;  // dropped with everything else
+    instructions_[static_cast<std::size_t>(p.to) - 1].drop_blocks.push_back(lowered_.block[p.buffer.index()]);
   }
 }
 
 void Executor::write_script() {
-  std::map<std::pair<std::int32_t, BufferId>, std::int64_t> placed;
-  for (const Placement& p : plan_.placements) placed[{p.from, p.buffer}] = p.offset;
+  std::map<std::pair<BufferId, std::int32_t>, std::int64_t> placed;  // by buffer and first step
+  for (const Placement& p : plan_.placements) placed[{p.buffer, p.from}] = p.offset;
   std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> scratch;
   for (const ScratchPlacement& p : plan_.scratch) scratch[{p.step, p.index}] = p.offset;
   for (std::size_t s = 0; s < instructions_.size(); ++s) {
     const auto step = static_cast<std::int32_t>(s);
-    const TapeOp& op = tape_->op(instructions_[s].op);
+    Instruction& instruction = instructions_[s];
     const std::size_t from = allocations_.size();
+    instruction.script_from = from;
+    if (!instruction.op.valid()) {
+      const Swap& swap = swaps_.swaps[instruction.swap];
+      if (swap.direction == Copy::Direction::kIn) {
+        allocations_.push_back({lowered_.graph.buffer(swap.buffer).bytes, placed.at({swap.buffer, step})});
+      }
+      instruction.script_to = allocations_.size();
+      continue;
+    }
+    const TapeOp& op = tape_->op(instruction.op);
     for (const std::int64_t bytes : op.allocations) allocations_.push_back({bytes, PlannedAllocation::kUnplanned});
     for (const BlockId block : op.creates) {
+      const BufferId buffer = lowered_.buffer[block.index()];
+      const auto covering = std::prev(placed.upper_bound({buffer, step}));  // it may have begun earlier, when the op runs again
+      if (covering->first.second != step) instruction.renew.push_back(block);
       const int position = tape_->blocks[block.index()].allocation;
-      if (position < 0) continue;  // no bytes
-      allocations_[from + static_cast<std::size_t>(position)].offset = placed.at({step, lowered_.buffer[block.index()]});
+      if (position >= 0) allocations_[from + static_cast<std::size_t>(position)].offset = covering->second;  // else it has no bytes
     }
     for (std::size_t j = 0; j < op.scratch.size(); ++j) {
       const auto position = static_cast<std::size_t>(op.scratch_allocation[j]);
       allocations_[from + position].offset = scratch.at({step, static_cast<std::int32_t>(j)});
     }
-    instructions_[s].script_from = from;
-    instructions_[s].script_to = allocations_.size();
+    instruction.script_to = allocations_.size();
   }
 }
 

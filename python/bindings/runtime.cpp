@@ -121,17 +121,33 @@ void bind_executor(nb::module_& m) {
   m.def("lower", [](const TapeHandle& tape, const std::string& name) {
     return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
   }, "tape"_a, "name"_a);
+  nb::class_<rt::Host>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
+      .def("__init__", [](rt::Host* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
+                          std::int64_t good_reads) {
+        auto store = directory.empty() ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
+        if (good_writes >= 0 || good_reads >= 0) store = rt::failing_store(std::move(store), good_writes, good_reads);
+        new (self) rt::Host{std::move(store), nullptr};
+        self->link = rt::threaded_link(self->store, gbps);
+      }, "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
+      .def_prop_ro("bytes", [](const rt::Host& host) { return host.store->bytes(); })
+      .def("reserve", [](const rt::Host& host, std::int64_t bytes) { host.store->reserve(bytes); }, "bytes"_a)
+      .def("release", [](const rt::Host& host) { host.store->release(); });
   nb::class_<rt::RunStats>(m, "RunStats")
       .def_ro("misses", &rt::RunStats::misses)
       .def_ro("skipped", &rt::RunStats::skipped)
       .def_ro("peak_bytes", &rt::RunStats::peak_bytes)
       .def_ro("escaped_blocks", &rt::RunStats::escaped_blocks)
+      .def_ro("stall_ns", &rt::RunStats::stall_ns)
+      .def_ro("rescued_bytes", &rt::RunStats::rescued_bytes)
       .def_ro("wall_ns", &rt::RunStats::wall_ns);
   nb::class_<rt::Executor>(m, "Executor")
       .def("__init__", [](rt::Executor* self, const TapeHandle& tape, const LoweredHandle& lowered, const stowage::Plan& plan,
-                          std::shared_ptr<rt::Arena> arena) {
-        new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena));
-      }, "tape"_a, "lowered"_a, "plan"_a, "arena"_a)
+                          std::shared_ptr<rt::Arena> arena, const rt::Host& host) {
+        new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena), host);
+      }, "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
+      .def("reserve", &rt::Executor::reserve)
+      .def_prop_ro("host_bytes", [](const rt::Executor& executor) { return executor.swaps().host_bytes; })
+      .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
       .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool learn) {

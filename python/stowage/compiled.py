@@ -10,6 +10,7 @@ The life of one signature (shapes, dtypes, flags):
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 import warnings
@@ -21,7 +22,7 @@ from stowage import _runtime
 from stowage.errors import Error, Unsupported
 from stowage.planning import parse_bytes
 from stowage.recording import record
-from stowage.replay import Mismatch, Replay
+from stowage.replay import Mismatch, Replay, Room
 from stowage.signature import signature
 from stowage.torch_private import fake_mode_active
 
@@ -54,10 +55,10 @@ class CompiledStep:
         self._fn = train_step
         self._budget = parse_bytes(budget)
         self._check_every = check_every
-        self._link_gbps = link_gbps
         self._strict = strict
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
+        self._room = Room(self._arena, _host(link_gbps), link_gbps)
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
@@ -65,6 +66,7 @@ class CompiledStep:
         self._planned_steps = 0
         self._eager_ns: list[int] = []
         self._planned_ns: list[int] = []
+        self._stall_ns: list[int] = []
         self._misses = 0
         self._measured_peak = 0
 
@@ -131,6 +133,9 @@ class CompiledStep:
         run = replay.last_run
         self._misses += run.misses
         self._measured_peak = run.peak_bytes
+        self._stall_ns.append(run.stall_ns)
+        if run.rescued_bytes:
+            warnings.warn(f"stowage: {run.rescued_bytes} bytes could not be written to the host store; they waited in memory", stacklevel=5)
         if self._strict and (run.misses or run.escaped_blocks):
             raise Error(f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)")
 
@@ -154,7 +159,7 @@ class CompiledStep:
             return result
         entry.recordings.append(entry.calls)
         try:
-            replay = Replay(recording, self._arena, getattr(self._fn, "__name__", "step"), self._budget)
+            replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget)
         except Error as error:
             entry.over_budget = error if self._budget is not None else None
             raise
@@ -235,11 +240,22 @@ class CompiledStep:
             "planned_steps": self._planned_steps,
             "step_ns": _median(self._planned_ns[-100:]),
             "eager_step_ns": _median(self._eager_ns[-100:]),
+            "recomputed_ops": summary.get("recomputed_ops", 0),
+            "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
+            "host_bytes": self._latest.host_bytes if self._latest else 0,
+            "stall_ns": _median(self._stall_ns[-100:]),
         }
 
 
 class UnsupportedWarning(UserWarning):
     """A step cannot be planned and runs eagerly; the message says why."""
+
+
+def _host(link_gbps: float | None) -> _runtime.Host:
+    """The host store as the environment wants it: in memory, or in a file of a directory; as large as needed, or limited."""
+    directory = os.environ.get("STOWAGE_HOST_STORE", "")
+    limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
+    return _runtime.Host(directory, limit or 0, link_gbps or 0.0)
 
 
 def _median(values: list[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +17,23 @@ class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """What the plans of one compiled step share."""
+
+    arena: _runtime.Arena
+    host: _runtime.Host
+    link_gbps: float | None
+
+
 class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
-    def __init__(self, recording: Recording, arena: _runtime.Arena, name: str, budget: int | None):
+    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None):
         self.recording = recording
-        self.arena = arena
+        self.arena = room.arena
+        self.host = room.host
+        self.link_gbps = room.link_gbps
         self.name = name
         self.budget = budget
         self.events = recording.events
@@ -45,9 +57,19 @@ class Replay:
     def _make_plan(self) -> None:
         lowered = _runtime.lower(self.recording.tape, self.name)
         self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget)
+        self.plan: Plan = plan(self.graph, self.budget, link_gbps=self.link_gbps)
         check(self.graph, self.plan)
-        self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena)
+        self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+
+    @property
+    def host_bytes(self) -> int:
+        """What the plan's swaps need in the host store."""
+        return self._executor.host_bytes
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What one step moves to the host."""
+        return self._executor.swapped_bytes
 
     # ---- Guards
 
@@ -70,8 +92,9 @@ class Replay:
         """One planned step. Returns what the user's function would, and the tensors of the result and of returned gradients.
 
         Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
-        counters and hyperparameters are as before the step.
+        counters and hyperparameters are as before the step. Raises Error, with nothing changed, when memory cannot be had.
         """
+        self._executor.reserve()
         saved = self._save_host_state()
         try:
             for p in self.recording.dropped_grads:
@@ -189,4 +212,4 @@ def _bytes(t: torch.Tensor) -> torch.Tensor:
     return t.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-__all__ = ["Mismatch", "Rehearsal", "Replay", "same_bits"]
+__all__ = ["Mismatch", "Rehearsal", "Replay", "Room", "same_bits"]

@@ -42,13 +42,15 @@ def plain_step(model, optimizer, loss_fn):
 
 
 def train(name: str, make_step: StepMaker = plain_step, optimizer: str = "adamw", form: str = "loop", compiled: bool = False,
-          count: int = zoo.STEPS, between: Callable | None = None, **compile_options) -> Run:
-    """Trains ``count`` steps. ``between(i, model, optimizer)`` runs before step i."""
+          count: int = zoo.STEPS, between: Callable | None = None, started: list | None = None, **compile_options) -> Run:
+    """Trains ``count`` steps. ``between(i, model, optimizer)`` runs before step i; ``started`` receives the compiled step."""
     model, loss_fn, batches = zoo.make(name, count)
     opt = OPTIMIZERS[optimizer](model.parameters(), **FORMS[form])
     step = make_step(model, opt, loss_fn)
     if compiled:
         step = stowage.compile(step, strict=True, **compile_options)
+        if started is not None:
+            started.append(step)
     torch.manual_seed(11)
     results = []
     for i, batch in enumerate(batches):
@@ -71,11 +73,13 @@ def assert_same_state(a: Run, b: Run) -> None:
     assert torch.equal(a.rng_state, b.rng_state), "generator state"
 
 
-def assert_planned(run: Run, least_steps: int = 2) -> None:
-    """The run really executed plans, and every allocation was where the plan put it."""
+def assert_planned(run: Run, least_steps: int = 2, exact_peak: bool = True) -> None:
+    """The run really executed plans, and every allocation was where the plan put it. The peak is not exact where a result that
+    outlives the second run of its op is born late in it: the plan counts it from the start."""
     stats = run.step.stats()
     assert run.step.refusal == "", run.step.refusal
     assert stats["planned_steps"] >= least_steps, stats
     assert stats["misses"] == 0, stats
-    assert stats["measured_peak_bytes"] == stats["planned_peak_bytes"], stats
+    assert stats["measured_peak_bytes"] <= stats["planned_peak_bytes"], stats
+    assert not exact_peak or stats["measured_peak_bytes"] == stats["planned_peak_bytes"], stats
     assert stats["planned_peak_bytes"] <= stats["arena_bytes"], stats

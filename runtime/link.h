@@ -1,0 +1,50 @@
+// The link between the arena and the host store: two copy lanes, out and in, beside the kernels.
+//
+//   kernels   ▒▒ op 3 ▒▒ ▒▒ op 4 ▒▒ ▒▒▒▒ op 5 ▒▒▒▒
+//   out       ██ a ████ ██ b ██                      a lane copies one buffer after the other
+//   in                          ██ c ██
+//
+// A copy is started at one step and finished at a later one; the caller waits only where it is not complete by then. This is all
+// that the executor knows of copying, so that streams and events of an accelerator can take the place of the two threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/host_store.h"
+
+namespace stowage::runtime {
+
+struct Copy {
+  enum class Direction : std::uint8_t { kOut, kIn };
+  Direction direction = Direction::kOut;
+  void* device = nullptr;
+  std::int64_t host_offset = 0;
+  std::int64_t bytes = 0;
+};
+
+class Link {
+ public:
+  struct Ticket {
+    Copy::Direction direction = Copy::Direction::kOut;
+    std::int64_t number = -1;  // of the copy on its lane
+  };
+
+  virtual ~Link() = default;
+
+  // Begins when the lane's earlier copies are complete. Device memory and host range stay as they are until finish() or abandon().
+  virtual Ticket start(const Copy& copy) = 0;
+
+  // Waits for the copy. Returns "" or why it failed; a failed copy has left device memory unspecified if it was to go there.
+  virtual std::string finish(Ticket ticket) = 0;
+
+  // Gives up all copies that are not complete; afterwards nothing touches device memory.
+  virtual void abandon() = 0;
+};
+
+// Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy; 0: as fast as
+// memory is. The threads start with the first copy.
+std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
+
+}  // namespace stowage::runtime
