@@ -92,7 +92,7 @@ class Brancher {
   // The heaviest op that was put on one side of the conflict's op while its best state has it on the other.
   std::int32_t other_side(const OrderProblem& here, const Conflict& conflict, const std::vector<char>& wish) {
     const std::vector<std::int64_t> live = must_live(here);
-    work_ -= sweep_work(here);
+    work_ -= sweep_work(here, here.ops);
     std::int32_t x = -1;
     for (std::int32_t op = 0; op < here.ops; ++op) {
       const bool misplaced = (conflict.ran[op] && !wish[op]) || (conflict.later[op] && wish[op]);
@@ -104,8 +104,7 @@ class Brancher {
   std::int64_t node_bound(const std::vector<Precedence>& edges) {
     const auto child = with_precedence(problem_, edges);
     if (!child) return std::numeric_limits<std::int64_t>::max();  // the edges close a cycle: no order
-    work_ -= sweep_work(child->problem);
-    return cut_bound(child->problem, must_live(child->problem), kCutsPerNode, best_.peak, work_);
+    return cut_bound(child->problem, critical_ops(child->problem, work_), kCutsPerNode, best_.peak, work_);
   }
 
   const OrderProblem& problem_;

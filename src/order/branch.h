@@ -24,6 +24,7 @@ struct BranchResult {
   std::int64_t bound = 0;  // no order of the problem has a smaller peak
 };
 
+// `start` may be a peak without its order, which the caller keeps; then the result has no order unless a better one is found.
 // `bound` is a proven bound to start from; `work` about a nanosecond a unit.
 BranchResult branch(const OrderProblem& problem, Ordering start, std::int64_t bound, std::int64_t& work,
                     const std::function<bool()>& should_stop);

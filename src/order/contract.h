@@ -14,6 +14,9 @@
 // O(E V / 64) for the reduction (beyond 30,000 ops only direct edges are looked at), then about O((V + E) log E) a pass.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "order/problem.h"
 
 namespace stowage {
@@ -22,6 +25,13 @@ namespace stowage {
 struct Contracted {
   OrderProblem problem;
   std::vector<std::vector<std::int32_t>> ops;  // per op of it: the ops of the whole that it stands for, in the order to run them
+
+  // An order of the problem as one of the whole.
+  [[nodiscard]] std::vector<std::int32_t> expanded(std::span<const std::int32_t> order) const {
+    std::vector<std::int32_t> result;
+    for (const std::int32_t op : order) result.insert(result.end(), ops[op].begin(), ops[op].end());
+    return result;
+  }
 };
 Contracted contracted(const OrderProblem& problem);
 

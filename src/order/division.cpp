@@ -2,21 +2,17 @@
 
 #include <algorithm>
 
-#include "order/must_live.h"
+#include "order/critical.h"
 
 namespace stowage {
 namespace {
-
-std::int32_t heaviest(const std::vector<std::int64_t>& bytes) {
-  return static_cast<std::int32_t>(std::max_element(bytes.begin(), bytes.end()) - bytes.begin());
-}
 
 struct Strain {
   std::int32_t op = -1;  // the op with the largest bound, in ids of the whole
   std::int64_t bytes = 0;
 };
 
-Strain strain(const OrderProblem& problem, const std::vector<char>& before, std::int32_t v, bool first_part) {
+Strain strain(const OrderProblem& problem, const std::vector<char>& before, std::int32_t v, bool first_part, std::int64_t& work) {
   std::vector<std::int32_t> members;
   for (std::int32_t op = 0; op < problem.ops; ++op)
     if (op != v && (before[op] != 0) == first_part) members.push_back(op);
@@ -26,9 +22,8 @@ Strain strain(const OrderProblem& problem, const std::vector<char>& before, std:
     done = before;
     done[v] = 1;
   }
-  const std::vector<std::int64_t> live = must_live(restricted(problem, members, done));
-  const std::int32_t worst = heaviest(live);
-  return {members[worst], live[worst]};
+  const CriticalOp worst = critical_ops(restricted(problem, members, done), work).front();
+  return {members[worst.op], worst.bytes};
 }
 
 std::vector<std::int32_t> members_of(const std::vector<char>& in) {
@@ -58,16 +53,14 @@ bool pin_for(const Division& division, std::int32_t w, const std::vector<char>& 
 }  // namespace
 
 Division divide(const OrderProblem& problem, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
-  const std::int32_t v = heaviest(must_live(problem));
-  work -= sweep_work(problem);
+  const std::int32_t v = critical_ops(problem, work).front().op;
   Division best, now;
   CutPins pins;
   for (int repair = 0; repair <= rule.repairs && work > 0; ++repair) {
     Cut cut = min_cut(problem, v, rule.side, work, pins);
     if (cut.before.empty()) break;
     now = {v, std::move(cut.before), cut.step_bytes, v};
-    const Strain first = strain(problem, now.before, v, true), second = strain(problem, now.before, v, false);
-    work -= sweep_work(problem);
+    const Strain first = strain(problem, now.before, v, true, work), second = strain(problem, now.before, v, false, work);
     const Strain worst = first.bytes > second.bytes ? first : second;
     if (worst.bytes > now.bound) {
       now.bound = worst.bytes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 
 namespace stowage {
 namespace {
@@ -31,63 +32,77 @@ void add_runs(const Row& row, std::int64_t bytes, std::vector<std::int64_t>& cha
   }
 }
 
-// The columns [first, first + kColumns) of the two relations.
+// At most kColumns columns of the two relations.
 class Block {
  public:
-  explicit Block(const OrderProblem& p) : p_(p), reach_(p.ops), held_(p.ops), change_(kColumns) {}
+  explicit Block(const OrderProblem& p) : p_(p), column_(p.ops, -1), reach_(p.ops), held_(p.ops), change_(kColumns) {}
 
-  void sweep(std::int32_t first, std::vector<std::int64_t>& bytes) {
-    fill(first);
+  void sweep(std::span<const std::int32_t> columns, std::span<std::int64_t> bytes) {
+    for (std::size_t i = 0; i < columns.size(); ++i) column_[columns[i]] = static_cast<std::int32_t>(i);
+    first_ = columns.front();
+    last_ = columns.back();
+    fill();
     std::fill(change_.begin(), change_.end(), 0);
-    for (std::size_t w = 0; w < p_.weight.size(); ++w) add(w, first);
-    const std::int32_t last = std::min(p_.ops, first + kColumns);
+    for (std::size_t w = 0; w < p_.weight.size(); ++w) add(w);
     std::int64_t now = p_.base;
-    for (std::int32_t v = first; v < last; ++v) bytes[v] = (now += change_[v - first]) + p_.extra[v];
+    for (std::size_t i = 0; i < columns.size(); ++i) bytes[i] = (now += change_[i]) + p_.extra[columns[i]];
+    for (const std::int32_t v : columns) column_[v] = -1;
   }
 
  private:
-  void fill(std::int32_t first) {
-    const std::int32_t end = std::min(p_.ops, first + kColumns);
-    for (std::int32_t u = end - 1; u >= 0; --u) {  // ids are a topological order: what comes after u has a larger id
+  void fill() {
+    for (std::int32_t u = last_; u >= 0; --u) {  // ids are a topological order: what comes after u has a larger id
       Row row{};
-      if (u >= first) set(row, u - first);
+      if (column_[u] >= 0) set(row, column_[u]);
       for (const std::int32_t s : p_.succs[u])
-        if (s < end) join(row, reach_[s]);
+        if (s <= last_) join(row, reach_[s]);
       reach_[u] = row;
     }
-    for (std::int32_t u = first; u < p_.ops; ++u) {
+    for (std::int32_t u = first_; u < p_.ops; ++u) {
       Row row{};
-      if (u < end) set(row, u - first);
+      if (column_[u] >= 0) set(row, column_[u]);
       for (const std::int32_t q : p_.preds[u])
-        if (q >= first) join(row, held_[q]);
+        if (q >= first_) join(row, held_[q]);
       held_[u] = row;
     }
   }
 
-  void add(std::size_t w, std::int32_t first) {
+  void add(std::size_t w) {
     Row opened{}, needed{};
     if (p_.open_at_start[w]) opened.fill(~std::uint64_t{0});
     if (p_.open_at_end[w]) needed.fill(~std::uint64_t{0});
     for (const std::int32_t o : p_.openers[w])
-      if (o < first + kColumns) join(opened, reach_[o]);
+      if (o <= last_) join(opened, reach_[o]);
     for (const std::int32_t c : p_.closers[w])
-      if (c >= first) join(needed, held_[c]);
+      if (c >= first_) join(needed, held_[c]);
     for (std::int32_t k = 0; k < kWords; ++k) opened[k] &= needed[k];
     add_runs(opened, p_.weight[w], change_);
   }
 
   const OrderProblem& p_;
+  std::vector<std::int32_t> column_;  // per op: which it is of this block; -1: none
+  std::int32_t first_ = 0, last_ = 0;
   std::vector<Row> reach_, held_;
   std::vector<std::int64_t> change_;
 };
 
 }  // namespace
 
-std::vector<std::int64_t> must_live(const OrderProblem& problem) {
-  std::vector<std::int64_t> bytes(static_cast<std::size_t>(problem.ops));
+std::vector<std::int64_t> must_live(const OrderProblem& problem, std::span<const std::int32_t> columns) {
+  std::vector<std::int64_t> bytes(columns.size());
+  if (columns.empty()) return bytes;
   Block block(problem);
-  for (std::int32_t first = 0; first < problem.ops; first += kColumns) block.sweep(first, bytes);
+  for (std::size_t first = 0; first < columns.size(); first += kColumns) {
+    const std::size_t count = std::min<std::size_t>(kColumns, columns.size() - first);
+    block.sweep(columns.subspan(first, count), std::span(bytes).subspan(first, count));
+  }
   return bytes;
+}
+
+std::vector<std::int64_t> must_live(const OrderProblem& problem) {
+  std::vector<std::int32_t> all(problem.ops);
+  std::iota(all.begin(), all.end(), 0);
+  return must_live(problem, all);
 }
 
 }  // namespace stowage

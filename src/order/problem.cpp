@@ -171,24 +171,32 @@ OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_
   return Restriction(problem, members, before).build();
 }
 
-std::int64_t peak(const OrderProblem& problem, std::span<const std::int32_t> order) {
+std::vector<std::int64_t> steps(const OrderProblem& problem, std::span<const std::int32_t> order) {
   std::vector<std::int32_t> left(problem.weight.size());
   std::vector<char> open(problem.open_at_start.begin(), problem.open_at_start.end());
-  std::int64_t live = problem.base, most = problem.base;
+  std::int64_t live = problem.base;
   for (std::size_t w = 0; w < left.size(); ++w) {
     left[w] = static_cast<std::int32_t>(problem.closers[w].size()) + problem.open_at_end[w];
     if (open[w]) live += problem.weight[w];
   }
+  std::vector<std::int64_t> result;
+  result.reserve(order.size());
   for (const std::int32_t op : order) {
     for (const std::int32_t w : problem.opens[op])
       if (!open[w]) {
         open[w] = 1;
         live += problem.weight[w];
       }
-    most = std::max(most, live + problem.extra[op]);
+    result.push_back(live + problem.extra[op]);
     for (const std::int32_t w : problem.closes[op])
       if (--left[w] == 0) live -= problem.weight[w];
   }
+  return result;
+}
+
+std::int64_t peak(const OrderProblem& problem, std::span<const std::int32_t> order) {
+  std::int64_t most = problem.base;
+  for (const std::int64_t step : steps(problem, order)) most = std::max(most, step);
   return most;
 }
 

@@ -65,6 +65,9 @@ inline std::int64_t size_of(const OrderProblem& problem) {
          problem.ops;
 }
 
+// Step of each op of `order`, by place in it. O(V + E).
+std::vector<std::int64_t> steps(const OrderProblem& problem, std::span<const std::int32_t> order);
+
 // Largest step of `order`, a permutation of the ops that respects the precedence. O(V + E).
 std::int64_t peak(const OrderProblem& problem, std::span<const std::int32_t> order);
 

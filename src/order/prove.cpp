@@ -6,6 +6,7 @@
 #include "order/contract.h"
 #include "order/decide.h"
 #include "order/forced.h"
+#include "order/select.h"
 
 namespace stowage {
 namespace {
@@ -62,6 +63,18 @@ DecisionResult decide_core(const OrderProblem& problem, std::int64_t limit, std:
   return result;
 }
 
+// With more precedence, contracted again.
+Contracted tightened(const Contracted& small, std::span<const Precedence> edges) {
+  if (edges.empty()) return small;
+  const auto more = with_precedence(small.problem, edges);
+  Contracted again = contracted(more->problem);
+  for (auto& group : again.ops) {
+    for (std::int32_t& op : group) op = more->ids[op];
+    group = small.expanded(group);
+  }
+  return again;
+}
+
 class Prover {
  public:
   Prover(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work)
@@ -69,37 +82,44 @@ class Prover {
 
   BranchResult run(const std::function<bool()>& should_stop) {
     for (const std::int64_t part : kForget) {
+      if (result_.bound >= result_.order.peak || work_ <= 0 || (should_stop && should_stop())) break;
       const std::int64_t least = part == 0 ? 0 : result_.order.peak / part;
       const Contracted small = contracted(least == 0 ? problem_ : without_small(problem_, least));
       work_ -= 500 * size_of(problem_);
-      std::int64_t high = result_.order.peak - 1;  // the least limit not worth asking about again, less one
-      for (int question = 0; question < kQuestions; ++question) {
-        if (result_.bound >= result_.order.peak || work_ <= 0 || (should_stop && should_stop())) return std::move(result_);
-        if (high < result_.bound) break;
-        const std::int64_t limit = question == 0 ? high : result_.bound + (high - result_.bound) / 2;
-        if (!ask(small, limit)) high = limit - 1;
-      }
+      question_all(small, should_stop);
     }
     return std::move(result_);
   }
 
  private:
-  // Whether the answer was no.
-  bool ask(const Contracted& small, std::int64_t limit) {
+  void question_all(const Contracted& small, const std::function<bool()>& should_stop) {
+    std::int64_t high = result_.order.peak - 1;  // the least limit not worth asking about again, less one
+    const Selection selected = select(small.problem, high, work_);
+    if (selected.contradiction) return raise(selected.next_limit);
+    const Contracted tight = tightened(small, selected.edges);
+    for (int question = 0; question < kQuestions; ++question) {
+      if (result_.bound > high || work_ <= 0 || (should_stop && should_stop())) return;
+      const std::int64_t limit = question == 0 ? high : result_.bound + (high - result_.bound) / 2;
+      if (!ask(tight, limit)) high = limit - 1;
+    }
+  }
+
+  void raise(std::int64_t bound) { result_.bound = std::max(result_.bound, std::min(bound, result_.order.peak)); }
+
+  // Whether the answer was no. All edges of `tight` hold in orders of a peak below the best known.
+  bool ask(const Contracted& tight, std::int64_t limit) {
     std::int64_t share = std::max<std::int64_t>(work_ / 4, 1);
     const std::int64_t given = share;
-    const DecisionResult answer = decide_core(small.problem, limit, share);
+    const DecisionResult answer = decide_core(tight.problem, limit, share);
     work_ -= given - share;
-    if (answer.decision == Decision::kNo) result_.bound = std::max(result_.bound, std::min(answer.next_limit, result_.order.peak));
-    if (answer.decision == Decision::kYes) offer(small, answer.order);
+    if (answer.decision == Decision::kNo) raise(answer.next_limit);
+    if (answer.decision == Decision::kYes) offer(tight.expanded(answer.order));
     return answer.decision == Decision::kNo;
   }
 
-  void offer(const Contracted& small, const std::vector<std::int32_t>& order) {
-    Ordering now;
-    for (const std::int32_t op : order) now.ops.insert(now.ops.end(), small.ops[op].begin(), small.ops[op].end());
-    now.peak = peak(problem_, now.ops);
-    if (now.peak < result_.order.peak) result_.order = std::move(now);
+  void offer(std::vector<std::int32_t> ops) {
+    const std::int64_t bytes = peak(problem_, ops);
+    if (bytes < result_.order.peak) result_.order = {std::move(ops), bytes};
   }
 
   const OrderProblem& problem_;

@@ -3,8 +3,9 @@
 //   bound ├───No───▶│ . . . . . . │◀──Unknown──┤ best      Each "no" lifts the bound to the next limit worth asking about; "yes"
 //                     next question                        gives an order.
 //
-// The problem is contracted first, and cut down to what forced moves at both ends leave. Where tiny weights make the search
-// explode, they are forgotten: without them the least peak can only be smaller, so the bound holds; it loses what they weigh.
+// The problem is contracted first, takes the precedences that a peak below the best known forces (select.h), is contracted again,
+// and cut down to what forced moves at both ends leave. Where tiny weights make the search explode, they are forgotten: without
+// them the least peak can only be smaller, so the bound holds; it loses what they weigh.
 #pragma once
 
 #include "order/branch.h"

@@ -7,18 +7,17 @@
 #include "graph/dependencies.h"
 #include "graph/liveness.h"
 #include "order/bound.h"
-#include "order/branch.h"
+#include "order/contract.h"
 #include "order/greedy.h"
-#include "order/must_live.h"
 #include "order/pinch.h"
-#include "order/prove.h"
+#include "order/solve.h"
 #include "order/takeover.h"
 #include "order/takeover_branch.h"
 
 namespace stowage {
 namespace {
 
-constexpr std::size_t kRootCuts = 512;
+constexpr std::size_t kRootCuts = 64;
 
 bool same_extra(const OrderProblem& a, const OrderProblem& b) { return a.extra == b.extra; }
 
@@ -52,9 +51,9 @@ class Candidates {
     }
   }
 
-  void add_pinch(std::int64_t limit, std::int64_t& work) {
+  void add_pinch(const Contracted& small, std::int64_t limit, std::int64_t work) {
     for (const DivisionRule rule : {DivisionRule{CutSide::kSmallest, 12}, DivisionRule{CutSide::kLargest, 12}})
-      if (work > 0) add(pinch(problem_, limit, rule, work).order.ops);
+      if (work > 0) add(small.expanded(pinch(small.problem, limit, rule, work).order.ops));
   }
 
   [[nodiscard]] std::int64_t least() const { return peak_; }
@@ -68,24 +67,9 @@ class Candidates {
   std::int64_t peak_ = 0;
 };
 
-std::int64_t bound_of(const OrderProblem& problem, std::int64_t enough, std::int64_t& work) {
-  work -= sweep_work(problem);
-  return cut_bound(problem, must_live(problem), kRootCuts, enough, work);
-}
-
-// A first look by branching, then a proof, then branching with what is left.
-BranchResult refine(const OrderProblem& problem, Ordering start, std::int64_t bound, const OrderOptions& options) {
-  BranchResult result{std::move(start), bound};
-  struct Stage {
-    decltype(&branch) search;
-    std::int64_t percent;  // of the work
-  };
-  for (const Stage stage : {Stage{branch, 15}, Stage{prove, 100}, Stage{branch, 35}}) {
-    if (result.order.peak <= result.bound) break;
-    std::int64_t work = options.work / 100 * stage.percent;
-    result = stage.search(problem, std::move(result.order), result.bound, work, options.should_stop);
-  }
-  return result;
+// By must-live bytes and minimum cuts at the heaviest ops.
+std::int64_t bound_of(const OrderProblem& problem, std::size_t cuts, std::int64_t work) {
+  return cut_bound(problem, critical_ops(problem, work), cuts, std::numeric_limits<std::int64_t>::max(), work);
 }
 
 // The problems between which the truth lies (takeover.h), and what judges an order.
@@ -96,6 +80,7 @@ struct Model {
   std::vector<TakeoverPair> pairs;  // the possible ones
   OrderProblem problem;             // of the plans, pessimistic
   OrderProblem relaxed;             // of the bound
+  Contracted small;                 // of `relaxed`
 
   Model(const Graph& of, bool takeover) : graph(of), uses(stowage::uses(of)) {
     const Dependencies deps = dependencies(graph);
@@ -103,6 +88,7 @@ struct Model {
     pairs = takeover_pairs(graph, deps, uses);
     problem = takeover ? certain_problem(graph, plain, pairs) : plain;
     relaxed = relaxed_problem(graph, plain, pairs);
+    small = contracted(relaxed);
     judge_by_pairs = takeover && !same_extra(problem, relaxed);
   }
 
@@ -119,19 +105,21 @@ struct Model {
 
 // On the problem of the plans; when takeovers make the bound's problem another one, on that too.
 std::int64_t search(const Model& model, std::int64_t bound, Candidates& candidates, const OrderOptions& options) {
+  const SolveLimits limits{options.work, options.should_stop};
+  const bool same = same_extra(model.problem, model.relaxed);
+  if (!same) {
+    const auto& start = candidates.orders()[0];
+    candidates.add(solve(contracted(model.problem), {start, peak(model.problem, start)}, bound, limits).order.ops);
+  }
   const auto& start = candidates.orders()[0];
-  BranchResult result = refine(model.problem, {start, peak(model.problem, start)}, bound, options);
+  BranchResult result = solve(model.small, {start, peak(model.relaxed, start)}, bound, limits);
   candidates.add(std::move(result.order.ops));
-  if (same_extra(model.problem, model.relaxed)) return result.bound;
-  const auto& next = candidates.orders()[0];
-  result = refine(model.relaxed, {next, peak(model.relaxed, next)}, bound, options);
-  candidates.add(std::move(result.order.ops));
-  if (!options.takeover || result.bound >= candidates.least()) return result.bound;
-  const SolveOrder solve = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
-    return refine(problem, std::move(from), proven, {work, options.should_stop});
+  if (same || !options.takeover || result.bound >= candidates.least()) return result.bound;
+  const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
+    return solve(contracted(problem), std::move(from), proven, {work, options.should_stop});
   };
   result = branch_on_takeovers(model.graph, model.plain, model.uses, model.pairs, {candidates.orders()[0], candidates.least()},
-                               result.bound, options.work, solve);
+                               result.bound, options.work, solve_node);
   candidates.add(std::move(result.order.ops));
   return result.bound;
 }
@@ -148,15 +136,13 @@ std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) {
 OrderResult find_order(const Graph& graph, const OrderOptions& options) {
   const Model model(graph, options.takeover);
   Candidates candidates(model.problem, model.judge());
-  std::int64_t work = options.work;
-  const std::int64_t live = bound_of(model.relaxed, 0, work);
-  candidates.add_greedy(live);
   OrderResult result;
-  result.bound_bytes = candidates.least() == live ? live : bound_of(model.relaxed, candidates.least(), work);
+  result.bound_bytes = bound_of(model.small.problem, 0, options.work);
+  candidates.add_greedy(result.bound_bytes);
   if (candidates.least() > result.bound_bytes) result.bound_bytes = search(model, result.bound_bytes, candidates, options);
   if (candidates.orders().size() < 2) {  // others of the same peak, for the layout to choose from
     candidates.add_greedy(candidates.least());
-    candidates.add_pinch(candidates.least(), work);
+    candidates.add_pinch(model.small, candidates.least(), options.work);
   }
   result.peak_bytes = candidates.least();
   for (const auto& order : candidates.orders()) result.orders.push_back(as_ops(order));
@@ -164,13 +150,12 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
 }
 
 std::int64_t root_bound(const Graph& graph, std::int64_t work) {
-  return bound_of(Model(graph, true).relaxed, std::numeric_limits<std::int64_t>::max(), work);
+  return bound_of(Model(graph, true).small.problem, kRootCuts, work);
 }
 
 std::int64_t plain_bound(const Graph& graph) {
   const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
-  std::int64_t work = 0;
-  return cut_bound(problem, must_live(problem), 0, 0, work);
+  return bound_of(problem, 0, 0);
 }
 
 }  // namespace stowage

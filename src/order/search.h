@@ -1,10 +1,11 @@
-// The order of least peak, with a proven bound: candidates, cuts, division, branching, proof; each stage ends the search when its
-// order meets the bound.
+// The order of least peak, with a proven bound. Each stage ends the search when its order meets the bound.
 //
-//   program order ─▶ greedy ×4 ─▶ must-live and cut bound ─▶ branch and bound over pinch ─▶ proof by decisions ─▶ branch and bound
+//   program order ─▶ contraction, must-live bound ─▶ greedy ×4 ─▶ solve()  ─▶ branching on takeovers
+//                    (contract.h, critical.h)        (greedy.h)   (solve.h)   (takeover_branch.h)
 //
 // Takeovers (takeover.h) whose input dies in every order are part of the problem; when others could close what is left of the gap,
-// takeover_branch.h asks where they die. Never worse than program order. On captured training steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit.
+// takeover_branch.h asks where they die. Never worse than program order. On captured training steps of 10^3 to 10^4 ops:
+// milliseconds when proven, else the work limit.
 #pragma once
 
 #include <functional>

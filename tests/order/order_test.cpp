@@ -12,6 +12,7 @@
 #include "order/bound.h"
 #include "order/branch.h"
 #include "order/contract.h"
+#include "order/critical.h"
 #include "order/decide.h"
 #include "order/forced.h"
 #include "order/greedy.h"
@@ -19,6 +20,7 @@
 #include "order/must_live.h"
 #include "order/pinch.h"
 #include "order/prove.h"
+#include "order/select.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
 
@@ -204,6 +206,45 @@ TEST_P(OrderSearch, ContractionKeepsTheLeastPeak) {
     order.peak = peak(p, order.ops);
     expect_order(p, order);
     EXPECT_EQ(order.peak, best);
+  });
+}
+
+TEST_P(OrderSearch, SelectedPrecedencesHoldInEveryOrderUnderTheLimit) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::int64_t best = StateWalk(p).run().peak;
+    const std::vector<std::int64_t> live = must_live(p);
+    for (const std::int64_t limit : {best, best - 1, std::ranges::max(live), best / 2}) {
+      std::int64_t work = 1'000'000'000;
+      const Selection selected = select(p, limit, work);
+      EXPECT_GT(selected.next_limit, limit);
+      if (selected.contradiction) {
+        EXPECT_LT(limit, best);
+        EXPECT_LE(selected.next_limit, best);
+      }
+      for (const Precedence& edge : selected.edges) {  // who breaks one pays for it
+        const std::vector<Precedence> turned = {{edge.to, edge.from}};
+        const auto broken = with_precedence(p, turned);
+        if (!broken) continue;
+        EXPECT_GE(StateWalk(broken->problem).run().peak, selected.next_limit) << edge.from << " before " << edge.to;
+      }
+    }
+  });
+}
+
+TEST_P(OrderSearch, CriticalOpsAreSortedAndColumnsAgreeWithTheWhole) {
+  for_each_problem([](const OrderProblem& p) {
+    const std::vector<std::int64_t> all = must_live(p);
+    std::vector<std::int32_t> odd;
+    for (std::int32_t op = 1; op < p.ops; op += 2) odd.push_back(op);
+    const std::vector<std::int64_t> some = must_live(p, odd);
+    for (std::size_t i = 0; i < odd.size(); ++i) EXPECT_EQ(some[i], all[odd[i]]);
+    std::int64_t work = 1'000'000'000;
+    const std::vector<CriticalOp> critical = critical_ops(p, work);
+    ASSERT_EQ(critical.size(), all.size());
+    for (std::size_t i = 0; i < critical.size(); ++i) {
+      EXPECT_EQ(critical[i].bytes, all[critical[i].op]);
+      EXPECT_GE(critical[i == 0 ? 0 : i - 1].bytes, critical[i].bytes);
+    }
   });
 }
 
