@@ -31,12 +31,12 @@ _LIBRARY_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/
 class Worker:
     """A process that answers requests. ``tcmalloc``: it runs on tcmalloc, which keeps all pages that it ever got."""
 
-    def __init__(self, config: dict, threads: int, tcmalloc: bool = False):
+    def __init__(self, config: dict, threads: int, tcmalloc: bool = False, script: str = sys.argv[0]):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), TRANSFORMERS_VERBOSITY="error")
         if tcmalloc:
             environment |= {"LD_PRELOAD": tcmalloc_path(), "TCMALLOC_RELEASE_RATE": "0",
                             "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 40)}
-        command = [sys.executable, sys.argv[0], "--worker", json.dumps(config | {"threads": threads})]
+        command = [sys.executable, script, "--worker", json.dumps(config | {"threads": threads})]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, what: str, **arguments: Any) -> Any:

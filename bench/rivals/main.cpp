@@ -1,0 +1,152 @@
+// rivals order GRAPH, rivals layout INTERVALS.csv: what others make of the same input, as one JSON object on stdout.
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "rivals/caching_allocator.h"
+#include "rivals/evaluate.h"
+#include "rivals/greedy_fit.h"
+#include "rivals/inductor_orders.h"
+#include "io/json_append.h"
+#include "rivals/lescea.h"
+#include "rivals/llfb.h"
+#include "stowage/io.h"
+#include "stowage/planner.h"
+
+namespace stowage::rivals {
+namespace {
+
+template <class Value>
+struct Timed {
+  Value value;
+  double seconds = 0;  // the median of three when it is short
+};
+
+template <class Work>
+auto timed(const Work& work) {
+  constexpr double kShort = 0.5;
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  while (true) {
+    const auto start = Clock::now();
+    auto value = work();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (seconds[0] < kShort && seconds.size() < 3) continue;
+    std::sort(seconds.begin(), seconds.end());
+    return Timed<decltype(value)>{std::move(value), seconds[seconds.size() / 2]};
+  }
+}
+
+void write_program(io::ObjectWriter& out, const Graph& graph, std::string& text) {
+  std::vector<OpId> order;
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) order.emplace_back(i);
+  const auto [peaks, seconds] = timed([&] { return caching_allocator_peaks(graph, order); });
+  out.key("program");
+  io::ObjectWriter object(text);
+  object.field("peak_bytes", evaluate_peak(graph, order));
+  object.field("allocated_bytes", peaks.allocated_bytes);
+  object.field("reserved_bytes", peaks.reserved_bytes);
+  object.field("seconds", seconds);
+  object.close();
+}
+
+void write_lescea_llfb(io::ObjectWriter& out, const Graph& graph, std::string& text) {
+  const auto [result, seconds] = timed([&] { return evaluate(graph, lescea_order(graph), llfb_layout); });
+  out.key("lescea_llfb");
+  io::ObjectWriter object(text);
+  object.field("peak_bytes", result.peak_bytes);
+  object.field("arena_bytes", result.arena_bytes);
+  object.field("seconds", seconds);
+  object.close();
+}
+
+void write_inductor(io::ObjectWriter& out, const Graph& graph, std::string& text) {
+  using Rule = std::vector<OpId> (*)(const Graph&);
+  constexpr std::array<std::pair<std::string_view, Rule>, 3> rules = {
+      {{"lpmf", lpmf_order}, {"bfs", bfs_order}, {"dfs", dfs_order}}};
+  std::int64_t best_peak = program_peak_bytes(graph);
+  std::vector<OpId> best;
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) best.emplace_back(i);
+  std::string_view best_name = "program";
+  double seconds = 0;
+  out.key("inductor");
+  io::ObjectWriter object(text);
+  for (const auto& [name, rule] : rules) {
+    auto order = timed([&] { return rule(graph); });
+    seconds += order.seconds;
+    const std::int64_t peak = evaluate_peak(graph, order.value);
+    object.field(std::string(name) + "_peak_bytes", peak);
+    if (peak < best_peak) best_peak = peak, best = std::move(order.value), best_name = name;
+  }
+  object.field("best", best_name);
+  object.field("peak_bytes", best_peak);
+  object.field("reserved_bytes", caching_allocator_peaks(graph, best).reserved_bytes);
+  object.field("seconds", seconds);
+  object.close();
+}
+
+std::string orders(const std::string& path) {
+  const Graph graph = load_graph(path);
+  std::string text;
+  io::ObjectWriter out(text);
+  write_program(out, graph, text);
+  write_lescea_llfb(out, graph, text);
+  write_inductor(out, graph, text);
+  out.close();
+  return text + "\n";
+}
+
+void write_layout(io::ObjectWriter& out, std::string& text, const std::string& name, const std::vector<LayoutItem>& items,
+                  const LayoutRule& rule) {
+  const auto [offsets, seconds] = timed([&] { return rule(items, 1); });
+  out.key(name);
+  io::ObjectWriter object(text);
+  object.field("height_bytes", height(items, offsets));
+  object.field("seconds", seconds);
+  object.close();
+}
+
+std::string layouts(const std::string& path) {
+  const IntervalsFile file = load_intervals(path);
+  std::string text;
+  io::ObjectWriter out(text);
+  write_layout(out, text, "llfb", file.items, llfb_layout);
+  for (std::size_t serve = 0; serve < kServeNames.size(); ++serve)
+    for (std::size_t fit = 0; fit < kFitNames.size(); ++fit) {
+      const std::string name = std::string(kServeNames[serve]) + "_" + std::string(kFitNames[fit]);
+      write_layout(out, text, name, file.items, [&](const std::vector<LayoutItem>& items, std::int64_t align) {
+        return greedy_layout(items, align, static_cast<Serve>(serve), static_cast<Fit>(fit));
+      });
+    }
+  out.close();
+  return text + "\n";
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("What others make of the same graph or intervals");
+  app.require_subcommand(1);
+  std::string path;
+  CLI::App* order = app.add_subcommand("order", "orders of a graph: program order with a model of PyTorch's allocator, LESCEA + LLFB, "
+                                                "Inductor's");
+  order->add_option("GRAPH", path)->required();
+  CLI::App* layout = app.add_subcommand("layout", "greedy layouts of fixed intervals");
+  layout->add_option("INTERVALS.csv", path)->required();
+  CLI11_PARSE(app, argc, argv);
+  std::fputs((order->parsed() ? orders(path) : layouts(path)).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+}  // namespace stowage::rivals
+
+int main(int argc, char** argv) {
+  try {
+    return stowage::rivals::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rivals: %s\n", error.what());
+    return 3;
+  }
+}
