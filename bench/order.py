@@ -6,6 +6,8 @@ Every planner gets the same graph and the same padded bytes; every order and lay
     PyTorch     the same order through a model of PyTorch's caching allocator: bytes reserved (modelled, not measured)
     LESCEA      greedy order and LLFB layout, the baselines of ROAM's paper: arena
     Inductor    the best of Inductor's three orders and program order: peak, as if nothing were lost to fragmentation
+    Stowage     order and layout without in-place takeover, which the others do not have either: arena, bound, gap
+    takeover    the same with it
 
     bench/order.py                 all graphs; those done by the same build are kept in build/order and not planned again
     bench/order.py --quick         ten graphs
@@ -87,7 +89,7 @@ class Kept:
 
 def measure(rivals: str, graph: pathlib.Path) -> dict:
     others = _json_of(rivals, "order", str(graph))
-    return {**others, "stowage": plan(graph), "parameter_bytes": parameter_bytes(graph)}
+    return {**others, "stowage": plan(graph, "--no-takeover"), "takeover": plan(graph), "parameter_bytes": parameter_bytes(graph)}
 
 
 def _chosen(only: list[str] | None, quick: bool) -> list[tuple[str, str]]:
@@ -149,8 +151,9 @@ def main_table(results: list[dict]) -> str:
     for r in results:
         s = r["stowage"]
         rows.append([r["name"], r["form"], s["ops"], _mib(s["program_peak_bytes"]), _mib(_pytorch(r)), _mib(_lescea(r)),
-                     _mib(r["inductor"]["peak_bytes"]), _mib(s["arena_bytes"]), _mib(s["lower_bound_bytes"]), _gap(r), f"{s['seconds']['total']:.2f}"])
-    return common.markdown(["MiB", "Adam", "ops", "program", "PyTorch (model)", "LESCEA+LLFB", "Inductor", "**Stowage**", "bound", "gap", "s"], rows, left=2)
+                     _mib(r["inductor"]["peak_bytes"]), _mib(s["arena_bytes"]), _mib(s["lower_bound_bytes"]), _gap(r), f"{s['seconds']['total']:.2f}", _mib(r["takeover"]["arena_bytes"])])
+    header = ["MiB", "Adam", "ops", "program", "PyTorch (model)", "LESCEA+LLFB", "Inductor", "**Stowage**", "bound", "gap", "s", "takeover"]
+    return common.markdown(header, rows, left=2)
 
 
 def headline_table(results: list[dict]) -> str:

@@ -22,7 +22,7 @@ std::vector<std::int64_t> stacked(const std::vector<LayoutItem>& items, std::int
 }  // namespace
 
 Evaluation evaluate(const Graph& graph, std::span<const OpId> order, const LayoutRule& layout) {
-  Timeline times = timeline(graph, order);
+  Timeline times = timeline(graph, order, {});
   LayoutResult addresses;
   addresses.offsets = layout(times.items, graph.align);
   addresses.height_bytes = height(times.items, addresses.offsets);
