@@ -1,4 +1,4 @@
-// An order that a search found, with its peak.
+// What a search hands back: an order with its peak, and how low any order can be.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,11 @@ namespace stowage {
 struct Ordering {
   std::vector<std::int32_t> ops;
   std::int64_t peak = 0;
+};
+
+struct BoundedOrder {
+  Ordering order;
+  std::int64_t bound = 0;  // no order of the problem has a smaller peak
 };
 
 }  // namespace stowage

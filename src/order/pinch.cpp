@@ -38,8 +38,7 @@ struct Part {
 
 class Pincher {
  public:
-  Pincher(std::int32_t ops, std::int64_t limit, DivisionRule rule, std::int64_t& work)
-      : ops_(ops), limit_(limit), rule_(rule), work_(work) {}
+  Pincher(std::int64_t limit, DivisionRule rule, std::int64_t& work) : limit_(limit), rule_(rule), work_(work) {}
 
   void solve(Part part) {
     std::vector<std::vector<std::int32_t>> ends;  // suffixes, outermost first
@@ -69,7 +68,7 @@ class Pincher {
     for (auto it = ends.rbegin(); it != ends.rend(); ++it) order_.insert(order_.end(), it->begin(), it->end());
   }
 
-  PinchResult take() { return {{std::move(order_), 0}, std::move(conflict_)}; }
+  PinchResult take() { return {{std::move(order_), 0}, conflict_}; }
 
  private:
   static std::vector<std::int32_t> global(const Part& part, const std::vector<std::int32_t>& local) {
@@ -83,36 +82,24 @@ class Pincher {
   }
 
   void note_conflict(const Part& part, const Division& division) {
-    if (division.bound <= std::max(limit_, conflict_.bytes)) return;
-    Conflict now{part.ids[division.worst], division.bound, std::vector<char>(ops_, 0), std::vector<char>(ops_, 1)};
-    for (const std::int32_t op : order_) {
-      now.ran[op] = 1;
-      now.later[op] = 0;
-    }
-    const bool first = division.before[division.worst] != 0;
-    for (std::int32_t op = 0; op < part.problem.ops; ++op) {
-      const bool with_worst = op != division.v && (division.before[op] != 0) == first;
-      now.later[part.ids[op]] = !with_worst && first;
-      now.ran[part.ids[op]] = !with_worst && !first;
-    }
-    if (division.worst == division.v)
-      for (std::int32_t op = 0; op < part.problem.ops; ++op) now.ran[part.ids[op]] = now.later[part.ids[op]] = 0;
-    conflict_ = std::move(now);
+    if (division.bound <= std::max(limit_, conflict_bytes_)) return;
+    conflict_bytes_ = division.bound;
+    conflict_ = part.ids[division.worst];
   }
 
-  std::int32_t ops_;
   std::int64_t limit_;
   DivisionRule rule_;
   std::int64_t& work_;
   int depth_ = 0;
   std::vector<std::int32_t> order_;
-  Conflict conflict_;
+  std::int32_t conflict_ = -1;
+  std::int64_t conflict_bytes_ = 0;
 };
 
 }  // namespace
 
 PinchResult pinch(const OrderProblem& problem, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
-  Pincher pincher(problem.ops, limit, rule, work);
+  Pincher pincher(limit, rule, work);
   Part whole{problem, std::vector<std::int32_t>(problem.ops)};
   std::iota(whole.ids.begin(), whole.ids.end(), 0);
   pincher.solve(std::move(whole));

@@ -8,7 +8,7 @@
 //
 // Rising stretches are forced when seen from their end and falling ones from their start, so the parts vanish quickly: a captured
 // step needs from none to a few hundred cuts. If the parts fit under the limit, so does the whole, and the division lost nothing;
-// if one does not, the order is still good, but another might fit: the worst such part is reported as a conflict, for branch.h.
+// if one does not, the order is still good, but another might fit: the op that breaks the worst such part is named.
 // The idea of dividing where the order has no choice is ROAM's (arXiv 2310.19295, segments between memory-insensitive ops);
 // differs: it divides where the memory leaves the least choice.
 #pragma once
@@ -19,16 +19,9 @@
 
 namespace stowage {
 
-// Op `op` cannot keep below `bytes` where a division put it.
-struct Conflict {
-  std::int32_t op = -1;
-  std::int64_t bytes = 0;
-  std::vector<char> ran, later;  // per op: put before / after the part that `op` is in
-};
-
 struct PinchResult {
   Ordering order;
-  Conflict conflict;  // of the largest bytes; op is -1 when all divisions kept to the limit
+  std::int32_t conflict = -1;  // the op whose step must break the limit most, where divisions put it; -1: all keep to the limit
 };
 
 // `work` bounds the arcs that minimum cuts look at; what is left undivided when it runs out is scheduled by greedy().

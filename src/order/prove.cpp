@@ -80,7 +80,7 @@ class Prover {
   Prover(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work)
       : problem_(problem), result_{std::move(best), bound}, work_(work) {}
 
-  BranchResult run(const std::function<bool()>& should_stop) {
+  BoundedOrder run(const std::function<bool()>& should_stop) {
     for (const std::int64_t part : kForget) {
       if (result_.bound >= result_.order.peak || work_ <= 0 || (should_stop && should_stop())) break;
       const std::int64_t least = part == 0 ? 0 : result_.order.peak / part;
@@ -123,13 +123,13 @@ class Prover {
   }
 
   const OrderProblem& problem_;
-  BranchResult result_;
+  BoundedOrder result_;
   std::int64_t& work_;
 };
 
 }  // namespace
 
-BranchResult prove(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work,
+BoundedOrder prove(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work,
                    const std::function<bool()>& should_stop) {
   return Prover(problem, std::move(best), bound, work).run(should_stop);
 }

@@ -8,12 +8,16 @@
 // them the least peak can only be smaller, so the bound holds; it loses what they weigh.
 #pragma once
 
-#include "order/branch.h"
+#include <functional>
+
+#include "order/ordering.h"
+#include "order/problem.h"
 
 namespace stowage {
 
-// As branch(): never a worse order or bound than given.
-BranchResult prove(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work,
+// Never a worse order or bound than given. `best` may be a peak without its order, which the caller keeps; then the result has no order
+// unless a better one is found. `work` about a nanosecond a unit.
+BoundedOrder prove(const OrderProblem& problem, Ordering best, std::int64_t bound, std::int64_t& work,
                    const std::function<bool()>& should_stop);
 
 }  // namespace stowage

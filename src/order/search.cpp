@@ -112,7 +112,7 @@ std::int64_t search(const Model& model, std::int64_t bound, Candidates& candidat
     candidates.add(solve(contracted(model.problem), {start, peak(model.problem, start)}, bound, limits).order.ops);
   }
   const auto& start = candidates.orders()[0];
-  BranchResult result = solve(model.small, {start, peak(model.relaxed, start)}, bound, limits);
+  BoundedOrder result = solve(model.small, {start, peak(model.relaxed, start)}, bound, limits);
   candidates.add(std::move(result.order.ops));
   if (same || !options.takeover || result.bound >= candidates.least()) return result.bound;
   const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {

@@ -1,13 +1,14 @@
 // One ordering problem, from contraction to proof. Each stage ends the search when its order meets the bound.
 //
-//   contraction ─▶ cut bound ─▶ division ─▶ proof: selection, decisions ─▶ branching
-//   (contract.h)   (min_cut.h)  (pinch.h)   (select.h, decide.h, prove.h)  (branch.h)
+//   contraction ─▶ cut bound ─▶ ┌▶ projection ─▶ decisions ─┐    The two complement each other: projection needs few ops to matter,
+//   (contract.h)   (min_cut.h)  │  (projection.h) (prove.h) │    decisions need few states to be open. So they take turns, each with
+//                               └───────────────────────────┘    more work than before.
 #pragma once
 
 #include <functional>
 
-#include "order/branch.h"
 #include "order/contract.h"
+#include "order/ordering.h"
 
 namespace stowage {
 
@@ -17,6 +18,6 @@ struct SolveLimits {
 };
 
 // `small` is contracted() of the problem, `start` an order of the whole problem and `bound` proven for it. Never a worse order or bound.
-BranchResult solve(const Contracted& small, Ordering start, std::int64_t bound, const SolveLimits& limits);
+BoundedOrder solve(const Contracted& small, Ordering start, std::int64_t bound, const SolveLimits& limits);
 
 }  // namespace stowage

@@ -43,7 +43,7 @@ class TakeoverBrancher {
       : graph_(graph), plain_(plain), uses_(uses), pairs_(std::move(pairs)), best_(std::move(best)), work_(work),
         share_(work / kShares), solve_(solve) {}
 
-  BranchResult run(std::int64_t bound) {
+  BoundedOrder run(std::int64_t bound) {
     open_.push({bound, 0, {}});
     std::int64_t unsolved = std::numeric_limits<std::int64_t>::max();  // least bound of the nodes given up
     while (!open_.empty() && std::min(open_.top().bound, unsolved) < best_.peak) {
@@ -63,7 +63,7 @@ class TakeoverBrancher {
     const std::vector<TakeoverPair> pairs = answered(node.answers);
     const auto here = with_precedence(relaxed_problem(graph_, plain_, pairs), edges(node.answers));
     if (!here) return std::nullopt;  // the answers contradict the precedence or each other
-    BranchResult found = solve_(here->problem, greedy(here->problem, GreedyRule::kProgramOrder, node.bound), node.bound, share_);
+    BoundedOrder found = solve_(here->problem, greedy(here->problem, GreedyRule::kProgramOrder, node.bound), node.bound, share_);
     work_ -= found.bound < found.order.peak ? share_ : kNodeWork * size_of(here->problem);
     for (std::int32_t& op : found.order.ops) op = here->ids[op];
     const std::vector<std::int64_t> bytes = judged(found.order.ops);
@@ -140,7 +140,7 @@ class TakeoverBrancher {
 
 }  // namespace
 
-BranchResult branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
+BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
                                  Ordering best, std::int64_t bound, std::int64_t work, const SolveOrder& solve) {
   return TakeoverBrancher(graph, plain, uses, std::move(pairs), std::move(best), work, solve).run(bound);
 }

@@ -11,16 +11,17 @@
 
 #include <functional>
 
-#include "order/branch.h"
+#include "order/ordering.h"
+#include "order/problem.h"
 #include "order/takeover.h"
 
 namespace stowage {
 
 // Solves a problem as well as `work` allows, from a start and a bound.
-using SolveOrder = std::function<BranchResult(const OrderProblem&, Ordering start, std::int64_t bound, std::int64_t work)>;
+using SolveOrder = std::function<BoundedOrder(const OrderProblem&, Ordering start, std::int64_t bound, std::int64_t work)>;
 
 // `plain` is the problem without takeovers, `best` an order with what it really takes. `work` about a nanosecond a unit.
-BranchResult branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
+BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
                                  Ordering best, std::int64_t bound, std::int64_t work, const SolveOrder& solve);
 
 }  // namespace stowage

@@ -10,7 +10,6 @@
 #include "graph/dependencies.h"
 #include "graph/liveness.h"
 #include "order/bound.h"
-#include "order/branch.h"
 #include "order/contract.h"
 #include "order/critical.h"
 #include "order/decide.h"
@@ -19,6 +18,7 @@
 #include "order/min_cut.h"
 #include "order/must_live.h"
 #include "order/pinch.h"
+#include "order/projection.h"
 #include "order/prove.h"
 #include "order/select.h"
 #include "support/random_graph.h"
@@ -163,13 +163,21 @@ TEST_P(OrderSearch, EverySearchGivesAnOrderAndItsPeak) {
   });
 }
 
-TEST_P(OrderSearch, BranchAndBoundIsExact) {
+TEST_P(OrderSearch, ProjectionIsExactAndItsBoundHoldsAtAnyTime) {
   for_each_problem([](const OrderProblem& p) {
-    std::int64_t work = 1'000'000'000;
-    const BranchResult result = branch(p, greedy(p, GreedyRule::kProgramOrder, 0), 0, work, {});
-    expect_order(p, result.order);
-    EXPECT_EQ(result.order.peak, StateWalk(p).run().peak);
-    EXPECT_EQ(result.bound, result.order.peak);
+    const std::int64_t best = StateWalk(p).run().peak;
+    const Ordering start = greedy(p, GreedyRule::kProgramOrder, 0);
+    std::vector<std::int32_t> members;
+    for (std::int64_t work : {std::int64_t{300}, std::int64_t{3'000}, std::int64_t{1'000'000'000}}) {
+      const bool enough = work > 1'000'000;
+      const BoundedOrder result = project(p, start, 0, members, work, {});
+      expect_order(p, result.order);
+      EXPECT_LE(result.bound, best);
+      EXPECT_GE(result.order.peak, best);
+      if (!enough) continue;
+      EXPECT_EQ(result.bound, best);
+      EXPECT_EQ(result.order.peak, best);
+    }
   });
 }
 
@@ -252,11 +260,12 @@ TEST_P(OrderSearch, ProofsReachTheLeastPeakFromAnyStart) {
   for_each_problem([](const OrderProblem& p) {
     const std::int64_t best = StateWalk(p).run().peak;
     std::int64_t work = 1'000'000'000;
-    const BranchResult result = prove(p, greedy(p, GreedyRule::kProgramOrder, 0), 0, work, {});
+    const BoundedOrder result = prove(p, greedy(p, GreedyRule::kProgramOrder, 0), 0, work, {});
     expect_order(p, result.order);
     EXPECT_LE(result.bound, best);
     EXPECT_GE(result.order.peak, best);
-    Ordering optimum = branch(p, result.order, 0, work, {}).order;
+    std::vector<std::int32_t> members;
+    Ordering optimum = project(p, result.order, 0, members, work, {}).order;
     EXPECT_EQ(prove(p, optimum, 0, work, {}).bound, best);
   });
 }
