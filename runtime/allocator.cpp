@@ -130,7 +130,7 @@ Arena::~Arena() { release(); }
 void Arena::reserve(std::int64_t bytes) {
   if (bytes <= bytes_) return;
   release();
-  // One huge page more than needed, so that the base can sit on a huge-page boundary; untouched pages cost nothing.
+  // One huge page more than needed, so that the base can sit on a huge-page boundary.
   const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   void* mapped = mmap(nullptr, usable + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -143,6 +143,9 @@ void Arena::reserve(std::int64_t bytes) {
   bytes_ = bytes;
   mapped_bytes_ = static_cast<std::int64_t>(usable);
   madvise(base_, usable, MADV_HUGEPAGE);  // a hint: the plan does not depend on it
+#ifdef MADV_POPULATE_WRITE
+  madvise(base_, usable, MADV_POPULATE_WRITE);  // likewise: all of it will be used, so no kernel need wait for pages
+#endif
   slot_ = register_range(base_, base_ + usable);
   count(bytes_);
 }

@@ -14,7 +14,15 @@
 
 namespace stowage::runtime {
 
-RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, bool learn_inside) {
+namespace {
+
+std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
@@ -23,6 +31,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   script_.reset_counters();
   RunStats stats;
   learned_something_ = false;
+  if (options.time_steps) step_ns_.assign(instructions_.size(), 0);
   bind_inputs(inputs);
   if (keep_state_[0]) states_[0] = GeneratorState::current();
   save_early_state();
@@ -31,29 +40,10 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
     const ArmScript armed(script_);
     struct DropAtEnd {
       Executor& executor;
-      ~DropAtEnd() {
-        if (!executor.swaps_.swaps.empty()) executor.host_.link->abandon();  // those that an exception has left under way
-        executor.drop_everything();
-      }
+      ~DropAtEnd() { executor.leave_step(); }
     } at_end{*this};
     torch::jit::Stack stack;
-    std::vector<AllocationEvent> events;
-    for (const Instruction& instruction : instructions_) {
-      if (!instruction.op.valid()) {
-        start_swap(instruction);
-      } else if (!learn_inside) {
-        call(instruction, stack);
-      } else {
-        events.clear();
-        {
-          const WatchAllocations watch(events);
-          call(instruction, stack);
-        }
-        learn(instruction, events);
-      }
-      for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
-      for (const BlockId block : instruction.drop_blocks) drop(block);
-    }
+    for (std::size_t i = 0; i < instructions_.size(); ++i) run_step(i, options, stack, stats);
     copy_outputs(outputs);
   }
   if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
@@ -66,8 +56,46 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   stats.skipped = script_.skipped();
   stats.peak_bytes = script_.peak_bytes();
   stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
-  stats.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  stats.wall_ns = since_ns(start);
   return stats;
+}
+
+void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats) {
+  const Instruction& instruction = instructions_[index];
+  if (rehearsal_ != nullptr) {
+    for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
+  }
+  const auto start = options.time_steps ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  if (!instruction.op.valid()) {
+    start_swap(instruction);
+  } else if (!options.learn) {
+    call(instruction, stack);
+  } else {
+    events_.clear();
+    {
+      const WatchAllocations watch(events_);
+      call(instruction, stack);
+    }
+    learn(instruction);
+  }
+  if (options.time_steps && instruction.op.valid()) step_ns_[index] = since_ns(start);
+  for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
+  for (const BlockId block : instruction.drop_blocks) drop(block);
+  if (rehearsal_ != nullptr) {
+    for (const std::size_t i : rehearsal_->restore_after[index]) restore_resident(*rehearsal_, i);
+  }
+}
+
+// However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back, and no
+// tensor of the arena is left.
+void Executor::leave_step() {
+  if (!swaps_.swaps.empty()) host_.link->abandon();
+  if (rehearsal_ != nullptr) {
+    for (std::size_t i = 0; i < rehearsal_->saved.size(); ++i) {
+      if (rehearsal_->saved[i].waits) restore_resident(*rehearsal_, i);
+    }
+  }
+  drop_everything();
 }
 
 namespace {
@@ -171,19 +199,19 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
   }
 }
 
-void Executor::learn(const Instruction& instruction, const std::vector<AllocationEvent>& events) {
+void Executor::learn(const Instruction& instruction) {
   if (instruction.again) return;  // as in its first run
   TapeOp& op = tape_->op(instruction.op);
   const std::vector<std::int64_t> before = op.allocations;
   std::vector<std::int64_t> now;
-  for (const AllocationEvent& event : events) {
+  for (const AllocationEvent& event : events_) {
     if (!event.is_free) now.push_back(event.bytes);
   }
   if (now == before) return;
   learned_something_ = true;
   std::vector<const void*> data;
   for (const BlockId block : op.creates) data.push_back(storages_[block.index()] ? storages_[block.index()].data() : nullptr);
-  take_inside(*tape_, op, events, data);
+  take_inside(*tape_, op, events_, data);
 }
 
 at::Tensor Executor::tensor_of(SlotId id) const {
@@ -231,14 +259,6 @@ bool Executor::residents_unchanged() const {
     if (!same) return false;
   }
   return true;
-}
-
-std::vector<c10::Storage> Executor::mutated_residents() const {
-  std::vector<c10::Storage> storages;
-  for (const BlockId block : mutated_) {
-    if (tape_->blocks[block.index()].input < 0) storages.push_back(storages_[block.index()]);
-  }
-  return storages;
 }
 
 }  // namespace stowage::runtime

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/allocator.h"
+#include "runtime/digest.h"
 #include "runtime/generator.h"
 #include "runtime/host_store.h"
 #include "runtime/link.h"
@@ -37,6 +38,11 @@ struct RunStats {
   std::int64_t wall_ns = 0;
 };
 
+struct RunOptions {
+  bool learn = false;       // afterwards the tape holds the allocations that the ops were seen to make
+  bool time_steps = false;  // afterwards step_ns() is what each step of the plan took
+};
+
 // The host store and the link that lead to it; shared by all plans of a step.
 struct Host {
   std::shared_ptr<HostStore> store;
@@ -55,10 +61,17 @@ class Executor {
   [[nodiscard]] bool residents_unchanged() const;
 
   // Runs the step. `inputs` by argument number; outputs[i] receives tape.returned[i] when that lies in the arena (undefined
-  // entries are skipped). `learn`: afterwards the tape holds the allocations that the ops were seen to make.
+  // entries are skipped).
   // An exception of a kernel passes through, with all arena tensors dropped. Throws Error when a buffer cannot be read back from the
   // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
-  RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, bool learn);
+  RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options);
+
+  // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as before, also
+  // after an exception. The digest is of what the step would have left: those tensors, `host_written` as they are, the generator.
+  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
+                                            const std::vector<c10::Storage>& host_written);
+  // The digest of what is there now, in the same order.
+  [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const;
 
   // True when the last learning run saw other allocations than the plan was made for.
   [[nodiscard]] bool learned_something() const { return learned_something_; }
@@ -66,10 +79,10 @@ class Executor {
   // The tensor that output i is when it does not lie in the arena: a resident or an input, or an alias of one.
   [[nodiscard]] at::Tensor external_output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
 
-  // Storages of residents that the step writes.
-  [[nodiscard]] std::vector<c10::Storage> mutated_residents() const;
-
   [[nodiscard]] const SwapSchedule& swaps() const { return swaps_; }
+
+  // Of the last timed run, without what it waited for copies: one entry for each step of the plan, 0 for swaps.
+  [[nodiscard]] const std::vector<std::int64_t>& step_ns() const { return step_ns_; }
 
  private:
   struct Operand {
@@ -100,6 +113,20 @@ class Executor {
     std::optional<GeneratorState> generator;
   };
 
+  // A run that is put back: which residents are saved before, and restored after, each step.
+  struct Rehearsal {
+    struct Saved {
+      BlockId block;
+      std::int64_t host_offset = 0;
+      bool waits = false;  // the resident must get its content back
+    };
+    std::vector<Saved> saved;
+    std::vector<Digest> digests;                       // by saved
+    std::vector<std::vector<std::size_t>> save_before;    // by step
+    std::vector<std::vector<std::size_t>> restore_after;  // by step
+    std::unique_ptr<HostStore> host;
+  };
+
   void write_instructions();
   void write_op(OpId id, Instruction& instruction);
   void write_lifetimes();
@@ -110,13 +137,18 @@ class Executor {
   void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
-  void learn(const Instruction& instruction, const std::vector<AllocationEvent>& events);
+  void learn(const Instruction& instruction);
   void copy_outputs(const std::vector<at::Tensor>& outputs);
   void drop(BlockId block);
   void drop_everything();
+  void leave_step();
   [[nodiscard]] const at::Tensor& tensor(const Operand& operand);
   [[nodiscard]] at::Tensor tensor_of(SlotId slot) const;
 
+  void run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
+  [[nodiscard]] Rehearsal plan_rehearsal() const;
+  void save_resident(Rehearsal& rehearsal, std::size_t i);
+  void restore_resident(Rehearsal& rehearsal, std::size_t i);
   void start_swap(const Instruction& instruction);
   void finish_swap(std::size_t index, RunStats& stats);
   void rescue(const Swap& swap, RunStats& stats);
@@ -146,6 +178,9 @@ class Executor {
   std::vector<bool> keep_state_;        // by draws: the generator state after that many is restored later
   std::vector<std::optional<GeneratorState>> states_;
   std::vector<BlockId> mutated_;        // externals that the step writes
+  Rehearsal* rehearsal_ = nullptr;
+  std::vector<AllocationEvent> events_;  // of the op that runs, while learning
+  std::vector<std::int64_t> step_ns_;
   bool learned_something_ = false;
 };
 

@@ -78,7 +78,7 @@ void Executor::save_early_state() {
 
 void Executor::fail_swap(const Swap& swap, const std::string& why) {
   const std::string what = "buffer '" + lowered_.graph.buffer(swap.buffer).name + "' cannot be read back: " + why;
-  if (updates_done_ > 0) {
+  if (updates_done_ > 0 && rehearsal_ == nullptr) {
     throw Error(what + "; the step is half done (" + std::to_string(updates_done_) + " updates were made): go back to a checkpoint");
   }
   for (std::size_t i = 0; i < early_.blocks.size(); ++i) {

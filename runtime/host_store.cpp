@@ -30,7 +30,7 @@ std::string mebibytes(std::int64_t bytes) {
 
 void check_limit(std::int64_t bytes, std::int64_t limit) {
   if (limit > 0 && bytes > limit) {
-    throw Error("host store is full: the plan swaps " + mebibytes(bytes) + ", the limit is " + mebibytes(limit));
+    throw Error("host store is full: " + mebibytes(bytes) + " are needed, the limit is " + mebibytes(limit));
   }
 }
 
@@ -69,7 +69,7 @@ class MemoryStore final : public HostStore {
     release();
     check_limit(bytes, limit_);
     if (const std::int64_t available = available_bytes(); bytes > available) {
-      throw Error("host store is full: the plan swaps " + mebibytes(bytes) + ", the machine has " + mebibytes(available) + " available");
+      throw Error("host store is full: " + mebibytes(bytes) + " are needed, the machine has " + mebibytes(available) + " available");
     }
     const auto size = static_cast<std::size_t>(bytes);
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -2,6 +2,7 @@
 // links libtorch_python; tensors that go out are made by Python and filled here.
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,7 +12,6 @@
 #include "runtime/lower.h"
 #include "runtime/matcher.h"
 #include "runtime/recorder.h"
-#include "runtime/snapshot.h"
 #include "source_line.h"
 #include "stowage/error.h"
 
@@ -150,25 +150,31 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
-      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool learn) {
+      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool time_steps) {
         const std::vector<at::Tensor> in = tensors_at(inputs);
         const std::vector<at::Tensor> out = tensors_at(outputs);
         const nb::gil_scoped_release release;
-        return executor.run(in, out, learn);
-      }, "inputs"_a, "outputs"_a, "learn"_a = false)
+        return executor.run(in, out, {.time_steps = time_steps});
+      }, "inputs"_a, "outputs"_a, "time_steps"_a = false)
+      .def("rehearse", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs,
+                          const rt::Matcher& matcher) {
+        const std::vector<at::Tensor> in = tensors_at(inputs);
+        const std::vector<at::Tensor> out = tensors_at(outputs);
+        const nb::gil_scoped_release release;
+        return executor.rehearse(in, out, matcher.host_written());
+      }, "inputs"_a, "outputs"_a, "matcher"_a)
+      .def("state", [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
+        const std::vector<at::Tensor> in = tensors_at(inputs);
+        const nb::gil_scoped_release release;
+        return executor.state(in, matcher.host_written());
+      }, "inputs"_a, "matcher"_a)
       .def("fill_external_output", [](const rt::Executor& executor, std::size_t i, const std::vector<Address>& inputs, Address into) {
         const at::Tensor value = executor.external_output(i, tensors_at(inputs));
         if (value.defined()) tensor_at(into).unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
         return value.defined();
-      }, "i"_a, "inputs"_a, "into"_a)
-      .def("snapshot", [](const rt::Executor& executor, const rt::Matcher& matcher) {
-        std::vector<c10::Storage> storages = executor.mutated_residents();
-        for (c10::Storage& storage : matcher.host_written()) storages.push_back(std::move(storage));
-        return rt::Snapshot(std::move(storages));
-      }, "matcher"_a);
-  nb::class_<rt::Snapshot>(m, "Snapshot")
-      .def("exchange", &rt::Snapshot::exchange)
-      .def("same_as_now", &rt::Snapshot::same_as_now);
+      }, "i"_a, "inputs"_a, "into"_a);
+  nb::class_<rt::StateDigest>(m, "StateDigest")
+      .def("__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) { return a == b; });
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ class CompiledStep:
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         start = time.perf_counter_ns()
-        result, _ = replay.run(inputs)
+        result = replay.run(inputs)
         self._planned_ns.append(time.perf_counter_ns() - start)
         self._planned_steps += 1
         self._latest = replay
@@ -170,9 +170,14 @@ class CompiledStep:
     def _rehearse(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """Planned and eager from the same state; the eager result counts. Trusted once both agree and nothing was missed."""
         count = entry.rehearsals[id(replay)] = entry.rehearsals.get(id(replay), 0) + 1
-        rehearsal = replay.rehearse(inputs)
+        try:
+            rehearsal = replay.rehearse(inputs)
+        except (Error, Mismatch):
+            raise
+        except Exception:
+            return self._eager(args, kwargs)  # a kernel has raised, and will again
         result = self._eager(args, kwargs)
-        agrees = rehearsal.agrees(result) and replay.last_run.escaped_blocks == 0
+        agrees = rehearsal.agrees(result, inputs) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         if agrees and (not learned or count >= _MAX_REHEARSALS):
             entry.trusted.add(id(replay))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,27 +89,23 @@ class Replay:
 
     # ---- Running
 
-    def run(self, inputs: list[torch.Tensor], *, learn: bool = False) -> tuple[Any, list[torch.Tensor]]:
-        """One planned step. Returns what the user's function would, and the tensors of the result and of returned gradients.
+    def run(self, inputs: list[torch.Tensor]) -> Any:
+        """One planned step. Returns what the user's function would.
 
         Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
         counters and hyperparameters are as before the step. Raises Error, with nothing changed, when memory cannot be had.
         """
-        self._executor.reserve()
-        saved = self._save_host_state()
-        try:
-            for p in self.recording.dropped_grads:
-                p.grad = None
+        outputs = self._fresh_outputs()
+        with self._host_state():
             self._match()
-            outputs = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in self.outputs_template]
-            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), learn)
-        except BaseException:
-            self._restore_host_state(saved)
-            raise
+            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs))
         for p, grad in zip(self.recording.returned_grads, outputs[len(outputs) - len(self.recording.returned_grads) :]):
             p.grad = grad
         leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
-        return unflatten(leaves, self.recording.output_spec), outputs
+        return unflatten(leaves, self.recording.output_spec)
+
+    def _fresh_outputs(self) -> list[torch.Tensor]:
+        return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in self.outputs_template]
 
     def _arena_outputs(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[int]:
         """Addresses of the outputs to copy into; 0 for those that are residents or inputs, which are aliased here."""
@@ -119,6 +116,8 @@ class Replay:
         return into
 
     def _match(self) -> None:
+        for p in self.recording.dropped_grads:
+            p.grad = None
         self._matcher.remember()
         for event in self.events:
             if not isinstance(event, OptimizerEvent):
@@ -143,37 +142,48 @@ class Replay:
             if error is not None:
                 raise error
 
-    def _save_host_state(self) -> list:
+    @contextlib.contextmanager
+    def _host_state(self, *, always_back: bool = False):
+        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case."""
+        self._executor.reserve()
         saved = [(s.__dict__, dict(s.__dict__)) for s in self._schedulers]
         for optimizer in self._optimizers:
             saved.extend((group, dict(group)) for group in optimizer.param_groups)
-        return saved
-
-    def _restore_host_state(self, saved: list) -> None:
-        self._matcher.roll_back()
-        for live, copy in saved:
-            live.clear()
-            live.update(copy)
+        back = True
+        try:
+            yield
+            back = always_back
+        finally:
+            if back:
+                self._matcher.roll_back()
+                for live, copy in saved:
+                    live.clear()
+                    live.update(copy)
 
     # ---- Trust
 
     def rehearse(self, inputs: list[torch.Tensor]) -> "Rehearsal":
-        """Runs the planned step, remembers what it did, and puts everything back. Learns the ops' true allocations.
+        """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true allocations.
 
-        Needs memory for a second copy of the state that the step changes, until the comparison.
+        Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
         """
-        snapshot = self._executor.snapshot(self._matcher)
-        saved = self._save_host_state()
         grads = [(p, p.grad) for p in self._parameters]
+        outputs = self._fresh_outputs()
         try:
-            _, outputs = self.run(inputs, learn=True)
+            with self._host_state(always_back=True):
+                self._match()
+                into = self._arena_outputs(outputs, inputs)
+                self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
         finally:
-            snapshot.exchange()
             self.arena.release()  # the eager step that follows has its own memory
-            self._restore_host_state(saved)
+            self.host.release()
             for p, grad in grads:
                 p.grad = grad
-        return Rehearsal(self, snapshot, outputs)
+        return Rehearsal(self, state, outputs)
+
+    def state(self, inputs: list[torch.Tensor]):
+        """Digest of what the step changes, as it is now."""
+        return self._executor.state(addresses(inputs), self._matcher)
 
     def replan_if_learned(self) -> bool:
         """Plans again when the rehearsal saw other allocations than the plan was made for."""
@@ -186,19 +196,19 @@ class Replay:
 class Rehearsal:
     """What a planned step did from the same start as the eager step that follows."""
 
-    def __init__(self, replay: Replay, snapshot, outputs: list[torch.Tensor]):
+    def __init__(self, replay: Replay, state, outputs: list[torch.Tensor]):
         self._replay = replay
-        self._snapshot = snapshot
+        self._state = state
         self._outputs = outputs
 
-    def agrees(self, result: Any) -> bool:
+    def agrees(self, result: Any, inputs: list[torch.Tensor]) -> bool:
         """After the eager step: same bits in every resident, the generator's state, and every returned tensor?"""
         tensors = [leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         tensors += [p.grad for p in self._replay.recording.returned_grads]
         if len(tensors) != len(self._outputs):
             return False
         same = all(t is not None and same_bits(t, o) for t, o in zip(tensors, self._outputs))
-        return same and self._snapshot.same_as_now()
+        return same and self._state == self._replay.state(inputs)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,0 +1,68 @@
+"""Rehearsal: the planned step runs on the real tensors and leaves no trace, in the memory of a planned step."""
+
+import pytest
+import torch
+from test_host_store import state_of
+from test_recompute_swap import by_hand
+from training import FORMS, OPTIMIZERS, plain_step
+from transform import transformed
+
+import stowage
+import zoo
+from stowage import _runtime
+
+
+def started(name, form="loop", count=4):
+    model, loss_fn, batches = zoo.make(name, count + 1)
+    optimizer = OPTIMIZERS["adamw"](model.parameters(), **FORMS[form])
+    step = stowage.compile(plain_step(model, optimizer, loss_fn), strict=True)
+    for batch in batches[:count]:
+        step(batch)
+    leaves = batches[count] if isinstance(batches[count], tuple) else (batches[count],)
+    return model, optimizer, step, list(leaves)
+
+
+@pytest.mark.parametrize("name, form", [("gpt2", "loop"), ("gpt2", "fused"), ("unet", "foreach")])
+def test_leaves_no_trace_and_takes_no_more_than_the_plan(name, form, monkeypatch):
+    by_hand(monkeypatch, lambda g, p: transformed(g, p, 7, 6, 6))
+    model, optimizer, step, inputs = started(name, form)
+    before = state_of(model, optimizer)
+    step._arena.release()
+    live = _runtime.live_bytes()
+    _runtime.reset_peak()
+    step._latest.rehearse(inputs)
+    assert _runtime.peak_bytes() - live <= step.stats()["arena_bytes"] + 64  # the loss is copied out
+    assert _runtime.live_bytes() <= live + 64
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(model, optimizer), strict=True))
+
+
+def test_tells_a_difference_in_one_bit():
+    model, optimizer, step, inputs = started("gpt2")
+    replay = step._latest
+    rehearsal = replay.rehearse(inputs)
+    loss = step._fn(*inputs)
+    assert rehearsal.agrees(loss, inputs)
+    weight = next(model.parameters())
+    with torch.no_grad():
+        bits = weight.view(torch.int32)
+        bits[3, 5] ^= 1
+        assert not rehearsal.agrees(loss, inputs)
+        bits[3, 5] ^= 1
+        assert rehearsal.agrees(loss, inputs)
+    torch.rand(1)
+    assert not rehearsal.agrees(loss, inputs)
+
+
+def test_a_kernel_that_raises_in_the_rehearsal():
+    model, loss_fn, batches = zoo.make("gpt2")
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    step = stowage.compile(plain_step(model, optimizer, loss_fn), strict=True)
+    step(batches[0])
+    step(batches[1])
+    before = state_of(model, optimizer)
+    with pytest.raises(IndexError):
+        step(torch.full_like(batches[2], 10_000))
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(model, optimizer), strict=True))
+    for batch in batches:
+        step(batch)
+    assert step.stats()["planned_steps"] >= 4
