@@ -48,11 +48,15 @@ def resnet50_small():
 # ---- For peak: sizes from papers and model cards
 
 
-def gpt2():
-    """124 M, batch 4 x 256 tokens, dropout 0.1."""
+def _gpt2(count: int, tokens: int):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(use_cache=False)), _language_loss, _tokens(50257, 4, 256)
+    return GPT2LMHeadModel(GPT2Config(use_cache=False)), _language_loss, _tokens(50257, count, tokens)
+
+
+def gpt2():
+    """124 M, batch 4 x 256 tokens, dropout 0.1."""
+    return _gpt2(4, 256)
 
 
 def bert():
@@ -86,10 +90,10 @@ def vit():
     return ViTForImageClassification(ViTConfig(num_labels=1000)), _image_loss, _images(8, 224, 1000)
 
 
-def _resnet50(count: int, size: int):
+def _resnet50(count: int, size: int, depths: tuple[int, ...] = (3, 4, 6, 3)):
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return ResNetForImageClassification(ResNetConfig(num_labels=1000)), _image_loss, _images(count, size, 1000)
+    return ResNetForImageClassification(ResNetConfig(num_labels=1000, depths=list(depths))), _image_loss, _images(count, size, 1000)
 
 
 def resnet50():
@@ -150,6 +154,12 @@ def unet():
 
 BUILDERS: dict[str, Callable] = {f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, bert, t5, llama, vit, resnet50, lstm, unet)}
 REALISTIC = ("gpt2", "resnet50", "bert", "vit", "t5", "llama", "lstm", "unet")
+# For batch: a model for each batch size.
+BY_BATCH: dict[str, Callable[[int], tuple]] = {
+    "resnet50": lambda count: _resnet50(count, 224),
+    "resnet101": lambda count: _resnet50(count, 224, (3, 4, 23, 3)),
+    "gpt2": lambda count: _gpt2(count, 1024),
+}
 FORMS = {"default": {}, "loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 
 

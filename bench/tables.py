@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 
+import budget_report
 import common
 import peak
 import repeatability
 import scale
 import step_time
 
-TABLES = {"peak": peak.table, "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
+TABLES = {"budget": budget_report.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 

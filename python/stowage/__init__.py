@@ -12,6 +12,7 @@ from stowage import _runtime  # noqa: I001  imports torch's libraries through st
 from stowage.capture import capture
 from stowage.compiled import CompiledStep, compile
 from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsupported
+from stowage.fit import Fit, max_batch
 from stowage.planning import Graph, Plan, check, plan
 
 _runtime.install_allocator()
@@ -19,6 +20,7 @@ _runtime.install_allocator()
 __all__ = [
     "CompiledStep",
     "Error",
+    "Fit",
     "Graph",
     "Infeasible",
     "InvalidGraph",
@@ -28,5 +30,6 @@ __all__ = [
     "capture",
     "check",
     "compile",
+    "max_batch",
     "plan",
 ]

@@ -16,7 +16,8 @@ from stowage import _runtime
 from stowage.torch_private import address, addresses, flatten, storage_address
 from stowage.world import World
 
-_HIDDEN = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep]
+# Lines of theirs are no help in a message.
+LIBRARY_FOLDERS = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep]
 
 
 @dataclass
@@ -189,7 +190,7 @@ def record(
     absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
     """
     world = World(fn)
-    recorder = _runtime.Recorder(fake, _HIDDEN)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS)
     declare_world(recorder, world, inputs)
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")

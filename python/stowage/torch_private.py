@@ -2,6 +2,7 @@
 
 - ``Tensor._cdata``: the address of the TensorImpl. Tensors cross into C++ by it, so that nothing links libtorch_python.
 - ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
+- ``FakeTensorMode`` and what it raises when a number or a shape depends on data.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils import _pytree
 
 
@@ -45,6 +46,9 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)  # raised under FakeTensorMode
+
+
 def fake_mode_active() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
@@ -54,4 +58,5 @@ def dispatch_mode_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-__all__ = ["FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "is_fake", "storage_address", "unflatten"]
+__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "is_fake",
+           "storage_address", "unflatten"]

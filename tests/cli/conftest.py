@@ -75,6 +75,11 @@ def small_graph():
     return {"format": "stowage-graph", "version": 1, "name": "small", "align": 64, "meta": {}, "buffers": buffers, "ops": ops}
 
 
+@pytest.fixture(name="small_graph")
+def small_graph_value():
+    return small_graph()
+
+
 @pytest.fixture
 def graph(tmp_path):
     path = tmp_path / "small.graph.json"

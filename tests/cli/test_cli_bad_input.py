@@ -40,6 +40,11 @@ def one_line(done, *parts):
         ["layout"],
         ["layout", "i", "--capacity", "big"],
         ["info"],
+        ["fit", "g"],
+        ["fit", "--budget", "1GiB"],
+        ["fit", "g", "--budget", "lots"],
+        ["fit", "g", "--budget", "1GiB", "--link-gbps", "0"],
+        ["fit", "-", "-", "--budget", "1GiB"],
     ],
 )
 def test_usage(cli, arguments):
@@ -48,7 +53,8 @@ def test_usage(cli, arguments):
     assert done.stderr and not done.stdout
 
 
-@pytest.mark.parametrize("verb", [["plan", "G", "-o", "OUT"], ["check", "G", "P"], ["bound", "G"], ["info", "G"], ["layout", "G"]])
+@pytest.mark.parametrize("verb", [["plan", "G", "-o", "OUT"], ["check", "G", "P"], ["bound", "G"], ["info", "G"], ["layout", "G"],
+                                  ["fit", "G", "--budget", "1GiB"]])
 def test_missing_input(cli, plan, tmp_path, verb):
     missing = tmp_path / "missing.json"
     names = {"G": missing, "P": plan, "OUT": tmp_path / "out"}

@@ -1,0 +1,205 @@
+"""Step time against peak bytes: what a byte limit costs, for Stowage and for what PyTorch itself offers, in one run.
+
+Each configuration trains the same model from the same seed on the same batch in a process of its own, under tcmalloc (eager also as
+installed). Configurations take turns, in groups that fit the memory; eager under tcmalloc takes its turn in every round of every
+group, and times are medians of the ratios to it, round by round:
+
+    round 1   eager, A, B, C        group 1, ``--screen`` rounds for every rival
+    round 2   A, B, C, eager
+    ...
+    round 1   eager, S1, S2, R      then ``--rounds`` more for the rivals that another one does not beat in bytes and time, and for
+    ...                             Stowage at the peaks of these rivals, at 75, 50 and 38 % of eager's, and at the least it can do
+
+Peaks are what is asked of PyTorch's CPU allocator in one step beyond parameters, optimizer state, buffers and batch. Stowage's
+allocator counts them for all; rivals load it after their last timed step, so it costs them nothing. Stowage's peak is its whole arena.
+
+    bench/budget.py                                  five models, one thread
+    bench/budget.py --model gpt2 --rounds 20         a run replaces the results of its models only
+    bench/budget.py --quick                          fewer rivals, budgets and rounds
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import pathlib
+import time
+
+import budget_report
+import budget_worker
+import common
+import models
+
+MODELS = ("gpt2", "bert", "resnet50", "vit", "llama")
+QUICK = ("inside", "checkpoint/1", "selective", "selective<=1", "host", "inside+checkpoint/1", "inside+selective<=1", "inside+host",
+         "inside+checkpoint/1+chunks", "activation budget 0.5 dp", "activation budget 0.5 whole ops")
+CHECKED = 3  # steps of a rival whose bits are compared
+FRACTIONS = (0.75, 0.5, 0.38)
+NO_LINK = 1e-3  # GB/s: so slow that only recomputation is left
+
+
+class Reference:
+    """Eager under tcmalloc, alive as long as its model is measured."""
+
+    def __init__(self, model: str, threads: int):
+        self.worker = common.Worker({"model": model}, threads, tcmalloc=True)
+        self.losses: list[str] = []
+        self.digests: list[dict] = []
+        for _ in range(budget_worker.TRACED):
+            answer = self.worker.ask("trace", count=1)
+            self.losses += answer["losses"]
+            self.digests.append(answer["digest"])
+        self.resident_bytes = answer["resident_bytes"]
+        self.memory = self.worker.ask("memory")
+
+    def compare(self, losses: list[str], digest: dict) -> dict:
+        known = self.digests[len(losses) - 1]
+        return {"steps": len(losses), "losses": losses == self.losses[: len(losses)], **{part: digest[part] == known[part] for part in known}}
+
+
+class Measurement:
+    """All configurations of one model."""
+
+    def __init__(self, model: str, options):
+        self.model, self.options = model, options
+        self.reference = Reference(model, options.threads)
+        self.points: dict[str, dict] = {}
+        self._partitions: dict[str, str] = {}
+        self._reference_wall: list[float] = []
+        self._at_once = max(1, int(options.memory_gib * 2**30 / self.reference.memory) - 1)
+
+    def run(self) -> dict:
+        import budget_rivals
+
+        rivals = {name: {"form": form} for name, form in budget_rivals.rivals(self.model).items()
+                  if not self.options.quick or name in QUICK}
+        self.measure({"eager": {"form": {}, "tcmalloc": False}} | rivals, self.options.screen)
+        best = {name for name in budget_report.frontier([p for p in self.points.values() if "ratio" in p], slack=0.02)}
+        again = {name: config for name, config in rivals.items() if name in best}
+        self.measure(again | self.stowage_budgets(), self.options.rounds)
+        reference = self.reference.worker.ask("peak")
+        self.reference.worker.close()
+        return {"model": self.model, "what": models.BUILDERS[self.model].__doc__, "threads": self.options.threads,
+                "resident_bytes": self.reference.resident_bytes, "eager_peak_bytes": reference["peak_bytes"],
+                "eager_ms": 1000 * common.median(self._reference_wall), "points": list(self.points.values())}
+
+    # ---- budgets
+
+    def stowage_budgets(self) -> dict[str, dict]:
+        """Name to configuration, jointly and by recomputation alone."""
+        eager = self.points["eager"]["peak_bytes"]
+        with common.Worker({"model": self.model, "stowage": {}}, self.options.threads, tcmalloc=True) as probe:
+            probe.ask("trace", count=1)
+            resident = probe.ask("peak")["resident_bytes"]
+            least = {"joint": probe.ask("smallest", link_gbps=None), "recompute": probe.ask("smallest", link_gbps=NO_LINK)}
+        made = {"stowage no limit": {"stowage": {}}}
+        for kind, count in (("joint", self.options.budgets), ("recompute", self.options.recompute_budgets)):
+            link = {} if kind == "joint" else {"link_gbps": NO_LINK}
+            rivals = [p for p in self.points.values() if "ratio" in p and (kind == "joint" or not p["host_bytes"])]
+            by_name = {p["name"]: p for p in rivals}
+            theirs = [by_name[name]["peak_bytes"] for name in budget_report.frontier(rivals)]
+            for arena in choose_budgets(least[kind] - resident, eager, theirs, count):
+                made[f"stowage {kind} {arena / eager:.3f}"] = {"stowage": {"budget": resident + arena, **link}, "kind": kind}
+        return made
+
+    # ---- turns
+
+    def measure(self, configs: dict[str, dict], rounds: int) -> None:
+        names = list(configs)
+        for i in range(0, len(names), self._at_once):
+            self._measure_group({name: configs[name] for name in names[i : i + self._at_once]}, rounds)
+
+    def _measure_group(self, configs: dict[str, dict], rounds: int) -> None:
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            started = dict(zip(configs, pool.map(lambda item: self._start(*item), configs.items())))
+        workers = {name: worker for name, worker in started.items() if worker is not None}
+        if not workers:
+            return
+        common.say(f"{self.model}: {rounds} rounds of {', '.join(workers)}")
+        turns = ["", *workers]  # "": the reference
+        for turn in range(rounds):
+            shift = turn % len(turns)
+            seconds = {}
+            for name in turns[shift:] + turns[:shift]:
+                answer = (workers[name] if name else self.reference.worker).ask("steps", count=1)
+                seconds[name] = (answer["wall"][0], answer["cpu"][0])
+            self._reference_wall.append(seconds[""][0])
+            for name in workers:
+                self.points[name]["rounds"].append([*seconds[name], *seconds[""]])
+        for name, worker in workers.items():
+            self._finish(name, worker)
+
+    def _start(self, name: str, config: dict):
+        """A worker ready for its turns; None when it failed or would repeat what has been measured."""
+        point = self.points.setdefault(name, {"name": name, **{key: config[key] for key in ("form", "stowage", "kind") if key in config},
+                                              "rounds": []})
+        worker = common.Worker({"model": self.model, **config}, self.options.threads, config.get("tcmalloc", True))
+        try:
+            answer = worker.ask("trace", count=1 if "stowage" in config else CHECKED)
+        except RuntimeError as error:
+            point["error"] = str(error)
+            common.say(f"{self.model}, {name}: {error}")
+            return None
+        point["bits"] = self.reference.compare(answer["losses"], answer["digest"])
+        if answer["partition"] is not None:
+            first = self._partitions.setdefault(answer["partition"], name)
+            if first != name:
+                point["same_as"] = first
+                worker.close()
+                return None
+        return worker
+
+    def _finish(self, name: str, worker) -> None:
+        point = self.points[name]
+        point |= worker.ask("peak")
+        worker.close()
+        ratios = [wall / reference for wall, _, reference, _ in point["rounds"]]
+        point["ratio"], point["quartiles"] = common.median(ratios), budget_report.quartiles(ratios)
+        point["cpu_ratio"] = common.median([cpu / reference for _, cpu, _, reference in point["rounds"]])
+        point["step_ms"] = 1000 * common.median([wall for wall, *_ in point["rounds"]])
+
+
+def choose_budgets(least: int, eager: int, rivals: list[int], count: int) -> list[int]:
+    """Arenas to ask for: the least, fractions of eager's peak, the peaks of rivals, and what lies between; largest first."""
+    chosen = [least, *(int(eager * f) for f in FRACTIONS), *sorted(rivals)]
+    spaced = []
+    for bytes_ in chosen:
+        if least <= bytes_ < eager and all(abs(bytes_ - other) > 0.01 * eager for other in spaced):
+            spaced.append(bytes_)
+    spaced = spaced[:count]
+    while 0 < len(spaced) < count:
+        ends = sorted([*spaced, eager])
+        low, high = max(zip(ends, ends[1:]), key=lambda pair: pair[1] / pair[0])
+        spaced.append((low + high) // 2)
+    return sorted(spaced, reverse=True)
+
+
+def main() -> None:
+    parser = common.parser(__doc__, "budget")
+    parser.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch (default 1); a swap works in a thread of its own")
+    parser.add_argument("--screen", type=int, default=3, help="rounds of every rival (default 3)")
+    parser.add_argument("--rounds", type=int, default=10, help="further rounds of the best rivals, and rounds of Stowage (default 10)")
+    parser.add_argument("--budgets", type=int, default=12, help="of Stowage, recomputing and swapping (default 12)")
+    parser.add_argument("--recompute-budgets", type=int, default=6, help="of Stowage, recomputing alone (default 6)")
+    parser.add_argument("--memory-gib", type=float, default=16, help="of all processes together (default 16)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that prepare at once (default 2)")
+    parser.add_argument("--quick", action="store_true", help="fewer rivals, 4 + 3 budgets, 3 rounds")
+    options = parser.parse_args()
+    if options.quick:
+        options.screen, options.rounds, options.budgets, options.recompute_budgets = 2, 3, 4, 3
+    path = pathlib.Path(options.output) if options.output else common.RESULTS / "budget.json"
+    known = json.loads(path.read_text())["results"] if options.output != "-" and path.exists() else []
+    for model in options.model:
+        start = time.perf_counter()
+        result = Measurement(model, options).run()
+        result["minutes"] = (time.perf_counter() - start) / 60
+        result["environment"] = common.environment()
+        known = sorted([r for r in known if r["model"] != model] + [result], key=lambda r: MODELS.index(r["model"]))
+        common.publish("budget", {"results": known}, budget_report.table([result]), options.output)
+    if options.output != "-":
+        budget_report.draw(known, path.with_suffix(""))
+
+
+if __name__ == "__main__":
+    common.serve(budget_worker.handlers) if common.is_worker() else main()

@@ -1,0 +1,157 @@
+"""stowage.max_batch: the largest batch that a byte limit holds, without memory for the model."""
+
+import pytest
+import torch
+from torch import nn
+
+import stowage
+from stowage import _runtime
+from stowage.fit import capture_fake
+
+
+def perceptron(width=64, depth=3, form=None):
+    """make_step of a small network; counts what was asked for in ``asked``."""
+    asked = []
+
+    def make_step(batch_size):
+        asked.append(batch_size)
+        model = nn.Sequential(*[layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.GELU())])
+        optimizer = torch.optim.AdamW(model.parameters(), **(form or {"fused": True}))
+
+        def train_step(x, y):
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return train_step, (torch.randn(batch_size, width), torch.randn(batch_size, width))
+
+    make_step.asked = asked
+    return make_step
+
+
+def fits(make_step, batch, budget):
+    try:
+        stowage.plan(capture_fake(make_step, batch), budget)
+    except stowage.Error:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("budget", [300_000, 400_000, 600_000, "1MiB"])
+def test_the_answer_is_that_of_trying_all(budget):
+    make_step = perceptron()
+    found = stowage.max_batch(make_step, budget)
+    limit = stowage.planning.parse_bytes(budget)
+    assert fits(make_step, found.batch, limit) and not any(fits(make_step, found.batch + more, limit) for more in (1, 2, 3, 10))
+    s = found.summary()
+    assert s["resident_bytes"] + s["arena_bytes"] <= limit == found.budget_bytes
+    assert found.slowdown == pytest.approx(s["step_ns"] / s["program_step_ns"])
+    stowage.check(found.graph, found.plan)
+    assert [t.batch for t in found.tried] == sorted({t.batch for t in found.tried})
+    assert max(t.batch for t in found.tried if t.fits) == found.batch
+    assert min(t.batch for t in found.tried if not t.fits) == found.batch + 1
+    assert len(found.tried) <= 2 * found.batch.bit_length() + 2
+    assert f"batch {found.batch} " in repr(found)
+
+
+def test_a_model_that_no_machine_holds():
+    """80 x 10^9 parameters; and nothing is allocated on the way."""
+
+    def make_step(batch_size):
+        model = nn.Sequential(nn.Linear(200_000, 200_000, bias=False), nn.ReLU(), nn.Linear(200_000, 200_000, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train_step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return train_step, torch.randn(batch_size, 200_000)
+
+    _runtime.reset_peak()
+    before = _runtime.live_bytes()
+    found = stowage.max_batch(make_step, 700 * 10**9)
+    assert _runtime.peak_bytes() - before < 1 << 20
+    assert found.graph.resident_bytes > 320 * 10**9 - 1
+    assert found.batch > 1000
+
+
+def test_only_multiples_and_only_up_to_most():
+    make_step = perceptron()
+    free = stowage.max_batch(make_step, 600_000).batch
+    found = stowage.max_batch(make_step, 600_000, multiple_of=8)
+    assert found.batch == free // 8 * 8
+    assert all(t.batch % 8 == 0 for t in found.tried)
+    make_step.asked.clear()
+    assert stowage.max_batch(make_step, "1GiB", start=3, most=40).batch == 40
+    assert min(make_step.asked) == 3 and max(make_step.asked) == 40
+
+
+def test_a_limit_on_the_slowdown():
+    make_step = perceptron(depth=8)
+    any_ = stowage.max_batch(make_step, 1_000_000, multiple_of=16)
+    same = stowage.max_batch(make_step, 1_000_000, multiple_of=16, max_slowdown=1.0)
+    assert same.slowdown == 1.0 and same.batch <= any_.batch
+    if any_.slowdown > 1:
+        assert same.batch < any_.batch
+
+
+def test_not_even_one():
+    with pytest.raises(stowage.Infeasible, match="not even batch 1 fits") as caught:
+        stowage.max_batch(perceptron(), 10_000)
+    assert caught.value.smallest_bytes >= caught.value.bound_bytes > 10_000
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"budget": None}, "needs a budget"),
+        ({"budget": 1.5}, "bytes must be"),
+        ({"start": 0}, "start must be at least 1"),
+        ({"most": 2.0}, "most must be an int"),
+        ({"start": 9, "most": 15, "multiple_of": 8}, "no multiple of 8"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    make_step = perceptron()
+    with pytest.raises((TypeError, ValueError), match=message):
+        stowage.max_batch(make_step, **{"budget": "1GiB", **arguments})
+    assert not make_step.asked
+
+
+def test_make_step_must_return_a_pair():
+    with pytest.raises(TypeError, match=r"must return \(train_step, batch\)"):
+        stowage.max_batch(lambda batch_size: torch.zeros(batch_size), "1GiB")
+
+
+def test_a_real_model_is_named():
+    model = nn.Linear(4, 4)
+
+    def make_step(batch_size):
+        def train_step(x):
+            model(x).sum().backward()
+
+        return train_step, torch.randn(batch_size, 4)
+
+    with pytest.raises(stowage.Error, match="'model.weight' was not made inside make_step"):
+        stowage.max_batch(make_step, "1GiB")
+
+
+def test_what_cannot_be_recorded_is_refused():
+    def make_step(batch_size):
+        model = nn.Linear(4, 4)
+
+        def train_step(x):
+            loss = model(x).sum()
+            if loss > 0:
+                loss = loss * 2
+            loss.backward()
+
+        return train_step, torch.randn(batch_size, 4)
+
+    with pytest.raises(stowage.Unsupported, match=r"test_fit.py:\d+: numbers that depend on data \(aten._local_scalar_dense"):
+        stowage.max_batch(make_step, "1GiB")
