@@ -109,8 +109,8 @@ std::string as_text(const PlanResult& result) {
 }
 
 void explain_failure(const PlanResult& result, const PlanOptions& options) {
-  const bool proven = result.outcome == Outcome::kInfeasible;
-  std::string message = proven ? "infeasible" : "stopped by a limit without a plan";
+  const bool proven = options.budget_bytes && *options.budget_bytes < result.budget_bound_bytes;
+  std::string message = result.outcome == Outcome::kInfeasible ? "infeasible" : "stopped by a limit without a plan";
   if (options.budget_bytes) {
     message += ": a budget of " + human_bytes(*options.budget_bytes) + (proven ? " cannot be met" : " was not met");
     if (result.budget_bound_bytes > 0) message += "; no plan fits less than " + human_bytes(result.budget_bound_bytes);
@@ -154,7 +154,7 @@ Verb add_plan(CLI::App& app) {
   add_bytes_option(*command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
                    "what the device holds: resident buffers and arena together");
   command->add_option("--link-gbps", options.link_gbps, "speed of each swap lane, in 10^9 bytes a second")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_flag("--keep-order", options.keep_order, "run the ops in program order; only addresses are decided");
   command->add_flag_callback("--no-takeover", [arguments] { arguments->options.takeover = false; },

@@ -21,7 +21,7 @@ struct PlanOptions {
   double time_limit_seconds = 0;  // outer stop; 0: none
   std::uint64_t seed = 0;
   int threads = 1;        // never changes the plan
-  double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second
+  double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second; 0: no link, recomputation alone
   // Called with a phase ("budget", "order", "layout", "verify") and the fraction done in [0, 1]; may be empty.
   std::function<void(std::string_view, double)> progress;
 };
@@ -35,14 +35,16 @@ struct PhaseSeconds {
 };
 
 struct PlanResult {
-  Outcome outcome = Outcome::kUnknown;  // kOptimal: peak_bytes == lower_bound_bytes
+  // kOptimal: without a budget peak_bytes == lower_bound_bytes, under one step_ns == step_bound_ns. kInfeasible: the budget is below
+  // smallest_bytes; proven below budget_bound_bytes, else the search found nothing smaller. kUnknown: the time limit stopped the search.
+  Outcome outcome = Outcome::kUnknown;
   std::optional<Plan> plan;             // present unless infeasible or unknown; has passed check()
   std::int64_t resident_bytes = 0;
   std::int64_t program_peak_bytes = 0;  // in program order, without recomputation or swapping
   std::int64_t peak_bytes = 0;
   std::int64_t lower_bound_bytes = 0;  // on peak_bytes over all valid plans without recomputation and swapping
   double gap = 0;                      // peak_bytes / lower_bound_bytes - 1; 0 when both are 0
-  std::int64_t smallest_bytes = 0;     // infeasible or unknown under a budget: the smallest budget a plan was found for
+  std::int64_t smallest_bytes = 0;     // infeasible or unknown under a budget: the smallest budget that has a plan
   std::int64_t budget_bound_bytes = 0; // no plan fits a budget below this
   std::int64_t recomputed_ops = 0;
   std::int64_t recompute_ns = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "budget/ladder.h"
 #include "graph/liveness.h"
 #include "graph/takeover.h"
 #include "order/search.h"
@@ -117,7 +118,7 @@ std::int64_t any_plan_bound(const Graph& graph) {
   return resident_bytes(graph) + std::max(most, returned);
 }
 
-void judge(const PlanOptions& options, PlanResult& result) {
+void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
   result.gap = result.lower_bound_bytes == 0
                    ? 0.0
                    : static_cast<double>(result.peak_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
@@ -125,10 +126,39 @@ void judge(const PlanOptions& options, PlanResult& result) {
   if (!options.budget_bytes) return;
   if (result.smallest_bytes <= *options.budget_bytes) {
     result.step_bound_ns = result.program_step_ns;
+    result.outcome = result.step_ns == result.step_bound_ns ? Outcome::kOptimal : Outcome::kFeasible;
     return;
   }
-  result.outcome = *options.budget_bytes < result.budget_bound_bytes ? Outcome::kInfeasible : Outcome::kUnknown;
+  result.outcome = stopped && *options.budget_bytes >= result.budget_bound_bytes ? Outcome::kUnknown : Outcome::kInfeasible;
   result.plan.reset();
+}
+
+budget::Link link_of(const PlanOptions& options) { return {options.link_gbps}; }
+
+// Recomputes and swaps so that the plan fits the budget. Without a plan, tells the smallest budget that has one.
+void meet_budget(const Graph& graph, const PlanOptions& options, const OrderResult& found, const std::function<bool()>& should_stop,
+                 PlanResult& result) {
+  const budget::Recipes recipes(graph);
+  std::vector<std::vector<OpId>> orders{found.orders[0]};
+  if (orders[0] != program_order(graph)) orders.push_back(program_order(graph));
+  budget::MeetOptions how;
+  how.link = link_of(options);
+  how.seed = options.seed;
+  how.should_stop = should_stop;
+  const std::int64_t floor = result.budget_bound_bytes - result.resident_bytes;
+  budget::Ladder ladder(recipes, orders, floor, result.plan->arena_bytes, how);
+  std::optional<budget::Met> met = ladder.best_within(*options.budget_bytes - result.resident_bytes);
+  if (!met) {
+    result.smallest_bytes = result.resident_bytes + ladder.smallest();
+    return;
+  }
+  const budget::Schedule& schedule = met->schedule;
+  result.step_ns = schedule.step_ns;
+  result.recomputed_ops = schedule.recomputed_ops;
+  result.recompute_ns = schedule.recompute_ns;
+  result.swapped_bytes = schedule.swapped_bytes;
+  result.plan = budget::assemble(graph, std::move(*met));
+  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
 }
 
 void report(const PlanOptions& options, std::string_view phase, double done) {
@@ -169,16 +199,27 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   result.seconds.layout = layout_watch.seconds();
   report(options, "layout", 1);
 
+  const bool over = options.budget_bytes && result.resident_bytes + result.plan->arena_bytes > *options.budget_bytes;
+  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
+  if (over) {
+    report(options, "budget", 0);
+    const Stopwatch budget_watch;
+    meet_budget(graph, options, found, should_stop, result);
+    result.seconds.budget = budget_watch.seconds();
+    report(options, "budget", 1);
+  }
+
   report(options, "verify", 0);
   const Stopwatch verify_watch;
   const CheckReport checked = check(graph, *result.plan);
   if (!checked.valid) throw Error("the planner made a plan that is not valid: " + checked.message);
-  if (checked.peak_bytes != result.peak_bytes) throw Error("the planner and the checker disagree on the peak");
+  if (result.recomputed_ops == 0 && result.swapped_bytes == 0 && checked.peak_bytes != result.peak_bytes)
+    throw Error("the planner and the checker disagree on the peak");
+  result.peak_bytes = checked.peak_bytes;
   result.seconds.verify = verify_watch.seconds();
   report(options, "verify", 1);
 
-  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
-  judge(options, result);
+  judge(options, should_stop && should_stop(), result);
   result.seconds.total = watch.seconds();
   return result;
 }

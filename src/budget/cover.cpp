@@ -1,0 +1,190 @@
+#include "budget/cover.h"
+
+#include <algorithm>
+#include <queue>
+
+#include "budget/random.h"
+#include "budget/restore.h"
+
+namespace stowage::budget {
+namespace {
+
+constexpr std::size_t kMostCritical = 256;
+
+// The positions that are over, thinned out to local maxima.
+struct Overload {
+  std::vector<std::int32_t> at;
+  std::vector<std::int64_t> bytes;  // still over
+
+  Overload(const Ledger& ledger, std::int64_t capacity) {
+    std::vector<std::int64_t> live(static_cast<std::size_t>(ledger.size()) + 2, 0);
+    for (std::int32_t i = 0; i < ledger.size(); ++i) live[i + 1] = ledger.live().at(i);
+    std::vector<std::int32_t> peaks;
+    for (std::int32_t i = 0; i < ledger.size(); ++i)
+      if (live[i + 1] > capacity && live[i + 1] >= live[i] && live[i + 1] > live[i + 2]) peaks.push_back(i);
+    const std::size_t bucket = (peaks.size() + kMostCritical - 1) / kMostCritical;
+    for (std::size_t i = 0; i < peaks.size(); i += bucket) {
+      std::int32_t top = peaks[i];
+      for (std::size_t j = i + 1; j < std::min(i + bucket, peaks.size()); ++j)
+        if (live[peaks[j] + 1] > live[top + 1]) top = peaks[j];
+      at.push_back(top);
+      bytes.push_back(live[top + 1] - capacity);
+    }
+  }
+  [[nodiscard]] std::size_t index(std::int32_t position) const {
+    return static_cast<std::size_t>(std::lower_bound(at.begin(), at.end(), position) - at.begin());
+  }
+  [[nodiscard]] std::int64_t help(std::int32_t from, std::int32_t to, std::int64_t most) const {  // over positions [from, to)
+    std::int64_t sum = 0;
+    for (std::size_t i = index(from); i < at.size() && at[i] < to; ++i) sum += std::min(bytes[i], most);
+    return sum;
+  }
+  void relieve(std::int32_t from, std::int32_t to, std::int64_t by) {
+    for (std::size_t i = index(from); i < at.size() && at[i] < to; ++i) bytes[i] = std::max<std::int64_t>(0, bytes[i] - by);
+  }
+  [[nodiscard]] std::int32_t worst() const { return at[std::max_element(bytes.begin(), bytes.end()) - bytes.begin()]; }
+};
+
+struct Candidate {
+  double score = 0;
+  Gap gap;
+  Move move;
+  std::int32_t from = 0, to = 0;  // positions it helps
+  double price = 0;
+};
+
+class Round {
+ public:
+  Round(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t round)
+      : recipes_(recipes),
+        sequence_(sequence),
+        ledger_(recipes, sequence),
+        capacity_(capacity),
+        rule_(rule),
+        lanes_(ledger_, link),
+        restorer_(ledger_, capacity),
+        random_(rule.seed * 1'000'003 + static_cast<std::uint64_t>(round)) {}
+
+  [[nodiscard]] bool fits() const { return ledger_.live().max() <= capacity_; }
+
+  // False when no move helps.
+  bool step(std::int64_t& work) {
+    Overload over(ledger_, capacity_);
+    work -= 100LL * ledger_.size();
+    collect(over, work);
+    return choose(over);
+  }
+
+ private:
+  void collect(const Overload& over, std::int64_t& work) {
+    std::vector<Gap> gaps;
+    const std::int32_t worst = over.worst();
+    for (std::int32_t b = 0; b < recipes_.buffers; ++b) {
+      if (recipes_.bytes[b] == 0 || ledger_.events(b).empty()) continue;
+      ledger_.gaps(b, gaps);
+      for (const Gap& gap : gaps) {
+        if (gap.swap >= 0 || gap.to - gap.from < 2) continue;
+        const std::size_t first = over.index(gap.from + 1);
+        if (first == over.at.size() || over.at[first] >= gap.to) continue;
+        consider(gap, over, worst);
+        work -= 1500;
+      }
+    }
+  }
+
+  void consider(const Gap& gap, const Overload& over, std::int32_t worst) {
+    const double luck = rule_.noise == 0 ? 1 : 1 + rule_.noise * (random_.unit() * 2 - 1);
+    if (rule_.recompute)
+      if (auto move = restorer_.drop(gap)) add(gap, std::move(*move), gap.from + 1, gap.to, over, luck);
+    if (!rule_.swap) return;
+    bool reaches = false;
+    if (auto move = lanes_.swap(gap)) {
+      const std::int32_t from = ledger_.position(move->swap->out_by), to = ledger_.position(move->swap->in_from);
+      reaches = from <= worst && worst < to;
+      add(gap, std::move(*move), from, to, over, luck);
+    }
+    if (!reaches && gap.from < worst && worst < gap.to)
+      if (auto move = lanes_.swap(gap, worst)) {
+        const std::int32_t from = ledger_.position(move->swap->out_by), to = ledger_.position(move->swap->in_from);
+        add(gap, std::move(*move), from, to, over, luck);
+      }
+  }
+
+  void add(const Gap& gap, Move move, std::int32_t from, std::int32_t to, const Overload& over, double luck) {
+    const std::int64_t bytes = recipes_.bytes[gap.buffer];
+    const std::int64_t help = over.help(from, to, bytes);
+    if (help == 0) return;
+    double price = static_cast<double>(move.cost) * luck + 1 + 1e-6 * static_cast<double>(bytes) + static_cast<double>(move.runs.size());
+    if (move.swap) price += rule_.lane_price * static_cast<double>(bytes) * lane_ns_per_byte();
+    found_.push_back({static_cast<double>(help) / price, gap, std::move(move), from, to, price});
+  }
+  [[nodiscard]] double lane_ns_per_byte() const { return lanes_.ns_per_byte(); }
+
+  bool choose(Overload& over) {
+    const std::size_t most = rule_.batch > 0 ? static_cast<std::size_t>(rule_.batch) : 1 + static_cast<std::size_t>(recipes_.ops) / 100;
+    const auto less = [&](std::size_t a, std::size_t b) {
+      return found_[a].score != found_[b].score ? found_[a].score < found_[b].score : a > b;
+    };
+    std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(less)> heap(less);
+    for (std::size_t i = 0; i < found_.size(); ++i) heap.push(i);
+    std::vector<char> touched(recipes_.buffers, 0);
+    std::vector<Insertion> insertions;
+    std::vector<char> removed(sequence_.op.size(), 0);
+    std::size_t taken = 0;
+    while (!heap.empty() && taken < most) {
+      const std::size_t i = heap.top();
+      heap.pop();
+      Candidate& c = found_[i];
+      const double score = static_cast<double>(over.help(c.from, c.to, recipes_.bytes[c.gap.buffer])) / c.price;
+      if (score <= 0) continue;
+      if (score < c.score * 0.999) {
+        c.score = score;
+        heap.push(i);
+        continue;
+      }
+      if (std::any_of(c.move.buffers.begin(), c.move.buffers.end(), [&](std::int32_t b) { return touched[b] != 0; })) continue;
+      for (const std::int32_t b : c.move.buffers) touched[b] = 1;
+      over.relieve(c.from, c.to, recipes_.bytes[c.gap.buffer]);
+      apply(c, insertions, removed);
+      ++taken;
+    }
+    if (taken == 0) return false;
+    edit(sequence_, insertions, removed);
+    return true;
+  }
+
+  void apply(const Candidate& c, std::vector<Insertion>& insertions, std::vector<char>& removed) {
+    if (c.move.swap) {
+      lanes_.add(c.move, c.gap);
+      sequence_.swaps.push_back(*c.move.swap);
+      return;
+    }
+    for (const std::int32_t op : c.move.runs) insertions.push_back({c.move.at, sequence_.make(op)});
+    for (const std::int32_t at : c.move.remove) removed[ledger_.node(at)] = 1;
+  }
+
+  const Recipes& recipes_;
+  Sequence& sequence_;
+  Ledger ledger_;
+  std::int64_t capacity_;
+  const CoverRule& rule_;
+  Lanes lanes_;
+  Restorer restorer_;
+  Random random_;
+  std::vector<Candidate> found_;
+};
+
+}  // namespace
+
+bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t& work) {
+  const std::size_t longest = 4 * static_cast<std::size_t>(recipes.ops) + 100;
+  const std::int64_t rounds = 200 + 2LL * recipes.ops;
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    Round now(recipes, sequence, capacity, link, rule, round);
+    if (now.fits()) return true;
+    if (work <= 0 || sequence.line.size() + sequence.swaps.size() > longest || !now.step(work)) return false;
+  }
+  return false;
+}
+
+}  // namespace stowage::budget

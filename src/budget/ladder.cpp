@@ -1,0 +1,70 @@
+#include "budget/ladder.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace stowage::budget {
+namespace {
+
+constexpr std::int32_t kRungs = 48;
+constexpr int kHalvingsBetweenRungs = 4;
+
+}  // namespace
+
+Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
+               const MeetOptions& options)
+    : recipes_(recipes), orders_(orders), floor_(floor), top_(std::max(top, floor)), options_(options), rungs_(kRungs) {
+  program_ns_ = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
+}
+
+std::int64_t Ladder::rung(std::int32_t i) const {
+  const std::int64_t align = recipes_.graph->align;
+  return floor_ + (top_ - floor_) / rungs_ / align * align * i;
+}
+
+const std::optional<Met>& Ladder::at(std::int64_t capacity) {
+  auto [entry, fresh] = met_.try_emplace(capacity);
+  if (fresh) entry->second = meet(recipes_, orders_, capacity, options_);
+  return entry->second;
+}
+
+std::optional<Met> Ladder::best_within(std::int64_t capacity) {
+  const Met* best = nullptr;
+  const auto consider = [&](std::int64_t bytes) {
+    const std::optional<Met>& met = at(bytes);
+    if (met && (best == nullptr || met->schedule.step_ns < best->schedule.step_ns)) best = &*met;
+    return met.has_value();
+  };
+  for (std::int32_t i = rungs_ - 1; i >= 0 && !stopped(); --i) {
+    if (rung(i) > capacity) continue;
+    const bool found = consider(rung(i));
+    if (best != nullptr && (!found || best->schedule.step_ns <= program_ns_)) break;
+  }
+  if (best == nullptr && smallest() <= capacity) consider(smallest());
+  return best != nullptr ? std::optional(*best) : std::nullopt;
+}
+
+std::int64_t Ladder::smallest() {
+  if (smallest_) return *smallest_;
+  std::int64_t no = floor_ - 1, yes = top_;  // nothing below the floor
+  if (at(floor_)) yes = floor_;
+  std::int32_t low = 0, high = rungs_;
+  while (high - low > 1 && yes > floor_ && !stopped()) {
+    const std::int32_t middle = (low + high) / 2;
+    (at(rung(middle)) ? high : low) = middle;
+  }
+  if (yes > floor_) {
+    no = rung(low);
+    yes = high == rungs_ ? top_ : rung(high);
+  }
+  const std::int64_t align = recipes_.graph->align;
+  for (int i = 0; i < kHalvingsBetweenRungs && yes - no > align && yes > floor_ && !stopped(); ++i) {
+    const std::int64_t middle = no + (yes - no) / 2 / align * align;
+    if (middle <= no) break;
+    (at(middle) ? yes : no) = middle;
+  }
+  smallest_ = yes;
+  return yes;
+}
+
+}  // namespace stowage::budget

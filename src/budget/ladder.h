@@ -1,0 +1,48 @@
+// A larger budget is never slower: capacities on a ladder that the graph alone decides.
+//
+//   bytes   top ──┬── the least arena found without recomputation: costs nothing
+//                 │  rung n-1                          A budget may use the plan of every rung at or below it and takes the fastest.
+//      budget ····│··                                  The candidates only grow with the budget, so the time can only fall.
+//                 │  rung 2   ◀── looked at first      Rungs further down are looked at while their proven bound leaves hope
+//                 │  rung 1   ◀── then this, …         of a faster plan (covering is a heuristic, and layouts have luck).
+//         floor ──┴── what one op needs
+//
+// The least rung with a plan is searched by halving, then between rungs, so that "smallest feasible" depends on the graph alone, too.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "budget/meet.h"
+
+namespace stowage::budget {
+
+class Ladder {
+ public:
+  // Capacities in bytes of arena: nothing fits below `floor`, and `top` costs nothing.
+  Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top, const MeetOptions& options);
+
+  // The fastest plan of an arena of at most `capacity`; none: the smallest found is larger.
+  std::optional<Met> best_within(std::int64_t capacity);
+  // The least capacity of a rung that has a plan; `top` when none has.
+  std::int64_t smallest();
+
+ private:
+  [[nodiscard]] std::int64_t rung(std::int32_t i) const;
+  const std::optional<Met>& at(std::int64_t capacity);
+  [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
+
+  const Recipes& recipes_;
+  std::span<const std::vector<OpId>> orders_;
+  std::int64_t floor_, top_;
+  MeetOptions options_;
+  std::int32_t rungs_;
+  std::int64_t program_ns_ = 0;
+  std::map<std::int64_t, std::optional<Met>> met_;  // by capacity
+  std::optional<std::int64_t> smallest_;
+};
+
+}  // namespace stowage::budget

@@ -1,0 +1,88 @@
+#include "budget/lanes.h"
+
+#include <algorithm>
+
+namespace stowage::budget {
+
+void Lane::take(std::int64_t from, std::int64_t to) {
+  const auto at = std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  busy_.insert(at, {from, to});
+}
+
+std::int64_t Lane::earliest(std::int64_t from, std::int64_t duration) const {
+  auto next = std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  if (next != busy_.begin()) from = std::max(from, (next - 1)->to);
+  for (; next != busy_.end() && next->from < from + duration; ++next) from = std::max(from, next->to);
+  return from;
+}
+
+std::int64_t Lane::latest(std::int64_t to, std::int64_t duration) const {
+  auto next = std::lower_bound(busy_.begin(), busy_.end(), to, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  for (; next != busy_.begin() && (next - 1)->to > to - duration; --next) to = std::min(to, (next - 1)->from);
+  return to - duration;
+}
+
+Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
+  if (!link.there()) return;
+  struct Copy {
+    std::int64_t issued, duration;
+  };
+  std::vector<Copy> out, in;
+  std::vector<Gap> gaps;
+  for (const Swap& swap : ledger.sequence().swaps) {
+    ledger.gaps(swap.buffer, gaps);
+    const std::int64_t duration = link.duration(ledger.recipes().bytes[swap.buffer]);
+    for (const Gap& gap : gaps) {
+      if (gap.swap < 0 || &ledger.sequence().swaps[gap.swap] != &swap) continue;
+      if (!gap.host) out.push_back({ledger.start(swap.out_at >= 0 ? ledger.position(swap.out_at) : gap.from + 1), duration});
+      in.push_back({ledger.start(gap.back), duration});
+    }
+  }
+  for (auto [copies, lane] : {std::pair{&out, &out_}, {&in, &in_}}) {
+    std::stable_sort(copies->begin(), copies->end(), [](const Copy& a, const Copy& b) { return a.issued < b.issued; });
+    std::int64_t free = 0;
+    for (const Copy& copy : *copies) {
+      const std::int64_t from = std::max(free, copy.issued);
+      lane->take(from, free = from + copy.duration);
+    }
+  }
+}
+
+Lanes::Times Lanes::times(const Gap& gap) const {
+  const std::int64_t duration = link_.duration(ledger_.recipes().bytes[gap.buffer]);
+  Times t;
+  t.out_from = gap.host ? ledger_.start(gap.from + 1) : out_.earliest(ledger_.start(gap.made + 1), duration);
+  t.out_to = gap.host ? t.out_from : t.out_from + duration;
+  t.in_from = in_.latest(ledger_.start(gap.to), duration);
+  t.in_to = t.in_from + duration;
+  return t;
+}
+
+std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
+  if (!link_.there() || gap.swap >= 0 || gap.to - gap.from < 2) return std::nullopt;
+  const Times t = times(gap);
+  std::int32_t gone = std::max(gap.from + 1, ledger_.at_time(t.out_to));
+  std::int32_t back = std::min(gap.to, ledger_.at_time(t.in_from + 1) - 1);
+  if (at >= 0) {
+    gone = std::min(gone, at);
+    back = std::max(back, at + 1);
+  }
+  if (gone >= back || back >= ledger_.size()) return std::nullopt;
+  Move move;
+  const std::int64_t late_out = std::max<std::int64_t>(0, t.out_to - ledger_.start(gone));
+  const std::int64_t late_in = std::max<std::int64_t>(0, std::max(t.in_from, ledger_.start(back)) + t.in_to - t.in_from - ledger_.start(gap.to));
+  move.cost = late_out + late_in;
+  const std::int32_t issue = std::clamp(ledger_.at_time(t.out_from + 1) - 1, gap.made + 1, std::max(gap.made + 1, gone - 1));
+  move.at = gone;
+  move.buffers.push_back(gap.buffer);
+  move.swap = Swap{gap.buffer, ledger_.node(issue), ledger_.node(gone), ledger_.node(back)};
+  return move;
+}
+
+void Lanes::add(const Move& move, const Gap& gap) {
+  const Times t = times(gap);
+  if (!gap.host) out_.take(t.out_from, t.out_to);
+  in_.take(std::max(t.in_from, ledger_.start(ledger_.position(move.swap->in_from))), std::max(t.in_to, ledger_.start(ledger_.position(move.swap->in_from)) + t.in_to - t.in_from));
+}
+
+}  // namespace stowage::budget

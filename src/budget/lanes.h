@@ -1,0 +1,65 @@
+// The link: two copy lanes beside the ops, one out, one in. Each copies one buffer at a time, in the order in which copies are issued.
+//
+//   ops    ██A██████B██████C███████D██████E█████
+//   out        ▒▒a▒▒▒▒▒                                a goes as soon as it is made and the lane is free,
+//   in                            ▒▒▒a▒▒▒▒▒            comes back as late as it may, where the lane is free
+//   a      ███████████·············████████████        away: in between
+//
+// A copy takes the latency plus bytes / bandwidth, all of it on its lane.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "budget/ledger.h"
+#include "budget/restore.h"
+
+namespace stowage::budget {
+
+struct Link {
+  double bytes_per_ns = 0;  // 0: no link
+  std::int64_t latency_ns = 10'000;
+  [[nodiscard]] bool there() const { return bytes_per_ns > 0; }
+  [[nodiscard]] std::int64_t duration(std::int64_t bytes) const {
+    return latency_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_ns);
+  }
+};
+
+// Busy times of one lane, apart from each other and in order.
+class Lane {
+ public:
+  void take(std::int64_t from, std::int64_t to);
+  [[nodiscard]] std::int64_t earliest(std::int64_t from, std::int64_t duration) const;  // start of the first free time
+  [[nodiscard]] std::int64_t latest(std::int64_t to, std::int64_t duration) const;      // start of the last free time; may be negative
+
+ private:
+  struct Busy {
+    std::int64_t from, to;
+  };
+  std::vector<Busy> busy_;
+};
+
+class Lanes {
+ public:
+  Lanes(const Ledger& ledger, Link link);
+
+  // The swap of a gap that holds up nothing; none: the copies would meet. With `at` in the gap, the buffer is away at least there, and
+  // the cost is the time that the step has to wait.
+  [[nodiscard]] std::optional<Move> swap(const Gap& gap, std::int32_t at = -1) const;
+  [[nodiscard]] double ns_per_byte() const { return link_.there() ? 1 / link_.bytes_per_ns : 0; }
+  // Accounts for a swap that was chosen.
+  void add(const Move& move, const Gap& gap);
+
+ private:
+  struct Times {
+    std::int64_t out_from = 0, out_to = 0, in_from = 0, in_to = 0;
+  };
+  [[nodiscard]] Times times(const Gap& gap) const;
+
+  const Ledger& ledger_;
+  Link link_;
+  Lane out_, in_;
+};
+
+}  // namespace stowage::budget

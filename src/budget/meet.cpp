@@ -1,0 +1,77 @@
+#include "budget/meet.h"
+
+#include <algorithm>
+#include <array>
+
+#include "budget/cover.h"
+#include "budget/trim.h"
+
+namespace stowage::budget {
+namespace {
+
+constexpr int kLayouts = 8;
+
+struct Try {
+  Sequence sequence;
+  std::int64_t ns = 0;
+};
+
+std::vector<CoverRule> rules(Link link) {
+  if (!link.there()) return {CoverRule{.swap = false}};
+  return {CoverRule{.lane_price = 0.02}, CoverRule{.lane_price = 0.5}};
+}
+
+// The best of the portfolio whose live bytes stay within `limit`.
+std::optional<Try> fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t limit, const MeetOptions& options) {
+  std::optional<Try> best;
+  for (const std::vector<OpId>& order : orders)
+    for (const CoverRule& rule : rules(options.link)) {
+      Try now{Sequence::of(order), 0};
+      std::int64_t work = options.work;
+      if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
+      while (trim(recipes, now.sequence, limit, work) && work > 0) {}
+      now.ns = schedule(recipes, now.sequence, options.link).step_ns;
+      if (!best || now.ns < best->ns) best = std::move(now);
+    }
+  return best;
+}
+
+}  // namespace
+
+std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options) {
+  std::int64_t limit = capacity;
+  LayoutOptions layout_options;
+  layout_options.align = recipes.graph->align;
+  layout_options.capacity = capacity;
+  layout_options.seed = options.seed;
+  layout_options.should_stop = options.should_stop;
+  for (int round = 0; round < kLayouts && limit > 0; ++round) {
+    if (options.should_stop && options.should_stop()) return std::nullopt;
+    std::optional<Try> found = fit(recipes, orders, limit, options);
+    if (!found) return std::nullopt;
+    Met met;
+    met.schedule = schedule(recipes, found->sequence, options.link);
+    layout_options.node_budget = options.layout_node_budget;
+    met.layout = layout(met.schedule.items, layout_options);
+    if (!met.layout.offsets.empty()) return met;
+    const std::int64_t over = std::max<std::int64_t>(met.layout.height_bytes - capacity, 1);
+    limit = std::min(limit - recipes.graph->align, limit - over);
+  }
+  return std::nullopt;
+}
+
+Plan assemble(const Graph& graph, Met met) {
+  Plan plan;
+  plan.graph_sha256 = graph.sha256;
+  plan.align = graph.align;
+  plan.arena_bytes = met.layout.height_bytes;
+  const std::vector<std::int64_t>& offsets = met.layout.offsets;
+  plan.steps = std::move(met.schedule.steps);
+  plan.placements = std::move(met.schedule.placements);
+  plan.scratch = std::move(met.schedule.scratch);
+  for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = offsets[i];
+  for (std::size_t i = 0; i < plan.scratch.size(); ++i) plan.scratch[i].offset = offsets[plan.placements.size() + i];
+  return plan;
+}
+
+}  // namespace stowage::budget

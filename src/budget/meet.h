@@ -1,0 +1,36 @@
+// Meeting a byte limit: the step of least predicted time whose laid-out plan fits an arena of a given size.
+//
+//   base orders ─▶ cover (drop, recompute, swap) ─▶ trim ─▶ schedule ─▶ layout ─▶ fits?
+//                       ▲                                                │ no: by so much too high
+//                       └──────────── a lower limit for live bytes ◀─────┘
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "budget/schedule.h"
+
+namespace stowage::budget {
+
+struct MeetOptions {
+  Link link;
+  std::int64_t layout_node_budget = 0;
+  std::uint64_t seed = 0;
+  std::int64_t work = 1'000'000'000;  // for one capacity; about a ns a unit
+  std::function<bool()> should_stop;  // outer stop; empty: never
+};
+
+struct Met {
+  Schedule schedule;
+  LayoutResult layout;  // of schedule.items
+};
+
+// None: no plan was found.
+std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options);
+
+Plan assemble(const Graph& graph, Met met);
+
+}  // namespace stowage::budget

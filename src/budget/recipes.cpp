@@ -1,0 +1,60 @@
+#include "budget/recipes.h"
+
+#include <algorithm>
+
+#include "graph/liveness.h"
+
+namespace stowage::budget {
+
+Recipes::Recipes(const Graph& g)
+    : graph(&g),
+      ops(static_cast<std::int32_t>(g.ops.size())),
+      buffers(static_cast<std::int32_t>(g.buffers.size())),
+      needs(g.ops.size()),
+      creates(g.ops.size()),
+      writes(g.ops.size(), -1),
+      repeatable(g.ops.size(), 1),
+      ends(g.ops.size()),
+      returned(g.buffers.size(), 0),
+      makers(g.buffers.size()) {
+  std::vector<std::vector<std::int32_t>> readers(g.buffers.size());  // of a resident, since its latest write
+  for (std::size_t b = 0; b < g.buffers.size(); ++b) {
+    bytes.push_back(g.padded(g.buffers[b].bytes));
+    returned[b] = g.buffers[b].returned;
+  }
+  for (std::int32_t k = 0; k < ops; ++k) {
+    const Op& op = g.ops[k];
+    cost.push_back(op.cost_ns);
+    added.push_back(added_bytes(g, op));
+    if (op.effect) repeatable[k] = 0;
+    const auto need = [&](BufferId b) {
+      needs[k].push_back({b.value, static_cast<std::int32_t>(makers[b.index()].size())});
+    };
+    for (const BufferId b : op.reads) {
+      if (std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end()) continue;
+      if (g.buffer(b).resident) readers[b.index()].push_back(k);
+      else need(b);
+    }
+    for (const BufferId b : op.writes) {
+      if (!g.buffer(b).resident) {
+        need(b);
+        // More than one content that would have to be rewound together: not again.
+        if (writes[k] >= 0 || !op.creates.empty()) repeatable[k] = 0;
+        writes[k] = b.value;
+        continue;
+      }
+      repeatable[k] = 0;
+      for (const std::int32_t reader : readers[b.index()])
+        if (reader != k) ends[reader].push_back(k);
+      readers[b.index()].clear();
+    }
+    for (const BufferId b : op.writes)
+      if (!g.buffer(b).resident) makers[b.index()].push_back(k);
+    for (const BufferId b : op.creates) {
+      creates[k].push_back(b.value);
+      makers[b.index()].push_back(k);
+    }
+  }
+}
+
+}  // namespace stowage::budget

@@ -1,0 +1,100 @@
+#include "budget/restore.h"
+
+#include <algorithm>
+
+namespace stowage::budget {
+
+std::optional<Move> Restorer::drop(const Gap& gap) {
+  move_ = {};
+  move_.at = gap.to;
+  const bool possible = rerun(gap.buffer, gap.version);
+  for (const std::int32_t b : move_.buffers) seen_[b] = 0;
+  if (!possible) return std::nullopt;
+  return std::move(move_);
+}
+
+bool Restorer::fits(std::int32_t from, std::int32_t to, std::int64_t bytes) const {
+  return ledger_.live().max(from, to) + bytes <= capacity_;
+}
+
+bool Restorer::want(std::int32_t buffer, std::int32_t version) {
+  if (seen_[buffer] != 0) return seen_[buffer] == version;
+  const std::vector<Event>& events = ledger_.events(buffer);
+  const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });
+  if (next == events.begin()) return false;
+  const Event& previous = *(next - 1);
+  const bool live_on = next != events.end() ? !next->creates() : recipes_.returned[buffer] != 0;
+  if (live_on) {
+    if (previous.after != version) return false;  // another version lives there
+    std::vector<Gap> gaps;
+    ledger_.gaps(buffer, gaps);
+    for (const Gap& gap : gaps)
+      if (gap.from == previous.at && gap.swap >= 0) return false;  // away: not now
+    seen_[buffer] = version;
+    move_.buffers.push_back(buffer);
+    return true;
+  }
+  const std::int64_t bytes = recipes_.bytes[buffer];
+  if (previous.after == version && fits(previous.at + 1, move_.at, bytes)) {
+    seen_[buffer] = version;
+    move_.buffers.push_back(buffer);
+    move_.extensions.push_back({buffer, previous.at + 1, move_.at});
+    return true;
+  }
+  if (version == 1 && next != events.end() && hoist(buffer, *next)) return true;
+  return rerun(buffer, version);
+}
+
+// The later run of the maker moves here, unless something else hangs on where it is.
+bool Restorer::hoist(std::int32_t buffer, const Event& next) {
+  const std::int32_t op = ledger_.op(next.at);
+  if (!ledger_.repeat(next.at) || recipes_.creates[op].size() != 1) return false;
+  if (!fits(move_.at, next.at, recipes_.bytes[buffer])) return false;
+  const std::size_t runs = move_.runs.size(), removed = move_.remove.size(), extended = move_.extensions.size(), touched = move_.buffers.size();
+  const std::int64_t cost = move_.cost;
+  move_.remove.push_back(next.at);
+  if (rerun(buffer, 1)) {
+    move_.cost -= recipes_.cost[op];
+    move_.extensions.push_back({buffer, move_.at, next.at});
+    return true;
+  }
+  move_.runs.resize(runs);
+  move_.remove.resize(removed);
+  move_.extensions.resize(extended);
+  for (std::size_t i = touched; i < move_.buffers.size(); ++i) seen_[move_.buffers[i]] = 0;
+  move_.buffers.resize(touched);
+  move_.cost = cost;
+  return false;
+}
+
+bool Restorer::rerun(std::int32_t buffer, std::int32_t version) {
+  if (seen_[buffer] != 0) return false;
+  seen_[buffer] = -1;  // in the making: a chain that comes back to it is refused
+  move_.buffers.push_back(buffer);
+  for (std::int32_t v = 1; v <= version; ++v)
+    if (!run(recipes_.makers[buffer][v - 1], buffer)) return false;
+  seen_[buffer] = version;
+  return true;
+}
+
+bool Restorer::run(std::int32_t op, std::int32_t chain_buffer) {
+  if (!recipes_.repeatable[op] || static_cast<std::int32_t>(move_.runs.size()) >= longest_) return false;
+  for (const std::int32_t end : recipes_.ends[op])
+    if (ledger_.first_run(end) < move_.at) return false;
+  for (const Need& need : recipes_.needs[op])
+    if (need.buffer != chain_buffer && !want(need.buffer, need.version)) return false;
+  for (const std::int32_t created : recipes_.creates[op]) {
+    if (created == chain_buffer) continue;
+    if (seen_[created] != 0) return false;
+    const std::vector<Event>& events = ledger_.events(created);
+    const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });
+    if (next != events.end() ? !next->creates() && next->before != 1 : recipes_.returned[created] && events.back().after != 1) return false;
+    seen_[created] = 1;
+    move_.buffers.push_back(created);
+  }
+  move_.runs.push_back(op);
+  move_.cost += recipes_.cost[op];
+  return true;
+}
+
+}  // namespace stowage::budget

@@ -1,0 +1,37 @@
+// A sequence written out as the steps of a plan, its lifetimes, and the time it takes.
+//
+//   line      A        B          C           slot before an op:  the copies out issued there, the copies in, the op
+//   steps     A   out  B  in      C
+//   b         ████████▒▒          ▒▒██████    out: still there until the first step of the slot of `out_by`
+//
+// The time model of docs/formats.md section 3: ops one after another; each lane copies in the order of issue; a step waits for the
+// copies that are to be complete before it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "budget/lanes.h"
+#include "budget/sequence.h"
+#include "stowage/layout.h"
+#include "stowage/plan.h"
+
+namespace stowage::budget {
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<Placement> placements;  // offsets not yet set; by (from, buffer)
+  std::vector<ScratchPlacement> scratch;
+  std::vector<LayoutItem> items;      // of the placements, then of the scratch
+  std::int64_t step_ns = 0;
+  std::int64_t recomputed_ops = 0;
+  std::int64_t recompute_ns = 0;
+  std::int64_t swapped_bytes = 0;     // copied out
+};
+
+Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link);
+
+// Predicted time of `steps`.
+std::int64_t predicted_ns(const Graph& graph, const std::vector<Step>& steps, Link link);
+
+}  // namespace stowage::budget

@@ -1,0 +1,89 @@
+#include "budget/trim.h"
+
+#include <algorithm>
+
+namespace stowage::budget {
+namespace {
+
+class Trimmer {
+ public:
+  Trimmer(const Recipes& recipes, const Sequence& sequence, std::int64_t capacity)
+      : recipes_(recipes), sequence_(sequence), ledger_(recipes, sequence), capacity_(std::max(capacity, ledger_.live().max())) {}
+
+  bool run(std::int64_t& work) {
+    bool changed = false;
+    for (bool again = true; again && work > 0;) {
+      again = pass(work);
+      changed |= again;
+    }
+    for (std::size_t s = sequence_.swaps.size(); s-- > 0;) changed |= unswap(static_cast<std::int32_t>(s));
+    return changed;
+  }
+  [[nodiscard]] Sequence result() const { return ledger_.result(); }
+
+ private:
+  bool pass(std::int64_t& work) {
+    std::vector<std::int32_t> repeats;
+    for (std::int32_t at = 0; at < ledger_.size(); ++at)
+      if (ledger_.repeat(at) && !ledger_.out(at)) repeats.push_back(at);
+    std::stable_sort(repeats.begin(), repeats.end(),
+                     [&](std::int32_t a, std::int32_t b) { return recipes_.cost[ledger_.op(a)] > recipes_.cost[ledger_.op(b)]; });
+    bool changed = false;
+    for (const std::int32_t at : repeats) {
+      work -= 3000;
+      if (!ledger_.out(at)) changed |= remove(at);
+    }
+    return changed;
+  }
+
+  // The run at `at`, together with the repeated in-place runs that follow it on the same copy.
+  bool remove(std::int32_t at) {
+    std::vector<std::int32_t> chain{at};
+    for (const std::int32_t b : recipes_.creates[ledger_.op(at)])
+      if (!without(b, chain)) return false;
+    if (recipes_.creates[ledger_.op(at)].empty()) return false;  // goes with the creation of its buffer
+    ledger_.take_out(chain);
+    if (ledger_.live().max() <= capacity_) return true;
+    ledger_.undo();
+    return false;
+  }
+
+  // Can all that follows in the copy of `buffer` created at chain[0] do with the copy before? Adds the writers that go too.
+  bool without(std::int32_t buffer, std::vector<std::int32_t>& chain) const {
+    const std::vector<Event>& events = ledger_.events(buffer);
+    const auto here = std::lower_bound(events.begin(), events.end(), chain[0], [](const Event& e, std::int32_t at) { return e.at < at; });
+    if (here == events.begin()) return false;
+    auto next = here + 1;
+    std::int32_t version = here->after;
+    while (next != events.end() && !next->creates() && next->before != next->after && ledger_.repeat(next->at)) {
+      chain.push_back(next->at);
+      version = next->after;
+      ++next;
+    }
+    const bool used = next != events.end() ? !next->creates() : recipes_.returned[buffer] != 0;
+    return !used || (here - 1)->after == version;
+  }
+
+  bool unswap(std::int32_t swap) {
+    ledger_.drop_swap(swap);
+    if (ledger_.live().max() <= capacity_) return true;
+    ledger_.undo();
+    return false;
+  }
+
+  const Recipes& recipes_;
+  const Sequence& sequence_;
+  Ledger ledger_;
+  std::int64_t capacity_;
+};
+
+}  // namespace
+
+bool trim(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, std::int64_t& work) {
+  Trimmer trimmer(recipes, sequence, capacity);
+  if (!trimmer.run(work)) return false;
+  sequence = trimmer.result();
+  return true;
+}
+
+}  // namespace stowage::budget

@@ -1,0 +1,91 @@
+// Plans under a budget on random graphs, judged by the checker and by its slow twin.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "stowage/check.h"
+#include "stowage/io.h"
+#include "stowage/planner.h"
+#include "support/naive_checker.h"
+#include "support/random_graph.h"
+#include "support/seed.h"
+
+namespace stowage::testing {
+namespace {
+
+struct Case {
+  int ops;
+  double link_gbps;  // the graphs have tens of bytes and hundreds of ns
+  bool keep_order;
+};
+
+class BudgetOnRandomGraphs : public ::testing::TestWithParam<Case> {};
+
+PlanResult plan_at(const Graph& graph, std::int64_t budget, const Case& c) {
+  PlanOptions options;
+  options.budget_bytes = budget;
+  options.link_gbps = c.link_gbps;
+  options.keep_order = c.keep_order;
+  options.order_node_budget = options.layout_node_budget = 2'000;
+  return plan(graph, options);
+}
+
+// Every limit from what is never possible to what costs nothing.
+TEST_P(BudgetOnRandomGraphs, PlansAreValidFitAndNeverSlowDownAsTheBudgetGrows) {
+  const Case c = GetParam();
+  const int graphs = 300 / c.ops / (1 + c.ops / 20);
+  int repeats = 0, swaps = 0, infeasible = 0;
+  for (int i = 0; i < graphs; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", ops " + std::to_string(c.ops));
+    std::mt19937_64 random(seed);
+    RandomGraphOptions options;
+    options.ops = c.ops;
+    const Graph graph = random_graph(random, options);
+    const std::int64_t resident = resident_bytes(graph), program = program_peak_bytes(graph);
+    std::int64_t before = -1;
+    for (int k = 0; k <= 8; ++k) {
+      const std::int64_t budget = resident + program * k / 8;
+      const PlanResult result = plan_at(graph, budget, c);
+      if (!result.plan) {
+        ++infeasible;
+        EXPECT_EQ(result.outcome, Outcome::kInfeasible);
+        EXPECT_LT(budget, result.smallest_bytes);
+        EXPECT_LE(result.budget_bound_bytes, result.smallest_bytes);
+        EXPECT_EQ(before, -1) << "a smaller budget had a plan";
+        const PlanResult smallest = plan_at(graph, result.smallest_bytes, c);
+        ASSERT_TRUE(smallest.plan.has_value());
+        EXPECT_LE(resident + smallest.plan->arena_bytes, result.smallest_bytes);
+        continue;
+      }
+      const CheckReport report = check(graph, *result.plan);
+      EXPECT_TRUE(report.valid) << report.message;
+      EXPECT_EQ(naive_peak(graph, *result.plan), report.peak_bytes);
+      EXPECT_LE(resident + result.plan->arena_bytes, budget);
+      EXPECT_GE(budget, result.budget_bound_bytes);
+      EXPECT_LE(*result.step_bound_ns, result.step_ns);
+      EXPECT_GE(result.step_ns, result.program_step_ns + result.recompute_ns);
+      if (before >= 0) {
+        EXPECT_LE(result.step_ns, before);
+      }
+      before = result.step_ns;
+      repeats += result.recomputed_ops > 0;
+      swaps += result.swapped_bytes > 0;
+      EXPECT_EQ(to_json(*result.plan), to_json(*plan_at(graph, budget, c).plan));
+    }
+  }
+  if (c.link_gbps > 1) {
+    EXPECT_GT(repeats + swaps, 0);
+  }
+  RecordProperty("repeats", repeats);
+  RecordProperty("swaps", swaps);
+  RecordProperty("infeasible", infeasible);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, BudgetOnRandomGraphs,
+                         ::testing::Values(Case{3, 0, false}, Case{8, 0, false}, Case{8, 0.001, false}, Case{8, 1000, false},
+                                           Case{20, 0, false}, Case{20, 0, true}, Case{20, 0.001, true}, Case{40, 0, false},
+                                           Case{40, 0.01, false}));
+
+}  // namespace
+}  // namespace stowage::testing
