@@ -5,6 +5,7 @@
 #include <exception>
 #include <vector>
 
+#include "solver/milp.h"
 #include "verb.h"
 
 namespace {
@@ -17,6 +18,9 @@ int run_verb(const std::vector<stowage::cli::Verb>& verbs) {
     }
     return kUsage;
   } catch (const UsageError& error) {
+    std::fprintf(stderr, "stowage: %s\n", error.what());
+    return kUsage;
+  } catch (const stowage::SolverMissing& error) {
     std::fprintf(stderr, "stowage: %s\n", error.what());
     return kUsage;
   } catch (const BadInput& error) {

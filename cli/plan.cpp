@@ -4,8 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "io/json_append.h"
 #include "stowage/io.h"
@@ -119,7 +122,43 @@ void explain_failure(const PlanResult& result, const PlanOptions& options) {
   std::fprintf(stderr, "stowage: %s\n", message.c_str());
 }
 
+void add_method_options(CLI::App& command, PlanOptions& options) {
+  static const std::map<std::string, Method> methods = {{"stowage", Method::kStowage}, {"roam", Method::kRoam}};
+  command.add_option("--method", options.method, "stowage, or roam: the published system, as a rival; needs HiGHS")
+      ->transform(CLI::CheckedTransformer(methods, CLI::ignore_case))
+      ->option_text("stowage|roam [stowage]");
+  std::string names;
+  std::set<std::string> parts;
+  for (const RoamPart& part : kRoamParts) {
+    names += (names.empty() ? "" : ", ") + std::string(part.name);
+    parts.emplace(part.name);
+  }
+  command.add_option_function<std::vector<std::string>>(
+             "--roam-without",
+             [&options](const std::vector<std::string>& without) {
+               for (const RoamPart& part : kRoamParts)
+                 if (std::find(without.begin(), without.end(), part.name) != without.end()) options.roam.*part.enabled = false;
+             },
+             "switch a part of roam off, may be repeated: " + names)
+      ->check(CLI::IsMember(parts))
+      ->option_text("PART");
+  command.add_flag("--roam-multi-stream", options.roam.multi_stream, "model ops of one level as running side by side");
+  command.add_option("--roam-node-limit", options.roam.node_limit, "ops of a leaf")->check(CLI::Range(1, 1000))->capture_default_str();
+  command.add_option("--roam-delay-radius", options.roam.delay_radius, "longest wait of a weight update, as a fraction of the step")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--roam-update-ratio", options.roam.update_ratio, "gradients below this times the inputs of their op never wait")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  command.add_option("--roam-ilp-iterations", options.roam.ilp_iterations, "simplex iterations of one ILP")
+      ->check(CLI::Range(1, 1000000000))
+      ->capture_default_str();
+  command.add_option("--highs", options.solver_library, "path of libhighs.so.1; else $STOWAGE_HIGHS, else where highspy is installed");
+}
+
 int run(const Arguments& arguments) {
+  if (arguments.options.keep_order && arguments.options.method == Method::kRoam)
+    throw UsageError("--keep-order and --method roam exclude each other");
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
   const Stopwatch watch;
   Seconds seconds;
@@ -162,6 +201,7 @@ Verb add_plan(CLI::App& app) {
   command->add_option("--time-limit", options.time_limit_seconds, "stop after this many seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
+  add_method_options(*command, options);
   command->add_option("--seed", options.seed, "of every random choice")->capture_default_str();
   command->add_option("--threads", options.threads, "never changes the plan")->check(CLI::Range(1, 1024))->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");

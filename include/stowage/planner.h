@@ -4,13 +4,18 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "stowage/graph.h"
 #include "stowage/layout.h"
 #include "stowage/plan.h"
+#include "stowage/roam.h"
 
 namespace stowage {
+
+// stowage: exact and heuristic search with certificates. roam: the published system, as a rival (roam.h); needs HiGHS, uses no takeover.
+enum class Method : std::uint8_t { kStowage, kRoam };
 
 struct PlanOptions {
   std::optional<std::int64_t> budget_bytes;  // residents + arena must not exceed this
@@ -19,6 +24,9 @@ struct PlanOptions {
   std::int64_t order_node_budget = 2'000'000;
   std::int64_t layout_node_budget = 2'000'000;
   double time_limit_seconds = 0;  // outer stop; 0: none
+  Method method = Method::kStowage;
+  RoamOptions roam;            // of Method::kRoam
+  std::string solver_library;  // path of HiGHS's shared library; empty: looked for (docs/how-it-works.md)
   std::uint64_t seed = 0;
   int threads = 1;        // never changes the plan
   double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second; 0: no link, recomputation alone
@@ -55,7 +63,8 @@ struct PlanResult {
   PhaseSeconds seconds;
 };
 
-// `graph` must satisfy validate(). Throws Error on a bug only (its own plan failing check()).
+// `graph` must satisfy validate(). Throws Error on a bug (its own plan failing check()), and for Method::kRoam when HiGHS is missing or
+// keep_order is set.
 PlanResult plan(const Graph& graph, const PlanOptions& options);
 
 // The must-live bound and what strengthens it: no valid plan without recomputation and swapping has a smaller peak.

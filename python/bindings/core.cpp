@@ -5,6 +5,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "guard.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
@@ -57,9 +59,25 @@ struct Planned {
   nb::dict summary;
 };
 
+void choose_method(stowage::PlanOptions& options, const std::string& method, const std::vector<std::string>& roam_without) {
+  if (method == "roam") {
+    options.method = stowage::Method::kRoam;
+  } else if (method != "stowage") {
+    throw nb::value_error(("method must be 'stowage' or 'roam', not '" + method + "'").c_str());
+  }
+  for (const std::string& name : roam_without) {
+    const auto part = std::ranges::find(stowage::kRoamParts, name, &stowage::RoamPart::name);
+    if (part == stowage::kRoamParts.end()) throw nb::value_error(("roam has no part '" + name + "'").c_str());
+    options.roam.*part->enabled = false;
+  }
+}
+
 Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
-             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps) {
+             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps, const std::string& method,
+             const std::vector<std::string>& roam_without, const std::string& solver_library) {
   stowage::PlanOptions options;
+  choose_method(options, method, roam_without);
+  options.solver_library = solver_library;
   options.budget_bytes = budget_bytes;
   options.keep_order = keep_order;
   options.takeover = takeover;
@@ -76,6 +94,12 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
   return planned;
 }
 
+nb::tuple roam_parts() {
+  nb::list names;
+  for (const stowage::RoamPart& part : stowage::kRoamParts) names.append(nb::str(part.name.data(), part.name.size()));
+  return nb::tuple(names);
+}
+
 void bind_graph(nb::module_& m) {
   nb::class_<stowage::Graph>(m, "Graph", "A training step as buffers and ops: bytes, costs and dependencies.")
       .def_static("load", &stowage::load_graph, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
@@ -90,11 +114,6 @@ void bind_graph(nb::module_& m) {
       .def_prop_ro("ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
       .def_prop_ro("buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
       .def_prop_ro("resident_bytes", &stowage::resident_bytes)
-      .def_prop_ro("program_step_ns", [](const stowage::Graph& g) {
-        std::int64_t sum = 0;
-        for (const stowage::Op& op : g.ops) sum += op.cost_ns;
-        return sum;
-      }, "Sum of what all ops cost.")
       .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
                    "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
       .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
@@ -114,10 +133,6 @@ void bind_plan(nb::module_& m) {
       .def("to_json", [](const stowage::Plan& p) { return stowage::to_json(p); })
       .def_ro("arena_bytes", &stowage::Plan::arena_bytes)
       .def_ro("graph_sha256", &stowage::Plan::graph_sha256)
-      .def("of_graph", [](stowage::Plan p, const stowage::Graph& graph) {
-        p.graph_sha256 = graph.sha256;
-        return p;
-      }, "graph"_a, "The same plan for a graph that differs in costs and names only.")
       .def_prop_ro("steps", [](const stowage::Plan& p) { return p.steps.size(); }, "Number of steps.");
 }
 
@@ -139,7 +154,9 @@ NB_MODULE(_core, m) {
       .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
       .def_ro("summary", &Planned::summary);
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
-        "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none());
+        "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
+        "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "");
+  m.attr("roam_parts") = roam_parts();
   m.def("check", [](const stowage::Graph& graph, const stowage::Plan& plan) {
     stowage::CheckReport report;
     {

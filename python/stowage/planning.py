@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from collections.abc import Sequence
+
 from stowage import _core
 from stowage._core import Graph
 from stowage.errors import Error, Infeasible
@@ -27,11 +31,6 @@ class Plan:
         """Writes the plan; compressed when the name ends in ``.gz``."""
         self._plan.save(str(path))
 
-    def with_costs_of(self, graph: Graph) -> "Plan":
-        """The same plan, which neither recomputes nor swaps, for the same graph with other costs."""
-        step_ns = graph.program_step_ns
-        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns})
-
     @property
     def arena_bytes(self) -> int:
         return self._plan.arena_bytes
@@ -53,16 +52,26 @@ def plan(
     seed: int = 0,
     threads: int = 1,
     link_gbps: float | None = None,
+    method: str = "stowage",
+    roam_without: Sequence[str] = (),
 ) -> Plan:
     """Decides the order of the ops and the address of every buffer.
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
     takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
     time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
-    Raises Infeasible when no plan fits the budget, Error when none was found within the limits.
+    method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
+    roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack",
+        "concatenation".
+    Raises Infeasible when no plan fits the budget, Error when none was found within the limits or the solver is missing.
     """
+    if method == "roam" and keep_order:
+        raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
-    planned = _core.plan(graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps)
+    library = highs_library() if method == "roam" else ""
+    planned = _core.plan(
+        graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library
+    )
     if planned.plan is not None:
         return Plan(planned.plan, planned.summary)
     if planned.outcome == "infeasible":
@@ -80,6 +89,15 @@ def plan(
 def check(graph: Graph, plan: Plan) -> int:
     """Verifies a plan independently of the planner; returns its peak in bytes. Raises InvalidPlan naming the broken rule."""
     return _core.check(graph, plan._plan)
+
+
+def highs_library() -> str:
+    """Path of the solver's shared library in this environment's highspy, which is not imported; empty when the core must look itself."""
+    if os.environ.get("STOWAGE_HIGHS"):
+        return ""
+    spec = importlib.util.find_spec("highspy")
+    path = os.path.join(os.path.dirname(spec.origin), "libhighs.so.1") if spec and spec.origin else ""
+    return path if os.path.exists(path) else ""
 
 
 def parse_bytes(value: int | str | None) -> int | None:

@@ -5,13 +5,14 @@
 #include "graph/liveness.h"
 
 namespace stowage {
-namespace {
 
 std::vector<std::int64_t> step_starts(const Graph& graph, std::span<const OpId> order) {
   std::vector<std::int64_t> start(order.size() + 1, 0);
   for (std::size_t step = 0; step < order.size(); ++step) start[step + 1] = start[step] + graph.op(order[step]).ticks;
   return start;
 }
+
+namespace {
 
 // Writes a timeline step by step.
 class TimelineWriter {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "graph/takeover.h"
 #include "stowage/graph.h"
@@ -17,6 +18,9 @@
 #include "stowage/plan.h"
 
 namespace stowage {
+
+// Per step, and once past the last: the time at which it starts.
+std::vector<std::int64_t> step_starts(const Graph& graph, std::span<const OpId> order);
 
 // The intervals of one order.
 struct Timeline {

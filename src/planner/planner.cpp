@@ -1,28 +1,19 @@
 #include "stowage/planner.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "budget/ladder.h"
 #include "graph/liveness.h"
 #include "graph/takeover.h"
 #include "order/search.h"
 #include "planner/assemble.h"
+#include "planner/roam_method.h"
+#include "planner/stopwatch.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 
 namespace stowage {
 namespace {
-
-class Stopwatch {
- public:
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // One laid-out order.
 struct Candidate {
@@ -30,6 +21,7 @@ struct Candidate {
   std::vector<TakeoverAt> used;
   Timeline times;
   LayoutResult addresses;
+  std::string meta = {};  // of the plan; raw JSON object, or empty
 };
 
 std::int64_t order_work(const PlanOptions& options) { return options.order_node_budget * 500; }
@@ -67,7 +59,7 @@ Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const 
                       const LayoutOptions& options) {
   Timeline times = timeline(graph, order, used);
   LayoutResult addresses = layout(times.items, options);
-  return {order, used, std::move(times), std::move(addresses)};
+  return {order, used, std::move(times), std::move(addresses), {}};
 }
 
 // Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most promising with the
@@ -129,7 +121,8 @@ void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
     result.outcome = result.step_ns == result.step_bound_ns ? Outcome::kOptimal : Outcome::kFeasible;
     return;
   }
-  result.outcome = stopped && *options.budget_bytes >= result.budget_bound_bytes ? Outcome::kUnknown : Outcome::kInfeasible;
+  const bool gave_up = stopped || options.method == Method::kRoam;
+  result.outcome = gave_up && *options.budget_bytes >= result.budget_bound_bytes ? Outcome::kUnknown : Outcome::kInfeasible;
   result.plan.reset();
 }
 
@@ -165,6 +158,38 @@ void report(const PlanOptions& options, std::string_view phase, double done) {
   if (options.progress) options.progress(phase, done);
 }
 
+// The default method. Sets the bound and the times in `result`; `found` becomes the orders that it chose from.
+Candidate by_search(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop, OrderResult& found,
+                    PlanResult& result) {
+  report(options, "order", 0);
+  const Stopwatch order_watch;
+  found = choose_orders(graph, options, should_stop);
+  result.lower_bound_bytes = found.bound_bytes;
+  result.seconds.order = order_watch.seconds();
+  report(options, "order", 1);
+
+  report(options, "layout", 0);
+  const Stopwatch layout_watch;
+  Candidate best = lay_out(graph, found, options, should_stop);
+  if (!best.used.empty() && best.addresses.height_bytes > found.bound_bytes)
+    best = compare_without(graph, options, std::move(best), should_stop);
+  result.seconds.layout = layout_watch.seconds();
+  report(options, "layout", 1);
+  return best;
+}
+
+// The rival; the bound is that of must-live bytes and cuts. Its counts go into the plan's meta.
+Candidate by_roam(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop, PlanResult& result) {
+  if (options.keep_order) throw Error("method roam decides the order: it cannot keep the program's");
+  report(options, "order", 0);
+  RoamCandidate found = plan_by_roam(graph, options, should_stop);
+  result.lower_bound_bytes = root_bound(graph, order_work(options));
+  result.seconds.order = found.order_seconds;
+  result.seconds.layout = found.layout_seconds;
+  report(options, "layout", 1);
+  return {std::move(found.order), {}, std::move(found.times), std::move(found.addresses), to_json(found.stats)};
+}
+
 }  // namespace
 
 // The same search as plan() with default options, so that both report one bound.
@@ -182,26 +207,17 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   for (const Op& op : graph.ops) result.program_step_ns += op.cost_ns;
   result.step_ns = result.program_step_ns;
 
-  report(options, "order", 0);
-  const Stopwatch order_watch;
-  const OrderResult found = choose_orders(graph, options, should_stop);
-  result.lower_bound_bytes = found.bound_bytes;
-  result.seconds.order = order_watch.seconds();
-  report(options, "order", 1);
-
-  report(options, "layout", 0);
-  const Stopwatch layout_watch;
-  Candidate best = lay_out(graph, found, options, should_stop);
-  if (!best.used.empty() && best.addresses.height_bytes > found.bound_bytes)
-    best = compare_without(graph, options, std::move(best), should_stop);
+  const bool roam = options.method == Method::kRoam;
+  OrderResult found;
+  const Candidate best =
+      roam ? by_roam(graph, options, should_stop, result) : by_search(graph, options, should_stop, found, result);
   result.peak_bytes = peak_bytes(graph, best.order, best.used);
-  result.plan = assemble(graph, best.order, std::move(best.times), best.addresses);
-  result.seconds.layout = layout_watch.seconds();
-  report(options, "layout", 1);
+  result.plan = assemble(graph, best.order, best.times, best.addresses);
+  result.plan->meta = best.meta;
 
   const bool over = options.budget_bytes && result.resident_bytes + result.plan->arena_bytes > *options.budget_bytes;
   result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
-  if (over) {
+  if (over && !roam) {  // roam neither recomputes nor swaps
     report(options, "budget", 0);
     const Stopwatch budget_watch;
     meet_budget(graph, options, found, should_stop, result);

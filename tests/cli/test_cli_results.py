@@ -4,6 +4,8 @@ import gzip
 import hashlib
 import json
 
+import pytest
+
 PLAN_KEYS = [
     "outcome", "ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes",
     "budget_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns", "program_step_ns", "step_bound_ns", "seconds",
@@ -53,6 +55,44 @@ def test_takeover_has_a_switch(cli, tmp_path):
         result = cli.json("plan", graph, "-o", plan, *flags)
         assert (result["peak_bytes"], result["arena_bytes"], result["lower_bound_bytes"]) == (arena, arena, 64)
         assert cli("check", graph, plan).returncode == 0
+
+
+ROAM_PARTS = ["segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack", "concatenation"]
+
+
+def test_roam_plans_with_and_without_each_part(cli, graph, plan, tmp_path):
+    out = tmp_path / "roam.plan.json"
+    best = cli.json("plan", graph, "-o", tmp_path / "best.plan.json")
+    for without in [[], *([part] for part in ROAM_PARTS), ROAM_PARTS]:
+        result = cli.json("plan", graph, "-o", out, "--method", "roam", *(x for part in without for x in ("--roam-without", part)))
+        assert set(result) == set(best)
+        assert best["lower_bound_bytes"] <= result["peak_bytes"] <= result["arena_bytes"]
+        assert cli("check", graph, out).returncode == 0
+        assert json.loads(out.read_text())["meta"]["method"] == "roam"
+    assert cli.json("plan", graph, "-o", out, "--method", "roam")["peak_bytes"] == best["peak_bytes"]
+
+
+def test_roam_gives_the_same_plan_each_time(cli, graph, tmp_path):
+    for name in "ab":
+        cli("plan", graph, "-o", tmp_path / name, "--method", "roam")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_the_multi_stream_model_reports_its_peak(cli, graph, tmp_path):
+    out = tmp_path / "roam.plan.json"
+    result = cli.json("plan", graph, "-o", out, "--method", "roam", "--roam-multi-stream")
+    assert json.loads(out.read_text())["meta"]["multi_stream_peak_bytes"] >= result["peak_bytes"]
+
+
+def test_a_missing_solver_says_what_to_install(cli, graph, tmp_path):
+    done = cli("plan", graph, "-o", tmp_path / "p", "--method", "roam", "--highs", "/nowhere/libhighs.so.1")
+    assert done.returncode == 2
+    assert "pip install 'highspy" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("wrong", [["--method", "best"], ["--roam-without", "luck"], ["--method", "roam", "--keep-order"]])
+def test_methods_that_do_not_exist(cli, graph, tmp_path, wrong):
+    assert cli("plan", graph, "-o", tmp_path / "p", *wrong).returncode == 2
 
 
 def test_compressed_files(cli, graph, plan, tmp_path):

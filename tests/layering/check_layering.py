@@ -17,8 +17,9 @@ MAY_INCLUDE = {
     "order": SEARCH,
     "strategy": SEARCH,
     "budget": SEARCH | {"order", "layout"},  # a budget is met by plans that are ordered and laid out
+    "roam": SEARCH | {"order", "layout"},  # the rival that is built in
     "io": GROUND | {"plan", "layout", "strategy"},  # the values that have a file form
-    "planner": SEARCH | {"order", "layout", "budget", "strategy"},
+    "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
 }
 EVERYTHING = set(MAY_INCLUDE)
 
@@ -32,6 +33,7 @@ PUBLIC = {
     "check.h": "plan",
     "layout.h": "layout",
     "io.h": "io",
+    "roam.h": "roam",
     "planner.h": "planner",
 }
 

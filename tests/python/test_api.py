@@ -86,6 +86,27 @@ def test_a_budget_that_is_met(compiled):
     assert stowage.plan(compiled.graph, budget=need).summary()["budget_bytes"] == need
 
 
+def test_plan_by_roam(compiled):
+    ops = [{"name": f"op{i}", "target": "t", "reads": [i - 1] if i else [], "creates": [i]} for i in range(5)]
+    buffers = [{"name": f"b{i}", "bytes": 64 * (i + 1), "kind": "activation"} for i in range(5)]
+    tiny = {"format": "stowage-graph", "version": 1, "name": "tiny", "align": 64, "buffers": buffers, "ops": ops}
+    chain = stowage.Graph.parse(json.dumps(tiny))
+    assert stowage.check(chain, stowage.plan(chain, method="roam")) == 9 * 64
+    graph = compiled.graph
+    quick = stowage.plan(graph, method="roam", roam_without=["order-ilp"])
+    assert stowage.check(graph, quick) == quick.summary()["peak_bytes"]
+    assert set(quick.summary()) == SUMMARY_KEYS
+    for wrong in ({"method": "best"}, {"roam_without": ["luck"]}, {"method": "roam", "keep_order": True}):
+        with pytest.raises(ValueError):
+            stowage.plan(graph, **wrong)
+
+
+def test_roam_without_its_solver(compiled, monkeypatch):
+    monkeypatch.setenv("STOWAGE_HIGHS", "/nowhere/libhighs.so.1")
+    with pytest.raises(stowage.Error, match="pip install 'highspy"):
+        stowage.plan(compiled.graph, method="roam")
+
+
 def test_missing_and_malformed_files(tmp_path):
     with pytest.raises(stowage.Error, match="nothing.graph.json"):
         stowage.Graph.load(str(tmp_path / "nothing.graph.json"))
