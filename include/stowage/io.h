@@ -9,6 +9,7 @@
 #include "stowage/graph.h"
 #include "stowage/layout.h"
 #include "stowage/plan.h"
+#include "stowage/strategy.h"
 
 namespace stowage {
 
@@ -38,6 +39,12 @@ struct IntervalsFile {
 };
 IntervalsFile load_intervals(const std::string& path);
 void save_intervals(const IntervalsFile& file, const std::vector<std::int64_t>& offsets, const std::string& path);
+
+// A strategy problem: the JSON of the contest on intra-operator parallelism (google/iopddl). Throws Error.
+StrategyProblem parse_strategy_problem(std::string_view json, const std::string& name);
+StrategyProblem load_strategy_problem(const std::string& path);
+// {"strategies": [one index per node], "cost", "bound", "gap", "seconds"}
+void save(const StrategyResult& result, double seconds, const std::string& path);
 
 std::string sha256_hex(std::string_view bytes);
 

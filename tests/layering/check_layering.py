@@ -35,6 +35,7 @@ PUBLIC = {
     "io.h": "io",
     "roam.h": "roam",
     "planner.h": "planner",
+    "strategy.h": "strategy",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
