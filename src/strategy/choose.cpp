@@ -1,7 +1,7 @@
 // The road of a strategy problem: simplify, price, anneal, prove.
 //
-//   problem ──▶ choice_network ──▶ price_search ──▶ tree_moves ──▶ choice_milp ──▶ result
-//               what can bind      bound, start     better choices   small ones: proof
+//   problem ──▶ choice_network ──▶ price_search ──▶ choice_milp ──────▶ tree_moves ──▶ result
+//               what can bind      bound, start     small ones: proof   what is still open: better choices
 //
 // All limits count entries of cost matrices looked at, so that the result repeats. (The integer program counts branch and bound
 // nodes.)
@@ -22,7 +22,6 @@ namespace {
 
 constexpr int kPriceRounds = 600;
 constexpr int kAnnealingRounds = 12;
-constexpr int kTiny = 2'000;  // pairs of labels, rows: up to here the integer program alone is quicker
 
 // A double bound, made safe against its own rounding.
 std::int64_t rounded_bound(double bound) {
@@ -141,8 +140,8 @@ StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyO
 
   const auto closed = [&] { return !result.strategies.empty() && result.cost <= result.bound; };
   const auto stopped = [&] { return options.should_stop && options.should_stop(); };
-  if (network.pair_cost.size() > kTiny || network.rows > kTiny) anneal(problem, network, start, options, result);
   if (!closed() && !stopped() && fits_milp(network)) prove(problem, network, options, result);
+  if (!closed() && !stopped() && result.outcome != Outcome::kInfeasible) anneal(problem, network, start, options, result);
   settle(result);
   return result;
 }

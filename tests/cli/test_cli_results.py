@@ -155,3 +155,50 @@ def test_version_and_help(cli):
     assert done.returncode == 0
     for flag in ("--budget", "--link-gbps", "--keep-order", "--no-takeover", "--time-limit", "--seed", "--threads", "--json"):
         assert flag in done.stdout
+
+
+STRATEGY = {
+    "problem": {
+        "name": "two",
+        "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[1, 10], [1, 10]], "usages": [[8, 4], [8, 4]]},
+        "edges": {"nodes": [[0, 1]], "costs": [[5, 0, 0, 5]]},
+        "usage_limit": 12,
+    }
+}
+
+
+def test_strategy(cli, tmp_path):
+    problem, out = tmp_path / "two.json", tmp_path / "out.json"
+    problem.write_text(json.dumps(STRATEGY))
+    result = cli.json("strategy", problem, "-o", out)
+    assert (result["outcome"], result["cost"], result["bound"], result["gap"]) == ("optimal", 11, 11, 0)
+    written = json.loads(out.read_text())
+    assert list(written) == ["strategies", "cost", "bound", "gap", "seconds"]
+    assert sorted(written["strategies"]) == [0, 1] and written["cost"] == 11
+
+
+def test_strategy_that_cannot_be(cli, tmp_path):
+    problem, out = tmp_path / "two.json", tmp_path / "out.json"
+    problem.write_text(json.dumps({"problem": {**STRATEGY["problem"], "usage_limit": 7}}))
+    done = cli("strategy", problem, "-o", out)
+    assert done.returncode == 4 and "infeasible" in done.stderr and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [
+        ("nodes", "usages", [[8, 4], [8]], "node 1: 2 costs but 1 usages"),
+        ("nodes", "intervals", [[0, 2], [1]], "node 1: its interval must be a pair"),
+        ("nodes", "costs", [[1, 10], []], "node 1: has no strategy"),
+        ("edges", "nodes", [[0, 7]], "edge 0: there is no node 7"),
+        ("edges", "nodes", [[0, 0]], "edge 0: joins node 0 with itself"),
+        ("edges", "costs", [[5, 0, 0]], "edge 0: 3 costs where its nodes have 4 pairs"),
+        ("edges", "costs", [[5, 0, 0, -1]], "edges.costs"),
+    ],
+)
+def test_wrong_strategy_problem(cli, tmp_path, part, key, value, message):
+    broken = {"problem": {**STRATEGY["problem"], part: {**STRATEGY["problem"][part], key: value}}}
+    problem = tmp_path / "two.json"
+    problem.write_text(json.dumps(broken))
+    done = cli("strategy", problem)
+    assert done.returncode == 3 and message in done.stderr and "two.json" in done.stderr
