@@ -169,7 +169,7 @@ Verb add_fit(CLI::App& app) {
                    "what the device holds: resident buffers and arena together");
   command->get_option("--budget")->required();
   command->add_option("--link-gbps", options.link_gbps, "speed of each swap lane, in 10^9 bytes a second")
-      ->check(CLI::Range(1e-6, 1e6))
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_option("--time-limit", options.time_limit_seconds, "stop each plan after this many seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))

@@ -27,7 +27,7 @@ def one_line(done, *parts):
         ["plan", "g", "-o", "p", "--budget", "lots"],
         ["plan", "g", "-o", "p", "--budget", "-5"],
         ["plan", "g", "-o", "p", "--budget", "1.5GiB"],
-        ["plan", "g", "-o", "p", "--link-gbps", "0"],
+        ["plan", "g", "-o", "p", "--link-gbps", "-1"],
         ["plan", "g", "-o", "p", "--threads", "0"],
         ["plan", "g", "-o", "p", "--time-limit", "-1"],
         ["plan", "g", "-o", "p", "--seed", "x"],
@@ -43,7 +43,7 @@ def one_line(done, *parts):
         ["fit", "g"],
         ["fit", "--budget", "1GiB"],
         ["fit", "g", "--budget", "lots"],
-        ["fit", "g", "--budget", "1GiB", "--link-gbps", "0"],
+        ["fit", "g", "--budget", "1GiB", "--link-gbps", "-1"],
         ["fit", "-", "-", "--budget", "1GiB"],
     ],
 )
