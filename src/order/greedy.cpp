@@ -3,21 +3,24 @@
 #include <algorithm>
 
 #include "order/frontier.h"
+#include "order/rise_tree.h"
 #include "order/walk.h"
 
 namespace stowage {
 namespace {
 
+constexpr int kLooks = 64;  // at ready ops that do not fit
+
 class Scheduler {
  public:
   Scheduler(const OrderProblem& problem, GreedyRule rule, std::int64_t limit)
-      : problem_(problem), rule_(rule), limit_(limit), walk_(problem), frontier_(problem, walk_) {
+      : problem_(problem), rule_(rule), limit_(limit), walk_(problem), frontier_(problem, walk_), rises_(problem.ops) {
     for (std::int32_t op = 0; op < problem.ops; ++op) note(op);
   }
 
-  Ordering run() {
+  std::vector<std::int32_t> run() {
     for (std::int32_t left = problem_.ops; left > 0; --left) step(pick());
-    return {walk_.order(), limit_};
+    return walk_.order();
   }
 
  private:
@@ -26,36 +29,23 @@ class Scheduler {
     const auto touched = walk_.run(op);
     frontier_.update(op);
     frontier_.update(touched);
+    note(op);
     for (const std::int32_t t : touched) note(t);
   }
 
-  void note(std::int32_t op) {
-    if (rule_ == GreedyRule::kProgramOrder && walk_.ready(op)) by_id_.insert(op);
-  }
+  void note(std::int32_t op) { rises_.set(op, walk_.ready(op) ? walk_.rise(op) : RiseTree::kNotReady); }
 
   std::int32_t pick() {
     if (const auto op = frontier_.forced(limit_)) return *op;
-    if (const auto op = fitting()) return *op;
-    return least_step();
-  }
-
-  std::optional<std::int32_t> fitting() {
-    if (rule_ == GreedyRule::kProgramOrder) {
-      while (!by_id_.empty() && walk_.done(*by_id_.begin())) by_id_.erase(by_id_.begin());
-      for (const std::int32_t op : by_id_)
-        if (!walk_.done(op) && walk_.live() + walk_.rise(op) <= limit_) return op;
-      return std::nullopt;
+    const std::int64_t room = limit_ - walk_.live();
+    if (rises_.least() > room) return rises_.first(rises_.least());  // nothing fits: the least step
+    if (rule_ == GreedyRule::kProgramOrder) return rises_.first(room);
+    int looks = 0;
+    for (const auto& [delta, rise, op] : frontier_.rising()) {
+      if (rise <= room) return op;
+      if (++looks == kLooks) break;
     }
-    for (const auto& [delta, rise, op] : frontier_.rising())
-      if (walk_.live() + rise <= limit_) return op;
-    return std::nullopt;
-  }
-
-  std::int32_t least_step() const {
-    std::pair<std::int64_t, std::int32_t> best{INT64_MAX, -1};
-    if (!frontier_.falling().empty()) best = *frontier_.falling().begin();
-    for (const auto& [delta, rise, op] : frontier_.rising()) best = std::min(best, {rise, op});
-    return best.second;
+    return rises_.first(rises_.least());
   }
 
   const OrderProblem& problem_;
@@ -63,13 +53,13 @@ class Scheduler {
   std::int64_t limit_;
   Walk walk_;
   Frontier frontier_;
-  std::set<std::int32_t> by_id_;
+  RiseTree rises_;  // of the ready ops
 };
 
 }  // namespace
 
 Ordering greedy(const OrderProblem& problem, GreedyRule rule, std::int64_t limit) {
-  Ordering result = Scheduler(problem, rule, limit).run();
+  Ordering result{Scheduler(problem, rule, limit).run(), 0};
   result.peak = peak(problem, result.ops);
   return result;
 }
