@@ -44,9 +44,18 @@ class Candidates {
   void add_greedy(std::int64_t limit) {
     for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise}) {
       add(greedy(problem_, rule, limit).ops);
-      std::vector<std::int32_t> ops = greedy(reversed_, rule, limit).ops;
-      std::reverse(ops.begin(), ops.end());
-      for (std::int32_t& op : ops) op = problem_.ops - 1 - op;
+      add(turned(greedy(reversed_, rule, limit).ops));
+    }
+  }
+
+  // The best order with every forced move as early, and as late, as it goes: its peak stays.
+  void add_variants() {
+    const std::vector<std::int32_t> best = found_[0];
+    const OrderProblem here = restricted(problem_, best, std::vector<char>(problem_.ops, 0));
+    for (const bool late : {false, true}) {
+      std::vector<std::int32_t> ops = greedy(late ? reversed(here) : here, GreedyRule::kProgramOrder, peak_).ops;
+      if (late) ops = turned(std::move(ops));
+      for (std::int32_t& op : ops) op = best[op];
       add(std::move(ops));
     }
   }
@@ -60,6 +69,13 @@ class Candidates {
   [[nodiscard]] const std::vector<std::vector<std::int32_t>>& orders() const { return found_; }
 
  private:
+  // An order of the reversed problem as one of the problem.
+  [[nodiscard]] std::vector<std::int32_t> turned(std::vector<std::int32_t> ops) const {
+    std::reverse(ops.begin(), ops.end());
+    for (std::int32_t& op : ops) op = problem_.ops - 1 - op;
+    return ops;
+  }
+
   const OrderProblem& problem_;
   OrderProblem reversed_;
   Judge judge_;
@@ -141,6 +157,7 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
   candidates.add_greedy(result.bound_bytes);
   if (candidates.least() > result.bound_bytes) result.bound_bytes = search(model, result.bound_bytes, candidates, options);
   if (candidates.orders().size() < 2) {  // others of the same peak, for the layout to choose from
+    candidates.add_variants();
     candidates.add_greedy(candidates.least());
     candidates.add_pinch(model.small, candidates.least(), options.work);
   }
