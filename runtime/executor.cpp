@@ -31,7 +31,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   script_.reset_counters();
   RunStats stats;
   learned_something_ = false;
-  if (options.time_steps) step_ns_.assign(instructions_.size(), 0);
+  op_times_.clear();
   bind_inputs(inputs);
   if (keep_state_[0]) states_[0] = GeneratorState::current();
   save_early_state();
@@ -65,7 +65,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   if (rehearsal_ != nullptr) {
     for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
   }
-  const auto start = options.time_steps ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  const auto start = options.time_ops ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   if (!instruction.op.valid()) {
     start_swap(instruction);
   } else if (!options.learn) {
@@ -78,7 +78,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     }
     learn(instruction);
   }
-  if (options.time_steps && instruction.op.valid()) step_ns_[index] = since_ns(start);
+  if (options.time_ops && instruction.op.valid()) op_times_.emplace_back(instruction.op, since_ns(start));
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
   for (const BlockId block : instruction.drop_blocks) drop(block);
   if (rehearsal_ != nullptr) {

@@ -40,7 +40,7 @@ struct RunStats {
 
 struct RunOptions {
   bool learn = false;       // afterwards the tape holds the allocations that the ops were seen to make
-  bool time_steps = false;  // afterwards step_ns() is what each step of the plan took
+  bool time_ops = false;  // afterwards op_times() is what each op took
 };
 
 // The host store and the link that lead to it; shared by all plans of a step.
@@ -81,8 +81,8 @@ class Executor {
 
   [[nodiscard]] const SwapSchedule& swaps() const { return swaps_; }
 
-  // Of the last timed run, without what it waited for copies: one entry for each step of the plan, 0 for swaps.
-  [[nodiscard]] const std::vector<std::int64_t>& step_ns() const { return step_ns_; }
+  // Of the last timed run: what each op took each time it ran.
+  [[nodiscard]] const std::vector<std::pair<TapeOpId, std::int64_t>>& op_times() const { return op_times_; }
 
  private:
   struct Operand {
@@ -180,7 +180,7 @@ class Executor {
   std::vector<BlockId> mutated_;        // externals that the step writes
   Rehearsal* rehearsal_ = nullptr;
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
-  std::vector<std::int64_t> step_ns_;
+  std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;
 };
 

@@ -73,7 +73,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
     }
   } back{*this};
   rehearsal_ = &rehearsal;
-  const RunStats stats = run(inputs, outputs, {.learn = true, .time_steps = true});
+  const RunStats stats = run(inputs, outputs, {.learn = true, .time_ops = true});
   for (const c10::Storage& storage : host_written) {
     rehearsal.digests.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
   }

@@ -11,6 +11,9 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
@@ -152,6 +155,28 @@ class ThreadedLink final : public Link {
 
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps) {
   return std::make_unique<ThreadedLink>(store, gbps);
+}
+
+double measure_gbps(HostStore& store, Link& link) {
+  constexpr std::int64_t kBytes = std::int64_t{32} << 20;
+  constexpr int kTrials = 5;
+  try {
+    store.reserve(2 * kBytes);
+  } catch (const Error&) {
+    return 0;
+  }
+  std::vector<char> device(2 * kBytes, 1);
+  std::vector<double> seen;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const Clock::time_point begin = Clock::now();
+    const Link::Ticket out = link.start({Copy::Direction::kOut, device.data(), 0, kBytes});
+    const Link::Ticket in = link.start({Copy::Direction::kIn, device.data() + kBytes, kBytes, kBytes});
+    if (!link.finish(out).empty() || !link.finish(in).empty()) return 0;
+    seen.push_back(static_cast<double>(kBytes) / std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+  }
+  store.release();
+  std::sort(seen.begin(), seen.end());
+  return seen[kTrials / 2];
 }
 
 }  // namespace stowage::runtime

@@ -47,4 +47,8 @@ class Link {
 // memory is. The threads start with the first copy.
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
 
+// 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold the trial.
+// What the store held is lost.
+double measure_gbps(HostStore& store, Link& link);
+
 }  // namespace stowage::runtime

@@ -114,6 +114,11 @@ void bind_graph(nb::module_& m) {
       .def_prop_ro("ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
       .def_prop_ro("buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
       .def_prop_ro("resident_bytes", &stowage::resident_bytes)
+      .def_prop_ro("program_step_ns", [](const stowage::Graph& g) {
+        std::int64_t sum = 0;
+        for (const stowage::Op& op : g.ops) sum += op.cost_ns;
+        return sum;
+      }, "Sum of what all ops cost.")
       .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
                    "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
       .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
@@ -133,6 +138,10 @@ void bind_plan(nb::module_& m) {
       .def("to_json", [](const stowage::Plan& p) { return stowage::to_json(p); })
       .def_ro("arena_bytes", &stowage::Plan::arena_bytes)
       .def_ro("graph_sha256", &stowage::Plan::graph_sha256)
+      .def("of_graph", [](stowage::Plan p, const stowage::Graph& graph) {
+        p.graph_sha256 = graph.sha256;
+        return p;
+      }, "graph"_a, "The same plan for a graph that differs in costs and names only.")
       .def_prop_ro("steps", [](const stowage::Plan& p) { return p.steps.size(); }, "Number of steps.");
 }
 

@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "runtime/allocator.h"
+#include "runtime/cost_key.h"
 #include "runtime/executor.h"
 #include "runtime/lower.h"
 #include "runtime/matcher.h"
@@ -74,6 +75,20 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
       .def_prop_ro("ops", [](const TapeHandle& t) { return t.tape->ops.size(); })
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
+      .def("cost_keys", [](const TapeHandle& t) {
+        std::vector<std::string> keys;
+        for (const rt::TapeOp& op : t.tape->ops) {
+          keys.push_back(op.role == rt::TapeOp::Role::kKernel ? rt::cost_key(*t.tape, op) : std::string());
+        }
+        return keys;
+      }, "What each op's run time depends on; \"\" for those that are not replayed.")
+      .def_prop_rw("costs_ns", [](const TapeHandle& t) {
+        std::vector<std::int64_t> costs;
+        for (const rt::TapeOp& op : t.tape->ops) costs.push_back(op.cost_ns);
+        return costs;
+      }, [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
+        for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
+      })
       .def("same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); }, "other"_a,
            "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
 
@@ -131,7 +146,9 @@ void bind_executor(nb::module_& m) {
       }, "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
       .def_prop_ro("bytes", [](const rt::Host& host) { return host.store->bytes(); })
       .def("reserve", [](const rt::Host& host, std::int64_t bytes) { host.store->reserve(bytes); }, "bytes"_a)
-      .def("release", [](const rt::Host& host) { host.store->release(); });
+      .def("release", [](const rt::Host& host) { host.store->release(); })
+      .def("measure_gbps", [](const rt::Host& host) { return rt::measure_gbps(*host.store, *host.link); },
+           nb::call_guard<nb::gil_scoped_release>());
   nb::class_<rt::RunStats>(m, "RunStats")
       .def_ro("misses", &rt::RunStats::misses)
       .def_ro("skipped", &rt::RunStats::skipped)
@@ -147,15 +164,20 @@ void bind_executor(nb::module_& m) {
       }, "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
       .def("reserve", &rt::Executor::reserve)
       .def_prop_ro("host_bytes", [](const rt::Executor& executor) { return executor.swaps().host_bytes; })
+      .def("op_times", [](const rt::Executor& executor) {
+        std::vector<std::pair<int, std::int64_t>> times;
+        for (const auto& [op, ns] : executor.op_times()) times.emplace_back(op.value, ns);
+        return times;
+      }, "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
-      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool time_steps) {
+      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool time_ops) {
         const std::vector<at::Tensor> in = tensors_at(inputs);
         const std::vector<at::Tensor> out = tensors_at(outputs);
         const nb::gil_scoped_release release;
-        return executor.run(in, out, {.time_steps = time_steps});
-      }, "inputs"_a, "outputs"_a, "time_steps"_a = false)
+        return executor.run(in, out, {.time_ops = time_ops});
+      }, "inputs"_a, "outputs"_a, "time_ops"_a = false)
       .def("rehearse", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs,
                           const rt::Matcher& matcher) {
         const std::vector<at::Tensor> in = tensors_at(inputs);

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 from stowage import _runtime
 from stowage._core import Graph
+from stowage.costs import cost_file
 from stowage.errors import Unsupported
 from stowage.recording import record
 from stowage.signature import signature
@@ -16,8 +17,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
 
     The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps are real:
-    they train. Under FakeTensorMode, or with fake arguments, nothing is computed; costs are then
-    estimates from shapes, and allocations inside ops are not in the graph.
+    they train. Their costs are those of earlier planned steps on this machine, where known. Under FakeTensorMode, or with fake
+    arguments, nothing is computed; costs are then estimates from shapes, and allocations inside ops are not in the graph.
     Raises Unsupported, with the source line, for a step that cannot be recorded.
     """
     _, inputs = signature(args, kwargs)
@@ -27,4 +28,6 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     recording = record(train_step, args, kwargs, inputs, fake=fake)
     if recording.tape is None:
         raise Unsupported(recording.refusal)
+    if not fake:
+        cost_file().price(recording.tape)
     return _runtime.lower(recording.tape, name or getattr(train_step, "__name__", "step")).graph

@@ -58,7 +58,8 @@ class CompiledStep:
         self._strict = strict
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
-        self._room = Room(self._arena, _host(link_gbps), link_gbps)
+        directory = os.environ.get("STOWAGE_HOST_STORE", "")
+        self._room = Room(self._arena, _host(directory, link_gbps), link_gbps, directory or "memory")
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
@@ -256,9 +257,8 @@ class UnsupportedWarning(UserWarning):
     """A step cannot be planned and runs eagerly; the message says why."""
 
 
-def _host(link_gbps: float | None) -> _runtime.Host:
+def _host(directory: str, link_gbps: float | None) -> _runtime.Host:
     """The host store as the environment wants it: in memory, or in a file of a directory; as large as needed, or limited."""
-    directory = os.environ.get("STOWAGE_HOST_STORE", "")
     limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
     return _runtime.Host(directory, limit or 0, link_gbps or 0.0)
 

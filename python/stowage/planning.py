@@ -31,6 +31,11 @@ class Plan:
         """Writes the plan; compressed when the name ends in ``.gz``."""
         self._plan.save(str(path))
 
+    def with_costs_of(self, graph: Graph) -> "Plan":
+        """The same plan, which neither recomputes nor swaps, for the same graph with other costs."""
+        step_ns = graph.program_step_ns
+        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns})
+
     @property
     def arena_bytes(self) -> int:
         return self._plan.arena_bytes

@@ -9,9 +9,14 @@ from typing import Any
 import torch
 
 from stowage import _runtime
+from stowage.costs import cost_file
 from stowage.planning import Plan, check, plan
 from stowage.recording import OptimizerEvent, Recording
 from stowage.torch_private import address, addresses, flatten, unflatten
+
+
+_TIMED_RUNS = 4  # the rehearsal and the first planned steps
+_GUESSED_ENOUGH = 0.02  # share of the step's cost
 
 
 class Mismatch(Exception):
@@ -25,6 +30,7 @@ class Room:
     arena: _runtime.Arena
     host: _runtime.Host
     link_gbps: float | None
+    store: str  # what the host store is, as costs are kept by it
 
 
 class Replay:
@@ -32,15 +38,18 @@ class Replay:
 
     def __init__(self, recording: Recording, room: Room, name: str, budget: int | None):
         self.recording = recording
+        self.room = room
         self.arena = room.arena
         self.host = room.host
-        self.link_gbps = room.link_gbps
         self.name = name
         self.budget = budget
         self.events = recording.events
         self.outputs_template = recording.output_tensors
         self.last_run: Any = None
         recording.result = None
+        self._costs = cost_file()
+        self._cost_keys = recording.tape.cost_keys()
+        self._timed_runs = 0
         self._make_plan()
         self._parameters = recording.world.parameters()
         self._optimizers = [e.optimizer for e in self.events if isinstance(e, OptimizerEvent)]
@@ -56,11 +65,17 @@ class Replay:
                         self._shells[id(p), slot] = shell
 
     def _make_plan(self) -> None:
+        self._guessed = self._costs.price(self.recording.tape)
         lowered = _runtime.lower(self.recording.tape, self.name)
         self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget, link_gbps=self.link_gbps)
+        self.plan: Plan = plan(self.graph, self.budget, link_gbps=self._lane_gbps())
         check(self.graph, self.plan)
         self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+
+    def _lane_gbps(self) -> float | None:
+        if self.room.link_gbps is not None or self.budget is None:
+            return self.room.link_gbps
+        return self._costs.lane_gbps(self.host, self.room.store)
 
     @property
     def host_bytes(self) -> int:
@@ -98,7 +113,10 @@ class Replay:
         outputs = self._fresh_outputs()
         with self._host_state():
             self._match()
-            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs))
+            timed = self._timed_runs < _TIMED_RUNS
+            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), timed)
+            if timed:
+                self._learn_costs()
         for p, grad in zip(self.recording.returned_grads, outputs[len(outputs) - len(self.recording.returned_grads) :]):
             p.grad = grad
         leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
@@ -179,18 +197,34 @@ class Replay:
             self.host.release()
             for p, grad in grads:
                 p.grad = grad
+        self._learn_costs()
         return Rehearsal(self, state, outputs)
 
     def state(self, inputs: list[torch.Tensor]):
         """Digest of what the step changes, as it is now."""
         return self._executor.state(addresses(inputs), self._matcher)
 
+    def _learn_costs(self) -> None:
+        self._costs.add((self._cost_keys[op], ns) for op, ns in self._executor.op_times())
+        self._timed_runs += 1
+        if self._timed_runs == _TIMED_RUNS:
+            self._costs.save()
+
     def replan_if_learned(self) -> bool:
-        """Plans again when the rehearsal saw other allocations than the plan was made for."""
-        if not self._executor.learned_something:
+        """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a budget, the plan
+        rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
+        if self._executor.learned_something:
+            self._make_plan()
+            return True
+        if self._guessed < _GUESSED_ENOUGH:
             return False
-        self._make_plan()
-        return True
+        if self.budget is not None:
+            self._make_plan()
+            return True
+        self._guessed = self._costs.price(self.recording.tape)
+        self.graph = _runtime.lower(self.recording.tape, self.name).graph
+        self.plan = self.plan.with_costs_of(self.graph)
+        return False
 
 
 class Rehearsal:

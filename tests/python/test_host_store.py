@@ -82,7 +82,7 @@ def test_more_memory_than_there_is():
 
 
 def failing(monkeypatch, **good):
-    monkeypatch.setattr(stowage.compiled, "_host", lambda gbps: _runtime.Host(**good))
+    monkeypatch.setattr(stowage.compiled, "_host", lambda directory, gbps: _runtime.Host(**good))
 
 
 def test_writes_that_fail_wait_in_memory(monkeypatch):

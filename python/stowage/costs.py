@@ -1,0 +1,147 @@
+"""What ops cost on this machine, measured in planned steps and kept in a file of the user's cache directory.
+
+    recorded step        costs with page faults and Python in them: a first guess, the median over ops of equal key
+    rehearsal            each op timed in the arena
+    first planned steps  timed too; then the file is written
+
+One file for each torch version, CPU model and number of threads. It is replaced as a whole, so several processes may share it; what
+cannot be read is ignored with a warning, and written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+_VERSION = 1
+_KEPT = 8  # samples of a key, the newest
+_ENOUGH = 4
+_FILES: dict[Path, "CostFile"] = {}
+
+
+class CostFile:
+    """Costs by key, on disk and in memory."""
+
+    def __init__(self, path: Path, machine: dict):
+        self.path = path
+        self.machine = machine
+        self.ops: dict[str, list[int]] = {}
+        self.link_gbps: dict[str, float] = {}
+        self._fresh: set[str] = set()  # keys measured here since the last save
+        self._load(self.ops, self.link_gbps)
+
+    def _load(self, ops: dict, link_gbps: dict) -> None:
+        try:
+            data = json.loads(self.path.read_text())
+            if data["format"] != "stowage-costs" or data["version"] != _VERSION or data["machine"] != self.machine:
+                raise ValueError("made by another version")
+            read_ops = {str(k): [int(v) for v in samples] for k, samples in data["ops"].items() if samples}
+            read_link = {str(k): float(v) for k, v in data["link_gbps"].items() if float(v) > 0}
+        except OSError:
+            return  # none yet
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            warnings.warn(f"stowage: costs in '{self.path}' are ignored: {error}", stacklevel=2)
+            return
+        ops.update(read_ops)
+        link_gbps.update(read_link)
+
+    def cost_ns(self, key: str) -> int | None:
+        samples = self.ops.get(key)
+        return _median(samples) if samples else None
+
+    def price(self, tape) -> float:
+        """Sets the tape's costs: what is known of a key, else the median over its ops of what the tape says. Returns the share of
+        the latter in the whole."""
+        keys, recorded = tape.cost_keys(), tape.costs_ns
+        seen = defaultdict(list)
+        for key, ns in zip(keys, recorded):
+            seen[key].append(ns)
+        guesses = {key: _median(values) for key, values in seen.items()}
+        known = {key: self.cost_ns(key) for key in guesses}
+        tape.costs_ns = costs = [guesses[key] if known[key] is None else known[key] for key in keys]
+        guessed = sum(ns for key, ns in zip(keys, costs) if key and known[key] is None)
+        return guessed / max(1, sum(costs))
+
+    def lane_gbps(self, host, kind: str) -> float | None:
+        """What each lane to the host store moves, measured once; None where it cannot be."""
+        if kind not in self.link_gbps:
+            gbps = host.measure_gbps()
+            if gbps <= 0:
+                return None
+            self.link_gbps[kind] = gbps
+            self.save()
+        return self.link_gbps[kind]
+
+    def is_new(self, keys: Iterable[str]) -> bool:
+        """Some of them have not been measured often."""
+        return any(len(self.ops.get(key, ())) < _ENOUGH for key in keys)
+
+    def add(self, samples: Iterable[tuple[str, int]]) -> None:
+        """Samples of one step: each key gets one more, the median of its ops."""
+        by_key = defaultdict(list)
+        for key, ns in samples:
+            by_key[key].append(ns)
+        for key, values in by_key.items():
+            self.ops[key] = [*self.ops.get(key, [])[-_KEPT + 1 :], _median(values)]
+            self._fresh.add(key)
+
+    def save(self) -> None:
+        """Merges with what other processes have written, and replaces the file. Without a writable directory nothing is kept."""
+        others: dict[str, list[int]] = {}
+        link: dict[str, float] = {}
+        self._load(others, link)
+        ops = {**others, **{k: self.ops[k] for k in self._fresh}}
+        data = {
+            "format": "stowage-costs", "version": _VERSION, "machine": self.machine,
+            "ops": ops, "link_gbps": {**link, **self.link_gbps},
+        }  # fmt: skip
+        temporary = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
+            with os.fdopen(handle, "w") as file:
+                json.dump(data, file)
+            os.replace(temporary, self.path)
+        except OSError:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
+            return
+        self._fresh.clear()
+
+
+def cost_file() -> CostFile:
+    """That of this machine, torch and number of threads."""
+    machine = {"torch": torch.__version__, "cpu": _cpu_model(), "threads": torch.get_num_threads()}
+    name = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:16]
+    path = _directory() / f"costs-{name}.json"
+    if path not in _FILES:
+        _FILES[path] = CostFile(path, machine)
+    return _FILES[path]
+
+
+def _directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "stowage"
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
