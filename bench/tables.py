@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 
-import batch
-import budget_planning
 import budget_report
 import common
 import peak
@@ -17,8 +15,7 @@ import repeatability
 import scale
 import step_time
 
-TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "peak": peak.table,
-          "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
+TABLES = {"budget": budget_report.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 

@@ -194,10 +194,18 @@ void* AllocationScript::take(std::size_t n) {
   }
   char* address = arena_.base() + entry->offset;
   const std::int64_t padded = (bytes + align_ - 1) / align_ * align_;
-  live_.emplace(address, padded);
-  live_bytes_ += padded;
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  if (entry->takes_over && live_.contains(address)) {
+    heirs_[address] = padded;
+  } else {
+    add_live(address, padded);
+  }
   return address;
+}
+
+void AllocationScript::add_live(const void* address, std::int64_t padded_bytes) {
+  live_.emplace(address, padded_bytes);
+  live_bytes_ += padded_bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
 }
 
 bool AllocationScript::give_back(const void* address) {
@@ -205,6 +213,10 @@ bool AllocationScript::give_back(const void* address) {
   if (it == live_.end()) return false;
   live_bytes_ -= it->second;
   live_.erase(it);
+  if (const auto heir = heirs_.find(address); heir != heirs_.end()) {
+    add_live(address, heir->second);
+    heirs_.erase(heir);
+  }
   return true;
 }
 
@@ -212,6 +224,7 @@ void AllocationScript::reset_counters() {
   misses_ = skipped_ = 0;
   live_bytes_ = peak_bytes_ = 0;
   live_.clear();
+  heirs_.clear();
   next_ = end_ = nullptr;
 }
 

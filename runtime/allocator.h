@@ -29,6 +29,7 @@ struct PlannedAllocation {
 
   std::int64_t bytes = 0;
   std::int64_t offset = 0;
+  bool takes_over = false;  // the block that lies there is still live, and dies with the op; the two are counted once
 };
 
 // One contiguous range that plans place buffers in. Counted as one live block of the allocator, of exactly bytes().
@@ -74,14 +75,17 @@ class AllocationScript {
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
   [[nodiscard]] std::int64_t live_bytes() const { return live_bytes_; }
-  [[nodiscard]] std::size_t live_blocks() const { return live_.size(); }
+  [[nodiscard]] std::size_t live_blocks() const { return live_.size() + heirs_.size(); }
 
  private:
+  void add_live(const void* address, std::int64_t padded_bytes);
+
   Arena& arena_;
   std::int64_t align_;
   const PlannedAllocation* next_ = nullptr;
   const PlannedAllocation* end_ = nullptr;
   std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
+  std::unordered_map<const void*, std::int64_t> heirs_;      // the same, of blocks that count once what lies there is given back
   std::int64_t misses_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t live_bytes_ = 0;

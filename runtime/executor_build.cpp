@@ -114,8 +114,11 @@ void Executor::write_lifetimes() {
 }
 
 void Executor::write_script() {
-  std::map<std::pair<BufferId, std::int32_t>, std::int64_t> placed;  // by buffer and first step
-  for (const Placement& p : plan_.placements) placed[{p.buffer, p.from}] = p.offset;
+  std::map<std::pair<BufferId, std::int32_t>, std::int64_t> placed, ended;  // by buffer and first step; by buffer and last step
+  for (const Placement& p : plan_.placements) {
+    placed[{p.buffer, p.from}] = p.offset;
+    ended[{p.buffer, p.to - 1}] = p.offset;
+  }
   std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t> scratch;
   for (const ScratchPlacement& p : plan_.scratch) scratch[{p.step, p.index}] = p.offset;
   for (std::size_t s = 0; s < instructions_.size(); ++s) {
@@ -138,7 +141,14 @@ void Executor::write_script() {
       const auto covering = std::prev(placed.upper_bound({buffer, step}));  // it may have begun earlier, when the op runs again
       if (covering->first.second != step) instruction.renew.push_back(block);
       const int position = tape_->blocks[block.index()].allocation;
-      if (position >= 0) allocations_[from + static_cast<std::size_t>(position)].offset = covering->second;  // else it has no bytes
+      if (position < 0) continue;  // no bytes
+      PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
+      allocation.offset = covering->second;
+      if (covering->first.second != step) continue;
+      for (const Takeover& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {
+        const auto input = pair.created == buffer ? ended.find({pair.read, step}) : ended.end();
+        allocation.takes_over |= input != ended.end() && input->second == allocation.offset;
+      }
     }
     for (std::size_t j = 0; j < op.scratch.size(); ++j) {
       const auto position = static_cast<std::size_t>(op.scratch_allocation[j]);

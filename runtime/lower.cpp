@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "runtime/op_traits.h"
+#include "runtime/takeover.h"
 #include "stowage/io.h"
 
 namespace stowage::runtime {
@@ -89,6 +90,9 @@ class Lowering {
     op.cost_ns = from.cost_ns;
     op.rng = from.random_order >= 0;
     op.effect = op.creates.empty() && op.writes.empty() && !op.rng;
+    for (const auto& [read, created] : takeover_blocks(tape_, from)) {
+      op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
+    }
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);

@@ -13,6 +13,7 @@
 #include "runtime/lower.h"
 #include "runtime/matcher.h"
 #include "runtime/recorder.h"
+#include "runtime/takeover.h"
 #include "source_line.h"
 #include "stowage/error.h"
 
@@ -209,6 +210,7 @@ NB_MODULE(_runtime, m) {
   m.def("live_bytes", &rt::live_bytes);
   m.def("peak_bytes", &rt::peak_bytes);
   m.def("reset_peak", &rt::reset_peak);
+  m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("intercepting", &rt::intercepting);
   bind_recorder(m);
   bind_matcher(m);

@@ -50,12 +50,14 @@ class _Entry:
 class CompiledStep:
     """Callable like the function it wraps. Made by stowage.compile."""
 
-    def __init__(self, train_step: Callable, budget: int | str | None, check_every: int, link_gbps: float | None, strict: bool):
+    def __init__(self, train_step: Callable, budget: int | str | None, check_every: int, link_gbps: float | None, strict: bool,
+                 takeover: bool):
         functools.update_wrapper(self, train_step, updated=())
         self._fn = train_step
         self._budget = parse_bytes(budget)
         self._check_every = check_every
         self._strict = strict
+        self._takeover = takeover
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
         directory = os.environ.get("STOWAGE_HOST_STORE", "")
@@ -160,7 +162,7 @@ class CompiledStep:
             return result
         entry.recordings.append(entry.calls)
         try:
-            replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget)
+            replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget, self._takeover)
         except Error as error:
             entry.over_budget = error if self._budget is not None else None
             raise
@@ -274,6 +276,7 @@ def compile(
     check_every: int = 0,
     link_gbps: float | None = None,
     strict: bool = False,
+    takeover: bool = True,
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is planned.
 
@@ -286,7 +289,8 @@ def compile(
     check_every: every so many steps the function runs eagerly and is compared with the recording.
     link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget.
     strict: raise Error instead of warning when an allocation was not as planned or bits differ.
+    takeover: let kernels that work element by element write their result over an input that dies there.
     """
     if not callable(train_step):
         raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
-    return CompiledStep(train_step, budget, check_every, link_gbps, strict)
+    return CompiledStep(train_step, budget, check_every, link_gbps, strict, takeover)

@@ -36,13 +36,14 @@ class Room:
 class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
-    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None):
+    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None, takeover: bool = True):
         self.recording = recording
         self.room = room
         self.arena = room.arena
         self.host = room.host
         self.name = name
         self.budget = budget
+        self.takeover = takeover
         self.events = recording.events
         self.outputs_template = recording.output_tensors
         self.last_run: Any = None
@@ -68,7 +69,7 @@ class Replay:
         self._guessed = self._costs.price(self.recording.tape)
         lowered = _runtime.lower(self.recording.tape, self.name)
         self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget, link_gbps=self._lane_gbps())
+        self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=self._lane_gbps())
         check(self.graph, self.plan)
         self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
 

@@ -88,6 +88,14 @@ std::int64_t bound_of(const OrderProblem& problem, std::size_t cuts, std::int64_
   return cut_bound(problem, critical_ops(problem, work), cuts, std::numeric_limits<std::int64_t>::max(), work);
 }
 
+// All that is returned lives through the last step.
+std::int64_t returned_bytes(const Graph& graph) {
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : graph.buffers)
+    if (buffer.returned) bytes += graph.padded(buffer.bytes);
+  return bytes;
+}
+
 // The problems between which the truth lies (takeover.h), and what judges an order.
 struct Model {
   const Graph& graph;
@@ -153,7 +161,7 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
   const Model model(graph, options.takeover);
   Candidates candidates(model.problem, model.judge());
   OrderResult result;
-  result.bound_bytes = bound_of(model.small.problem, 0, options.work);
+  result.bound_bytes = std::max(bound_of(model.small.problem, 0, options.work), returned_bytes(graph));
   candidates.add_greedy(result.bound_bytes);
   if (candidates.least() > result.bound_bytes) result.bound_bytes = search(model, result.bound_bytes, candidates, options);
   if (candidates.orders().size() < 2) {  // others of the same peak, for the layout to choose from
@@ -167,7 +175,7 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
 }
 
 std::int64_t root_bound(const Graph& graph, std::int64_t work) {
-  return bound_of(Model(graph, true).small.problem, kRootCuts, work);
+  return std::max(bound_of(Model(graph, true).small.problem, kRootCuts, work), returned_bytes(graph));
 }
 
 std::int64_t plain_bound(const Graph& graph) {

@@ -39,7 +39,7 @@ OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const 
 }
 
 // Which takeovers to use, several ways, the one to try first in front: all of them, then only those without which a step would exceed
-// `peak`. A buffer that takes over a larger one is laid out as if it were as large, so such a pair is used only where it is needed.
+// `peak`, then none. A buffer that takes over a larger one is laid out as if it were as large, so such a pair is used only where it is needed.
 std::vector<std::vector<TakeoverAt>> takeover_choices(const Graph& graph, const std::vector<OpId>& order, std::int64_t peak) {
   const std::vector<TakeoverAt> possible = takeovers(graph, order);
   if (possible.empty()) return {possible};
@@ -51,8 +51,10 @@ std::vector<std::vector<TakeoverAt>> takeover_choices(const Graph& graph, const 
     if (must) needed.push_back(t);
     if (must || fits) easy.push_back(t);
   }
-  if (easy.size() == needed.size()) return {easy};
-  return {easy, needed};
+  std::vector<std::vector<TakeoverAt>> choices{std::move(easy)};
+  if (needed.size() < choices[0].size()) choices.push_back(needed);
+  if (!needed.empty()) choices.emplace_back();
+  return choices;
 }
 
 Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const std::vector<TakeoverAt>& used,
@@ -93,9 +95,12 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
   return std::move(*std::min_element(tried.begin(), tried.end(), smaller));
 }
 
-// Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is looked at too.
+// Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is looked at too,
+// with a part of the effort.
 Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best, const std::function<bool()>& should_stop) {
   options.takeover = false;
+  options.order_node_budget /= 4;
+  options.layout_node_budget /= 4;
   if (best.addresses.height_bytes <= plain_bound(graph)) return best;
   Candidate plain = lay_out(graph, choose_orders(graph, options, should_stop), options, should_stop);
   return plain.addresses.height_bytes < best.addresses.height_bytes ? plain : best;
