@@ -47,6 +47,7 @@ class Lowering {
     }
     for (const SlotId slot : tape_.returned) {
       if (!slot.valid()) continue;
+      add_copy_of_result(tape_.slots[slot.index()]);
       const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
@@ -96,6 +97,22 @@ class Lowering {
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
+  }
+
+  // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts it.
+  void add_copy_of_result(const Slot& slot) {
+    if (tape_.blocks[slot.block.index()].external) return;
+    std::int64_t extent = 1;
+    for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
+      extent = slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
+    }
+    Buffer buffer;
+    buffer.name = names_.next("result");
+    buffer.bytes = extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
+    buffer.kind = BufferKind::kOutput;
+    buffer.resident = true;
+    out_.graph.buffers.push_back(std::move(buffer));
+    out_.block.push_back(BlockId());
   }
 
   // The optimizer's ops that need no gradient (weight decay, step counters) could run before the forward pass. But an error in the

@@ -164,8 +164,10 @@ class CompiledStep:
         try:
             replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget, self._takeover)
         except Error as error:
-            entry.over_budget = error if self._budget is not None else None
-            raise
+            if self._budget is None:
+                raise
+            entry.over_budget = error  # this call has trained; the next one raises, and changes nothing
+            return result
         entry.replays = [*entry.replays[-_MAX_REPLAYS + 1 :], replay]
         self._latest = replay
         return result
@@ -284,10 +286,12 @@ def compile(
     graphs, a planned call does not run the function's Python, except for the optimizers' and schedulers' step(). What that Python
     could read (flags, hyperparameters, closure, parameters) is watched; a change records anew.
 
-    budget: bytes that residents and arena together may take, or "2GiB". When no plan fits, the recorded step, which has run eagerly,
-        raises Infeasible (or Error, when that is not proven), and so does every later call, without running.
+    budget: bytes that residents and arena together may take in planned steps, or "2GiB"; the first calls, which run eagerly, need
+        what eager needs. When no plan fits, every call after the recorded one raises Infeasible, with the smallest budget for which
+        a plan was found (or Error, when none fitting is proven), and leaves model and optimizer untouched.
     check_every: every so many steps the function runs eagerly and is compared with the recording.
-    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget.
+    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it. None: as
+        fast as copies are on this machine, measured once.
     strict: raise Error instead of warning when an allocation was not as planned or bits differ.
     takeover: let kernels that work element by element write their result over an input that dies there.
     """

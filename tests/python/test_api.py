@@ -117,13 +117,21 @@ def test_missing_and_malformed_files(tmp_path):
 
 
 def test_compiled_step_over_its_budget():
+    """A call that raises has changed nothing."""
     model, loss_fn, batches = zoo.make("gpt2")
-    step = stowage.compile(plain_step(model, OPTIMIZERS["adamw"](model.parameters()), loss_fn), budget="100KiB")
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    step = stowage.compile(plain_step(model, optimizer, loss_fn), budget="100KiB")
     step(batches[0])
-    for batch in batches[1:3]:
-        with pytest.raises(stowage.Infeasible):
+    step(batches[1])
+    before = [t.clone() for t in (*model.state_dict().values(), torch.get_rng_state())]
+    moments = [v.clone() for s in optimizer.state.values() for v in s.values()]
+    for batch in batches[2:4]:
+        with pytest.raises(stowage.Infeasible) as caught:
             step(batch)
-    assert step.stats()["eager_steps"] == 2  # the last call ran nothing
+        assert caught.value.smallest_bytes > 100 << 10
+    assert all(torch.equal(a, b) for a, b in zip(before, (*model.state_dict().values(), torch.get_rng_state()), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(moments, (v for s in optimizer.state.values() for v in s.values()), strict=True))
+    assert step.stats()["eager_steps"] == 2
 
 
 def test_structures_in_and_out():
