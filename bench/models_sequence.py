@@ -12,7 +12,7 @@ from torch import nn
 
 def _checkpointed(model: nn.Module, checkpoint: bool) -> nn.Module:
     if checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
 

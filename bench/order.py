@@ -31,27 +31,27 @@ SHORT_SECONDS = 1.0  # below it a time is the median of three runs
 _BUILD = common.ROOT / "build" / "release"
 
 
-def _stowage() -> str:
+def stowage() -> str:
     return os.environ.get("STOWAGE_CLI", str(_BUILD / "bin" / "stowage"))
 
 
-def _rivals() -> str:
+def rivals() -> str:
     subprocess.run(["cmake", "--build", str(_BUILD), "--target", "rivals"], check=True, stdout=subprocess.DEVNULL)
     return str(_BUILD / "bin" / "rivals")
 
 
-def _json_of(*command: str) -> dict:
+def json_of(*command: str) -> dict:
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def plan(graph: pathlib.Path, *options: str) -> dict:
     """The summary of `stowage plan`; seconds from the graph's file to the checked plan's."""
     target = graph.parent / f"{graph.name}.plan.json.gz"
-    command = [_stowage(), "plan", str(graph), "-o", str(target), "--json", *options]
-    runs = [_json_of(*command)]
+    command = [stowage(), "plan", str(graph), "-o", str(target), "--json", *options]
+    runs = [json_of(*command)]
     while runs[0]["seconds"]["total"] < SHORT_SECONDS and len(runs) < 3:
-        runs.append(_json_of(*command))
-    checked = _json_of(_stowage(), "check", str(graph), str(target), "--json")
+        runs.append(json_of(*command))
+    checked = json_of(stowage(), "check", str(graph), str(target), "--json")
     if checked["peak_bytes"] != runs[0]["peak_bytes"]:
         raise SystemExit(f"{graph.name}: the checker counts another peak than the plan's summary")
     target.unlink()
@@ -88,7 +88,7 @@ class Kept:
 
 
 def measure(rivals: str, graph: pathlib.Path) -> dict:
-    others = _json_of(rivals, "order", str(graph))
+    others = json_of(rivals, "order", str(graph))
     return {**others, "stowage": plan(graph, "--no-takeover"), "takeover": plan(graph), "parameter_bytes": parameter_bytes(graph)}
 
 
@@ -200,13 +200,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="ten graphs")
     parser.add_argument("--anew", action="store_true", help="do not use results that an earlier run of the same build kept")
     options = parser.parse_args()
-    rivals = _rivals()
-    kept = Kept([_stowage(), rivals], not options.anew)
+    others = rivals()
+    kept = Kept([stowage(), others], not options.anew)
     store = graphs.Store()
     results = []
     for name, form in _chosen(options.only, options.quick):
         graph = store.path(name, form)
-        result = kept.get(graph, lambda: measure(rivals, graph))
+        result = kept.get(graph, lambda: measure(others, graph))
         results.append({"name": name, "form": form, **result})
         s = result["stowage"]
         common.say(f"{name}.{form}: {_mib(s['program_peak_bytes'])} -> {_mib(s['arena_bytes'])} MiB, {s['outcome']}, {s['seconds']['total']:.2f} s")
