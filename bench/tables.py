@@ -10,12 +10,17 @@ import re
 
 import budget_report
 import common
+import executed
+import layout
+import order_tables
 import peak
 import repeatability
 import scale
+import scaling
 import step_time
 
-TABLES = {"budget": budget_report.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table, "repeatability": repeatability.table}
+TABLES = {"budget": budget_report.table, "executed": executed.table, "layout": layout.table, "order": order_tables.table, "peak": peak.table,
+          "step_time": step_time.table, "scale": scale.table, "scaling": scaling.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 
