@@ -6,12 +6,28 @@
 //   ┌──┐ └───┘     ──▶      ┌──┐ │ c │                                  and a node is cut off when
 //   └──┘ ┌───┐              │a │ ├───┤     order  a b c                   · a rect rests below the offset that the order has reached
 //        └───┘              └──┘ └───┘                                      and nothing can come to lie between,
-//   · at some time the floor reached plus all that is still to be placed there exceeds the capacity,
-//   · an unplaced rect would fit whole below the place tried (it should have come first).
-// When the unplaced rects fall into groups that share no time, each group is searched alone.
+//   · at some time what is left does not fit above the lowest places that it can take: the sum of what cannot lie below a place,
+//     for each place (the release times of one-machine scheduling, with addresses for time),
+//   · an unplaced rect would fit whole below the place tried (it should have come first),
+//   · it differs from another only by the names of rects of equal life (equal rects rise in the order of preference, and so do
+//     rects of one life that lie directly on each other),
+//   · the rect placed last is topmost for all of its life, and what was left without it failed: another place cannot help.
+// When the unplaced rects fall into groups that share no time, each group is searched alone, the small ones first.
 //
-// Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning", ASPLOS 2023. Differs: times are
-// reduced to local maxima, supports are kept up to date by neighbour lists, and running out of nodes is an answer of its own.
+// Lowest places. A rect whose support lies below the offset that the order has reached is late: it can only come once something
+// lies under it. So its lowest place is not the offset reached, but the lowest top of the unplaced rects that overlap it in time:
+//
+//        │ ? late      │      reached ──────      late can neither stay on a (too low now) nor float: it will lie on b or on c,
+//     ───┤     ┌───┐   ├──                        so at least as high as the lower of their tops.
+//        └─────┤ a ├───┘        b, c: unplaced
+//              └───┘
+// This cut makes searches 10 to 100 times smaller on the hardest sets (minimalloc-E: 7.7 million nodes without, 0.1 million with).
+// Soundness of all cuts together: of the layouts within the capacity take those with the lowest centre of mass, and among them the
+// one whose rects of equal life are in order. It survives every cut, for each of them would show a way to lower or to sort it.
+//
+// Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning", ASPLOS 2023: canonical order,
+// floors, decomposition, topmost rects. Differs: lowest places of late rects, the staircase of places, equal lives, sections reduced
+// to local maxima, and running out of work is an answer of its own.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,7 @@ LayoutInstance make_instance(const std::vector<LayoutItem>& items, std::int64_t 
   };
   for (const std::int32_t i : result.item) {
     result.rects.push_back({rank(items[i].lower), rank(items[i].upper), (items[i].bytes + align - 1) / align * align});
+    result.life.push_back(items[i].upper - items[i].lower);
     result.slack = std::max(result.slack, result.rects.back().bytes - items[i].bytes);
   }
   result.times = times.empty() ? 0 : static_cast<std::int32_t>(times.size()) - 1;

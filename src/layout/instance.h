@@ -24,6 +24,7 @@ struct Rect {
 struct LayoutInstance {
   std::vector<Rect> rects;
   std::vector<std::int32_t> item;  // per rect: its place in the items
+  std::vector<std::int64_t> life;  // per rect: its duration in the items' own time
   std::int32_t times = 0;
   std::int64_t align = 1;
   std::int64_t bound = 0;  // largest sum of live bytes, padded

@@ -18,8 +18,8 @@
 namespace stowage {
 namespace {
 
-constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kFreeTime,
-                                     Prefer::kSize};
+constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
+                                     Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
 constexpr std::int64_t kFamilyWork = 200'000'000;
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
@@ -31,7 +31,7 @@ class LayoutSearch {
         options_(options),
         bound_(instance.bound),
         target_(std::max(instance.bound, options.capacity.value_or(0))),
-        work_(options.node_budget * 500) {}
+        work_(options.node_budget * 800) {}
 
   void run() {
     std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
@@ -48,10 +48,10 @@ class LayoutSearch {
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
   [[nodiscard]] bool done() const { return best_.height <= std::max(target_, bound_) || stopped(); }
 
-  // Half of the work at the target itself; then at heights between, nearer and nearer to what is known.
+  // Most of the work at the target itself; then at heights between, nearer and nearer to what is known.
   void search() {
     std::int64_t untried = target_;
-    std::int64_t share = work_ / 2;
+    std::int64_t share = work_ * 3 / 5;
     while (!done() && work_ > 0) {
       const SearchOutcome outcome = search_at(untried, share);
       if (outcome == SearchOutcome::kNone) bound_ = std::max(bound_, next_height(untried));
@@ -71,7 +71,7 @@ class LayoutSearch {
         std::int64_t left = std::min(slice, share);
         if (left <= 0 || stopped()) return SearchOutcome::kLimit;
         const std::int64_t given = left;
-        const auto order = preference(instance_, prefer, round % 2 == 0 || round < 3 ? 0 : 0.2, options_.seed + static_cast<std::uint64_t>(round));
+        const auto order = preference(instance_, prefer, round % 2 == 0 || round < 8 ? 0 : 0.2, options_.seed + static_cast<std::uint64_t>(round));
         SearchResult result = canonical_search(instance_, capacity, order, left, options_.should_stop);
         share -= given - left;
         work_ -= given - left;

@@ -29,12 +29,13 @@ std::vector<std::int64_t> totals(const LayoutInstance& instance) {
 
 using Key = std::array<double, 3>;
 
-Key key_of(Prefer prefer, const Rect& r, double total) {
-  const auto life = static_cast<double>(r.upper - r.lower), bytes = static_cast<double>(r.bytes), area = life * bytes;
+Key key_of(Prefer prefer, const Rect& r, double total, double life) {
+  const auto bytes = static_cast<double>(r.bytes), area = life * bytes;
   switch (prefer) {
     case Prefer::kTotalLifeArea: return {total, life, area};
     case Prefer::kTotalAreaLife: return {total, area, life};
     case Prefer::kLifeAreaTotal: return {life, area, total};
+    case Prefer::kAreaTotalLife: return {area, total, life};
     case Prefer::kSize: return {bytes, life, 0};
     case Prefer::kTotalSize: return {total, bytes, life};
     case Prefer::kArea: return {area, bytes, 0};
@@ -51,7 +52,7 @@ std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer pref
   std::vector<Key> keys;
   keys.reserve(total.size());
   for (std::size_t i = 0; i < total.size(); ++i) {
-    keys.push_back(key_of(prefer, instance.rects[i], static_cast<double>(total[i])));
+    keys.push_back(key_of(prefer, instance.rects[i], static_cast<double>(total[i]), static_cast<double>(instance.life[i])));
     if (noise > 0)
       for (double& figure : keys.back()) figure *= 1 + noise * static_cast<double>(random() >> 11) * 0x1p-53;
   }

@@ -11,7 +11,7 @@
 
 namespace stowage {
 
-enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kSize, kTotalSize, kArea, kFreeTime };
+enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kAreaTotalLife, kSize, kTotalSize, kArea, kFreeTime };
 
 // `noise` > 0 makes each figure count for up to that fraction more, at random by `seed`.
 std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise = 0, std::uint64_t seed = 0);
