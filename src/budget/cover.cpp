@@ -1,6 +1,7 @@
 #include "budget/cover.h"
 
 #include <algorithm>
+#include <limits>
 #include <queue>
 
 #include "budget/random.h"
@@ -10,6 +11,7 @@ namespace stowage::budget {
 namespace {
 
 constexpr std::size_t kMostCritical = 256;
+constexpr std::int64_t kPatience = 40;  // rounds that do not lower the overload
 
 // The positions that are over, thinned out to local maxima.
 struct Overload {
@@ -66,6 +68,12 @@ class Round {
         random_(rule.seed * 1'000'003 + static_cast<std::uint64_t>(round)) {}
 
   [[nodiscard]] bool fits() const { return ledger_.live().max() <= capacity_; }
+  // Bytes over the capacity, summed over the positions.
+  [[nodiscard]] std::int64_t overload() const {
+    std::int64_t sum = 0;
+    for (std::int32_t i = 0; i < ledger_.size(); ++i) sum += std::max<std::int64_t>(0, ledger_.live().at(i) - capacity_);
+    return sum;
+  }
 
   // False when no move helps.
   bool step(std::int64_t& work) {
@@ -116,6 +124,7 @@ class Round {
     if (help == 0) return;
     double price = static_cast<double>(move.cost) * luck + 1 + 1e-6 * static_cast<double>(bytes) + static_cast<double>(move.runs.size());
     if (move.swap) price += rule_.lane_price * static_cast<double>(bytes) * lane_ns_per_byte();
+    if (move.overload > 0) price *= move.overload >= help ? 1e6 : static_cast<double>(help) / static_cast<double>(help - move.overload);
     found_.push_back({static_cast<double>(help) / price, gap, std::move(move), from, to, price});
   }
   [[nodiscard]] double lane_ns_per_byte() const { return lanes_.ns_per_byte(); }
@@ -179,9 +188,14 @@ class Round {
 bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t& work) {
   const std::size_t longest = 4 * static_cast<std::size_t>(recipes.ops) + 100;
   const std::int64_t rounds = 200 + 2LL * recipes.ops;
-  for (std::int64_t round = 0; round < rounds; ++round) {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(), since = 0;
+  for (std::int64_t round = 0; round < rounds && since < kPatience; ++round, ++since) {
     Round now(recipes, sequence, capacity, link, rule, round);
     if (now.fits()) return true;
+    if (now.overload() < least) {
+      least = now.overload();
+      since = 0;
+    }
     if (work <= 0 || sequence.line.size() + sequence.swaps.size() > longest || !now.step(work)) return false;
   }
   return false;

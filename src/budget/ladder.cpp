@@ -1,21 +1,24 @@
 #include "budget/ladder.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace stowage::budget {
 namespace {
 
-constexpr std::int32_t kRungs = 48;
+// More rungs lose less between a budget and the rung below it, and cost more plans.
+std::int32_t rungs_for(std::int32_t ops) { return ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
+
+constexpr int kLooks = 40;  // rungs below the first one that are looked at in a graph of more than kSmall ops
+constexpr std::int32_t kSmall = 300;
+constexpr std::int64_t kBoundWork = 1'000'000'000;
 constexpr int kHalvingsBetweenRungs = 4;
 
 }  // namespace
 
 Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
                const MeetOptions& options)
-    : recipes_(recipes), orders_(orders), floor_(floor), top_(std::max(top, floor)), options_(options), rungs_(kRungs) {
-  program_ns_ = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
-}
+    : recipes_(recipes), orders_(orders), floor_(floor), top_(std::max(top, floor)), options_(options), rungs_(rungs_for(recipes.ops)),
+      bound_(recipes, options.link, kBoundWork) {}
 
 std::int64_t Ladder::rung(std::int32_t i) const {
   const std::int64_t align = recipes_.graph->align;
@@ -35,10 +38,14 @@ std::optional<Met> Ladder::best_within(std::int64_t capacity) {
     if (met && (best == nullptr || met->schedule.step_ns < best->schedule.step_ns)) best = &*met;
     return met.has_value();
   };
+  bound_.at(capacity);
+  int looks = 0;
   for (std::int32_t i = rungs_ - 1; i >= 0 && !stopped(); --i) {
     if (rung(i) > capacity) continue;
-    const bool found = consider(rung(i));
-    if (best != nullptr && (!found || best->schedule.step_ns <= program_ns_)) break;
+    if (rung(i) < bound_.least_capacity()) break;
+    if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) break;
+    if (best != nullptr && recipes_.ops > kSmall && ++looks > kLooks) break;
+    consider(rung(i));
   }
   if (best == nullptr && smallest() <= capacity) consider(smallest());
   return best != nullptr ? std::optional(*best) : std::nullopt;
@@ -46,7 +53,7 @@ std::optional<Met> Ladder::best_within(std::int64_t capacity) {
 
 std::int64_t Ladder::smallest() {
   if (smallest_) return *smallest_;
-  std::int64_t no = floor_ - 1, yes = top_;  // nothing below the floor
+  std::int64_t no = floor_ - 1, yes = top_;
   if (at(floor_)) yes = floor_;
   std::int32_t low = 0, high = rungs_;
   while (high - low > 1 && yes > floor_ && !stopped()) {

@@ -10,6 +10,7 @@
 // The least rung with a plan is searched by halving, then between rungs, so that "smallest feasible" depends on the graph alone, too.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "budget/meet.h"
+#include "budget/time_bound.h"
 
 namespace stowage::budget {
 
@@ -29,6 +31,9 @@ class Ladder {
   std::optional<Met> best_within(std::int64_t capacity);
   // The least capacity of a rung that has a plan; `top` when none has.
   std::int64_t smallest();
+  // Proven, of all plans within `capacity`.
+  std::int64_t bound_ns(std::int64_t capacity) { return bound_.at(capacity); }
+  std::int64_t least_capacity() { return std::max(floor_, bound_.least_capacity()); }
 
  private:
   [[nodiscard]] std::int64_t rung(std::int32_t i) const;
@@ -40,7 +45,7 @@ class Ladder {
   std::int64_t floor_, top_;
   MeetOptions options_;
   std::int32_t rungs_;
-  std::int64_t program_ns_ = 0;
+  TimeBound bound_;
   std::map<std::int64_t, std::optional<Met>> met_;  // by capacity
   std::optional<std::int64_t> smallest_;
 };

@@ -10,7 +10,40 @@ std::optional<Move> Restorer::drop(const Gap& gap) {
   const bool possible = rerun(gap.buffer, gap.version);
   for (const std::int32_t b : move_.buffers) seen_[b] = 0;
   if (!possible) return std::nullopt;
+  move_.overload = overload(gap);
   return std::move(move_);
+}
+
+// What the runs add to what is live at the position besides them: results stay until the last of the runs that needs them.
+std::int64_t Restorer::overload(const Gap& gap) const {
+  std::int64_t live = -recipes_.bytes[gap.buffer];
+  if (move_.at < ledger_.size()) live += ledger_.live().at(move_.at) - recipes_.added[ledger_.op(move_.at)];
+  for (const Extension& e : move_.extensions)
+    if (e.to == move_.at) live += recipes_.bytes[e.buffer];
+  std::vector<std::pair<std::int32_t, std::size_t>> last;  // (buffer, the last run that needs it)
+  for (std::size_t i = 0; i < move_.runs.size(); ++i)
+    for (const Need& need : recipes_.needs[move_.runs[i]]) last.emplace_back(need.buffer, i);
+  std::sort(last.begin(), last.end());
+  const auto last_need = [&](std::int32_t b) {
+    const auto next = std::upper_bound(last.begin(), last.end(), std::pair{b, last.size()});
+    return next != last.begin() && (next - 1)->first == b ? static_cast<std::int64_t>((next - 1)->second) : -1;
+  };
+  std::int64_t over = 0;
+  std::vector<std::int32_t> made;
+  for (std::size_t i = 0; i < move_.runs.size(); ++i) {
+    over += std::max<std::int64_t>(0, live + recipes_.added[move_.runs[i]] - capacity_);
+    for (const std::int32_t b : recipes_.creates[move_.runs[i]])
+      if (b == gap.buffer || last_need(b) > static_cast<std::int64_t>(i)) {
+        live += recipes_.bytes[b];
+        made.push_back(b);
+      }
+    std::erase_if(made, [&](std::int32_t b) {
+      if (b == gap.buffer || last_need(b) > static_cast<std::int64_t>(i)) return false;
+      live -= recipes_.bytes[b];
+      return true;
+    });
+  }
+  return over;
 }
 
 bool Restorer::fits(std::int32_t from, std::int32_t to, std::int64_t bytes) const {

@@ -28,6 +28,7 @@ struct Move {
   std::vector<std::int32_t> buffers;   // what it relies on or changes
   std::optional<Swap> swap;            // a swap instead of runs
   std::int64_t cost = 0;               // ns
+  std::int64_t overload = 0;           // bytes over the capacity while `runs` run, summed over them
 };
 
 class Restorer {
@@ -43,6 +44,7 @@ class Restorer {
   bool hoist(std::int32_t buffer, const Event& next);
   bool rerun(std::int32_t buffer, std::int32_t version);
   bool run(std::int32_t op, std::int32_t chain_buffer);
+  [[nodiscard]] std::int64_t overload(const Gap& gap) const;
   bool fits(std::int32_t from, std::int32_t to, std::int64_t bytes) const;
 
   const Ledger& ledger_;

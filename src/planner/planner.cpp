@@ -1,10 +1,13 @@
 #include "stowage/planner.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "budget/ladder.h"
 #include "graph/liveness.h"
 #include "graph/takeover.h"
+#include "order/greedy.h"
+#include "order/problem.h"
 #include "order/search.h"
 #include "planner/assemble.h"
 #include "planner/roam_method.h"
@@ -122,7 +125,7 @@ void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
   result.outcome = result.peak_bytes == result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
   if (!options.budget_bytes) return;
   if (result.smallest_bytes <= *options.budget_bytes) {
-    result.step_bound_ns = result.program_step_ns;
+    if (!result.step_bound_ns) result.step_bound_ns = result.program_step_ns;
     result.outcome = result.step_ns == result.step_bound_ns ? Outcome::kOptimal : Outcome::kFeasible;
     return;
   }
@@ -133,24 +136,38 @@ void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
 
 budget::Link link_of(const PlanOptions& options) { return {options.link_gbps}; }
 
+// What recomputation and swapping start from: the order of least peak, program order, and program order where whatever lowers live bytes
+// runs at once (what is dropped from the peak uncovers the heaps beside it: gradients that wait for their updates).
+std::vector<std::vector<OpId>> base_orders(const Graph& graph, const PlanOptions& options, const OrderResult& found) {
+  std::vector<std::vector<OpId>> orders{found.orders[0]};
+  if (options.keep_order) return orders;
+  std::vector<OpId> relieved;
+  const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
+  for (const std::int32_t op : greedy(problem, GreedyRule::kProgramOrder, std::numeric_limits<std::int64_t>::max() / 4).ops) relieved.emplace_back(op);
+  for (std::vector<OpId> order : {std::move(relieved), program_order(graph)})
+    if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
+  return orders;
+}
+
 // Recomputes and swaps so that the plan fits the budget. Without a plan, tells the smallest budget that has one.
 void meet_budget(const Graph& graph, const PlanOptions& options, const OrderResult& found, const std::function<bool()>& should_stop,
                  PlanResult& result) {
   const budget::Recipes recipes(graph);
-  std::vector<std::vector<OpId>> orders{found.orders[0]};
-  if (orders[0] != program_order(graph)) orders.push_back(program_order(graph));
+  const std::vector<std::vector<OpId>> orders = base_orders(graph, options, found);
   budget::MeetOptions how;
   how.link = link_of(options);
   how.seed = options.seed;
   how.should_stop = should_stop;
   const std::int64_t floor = result.budget_bound_bytes - result.resident_bytes;
   budget::Ladder ladder(recipes, orders, floor, result.plan->arena_bytes, how);
+  result.budget_bound_bytes = result.resident_bytes + ladder.least_capacity();
   std::optional<budget::Met> met = ladder.best_within(*options.budget_bytes - result.resident_bytes);
   if (!met) {
     result.smallest_bytes = result.resident_bytes + ladder.smallest();
     return;
   }
   const budget::Schedule& schedule = met->schedule;
+  result.step_bound_ns = std::max(result.program_step_ns, ladder.bound_ns(*options.budget_bytes - result.resident_bytes));
   result.step_ns = schedule.step_ns;
   result.recomputed_ops = schedule.recomputed_ops;
   result.recompute_ns = schedule.recompute_ns;
