@@ -8,7 +8,7 @@ namespace {
 // More rungs lose less between a budget and the rung below it, and cost more plans.
 std::int32_t rungs_for(std::int32_t ops) { return ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
 
-constexpr int kLooks = 40;  // rungs below the first one that are looked at in a graph of more than kSmall ops
+constexpr int kLooks = 12;  // rungs below the first one that are looked at in a graph of more than kSmall ops
 constexpr std::int32_t kSmall = 300;
 constexpr std::int64_t kBoundWork = 1'000'000'000;
 constexpr int kHalvingsBetweenRungs = 4;
@@ -22,7 +22,7 @@ Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders
 
 std::int64_t Ladder::rung(std::int32_t i) const {
   const std::int64_t align = recipes_.graph->align;
-  return floor_ + (top_ - floor_) / rungs_ / align * align * i;
+  return floor_ + (top_ - floor_) / align * i / rungs_ * align;
 }
 
 const std::optional<Met>& Ladder::at(std::int64_t capacity) {

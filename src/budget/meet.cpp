@@ -1,15 +1,18 @@
 #include "budget/meet.h"
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 
 #include "budget/cover.h"
+#include "budget/random.h"
+#include "budget/retime.h"
 #include "budget/trim.h"
 
 namespace stowage::budget {
 namespace {
 
 constexpr int kLayouts = 8;
+constexpr std::int64_t kRuins = 5000;  // tries times ops
 
 struct Try {
   Sequence sequence;
@@ -21,6 +24,37 @@ std::vector<CoverRule> rules(Link link) {
   return {CoverRule{.lane_price = 0.02}, CoverRule{.lane_price = 0.5}};
 }
 
+// Undoes what is superfluous, times the copies, and measures.
+void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOptions& options, std::int64_t& work) {
+  while (trim(recipes, now.sequence, limit, work) && work > 0) {}
+  now.ns = schedule(recipes, now.sequence, options.link).step_ns;
+  Try timed = now;
+  retime(recipes, timed.sequence, limit, options.link);
+  timed.ns = schedule(recipes, timed.sequence, options.link).step_ns;
+  if (timed.ns < now.ns) now = std::move(timed);
+}
+
+// Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et al., "Record
+// breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here only improvements stay).
+void improve(const Recipes& recipes, Try& best, std::int64_t limit, const MeetOptions& options) {
+  const std::int64_t program_ns = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
+  Random random(options.seed + 1);
+  for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns; ++i) {
+    Try now = best;
+    const auto size = static_cast<std::int64_t>(now.sequence.line.size());
+    const std::int64_t length = 1 + random.below(std::max<std::int64_t>(1, size / (1 + random.below(6))));
+    const std::int64_t from = random.below(std::max<std::int64_t>(1, size - length + 1));
+    undo(recipes, now.sequence, static_cast<std::int32_t>(from), static_cast<std::int32_t>(std::min(size, from + length)));
+    CoverRule rule = rules(options.link)[static_cast<std::size_t>(i) % rules(options.link).size()];
+    rule.noise = 0.6 * random.unit();
+    rule.seed = options.seed + static_cast<std::uint64_t>(i) + 1;
+    std::int64_t work = options.work;
+    if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
+    polish(recipes, now, limit, options, work);
+    if (now.ns < best.ns) best = std::move(now);
+  }
+}
+
 // The best of the portfolio whose live bytes stay within `limit`.
 std::optional<Try> fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t limit, const MeetOptions& options) {
   std::optional<Try> best;
@@ -29,10 +63,10 @@ std::optional<Try> fit(const Recipes& recipes, std::span<const std::vector<OpId>
       Try now{Sequence::of(order), 0};
       std::int64_t work = options.work;
       if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
-      while (trim(recipes, now.sequence, limit, work) && work > 0) {}
-      now.ns = schedule(recipes, now.sequence, options.link).step_ns;
+      polish(recipes, now, limit, options, work);
       if (!best || now.ns < best->ns) best = std::move(now);
     }
+  if (best) improve(recipes, *best, limit, options);
   return best;
 }
 

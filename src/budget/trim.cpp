@@ -1,6 +1,7 @@
 #include "budget/trim.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace stowage::budget {
 namespace {
@@ -18,6 +19,15 @@ class Trimmer {
     }
     for (std::size_t s = sequence_.swaps.size(); s-- > 0;) changed |= unswap(static_cast<std::int32_t>(s));
     return changed;
+  }
+  void undo(std::int32_t from, std::int32_t to) {
+    capacity_ = std::numeric_limits<std::int64_t>::max();
+    for (std::int32_t at = to - 1; at >= from; --at)
+      if (ledger_.repeat(at) && !ledger_.out(at)) remove(at);
+    for (std::size_t s = 0; s < sequence_.swaps.size(); ++s) {
+      const std::int32_t back = ledger_.position(sequence_.swaps[s].in_from);
+      if (from <= back && back < to) unswap(static_cast<std::int32_t>(s));
+    }
   }
   [[nodiscard]] Sequence result() const { return ledger_.result(); }
 
@@ -84,6 +94,12 @@ bool trim(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, std
   if (!trimmer.run(work)) return false;
   sequence = trimmer.result();
   return true;
+}
+
+void undo(const Recipes& recipes, Sequence& sequence, std::int32_t from, std::int32_t to) {
+  Trimmer trimmer(recipes, sequence, 0);
+  trimmer.undo(from, to);
+  sequence = trimmer.result();
 }
 
 }  // namespace stowage::budget

@@ -16,4 +16,7 @@ namespace stowage::budget {
 // `sequence` fits `capacity` before and after. True when something went away.
 bool trim(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, std::int64_t& work);
 
+// Takes out what can be taken out of positions [from, to), whatever it does to the bytes: runs again, and swaps that end there.
+void undo(const Recipes& recipes, Sequence& sequence, std::int32_t from, std::int32_t to);
+
 }  // namespace stowage::budget
