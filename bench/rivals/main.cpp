@@ -1,4 +1,4 @@
-// rivals order GRAPH, rivals layout INTERVALS.csv: what others make of the same input, as one JSON object on stdout.
+// rivals order GRAPH, rivals model GRAPH, rivals layout INTERVALS.csv: what others make of the same input, as one JSON object on stdout.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "io/json_append.h"
 #include "rivals/lescea.h"
 #include "rivals/llfb.h"
+#include "rivals/model_ilp.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 
@@ -125,6 +126,28 @@ std::string layouts(const std::string& path) {
   return text + "\n";
 }
 
+void write_stage(io::ObjectWriter& out, std::string& text, std::string_view name, const ModelStage& stage) {
+  out.key(name);
+  io::ObjectWriter object(text);
+  object.field("outcome", to_string(stage.outcome));
+  object.field("bound_bytes", stage.bound_bytes);
+  object.field("seconds", stage.seconds);
+  object.close();
+}
+
+std::string model(const std::string& path, const ModelOptions& options) {
+  const ModelResult result = model_ilp(load_graph(path), options);
+  std::string text;
+  io::ObjectWriter out(text);
+  out.field("model_peak_bytes", result.model_peak_bytes);
+  out.field("peak_bytes", result.peak_bytes);
+  out.field("arena_bytes", result.arena_bytes);
+  write_stage(out, text, "order", result.order_stage);
+  write_stage(out, text, "layout", result.layout_stage);
+  out.close();
+  return text + "\n";
+}
+
 int run(int argc, char** argv) {
   CLI::App app("What others make of the same graph or intervals");
   app.require_subcommand(1);
@@ -134,8 +157,16 @@ int run(int argc, char** argv) {
   order->add_option("GRAPH", path)->required();
   CLI::App* layout = app.add_subcommand("layout", "greedy layouts of fixed intervals");
   layout->add_option("INTERVALS.csv", path)->required();
+  ModelOptions options;
+  bool single_stream = false;
+  CLI::App* ilp = app.add_subcommand("model", "the MODeL ILPs, order then layout, through HiGHS");
+  ilp->add_option("GRAPH", path)->required();
+  ilp->add_option("--seconds", options.seconds, "limit of each stage; 0: none")->capture_default_str();
+  ilp->add_option("--iterations", options.iterations, "simplex iterations of each stage; 0: any number")->capture_default_str();
+  ilp->add_flag("--single-stream", single_stream, "a total order, instead of levels that ops share");
   CLI11_PARSE(app, argc, argv);
-  std::fputs((order->parsed() ? orders(path) : layouts(path)).c_str(), stdout);
+  options.multi_stream = !single_stream;
+  std::fputs((order->parsed() ? orders(path) : ilp->parsed() ? model(path, options) : layouts(path)).c_str(), stdout);
   return 0;
 }
 

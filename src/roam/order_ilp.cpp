@@ -272,7 +272,9 @@ OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const 
   const Units units(windows);
   MilpProblem program;
   std::vector<double> values;
-  const int peak_column = program.add_column(1, -kInfinity, kInfinity, false);
+  std::int64_t base = windows[0].base;
+  for (const OrderProblem& window : windows) base = std::max(base, window.base);
+  const int peak_column = program.add_column(1, units.peak(base), kInfinity, false);
   values.push_back(units.peak(result.peak));
   std::vector<WindowRows> parts;
   for (std::size_t w = 0; w < windows.size(); ++w)
