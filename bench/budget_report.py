@@ -108,7 +108,7 @@ def _table(result: dict) -> str:
                      common.mebibytes(p["host_bytes"]) if uses_host(p) else "", predicted, bits_text(p)])
     header = [f"{result['model']}, MiB", "peak", "to eager", "time", "quartiles", "CPU time", "rounds", "on the host", "predicted / measured", "bits"]
     title = (f"{result['model']}: {result['what']} No dropout, fused AdamW, {common.threads_text(result['threads'])}. Residents "
-             f"{common.mebibytes(result['resident_bytes'])} MiB. Times are relative to eager under tcmalloc ({result['eager_ms']:.0f} ms).")
+             f"{common.mebibytes(result['resident_bytes'])} MiB. Times are relative to eager under tcmalloc ({result['eager_ms']:.0f} ms){', in CPU seconds' if result['clock'] == 'cpu' else ''}.")
     return title + "\n\n" + common.markdown(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
 

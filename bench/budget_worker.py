@@ -40,12 +40,12 @@ def handlers(config: dict) -> dict:
         """The losses of the first steps and digests of the state after them. Stowage: until two steps were planned."""
         losses = steps(count)["losses"]
         while stowage_options is not None and step.stats()["planned_steps"] < 2:
-            if step.refusal or len(losses) >= TRACED:
+            if step.refusal or len(losses) >= TRACED - 1:
                 raise SystemExit(f"{config['model']} is not planned after {len(losses)} calls: {step.refusal or 'no reason given'}")
             losses += steps(1)["losses"]
         if stowage_options is not None:
             give_pages_back()
-            steps(1)
+            losses += steps(1)["losses"]
         return {"losses": losses, "digest": digest(), "resident_bytes": residents(), "partition": rival.partition}
 
     def digest() -> dict:

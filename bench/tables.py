@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 
+import batch
+import budget_planning
 import budget_report
 import common
 import executed
@@ -19,8 +21,9 @@ import scale
 import scaling
 import step_time
 
-TABLES = {"budget": budget_report.table, "executed": executed.table, "layout": layout.table, "order": order_tables.table, "peak": peak.table,
-          "step_time": step_time.table, "scale": scale.table, "scaling": scaling.table, "repeatability": repeatability.table}
+TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "executed": executed.table,
+          "layout": layout.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
+          "scaling": scaling.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 
