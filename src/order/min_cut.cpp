@@ -13,9 +13,11 @@ constexpr std::int32_t kSink = 1;    // v and its descendants
 class CutNetwork {
  public:
   CutNetwork(const OrderProblem& p, std::int32_t v, const CutPins& pins) : p_(p), node_(p.ops, -1), flow_(2) {
-    node_[v] = kSink;
-    mark(p.preds, {v}, kSource);
-    mark(p.succs, {v}, kSink);
+    if (v >= 0) {
+      node_[v] = kSink;
+      mark(p.preds, {v}, kSource);
+      mark(p.succs, {v}, kSink);
+    }
     for (const std::int32_t op : pins.in) pin(op, kSource);
     mark(p.preds, pins.in, kSource);
     for (const std::int32_t op : pins.out) pin(op, kSink);
@@ -29,6 +31,7 @@ class CutNetwork {
           if (node_[q] > kSink) flow_.add_arc(node_[op], node_[q], FlowNetwork::kInfinite);
     fixed_ = p.base;
     for (std::size_t w = 0; w < p.weight.size(); ++w) add_weight(w);
+    if (v < 0) return;
     for (const std::int32_t w : p.opens[v])
       if (!p.open_at_start[w]) fixed_ += p.weight[w];
     fixed_ += p.extra[v];

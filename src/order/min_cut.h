@@ -31,7 +31,7 @@ struct CutPins {
   std::vector<std::int32_t> in, out;
 };
 
-// Each weight of `problem` must have at most one opener. `work` is reduced by the arcs looked at. Pins that contradict the
+// Each weight of `problem` must have at most one opener. With v < 0 no op runs: the fewest live bytes between the pins. `work` is reduced by the arcs looked at. Pins that contradict the
 // precedence or each other give a cut with no set and the largest int64 as its bytes.
 Cut min_cut(const OrderProblem& problem, std::int32_t v, CutSide side, std::int64_t& work, const CutPins& pins = {});
 

@@ -18,6 +18,7 @@ namespace {
 constexpr std::size_t kMost = 64;          // ops in U: the bits of a state
 constexpr std::int32_t kMostOps = 30'000;  // of the problem
 constexpr std::size_t kFirstCuts = 32;
+constexpr std::size_t kHilltops = 4;       // of a stretch that join U
 
 using State = std::uint64_t;
 constexpr State bit(std::size_t i) { return State{1} << i; }
@@ -88,21 +89,44 @@ class Projector {
       if (here.level > level[here.state]) continue;
       result_.bound = std::max(result_.bound, here.level);  // every other way is as high
       if (here.state == all) return unwind(last, all);
-      for (std::size_t v = 0; v < members_.size(); ++v) {
-        if ((here.state & bit(v)) != 0 || (before[v] & ~here.state) != 0) continue;
-        const State next = here.state | bit(v);
+      for (const Move& move : moves(here.state, here.level, before)) {
+        const State next = here.state | bit(move.v);
+        const std::int64_t bytes = std::max(here.level, move.bytes);
         const auto known = level.find(next);
-        if (known != level.end() && known->second <= here.level) continue;
-        const std::int64_t bytes = std::max(here.level, cut(here.state, v).step_bytes);
-        if (work_ <= 0) return std::nullopt;
         if (bytes >= result_.order.peak || (known != level.end() && known->second <= bytes)) continue;
         level[next] = bytes;
-        last[next] = static_cast<std::int32_t>(v);
+        last[next] = static_cast<std::int32_t>(move.v);
         open.push({bytes, here.left - 1, ++serial, next});
       }
+      if (work_ <= 0) return std::nullopt;
     }
     result_.bound = result_.order.peak;
     return std::nullopt;
+  }
+
+  struct Move {
+    std::size_t v;
+    std::int64_t bytes;  // its step
+  };
+
+  // What U may run next; only the forced move if there is one.
+  std::vector<Move> moves(State done, std::int64_t level, const std::vector<State>& before) {
+    std::vector<Move> result;
+    const std::int64_t now = least_live(done);
+    for (std::size_t v = 0; v < members_.size() && work_ > 0; ++v) {
+      if ((done & bit(v)) != 0 || (before[v] & ~done) != 0) continue;
+      const Move move{v, cut(done, v).step_bytes};
+      if (move.bytes <= level && least_live(done | bit(v)) <= now) return {move};
+      result.push_back(move);
+    }
+    return result;
+  }
+
+  // The fewest live bytes while exactly `done` of U has run.
+  std::int64_t least_live(State done) {
+    CutPins pins;
+    for (std::size_t i = 0; i < members_.size(); ++i) ((done & bit(i)) != 0 ? pins.in : pins.out).push_back(members_[i]);
+    return min_cut(problem_, -1, CutSide::kSmallest, work_, pins).step_bytes;
   }
 
   static std::vector<std::int32_t> unwind(std::unordered_map<State, std::int32_t>& last, State state) {
@@ -142,12 +166,24 @@ class Projector {
     if (members.empty()) return;
     const PinchResult part = pinch(restricted(problem_, members, ran), result_.bound, {CutSide::kSmallest, 4}, work_);
     if (part.order.peak > result_.bound) {
-      const std::vector<std::int64_t> bytes = steps(restricted(problem_, members, ran), part.order.ops);
-      const auto worst = std::max_element(bytes.begin(), bytes.end()) - bytes.begin();
-      strained.push_back(members[part.conflict >= 0 ? part.conflict : part.order.ops[static_cast<std::size_t>(worst)]]);
+      name_strained(restricted(problem_, members, ran), members, part, strained);
     }
     for (const std::int32_t op : part.order.ops) order.ops.push_back(members[op]);
     for (const std::int32_t op : members) ran[op] = 1;
+  }
+
+  // The op that no order along these cuts can place, and the hilltops of the one found.
+  void name_strained(const OrderProblem& part, const std::vector<std::int32_t>& members, const PinchResult& found,
+                     std::vector<std::int32_t>& strained) const {
+    if (found.conflict >= 0) strained.push_back(members[found.conflict]);
+    const std::vector<std::int64_t> bytes = steps(part, found.order.ops);
+    std::vector<CriticalOp> tops;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      const bool rises = i == 0 || bytes[i - 1] < bytes[i], falls = i + 1 == bytes.size() || bytes[i + 1] <= bytes[i];
+      if (rises && falls && bytes[i] > result_.bound) tops.push_back({found.order.ops[i], bytes[i]});
+    }
+    std::stable_sort(tops.begin(), tops.end(), [](const CriticalOp& a, const CriticalOp& b) { return a.bytes > b.bytes; });
+    for (std::size_t i = 0; i < std::min(kHilltops, tops.size()); ++i) strained.push_back(members[tops[i].op]);
   }
 
   const OrderProblem& problem_;

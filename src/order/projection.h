@@ -9,8 +9,12 @@
 //
 //   With one op in U this is the cut bound, with two the pair bound (select.h), with all of them the exact peak. U grows where the
 //   path cannot be realized: the smallest minimum cuts along a path are nested (by submodularity), so they divide the order into
-//   stretches; each is ordered alone (pinch.h). If all stay under the bound, the order is optimal; if one does not, its heaviest op
-//   joins U. Paths are found depth first at the level of the bound, which rises only when no path is left below.
+//   stretches; each is ordered alone (pinch.h). If all stay under the bound, the order is optimal; if one does not, its heaviest
+//   ops join U. Paths are found depth first at the level of the bound, which rises only when no path is left below.
+//
+// Moves of U are forced as in forced.h: let h(S) be the fewest live bytes while exactly S of U has run. If g(S, v) keeps to the level
+// and h(S ∪ v) <= h(S), v may come first: with T the state of h(S ∪ v), the order that runs through R ∪ T instead of R is no heavier,
+// since f(R ∪ T) <= f(R) + f(T) - f(R ∩ T) and f(R ∩ T) >= h(S) or h(S ∪ v).
 //
 // The loop is that of counterexample-guided refinement (Clarke et al., "Counterexample-guided abstraction refinement", CAV 2000).
 // A step costs one minimum cut; U has at most 64 ops.

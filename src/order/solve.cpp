@@ -16,14 +16,17 @@ BoundedOrder solve(const Contracted& small, Ordering start, std::int64_t bound, 
   std::int64_t work = limits.work;
   bound = std::max(bound, cut_bound(small.problem, critical_ops(small.problem, work), kFirstCuts, start.peak, work));
   BoundedOrder result{{{}, start.peak}, bound};  // only the peak: an order with ops is a better one
+  struct Turn {
+    std::int64_t projection, decisions;  // percent of the work
+  };
   std::vector<std::int32_t> members;
-  for (const std::int64_t percent : {2, 10, 60}) {  // of the work, to each of the two
+  for (const Turn turn : {Turn{2, 2}, Turn{20, 12}, Turn{120, 40}}) {
     if (result.order.peak > result.bound) {
-      work = limits.work / 100 * percent;
+      work = limits.work / 100 * turn.projection;
       result = project(small.problem, std::move(result.order), result.bound, members, work, limits.should_stop);
     }
     if (result.order.peak > result.bound) {
-      work = limits.work / 100 * percent;
+      work = limits.work / 100 * turn.decisions;
       result = prove(small.problem, std::move(result.order), result.bound, work, limits.should_stop);
     }
   }
