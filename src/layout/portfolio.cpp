@@ -12,7 +12,19 @@
 namespace stowage {
 namespace {
 
-constexpr std::array kServed = {Prefer::kSize, Prefer::kTotalSize, Prefer::kArea, Prefer::kLifeAreaTotal, Prefer::kFreeTime};
+struct Served {
+  Band band;
+  Prefer prefer, rest;
+};
+constexpr std::array kServed = {Served{Band::kNone, Prefer::kSize, Prefer::kSize},
+                                Served{Band::kNone, Prefer::kTotalSize, Prefer::kTotalSize},
+                                Served{Band::kNone, Prefer::kArea, Prefer::kArea},
+                                Served{Band::kNone, Prefer::kLifeAreaTotal, Prefer::kLifeAreaTotal},
+                                Served{Band::kNone, Prefer::kFreeTime, Prefer::kFreeTime},
+                                Served{Band::kFullest, Prefer::kFreeTime, Prefer::kSize},
+                                Served{Band::kFullest, Prefer::kFreeTime, Prefer::kFreeTime},
+                                Served{Band::kSteps, Prefer::kSizeFreeTime, Prefer::kArea},
+                                Served{Band::kSteps, Prefer::kArea, Prefer::kArea}};
 
 std::vector<std::int32_t> by_offset(const Offsets& offsets) {
   std::vector<std::int32_t> order(offsets.at.size());
@@ -53,9 +65,9 @@ std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t targ
   std::vector<std::int32_t> order = by_offset(swept);
   collection.add(std::move(swept), std::move(order));
   for (const Gap gap : {Gap::kLowest, Gap::kTightest})
-    for (const Prefer served : kServed) {
+    for (const Served& served : kServed) {
       if (collection.met()) return collection.take();
-      order = preference(instance, served);
+      order = preference(instance, served.band, served.prefer, served.rest);
       Offsets fitted = list_fit(instance, order, gap, work);
       if (fitted.at.empty()) return collection.take();
       collection.add(std::move(fitted), std::move(order));

@@ -6,6 +6,7 @@
 //   lifetime               the longest-lived                              activations below, temporaries above (LLFB)
 //   free time              the latest freed                               a stack: backward retreats like one (ROAM, arXiv 2310.19295)
 //   total                  live at the fullest time, then size            a full moment leaves no room for holes
+// Free time, size and area also after what lives at the fullest times (preferences.h).
 #pragma once
 
 #include <vector>

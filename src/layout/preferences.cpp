@@ -39,6 +39,7 @@ Key key_of(Prefer prefer, const Rect& r, double total, double life) {
     case Prefer::kSize: return {bytes, life, 0};
     case Prefer::kTotalSize: return {total, bytes, life};
     case Prefer::kArea: return {area, bytes, 0};
+    case Prefer::kSizeFreeTime: return {bytes, static_cast<double>(r.upper), 0};
     case Prefer::kFreeTime: return {static_cast<double>(r.upper), -static_cast<double>(r.lower), bytes};
   }
   return {};
@@ -59,6 +60,28 @@ std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer pref
   std::vector<std::int32_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return keys[a] > keys[b]; });
+  return order;
+}
+
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Band band, Prefer prefer, Prefer rest) {
+  std::vector<std::int32_t> order = preference(instance, prefer);
+  if (band == Band::kNone || order.empty()) return order;
+  std::vector<std::int32_t> place(order.size());
+  const std::vector<std::int32_t> others = preference(instance, rest);
+  for (std::size_t k = 0; k < others.size(); ++k) place[others[k]] = static_cast<std::int32_t>(k);
+  const std::vector<std::int64_t> live = live_profile(instance.rects, instance.times), total = totals(instance);
+  const auto fullest = static_cast<std::int32_t>(std::max_element(live.begin(), live.end()) - live.begin());
+  const auto rank = [&](std::int32_t i) {
+    const Rect& r = instance.rects[i];
+    if (band == Band::kFullest) return r.lower <= fullest && fullest < r.upper ? 0 : 1;
+    const double full = static_cast<double>(total[i]) / static_cast<double>(instance.bound);
+    return full > 0.99 ? 0 : full > 0.97 ? 1 : full > 0.95 ? 2 : 3;
+  };
+  const int last = band == Band::kFullest ? 1 : 3;
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    const int ra = rank(a), rb = rank(b);
+    return ra != rb ? ra < rb : ra == last && place[a] < place[b];
+  });
   return order;
 }
 

@@ -11,7 +11,17 @@
 
 namespace stowage {
 
-enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kAreaTotalLife, kSize, kTotalSize, kArea, kFreeTime };
+enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kAreaTotalLife, kSize, kTotalSize, kArea, kFreeTime, kSizeFreeTime };
+
+// What comes before the preference: nothing; what lives at the fullest time; what lives at a time fuller than 99, 97, 95 % of it.
+//
+//   live ┤     ▄▄        What is served first at the fullest time is stacked there without a hole, which a layout at the bound must
+//        ┤  ▄▄████▄      be; the rest finds room beside it. Steps of training have one such moment and are emptier elsewhere.
+//        ┤▄████████▄▄
+enum class Band : std::uint8_t { kNone, kFullest, kSteps };
+
+// The rects of the band by `prefer`, then the others by `rest`.
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Band band, Prefer prefer, Prefer rest);
 
 // `noise` > 0 makes each figure count for up to that fraction more, at random by `seed`.
 std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise = 0, std::uint64_t seed = 0);
