@@ -26,6 +26,7 @@ import pathlib
 import time
 
 import budget_report
+import budget_rivals
 import budget_worker
 import common
 import models
@@ -69,10 +70,8 @@ class Measurement:
         self._at_once = max(1, int(options.memory_gib * 2**30 / self.reference.memory) - 1)
 
     def run(self) -> dict:
-        import budget_rivals
-
-        rivals = {name: {"form": form} for name, form in budget_rivals.rivals(self.model).items()
-                  if not self.options.quick or name in QUICK}
+        chosen = self.options.rivals or (QUICK if self.options.quick else None)
+        rivals = {name: {"form": form} for name, form in budget_rivals.rivals(self.model).items() if chosen is None or name in chosen}
         self.measure({"eager": {"form": {}, "tcmalloc": False}} | rivals, self.options.screen)
         best = {name for name in budget_report.frontier([p for p in self.points.values() if "ratio" in p], slack=0.05)}
         again = {name: config for name, config in rivals.items() if name in best}
@@ -188,10 +187,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes that prepare at once (default 2)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
                         help="what times are judged by: cpu on a machine that is not idle; it counts copies to the host, not waiting for them")
+    parser.add_argument("--rivals", nargs="+", metavar="NAME", help='only these, named as in the table: "inside+checkpoint/1"')
     parser.add_argument("--quick", action="store_true", help="fewer rivals, 4 + 3 budgets, 3 rounds")
     options = parser.parse_args()
     if options.quick:
         options.screen, options.rounds, options.budgets, options.recompute_budgets = 2, 3, 4, 3
+    unknown = set(options.rivals or ()) - {name for model in options.model for name in budget_rivals.rivals(model)}
+    if unknown:
+        parser.error(f"no such rival: {', '.join(sorted(unknown))}")
     path = pathlib.Path(options.output) if options.output else common.RESULTS / "budget.json"
     known = json.loads(path.read_text())["results"] if options.output != "-" and path.exists() else []
     for model in options.model:
