@@ -9,7 +9,7 @@ limit needs, spaced geometrically in the bytes beyond the residents. Every plan 
     rises       budgets whose predicted step is longer than that of a smaller budget: none may be
 
     bench/budget_planning.py
-    bench/budget_planning.py --only gpt2-s1024-b4 --budgets 30 --link-gbps 0.001
+    bench/budget_planning.py --only gpt2-s1024-b4 --budgets 30 --link-gbps 0
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ def main() -> None:
     parser = common.parser(__doc__, "budget_planning")
     parser.add_argument("--only", nargs="+", choices=list(graphs.CASES), metavar="GRAPH", help="of those that bench/graphs.py lists")
     parser.add_argument("--budgets", type=int, default=8, help="of each graph (default 8)")
-    parser.add_argument("--link-gbps", type=float, help="of each swap lane; 0.001: recomputation alone")
+    parser.add_argument("--link-gbps", type=float, help="of each swap lane; 0: recomputation alone")
     parser.add_argument("--quick", action="store_true", help="three graphs, 5 budgets")
     options = parser.parse_args()
     names = options.only or (QUICK if options.quick else (*SMALL, *LARGE))
     count = 5 if options.quick else options.budgets
     if count < 2:
         parser.error("--budgets must be at least 2")
-    link = ["--link-gbps", str(options.link_gbps)] if options.link_gbps else []
+    link = ["--link-gbps", str(options.link_gbps)] if options.link_gbps is not None else []
     store, results = graphs.Store(), []
     try:
         for name in names:

@@ -66,8 +66,8 @@ def handlers(config: dict) -> dict:
             summary, stats = step.plan.summary(), step.stats()
             result |= {key: summary[key] for key in ("resident_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns",
                                                      "program_step_ns", "step_bound_ns", "outcome", "arena_bytes", "lower_bound_bytes")}
-            result |= {key: stats[key] for key in ("misses", "measured_peak_bytes", "planned_peak_bytes")}
-            result |= {"plan_s": summary["seconds"]["total"], "host_bytes": summary["swapped_bytes"]}
+            result |= {key: stats[key] for key in ("misses", "measured_peak_bytes", "planned_peak_bytes", "host_bytes", "stall_ns")}
+            result["plan_s"] = summary["seconds"]["total"]
         return result
 
     def smallest(link_gbps: float | None) -> int:
