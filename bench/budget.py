@@ -132,9 +132,8 @@ class Measurement:
         """A worker ready for its turns; None when it failed or would repeat what has been measured."""
         point = self.points.setdefault(name, {"name": name, **{key: config[key] for key in ("form", "stowage", "kind") if key in config},
                                               "rounds": []})
-        worker = common.Worker({"model": self.model, **config}, self.options.threads, config.get("tcmalloc", True))
         try:
-            answer = worker.ask("trace", count=1 if "stowage" in config else CHECKED)
+            worker, answer = self._trace(config)
         except RuntimeError as error:
             point["error"] = str(error)
             common.say(f"{self.model}, {name}: {error}")
@@ -147,6 +146,17 @@ class Measurement:
                 worker.close()
                 return None
         return worker
+
+    def _trace(self, config: dict):
+        """Costs are measured anew in each process, so what was the smallest budget in one may be too small in the next: then a bit more."""
+        for _ in range(3):
+            worker = common.Worker({"model": self.model, **config}, self.options.threads, config.get("tcmalloc", True))
+            answer = worker.ask("trace", count=1 if "stowage" in config else CHECKED)
+            if "smallest_bytes" not in answer:
+                return worker, answer
+            worker.close()
+            config = config | {"stowage": config["stowage"] | {"budget": answer["smallest_bytes"]}}
+        raise RuntimeError("no budget near the smallest one was met")
 
     def _finish(self, name: str, worker) -> None:
         point = self.points[name]

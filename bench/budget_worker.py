@@ -39,14 +39,22 @@ def handlers(config: dict) -> dict:
     def trace(count: int) -> dict:
         """The losses of the first steps and digests of the state after them. Stowage: until two steps were planned."""
         losses = steps(count)["losses"]
-        while stowage_options is not None and step.stats()["planned_steps"] < 2:
-            if step.refusal or len(losses) >= TRACED - 1:
-                raise SystemExit(f"{config['model']} is not planned after {len(losses)} calls: {step.refusal or 'no reason given'}")
-            losses += steps(1)["losses"]
         if stowage_options is not None:
+            try:
+                losses += until_planned(TRACED - 1 - count)
+            except stowage.Infeasible as error:
+                return {"smallest_bytes": error.smallest_bytes}
             give_pages_back()
             losses += steps(1)["losses"]
         return {"losses": losses, "digest": digest(), "resident_bytes": residents(), "partition": rival.partition}
+
+    def until_planned(most: int) -> list[str]:
+        losses = []
+        while step.stats()["planned_steps"] < 2:
+            if step.refusal or len(losses) >= most:
+                raise SystemExit(f"{config['model']} is not planned: {step.refusal or 'too many calls'}")
+            losses += steps(1)["losses"]
+        return losses
 
     def digest() -> dict:
         parts = {"parameters": rival.model.parameters(), "buffers": rival.model.buffers(), "state": rival.optimizer_state(),
