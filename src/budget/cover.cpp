@@ -94,8 +94,10 @@ class Round {
         if (gap.swap >= 0 || gap.to - gap.from < 2) continue;
         const std::size_t first = over.index(gap.from + 1);
         if (first == over.at.size() || over.at[first] >= gap.to) continue;
+        if (work <= 0) return;
+        const std::int64_t before = restorer_.looked();
         consider(gap, over, worst);
-        work -= 1500;
+        work -= 1500 + 500 * (restorer_.looked() - before);
       }
     }
   }

@@ -55,13 +55,23 @@ void improve(const Recipes& recipes, Try& best, std::int64_t limit, const MeetOp
   }
 }
 
+// Gives what is left of `work` back to `left`.
+struct Refund {
+  std::int64_t& left;
+  const std::int64_t& work;
+  ~Refund() { left += std::max<std::int64_t>(0, work); }
+};
+
 // The best of the portfolio whose live bytes stay within `limit`.
 std::optional<Try> fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t limit, const MeetOptions& options) {
   std::optional<Try> best;
+  std::int64_t left = options.work;
   for (const std::vector<OpId>& order : orders)
     for (const CoverRule& rule : rules(options.link)) {
       Try now{Sequence::of(order), 0};
-      std::int64_t work = options.work;
+      std::int64_t work = best ? left / 2 : left;  // where others have a plan, this one may not take all
+      left -= work;
+      const Refund refund{left, work};
       if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
       polish(recipes, now, limit, options, work);
       if (!best || now.ns < best->ns) best = std::move(now);

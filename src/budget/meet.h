@@ -19,7 +19,7 @@ struct MeetOptions {
   Link link;
   std::int64_t layout_node_budget = 0;
   std::uint64_t seed = 0;
-  std::int64_t work = 1'000'000'000;  // for one capacity; about a ns a unit
+  std::int64_t work = 600'000'000;    // for one limit of live bytes; about a ns a unit
   std::function<bool()> should_stop;  // outer stop; empty: never
 };
 

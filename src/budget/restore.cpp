@@ -51,6 +51,7 @@ bool Restorer::fits(std::int32_t from, std::int32_t to, std::int64_t bytes) cons
 }
 
 bool Restorer::want(std::int32_t buffer, std::int32_t version) {
+  ++looked_;
   if (seen_[buffer] != 0) return seen_[buffer] == version;
   const std::vector<Event>& events = ledger_.events(buffer);
   const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });

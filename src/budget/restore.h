@@ -33,11 +33,13 @@ struct Move {
 
 class Restorer {
  public:
-  Restorer(const Ledger& ledger, std::int64_t capacity, std::int32_t longest_chain = 400)
+  Restorer(const Ledger& ledger, std::int64_t capacity, std::int32_t longest_chain = 200)
       : ledger_(ledger), recipes_(ledger.recipes()), capacity_(capacity), longest_(longest_chain), seen_(ledger.recipes().buffers, 0) {}
 
   // The move after which the gap holds nothing: the buffer is made again before gap.to. None: it cannot be.
   std::optional<Move> drop(const Gap& gap);
+  // Contents asked for so far, as a measure of work.
+  [[nodiscard]] std::int64_t looked() const { return looked_; }
 
  private:
   bool want(std::int32_t buffer, std::int32_t version);
@@ -52,6 +54,7 @@ class Restorer {
   std::int64_t capacity_;
   std::int32_t longest_;
   std::vector<std::int32_t> seen_;  // per buffer: version promised by the move at hand; 0: none
+  std::int64_t looked_ = 0;
   Move move_;
 };
 
