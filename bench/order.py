@@ -8,7 +8,7 @@ Every planner gets the same graph and the same padded bytes; every order and lay
     Inductor    the best of Inductor's three orders and program order: peak, as if nothing were lost to fragmentation
     ROAM        as described in its paper (src/roam), its ILPs solved by HiGHS, with an outer stop: arena
     Stowage     order and layout without in-place takeover, which the others do not have either: arena, bound, gap
-    takeover    the same with it
+    takeover    the same with it, on the graph as captured; its bound is another one
 
     bench/order.py                 all graphs; those done by the same build are kept in build/order and not planned again
     bench/order.py --quick         ten graphs
@@ -18,6 +18,7 @@ Every planner gets the same graph and the same padded bytes; every order and lay
 from __future__ import annotations
 
 import fnmatch
+import gzip
 import hashlib
 import json
 import os
@@ -66,15 +67,18 @@ def plan(graph: pathlib.Path, *options: str, repeatable: bool = True) -> dict:
     return result
 
 
-def parameter_bytes(graph: pathlib.Path) -> int:
-    import gzip
-
-    buffers = json.loads(gzip.decompress(graph.read_bytes()))["buffers"]
-    return sum(b["bytes"] for b in buffers if b["kind"] == "parameter")
+def without_takeover(graph: pathlib.Path) -> tuple[pathlib.Path, int]:
+    """The graph with no takeover pairs, in a file beside it, and its parameters' bytes: what the rivals get, and bounds that hold for them."""
+    content = json.loads(gzip.decompress(graph.read_bytes()))
+    for op in content["ops"]:
+        op.pop("takeover", None)
+    path = graph.with_name(graph.name.replace(".graph.json.gz", ".plain.graph.json.gz"))
+    path.write_bytes(gzip.compress(json.dumps(content).encode(), 1, mtime=0))
+    return path, sum(b["bytes"] for b in content["buffers"] if b["kind"] == "parameter")
 
 
 class Kept:
-    """Results of graphs that are done, under build/order, by the digest of the programs that made them."""
+    """Results of graphs that are done, under build/order, by the digest of the programs that made them, this one included."""
 
     def __init__(self, programs: list[str], enabled: bool):
         digest = hashlib.sha256(b"".join(pathlib.Path(p).read_bytes() for p in programs)).hexdigest()[:12]
@@ -92,16 +96,17 @@ class Kept:
 
 
 def measure(others: str, graph: pathlib.Path) -> dict:
-    return {**json_of(others, "order", str(graph)), "stowage": plan(graph, "--no-takeover"), "takeover": plan(graph),
-            "parameter_bytes": parameter_bytes(graph)}
+    plain, parameters = without_takeover(graph)
+    return {**json_of(others, "order", str(plain)), "stowage": plan(plain), "takeover": plan(graph), "parameter_bytes": parameters}
 
 
 def measure_roam(graph: pathlib.Path, limit: float) -> dict:
     """ROAM, and on few graphs ROAM with one part off."""
-    options = ("--no-takeover", "--method", "roam", "--time-limit", str(limit))
-    result = {"roam": plan(graph, *options, repeatable=False)}
+    plain, _ = without_takeover(graph)
+    options = ("--method", "roam", "--time-limit", str(limit))
+    result = {"roam": plan(plain, *options, repeatable=False)}
     if graph.name.removesuffix(".graph.json.gz") in ABLATION:
-        result["ablation"] = {part: plan(graph, *options, "--roam-without", part, repeatable=False) for part in ROAM_PARTS}
+        result["ablation"] = {part: plan(plain, *options, "--roam-without", part, repeatable=False) for part in ROAM_PARTS}
     return result
 
 
@@ -120,7 +125,7 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true", help="do not use results that an earlier run of the same build kept")
     options = parser.parse_args()
     others = rivals()
-    kept = Kept([stowage(), others], not options.anew)
+    kept = Kept([stowage(), others, __file__], not options.anew)
     store = graphs.Store()
     results = []
     for name, form in _chosen(options.only, options.quick):
@@ -133,7 +138,7 @@ def main() -> None:
         common.say(f"{name}.{form}: {common.mebibytes(s['program_peak_bytes'])} -> {common.mebibytes(s['arena_bytes'])} MiB, {s['outcome']}, {s['seconds']['total']:.2f} s")
     store.close()
     output = options.output or ("-" if options.only or options.quick else None)
-    common.publish("order", {"results": results, "counts": order_tables.counts(results)}, order_tables.table(results), output)
+    common.publish("order", {"results": results, "counts": {mode: order_tables.counts(results, mode) for mode in ("stowage", "takeover")}}, order_tables.table(results), output)
 
 
 if __name__ == "__main__":

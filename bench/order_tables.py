@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Callable
 
 import common
@@ -19,12 +20,12 @@ RIVALS: dict[str, Callable[[dict], int | None]] = {
 }
 
 
-def saving(results: list[dict], of: Callable[[dict], int | None], parameters: bool, ours: str) -> float:
+def saving(results: list[dict], of: Callable[[dict], int | None], parameters: bool, mode: str, ours: str) -> float:
     """Mean of 1 - Stowage's bytes / the rival's, as ROAM's paper averages; with the parameters on both sides, as the paper counts."""
     each = []
     for r in results:
         more = r["parameter_bytes"] if parameters else 0
-        each.append(1 - (r["stowage"][ours] + more) / (of(r) + more))
+        each.append(1 - (r[mode][ours] + more) / (of(r) + more))
     return sum(each) / len(each)
 
 
@@ -32,21 +33,23 @@ def name_of(r: dict) -> str:
     return f"{r['name']}.{r['form']}"
 
 
-def worse_than(r: dict) -> list[str]:
-    return [rival for rival, of in RIVALS.items() if (theirs := of(r)) is not None and r["stowage"]["arena_bytes"] > theirs]
+def worse_than(r: dict, mode: str) -> list[str]:
+    return [rival for rival, of in RIVALS.items() if (theirs := of(r)) is not None and r[mode]["arena_bytes"] > theirs]
 
 
-def counts(results: list[dict]) -> dict:
+def counts(results: list[dict], mode: str) -> dict:
+    """mode: "stowage" (no takeover) or "takeover"."""
+    gaps = {name_of(r): r[mode]["gap"] for r in results}
     return {
         "graphs": len(results),
-        "optimal": sum(r["stowage"]["gap"] == 0 for r in results),
-        "gap_at_most_0.1_percent": sum(r["stowage"]["gap"] <= 1e-3 for r in results),
-        "open": {name_of(r): r["stowage"]["gap"] for r in results if r["stowage"]["gap"] > 1e-3},
-        "with_holes": {name_of(r): r["stowage"]["arena_bytes"] / r["stowage"]["peak_bytes"] - 1 for r in results
-                       if r["stowage"]["arena_bytes"] != r["stowage"]["peak_bytes"]},
-        "worse_than_a_rival": {name_of(r): worse_than(r) for r in results if worse_than(r)},
-        "slowest_proven_seconds": max((r["stowage"]["seconds"]["total"] for r in results if r["stowage"]["gap"] == 0), default=0),
-        "slowest_seconds": max(r["stowage"]["seconds"]["total"] for r in results),
+        "optimal": sum(gap == 0 for gap in gaps.values()),
+        "gap_at_most_0.1_percent": sum(gap <= 1e-3 for gap in gaps.values()),
+        "open": {name: gap for name, gap in gaps.items() if gap > 1e-3},
+        "with_holes": {name_of(r): r[mode]["arena_bytes"] / r[mode]["peak_bytes"] - 1 for r in results
+                       if r[mode]["arena_bytes"] != r[mode]["peak_bytes"]},
+        "worse_than_a_rival": {name_of(r): worse_than(r, mode) for r in results if worse_than(r, mode)},
+        "slowest_proven_seconds": max((r[mode]["seconds"]["total"] for r in results if r[mode]["gap"] == 0), default=0),
+        "slowest_seconds": max(r[mode]["seconds"]["total"] for r in results),
     }
 
 
@@ -66,8 +69,8 @@ def main_table(results: list[dict]) -> str:
     for r in results:
         s = r["stowage"]
         rows.append([r["name"], r["form"], s["ops"], *(_mib(of(r)) for of in RIVALS.values()), _mib(s["arena_bytes"]),
-                     _mib(s["lower_bound_bytes"]), _percent(s["gap"]), f"{s['seconds']['total']:.2f}", _mib(r["takeover"]["arena_bytes"])])
-    return common.markdown(["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "takeover"], rows, left=2)
+                     _mib(s["lower_bound_bytes"]), _percent(s["gap"]), f"{s['seconds']['total']:.2f}", _mib(r["takeover"]["arena_bytes"]), _percent(r["takeover"]["gap"])])
+    return common.markdown(["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "takeover", "its gap"], rows, left=2)
 
 
 def headline_table(results: list[dict]) -> str:
@@ -78,16 +81,16 @@ def headline_table(results: list[dict]) -> str:
         cases = [r for r in results if r["form"] == form and graphs.CASES[r["name"]].paper]
         if not cases:
             continue
-        for parameters in (True, False):
+        for parameters, mode in itertools.product((True, False), ("stowage", "takeover")):
             cells = []
             for of in against.values():
                 if any(of(r) is None for r in cases):
                     cells.append("-")
                     continue
-                ours, most = (saving(cases, of, parameters, key) for key in ("arena_bytes", "lower_bound_bytes"))
+                ours, most = (saving(cases, of, parameters, mode, key) for key in ("arena_bytes", "lower_bound_bytes"))
                 cells.append(f"{100 * ours:.1f} % (at most {100 * most:.1f} %)")
-            rows.append([form, "with" if parameters else "without", len(cases), *cells])
-    return common.markdown(["Adam", "parameters", "cases", *(f"saved against {name}" for name in against)], rows, left=2)
+            rows.append([form, "with" if parameters else "without", "yes" if mode == "takeover" else "no", len(cases), *cells])
+    return common.markdown(["Adam", "parameters", "takeover", "cases", *(f"saved against {name}" for name in against)], rows, left=3)
 
 
 def ablation_table(results: list[dict]) -> str:
@@ -104,8 +107,8 @@ def ablation_table(results: list[dict]) -> str:
     return common.markdown(["ROAM", "MiB", *(f"without {part}" for part in parts), "s", "Stowage"], rows)
 
 
-def counts_text(results: list[dict]) -> str:
-    c = counts(results)
+def counts_text(results: list[dict], mode: str) -> str:
+    c = counts(results, mode)
     listed = lambda d: ", ".join(f"{k} ({100 * v:.2f} %)" for k, v in d.items()) or "none"  # noqa: E731
     worse = ", ".join(f"{k} ({', '.join(v)})" for k, v in c["worse_than_a_rival"].items()) or "none"
     return "\n".join([
@@ -115,4 +118,5 @@ def counts_text(results: list[dict]) -> str:
 
 
 def table(results: list[dict]) -> str:
-    return "\n\n".join([main_table(results), headline_table(results), counts_text(results), ablation_table(results)])
+    return "\n\n".join([main_table(results), headline_table(results), "Without takeover:", counts_text(results, "stowage"), "With it:", counts_text(results, "takeover"),
+                        ablation_table(results)])
