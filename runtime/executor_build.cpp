@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/batch_norm.h"
 #include "runtime/executor.h"
 #include "runtime/tensors.h"
 #include "stowage/error.h"
@@ -84,6 +85,7 @@ void Executor::write_op(OpId id, Instruction& instruction) {
   const TapeOp& op = tape_->op(instruction.op);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    if (instruction.again && updates_on_the_side(op, i)) continue;  // stays None: the first run has updated them
     const bool shell = access_of(op, i) == Access::kNone;
     Argument argument{i, op.tensors[i].kind, {}};
     for (const SlotId slot_id : op.tensors[i].slots) {

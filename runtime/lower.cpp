@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "runtime/batch_norm.h"
 #include "runtime/op_traits.h"
 #include "runtime/takeover.h"
 #include "stowage/io.h"
@@ -33,7 +34,7 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name) : tape_(tape) {
+  Lowering(const Tape& tape, const std::string& name) : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
     out_.graph.name = name;
     out_.buffer.resize(tape.blocks.size());
   }
@@ -79,8 +80,13 @@ class Lowering {
     const std::string& schema_name = from.handle.schema().name();
     op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
     for_each_access(tape_, from, [&](BlockId block, Access access) {
-      add_once(access == Access::kWrite ? op.writes : op.reads, out_.buffer[block.index()]);
+      if (on_the_side_[block.index()]) {
+        if (access == Access::kWrite) update_in_turn(block, op);
+      } else {
+        add_once(access == Access::kWrite ? op.writes : op.reads, out_.buffer[block.index()]);
+      }
     });
+    std::sort(op.after.begin(), op.after.end());
     std::erase_if(op.reads, [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
     for (std::size_t c = 0; c < from.creates.size(); ++c) {
       op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
@@ -97,6 +103,14 @@ class Lowering {
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
+  }
+
+  // Batch norms that share running statistics update them in program order.
+  void update_in_turn(BlockId statistics, Op& op) {
+    OpId& last = updater_[statistics.index()];
+    const OpId self(out_.graph.ops.size());
+    if (last.valid() && last != self && std::find(op.after.begin(), op.after.end(), last) == op.after.end()) op.after.push_back(last);
+    last = self;
   }
 
   // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts it.
@@ -158,6 +172,8 @@ class Lowering {
   }
 
   const Tape& tape_;
+  std::vector<bool> on_the_side_;  // by block: side_statistics()
+  std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
   Lowered out_;
   UniqueNames names_;
 };

@@ -83,6 +83,25 @@ def test_every_dropout_mask_is_drawn_again(name, monkeypatch):
     assert kinds(plans[-1])["again"] >= 2 * len(random_ops(planned.step.graph)) > 0
 
 
+@pytest.mark.parametrize("name", ["unet", "resnet50"])
+def test_every_batch_norm_runs_again(name, monkeypatch):
+    """Its results come back, and running statistics are updated once a step."""
+
+    def edit(graph, plan):
+        steps = Steps.of(graph, plan)
+        for k, op in enumerate(steps.ops):
+            if op["target"] == "aten::native_batch_norm":
+                steps.recompute(op["creates"][0], steps.touches(op["creates"][0])[1])
+        return steps.plan()
+
+    plans = by_hand(monkeypatch, edit)
+    eager = train(name)
+    planned = train(name, compiled=True)
+    assert_same_state(eager, planned)
+    assert_planned(planned)
+    assert kinds(plans[-1])["again"] >= 10
+
+
 def swap_all(graph, plan, least_gap=6):
     """Every buffer with a gap between two uses waits there on the host."""
     steps = Steps.of(graph, plan)
