@@ -25,7 +25,7 @@ struct LayoutItem {
 struct LayoutOptions {
   std::int64_t align = 1;                // every offset is a multiple of this
   std::optional<std::int64_t> capacity;  // stop as soon as the height is at most this; proven above it: infeasible
-  std::int64_t node_budget = 2'000'000;  // nodes of complete search
+  std::int64_t node_budget = 5'000'000;  // nodes of complete search
   std::uint64_t seed = 0;
   std::function<bool()> should_stop;     // outer stop (wall time); empty: never
 };

@@ -1,13 +1,14 @@
-// The layout of a set of intervals: family, then complete search under falling heights, then improvement.
+// The layout of a set of intervals: family, then complete search in rounds, then improvement.
 //
-//   bound ├────────────×───────?──────────○────────┤ height of the best of the family
-//                      │       │          └ found: the height falls to here
-//                      │       └ out of work: neither proven nor found
-//                      └ proven empty: the bound rises to here
+//   bound ├──×──────────────?───────○──────○─────○──┤ height of the best of the family
+//            │              │       └──────┴─────┴ found: the height falls to here, and the next step down is longer
+//            │              └ out of work for this round: a shorter step next
+//            └ proven empty: the bound rises to here
 #include "stowage/layout.h"
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "layout/canonical_search.h"
 #include "layout/instance.h"
@@ -31,7 +32,10 @@ class LayoutSearch {
         options_(options),
         bound_(instance.bound),
         target_(std::max(instance.bound, options.capacity.value_or(0))),
-        work_(options.node_budget * 800) {}
+        work_(options.node_budget * 800) {
+    for (const Rect& r : instance.rects) unit_ = std::gcd(unit_, r.bytes);
+    for (const Prefer prefer : kPreferences) orders_.push_back(preference(instance, prefer));
+  }
 
   void run() {
     std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
@@ -46,39 +50,42 @@ class LayoutSearch {
 
  private:
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
-  [[nodiscard]] bool done() const { return best_.height <= std::max(target_, bound_) || stopped(); }
+  [[nodiscard]] std::int64_t low() const { return std::max(target_, bound_); }
+  [[nodiscard]] bool done() const { return best_.height <= low() || stopped(); }
 
-  // Most of the work at the target itself; then at heights between, nearer and nearer to what is known.
+  // Rounds of growing slices, each at the target itself and then down from the best height: what finds nothing soon
+  // finds nothing for long, but which height and preference that is shows only in trying.
   void search() {
-    std::int64_t untried = target_;
-    std::int64_t share = work_ * 3 / 5;
-    while (!done() && work_ > 0) {
-      const SearchOutcome outcome = search_at(untried, share);
-      if (outcome == SearchOutcome::kNone) bound_ = std::max(bound_, next_height(untried));
-      if (outcome != SearchOutcome::kFound) failed_ = std::max(failed_, untried);
-      share = work_ / 4;
-      const std::int64_t low = std::max(failed_, bound_);
-      untried = low + (best_.height - low) / 2;
-      if (best_.height - low <= std::max(instance_.align, low / 2000)) break;
+    for (std::int64_t slice = 2 * dive_work() + work_ / 2000; work_ > 0 && !done(); slice *= 3) {
+      try_height(low(), slice);
+      descend(slice);
     }
   }
 
-  // All preferences in turn with doubling shares of work; some later rounds with noise.
-  SearchOutcome search_at(std::int64_t capacity, std::int64_t share) {
-    std::int64_t slice = 2 * dive_work() + share / 512;
-    for (int round = 0; share > 0; ++round, slice *= 2)
-      for (const Prefer prefer : kPreferences) {
-        std::int64_t left = std::min(slice, share);
-        if (left <= 0 || stopped()) return SearchOutcome::kLimit;
-        const std::int64_t given = left;
-        const auto order = preference(instance_, prefer, round % 2 == 0 || round < 8 ? 0 : 0.2, options_.seed + static_cast<std::uint64_t>(round));
-        SearchResult result = canonical_search(instance_, capacity, order, left, options_.should_stop);
-        share -= given - left;
-        work_ -= given - left;
-        if (result.outcome == SearchOutcome::kFound && result.offsets.height < best_.height) best_ = std::move(result.offsets);
-        if (result.outcome != SearchOutcome::kLimit) return result.outcome;
+  // Steps down from the best height; a step is doubled by a success and halved by a failure.
+  void descend(std::int64_t slice) {
+    const std::int64_t least = std::max(unit_, best_.height / 2000);
+    for (std::int64_t step = (best_.height - low()) / 2; step >= least && work_ > 0 && !done();) {
+      const bool found = try_height(best_.height - step, slice);
+      step = found ? std::min(2 * step, (best_.height - low()) / 2) : step / 2;
+    }
+  }
+
+  // All preferences in turn, first the one that found the best so far.
+  bool try_height(std::int64_t capacity, std::int64_t slice) {
+    for (std::size_t k = 0; k < orders_.size() && work_ > 0 && !stopped(); ++k) {
+      const std::int64_t given = std::min(slice, work_);
+      std::int64_t left = given;
+      SearchResult result = canonical_search(instance_, capacity, orders_[k], left, options_.should_stop);
+      work_ -= given - left;
+      if (result.outcome == SearchOutcome::kNone) bound_ = std::max(bound_, next_height(capacity));
+      if (result.outcome == SearchOutcome::kFound) {
+        best_ = std::move(result.offsets);
+        std::rotate(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(k), orders_.begin() + static_cast<std::ptrdiff_t>(k) + 1);
       }
-    return SearchOutcome::kLimit;
+      if (result.outcome != SearchOutcome::kLimit) return result.outcome == SearchOutcome::kFound;
+    }
+    return false;
   }
 
   // What a search without a step back looks at.
@@ -88,18 +95,19 @@ class LayoutSearch {
     return once * static_cast<std::int64_t>(instance_.rects.size()) / 2;
   }
 
-  [[nodiscard]] std::int64_t next_height(std::int64_t height) const { return height / instance_.align * instance_.align + instance_.align; }
+  [[nodiscard]] std::int64_t next_height(std::int64_t height) const { return height / unit_ * unit_ + unit_; }
 
   void improve(const Packing& from, std::uint64_t seed) {
-    const std::int64_t work = options_.node_budget * 75;
-    Offsets now = squeaky_wheel(instance_, from.order, std::max(target_, bound_), work, seed, options_.should_stop);
+    const std::int64_t work = options_.node_budget * 30;
+    Offsets now = squeaky_wheel(instance_, from.order, low(), work, seed, options_.should_stop);
     if (!now.at.empty() && now.height < best_.height) best_ = std::move(now);
   }
 
   const LayoutInstance& instance_;
   const LayoutOptions& options_;
   std::int64_t bound_, target_, work_;
-  std::int64_t failed_ = 0;  // the largest height that a search gave up or proved empty
+  std::int64_t unit_ = 0;  // the greatest common divisor of all sizes
+  std::vector<std::vector<std::int32_t>> orders_;
   Offsets best_;
 };
 

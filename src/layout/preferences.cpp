@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <numeric>
-#include <random>
 
 namespace stowage {
 namespace {
@@ -47,16 +46,12 @@ Key key_of(Prefer prefer, const Rect& r, double total, double life) {
 
 }  // namespace
 
-std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise, std::uint64_t seed) {
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer) {
   const std::vector<std::int64_t> total = totals(instance);
-  std::mt19937_64 random(seed);
   std::vector<Key> keys;
   keys.reserve(total.size());
-  for (std::size_t i = 0; i < total.size(); ++i) {
+  for (std::size_t i = 0; i < total.size(); ++i)
     keys.push_back(key_of(prefer, instance.rects[i], static_cast<double>(total[i]), static_cast<double>(instance.life[i])));
-    if (noise > 0)
-      for (double& figure : keys.back()) figure *= 1 + noise * static_cast<double>(random() >> 11) * 0x1p-53;
-  }
   std::vector<std::int32_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return keys[a] > keys[b]; });

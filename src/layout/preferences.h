@@ -23,7 +23,6 @@ enum class Band : std::uint8_t { kNone, kFullest, kSteps };
 // The rects of the band by `prefer`, then the others by `rest`.
 std::vector<std::int32_t> preference(const LayoutInstance& instance, Band band, Prefer prefer, Prefer rest);
 
-// `noise` > 0 makes each figure count for up to that fraction more, at random by `seed`.
-std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer, double noise = 0, std::uint64_t seed = 0);
+std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer);
 
 }  // namespace stowage
