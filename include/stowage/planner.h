@@ -43,7 +43,7 @@ struct PhaseSeconds {
 };
 
 struct PlanResult {
-  // kOptimal: without a budget peak_bytes == lower_bound_bytes, under one step_ns == step_bound_ns. kInfeasible: the budget is below
+  // kOptimal: peak_bytes == lower_bound_bytes, and under a budget step_ns == step_bound_ns too. kInfeasible: the budget is below
   // smallest_bytes; proven below budget_bound_bytes, else the search found nothing smaller. kUnknown: the time limit stopped the search.
   Outcome outcome = Outcome::kUnknown;
   std::optional<Plan> plan;             // present unless infeasible or unknown; has passed check()

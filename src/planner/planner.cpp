@@ -126,7 +126,7 @@ void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
   if (!options.budget_bytes) return;
   if (result.smallest_bytes <= *options.budget_bytes) {
     if (!result.step_bound_ns) result.step_bound_ns = result.program_step_ns;
-    result.outcome = result.step_ns == result.step_bound_ns ? Outcome::kOptimal : Outcome::kFeasible;
+    if (result.step_ns != result.step_bound_ns) result.outcome = Outcome::kFeasible;
     return;
   }
   const bool gave_up = stopped || options.method == Method::kRoam;
