@@ -1,4 +1,4 @@
-// The layout of a set of intervals: family, then complete search in rounds, then improvement.
+// The layout of a set of intervals: family, windows, then complete search in rounds, then improvement.
 //
 //   bound ├──×──────────────?───────○──────○─────○──┤ height of the best of the family
 //            │              │       └──────┴─────┴ found: the height falls to here, and the next step down is longer
@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "layout/canonical_search.h"
+#include "layout/core_window.h"
 #include "layout/instance.h"
 #include "layout/portfolio.h"
 #include "layout/preferences.h"
@@ -22,14 +23,16 @@ namespace {
 constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
                                      Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
+constexpr int kDeepestWindow = 2;
 constexpr std::int64_t kFamilyWork = 200'000'000;
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
 class LayoutSearch {
  public:
-  LayoutSearch(const LayoutInstance& instance, const LayoutOptions& options)
+  LayoutSearch(const LayoutInstance& instance, const LayoutOptions& options, int depth = 0)
       : instance_(instance),
         options_(options),
+        depth_(depth),
         bound_(instance.bound),
         target_(std::max(instance.bound, options.capacity.value_or(0))),
         work_(options.node_budget * 800) {
@@ -41,6 +44,7 @@ class LayoutSearch {
     std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
     std::vector<Packing> family = portfolio(instance_, target_, family_work);
     best_ = family[0].offsets;
+    if (family_work > 0 && depth_ < kDeepestWindow && !done()) add_windows(family, family_work);
     if (instance_.rects.size() <= kLargestSearch) search();
     for (std::size_t k = 0; family_work > 0 && k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
   }
@@ -52,6 +56,20 @@ class LayoutSearch {
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
   [[nodiscard]] std::int64_t low() const { return std::max(target_, bound_); }
   [[nodiscard]] bool done() const { return best_.height <= low() || stopped(); }
+
+  void add_windows(std::vector<Packing>& family, std::int64_t& family_work) {
+    LayoutOptions within = options_;
+    within.node_budget = options_.node_budget / 16;
+    const auto search = [&](const LayoutInstance& window, std::int64_t target) {
+      within.capacity = target;
+      LayoutSearch inner(window, within, depth_ + 1);
+      inner.run();
+      return inner.best();
+    };
+    for (Packing& packing : core_window(instance_, target_, search, family_work)) family.push_back(std::move(packing));
+    std::stable_sort(family.begin(), family.end(), [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
+    best_ = family[0].offsets;
+  }
 
   // Rounds of growing slices, each at the target itself and then down from the best height: what finds nothing soon
   // finds nothing for long, but which height and preference that is shows only in trying.
@@ -105,6 +123,7 @@ class LayoutSearch {
 
   const LayoutInstance& instance_;
   const LayoutOptions& options_;
+  int depth_;  // windows that this search is within
   std::int64_t bound_, target_, work_;
   std::int64_t unit_ = 0;  // the greatest common divisor of all sizes
   std::vector<std::vector<std::int32_t>> orders_;
