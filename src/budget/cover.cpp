@@ -91,21 +91,22 @@ class Round {
       if (recipes_.bytes[b] == 0 || ledger_.events(b).empty()) continue;
       ledger_.gaps(b, gaps);
       for (const Gap& gap : gaps) {
-        if (gap.swap >= 0 || gap.to - gap.from < 2) continue;
-        const std::size_t first = over.index(gap.from + 1);
+        const bool taken = gap.swap < 0 && ledger_.gain(gap.from, b) > 0;  // dropped, it could be taken over at once
+        if (gap.swap >= 0 || gap.to - gap.from < (taken ? 1 : 2)) continue;
+        const std::size_t first = over.index(gap.from + (taken ? 0 : 1));
         if (first == over.at.size() || over.at[first] >= gap.to) continue;
         if (work <= 0) return;
         const std::int64_t before = restorer_.looked();
-        consider(gap, over, worst);
+        consider(gap, taken, over, worst);
         work -= 1500 + 500 * (restorer_.looked() - before);
       }
     }
   }
 
-  void consider(const Gap& gap, const Overload& over, std::int32_t worst) {
+  void consider(const Gap& gap, bool taken, const Overload& over, std::int32_t worst) {
     const double luck = rule_.noise == 0 ? 1 : 1 + rule_.noise * (random_.unit() * 2 - 1);
     if (rule_.recompute)
-      if (auto move = restorer_.drop(gap)) add(gap, std::move(*move), gap.from + 1, gap.to, over, luck);
+      if (auto move = restorer_.drop(gap)) add(gap, std::move(*move), gap.from + (taken ? 0 : 1), gap.to, over, luck);
     if (!rule_.swap) return;
     bool reaches = false;
     if (auto move = lanes_.swap(gap)) {

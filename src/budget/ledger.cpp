@@ -19,15 +19,14 @@ Ledger::Ledger(const Recipes& recipes, const Sequence& sequence)
       dropped_(sequence.swaps.size(), 0),
       live_({}) {
   start_.push_back(0);
-  std::vector<std::int64_t> added;
   for (std::int32_t at = 0; at < size(); ++at) {
     position_[line_[at]] = at;
     if (!repeat(at)) first_run_[op(at)] = at;
-    added.push_back(recipes.added[op(at)]);
     start_.push_back(start_.back() + recipes.cost[op(at)]);
   }
   for (std::size_t s = 0; s < sequence.swaps.size(); ++s) swaps_of_[sequence.swaps[s].buffer].push_back(static_cast<std::int32_t>(s));
   collect_events();
+  for (std::int32_t at = 0; at < size(); ++at) added_.push_back(best_at(at).added);
   std::vector<std::int64_t> change(line_.size() + 1, 0);
   for (std::int32_t b = 0; b < recipes.buffers; ++b) {
     gaps(b, scratch_);
@@ -42,8 +41,39 @@ Ledger::Ledger(const Recipes& recipes, const Sequence& sequence)
     }
   }
   std::int64_t now = 0;
-  for (std::size_t at = 0; at < line_.size(); ++at) added[at] += now += change[at];
-  live_ = RangeMax(added);
+  std::vector<std::int64_t> live = added_;
+  for (std::size_t at = 0; at < line_.size(); ++at) live[at] += now += change[at];
+  live_ = RangeMax(live);
+}
+
+bool Ledger::ends(std::int32_t buffer, std::int32_t position) const {
+  const std::vector<Event>& events = events_[buffer];
+  const auto next = std::upper_bound(events.begin(), events.end(), position, [](std::int32_t at, const Event& e) { return at < e.at; });
+  return next != events.end() ? next->creates() : recipes_->returned[buffer] == 0;
+}
+
+const TakeoverTable::Best& Ledger::best_at(std::int32_t position, std::int32_t flipped) const {
+  std::vector<char> ended;
+  for (const Takeover& pair : recipes_->takeovers.pairs(op(position)))
+    ended.push_back(ends(pair.read.value, position) != (pair.read.value == flipped) ? 1 : 0);
+  return recipes_->takeovers.best(op(position), ended);
+}
+
+std::int64_t Ledger::gain(std::int32_t position, std::int32_t buffer) const {
+  const std::vector<Takeover>& pairs = recipes_->takeovers.pairs(op(position));
+  if (std::none_of(pairs.begin(), pairs.end(), [&](const Takeover& pair) { return pair.read.value == buffer; })) return 0;
+  return added_[position] - best_at(position, buffer).added;
+}
+
+void Ledger::refresh(std::int32_t position) {
+  const std::int64_t now = out_[position] ? 0 : best_at(position).added;
+  live_.add(position, position + 1, now - added_[position]);
+  added_[position] = now;
+}
+
+void Ledger::refresh_uses(std::int32_t buffer) {
+  for (const Event& event : events_[buffer])
+    if (!recipes_->takeovers.pairs(op(event.at)).empty()) refresh(event.at);
 }
 
 void Ledger::collect_events() {
@@ -133,8 +163,9 @@ void Ledger::take_out(const std::vector<std::int32_t>& positions) {
   }
   for (const std::int32_t at : positions) {
     out_[at] = 1;
-    live_.add(at, at + 1, -recipes_->added[op(at)]);
+    refresh(at);
   }
+  for (const auto& [b, events] : last_.events) refresh_uses(b);
 }
 
 void Ledger::drop_swap(std::int32_t swap) {
@@ -159,8 +190,9 @@ void Ledger::undo() {
   }
   for (const std::int32_t at : last_.positions) {
     out_[at] = 0;
-    live_.add(at, at + 1, recipes_->added[op(at)]);
+    refresh(at);
   }
+  for (const auto& [b, events] : last_.events) refresh_uses(b);
   last_ = {};
 }
 

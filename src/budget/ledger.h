@@ -3,8 +3,8 @@
 //   position   0     1     2     3     4
 //   b          create      read        read        gaps of b: (0, 2] and (2, 4]; live at 1, 2, 3, 4 on top of what op 0 adds
 //
-// Bytes at a position are those live before the op there, plus what the op adds (creations, scratch) at its heaviest tick. Built in
-// O(line + uses); runs can be taken out in place, each in O(uses of the buffers it touches · log n).
+// Bytes at a position are those live before the op there, plus what the op adds (creations that take nothing over, scratch) at its
+// heaviest tick. Built in O(line + uses); runs can be taken out in place, each in O(uses of the buffers it touches · log n).
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,12 @@ class Ledger {
   [[nodiscard]] const Recipes& recipes() const { return *recipes_; }
   [[nodiscard]] const Sequence& sequence() const { return *sequence_; }
 
+  // Bytes that the op at a position adds, with the takeovers that it uses: the best of the pairs whose r ends there (takeover.h).
+  [[nodiscard]] std::int64_t added(std::int32_t position) const { return added_[position]; }
+  [[nodiscard]] const std::vector<Takeover>& taken(std::int32_t position) const { return best_at(position).pairs; }
+  // By how much less it would add if the copy of `buffer` that it uses ended there, or more if it did not.
+  [[nodiscard]] std::int64_t gain(std::int32_t position, std::int32_t buffer) const;
+
   // The gaps of a buffer, in order.
   void gaps(std::int32_t buffer, std::vector<Gap>& out) const;
 
@@ -69,6 +75,12 @@ class Ledger {
  private:
   void count(std::int32_t buffer, std::int64_t sign);
   void collect_events();
+  // The copy of `buffer` that is used at a position has its last use there.
+  [[nodiscard]] bool ends(std::int32_t buffer, std::int32_t position) const;
+  [[nodiscard]] const TakeoverTable::Best& best_at(std::int32_t position, std::int32_t flipped = -1) const;
+  // Accounts anew for what the op adds: at a position, at all uses of a buffer.
+  void refresh(std::int32_t position);
+  void refresh_uses(std::int32_t buffer);
   std::vector<std::int32_t> touched(const std::vector<std::int32_t>& positions) const;
 
   const Recipes* recipes_;
@@ -78,7 +90,7 @@ class Ledger {
   std::vector<std::int32_t> first_run_;  // per op
   std::vector<std::vector<Event>> events_;
   std::vector<std::vector<std::int32_t>> swaps_of_;
-  std::vector<std::int64_t> start_;
+  std::vector<std::int64_t> start_, added_;
   std::vector<char> out_, dropped_;
   RangeMax live_;
   mutable std::vector<Gap> scratch_;

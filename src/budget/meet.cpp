@@ -27,10 +27,10 @@ std::vector<CoverRule> rules(Link link) {
 // Undoes what is superfluous, times the copies, and measures.
 void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOptions& options, std::int64_t& work) {
   while (trim(recipes, now.sequence, limit, work) && work > 0) {}
-  now.ns = schedule(recipes, now.sequence, options.link).step_ns;
+  now.ns = schedule(recipes, now.sequence, options.link, {limit}).step_ns;
   Try timed = now;
   retime(recipes, timed.sequence, limit, options.link);
-  timed.ns = schedule(recipes, timed.sequence, options.link).step_ns;
+  timed.ns = schedule(recipes, timed.sequence, options.link, {limit}).step_ns;
   if (timed.ns < now.ns) now = std::move(timed);
 }
 
@@ -93,12 +93,18 @@ std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId
     if (options.should_stop && options.should_stop()) return std::nullopt;
     std::optional<Try> found = fit(recipes, orders, limit, options);
     if (!found) return std::nullopt;
-    Met met;
-    met.schedule = schedule(recipes, found->sequence, options.link);
     layout_options.node_budget = options.layout_node_budget;
-    met.layout = layout(met.schedule.items, layout_options);
-    if (!met.layout.offsets.empty()) return met;
-    const std::int64_t over = std::max<std::int64_t>(met.layout.height_bytes - capacity, 1);
+    std::int64_t over = capacity;
+    std::size_t items = 0;
+    for (const bool equal : {true, false}) {
+      Met met;
+      met.schedule = schedule(recipes, found->sequence, options.link, {limit, equal});
+      if (met.schedule.items.size() == items) continue;  // the same again
+      items = met.schedule.items.size();
+      met.layout = layout(met.schedule.items, layout_options);
+      if (!met.layout.offsets.empty()) return met;
+      over = std::min(over, std::max<std::int64_t>(met.layout.height_bytes - capacity, 1));
+    }
     limit = std::min(limit - recipes.graph->align, limit - over);
   }
   return std::nullopt;
@@ -113,8 +119,9 @@ Plan assemble(const Graph& graph, Met met) {
   plan.steps = std::move(met.schedule.steps);
   plan.placements = std::move(met.schedule.placements);
   plan.scratch = std::move(met.schedule.scratch);
-  for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = offsets[i];
-  for (std::size_t i = 0; i < plan.scratch.size(); ++i) plan.scratch[i].offset = offsets[plan.placements.size() + i];
+  const std::vector<std::int32_t>& item_of = met.schedule.item_of;
+  for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = offsets[item_of[i]];
+  for (std::size_t i = 0; i < plan.scratch.size(); ++i) plan.scratch[i].offset = offsets[item_of[plan.placements.size() + i]];
   return plan;
 }
 

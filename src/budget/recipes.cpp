@@ -6,7 +6,7 @@
 
 namespace stowage::budget {
 
-Recipes::Recipes(const Graph& g)
+Recipes::Recipes(const Graph& g, bool takeover)
     : graph(&g),
       ops(static_cast<std::int32_t>(g.ops.size())),
       buffers(static_cast<std::int32_t>(g.buffers.size())),
@@ -15,6 +15,7 @@ Recipes::Recipes(const Graph& g)
       writes(g.ops.size(), -1),
       repeatable(g.ops.size(), 1),
       ends(g.ops.size()),
+      takeovers(g, takeover),
       returned(g.buffers.size(), 0),
       makers(g.buffers.size()) {
   std::vector<std::vector<std::int32_t>> readers(g.buffers.size());  // of a resident, since its latest write

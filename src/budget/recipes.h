@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "budget/takeover.h"
 #include "stowage/graph.h"
 
 namespace stowage::budget {
@@ -22,19 +23,20 @@ struct Need {
 };
 
 struct Recipes {
-  explicit Recipes(const Graph& graph);
+  explicit Recipes(const Graph& graph, bool takeover = true);
 
   const Graph* graph;
   std::int32_t ops = 0;
   std::int32_t buffers = 0;
   // Per op.
   std::vector<std::int64_t> cost;                    // ns
-  std::vector<std::int64_t> added;                   // bytes on top of what was live before, at the heaviest tick
+  std::vector<std::int64_t> added;                   // bytes on top of what was live before, at the heaviest tick, without takeovers
   std::vector<std::vector<Need>> needs;              // planned buffers read or written, at the version that the op sees
   std::vector<std::vector<std::int32_t>> creates;    // planned buffers
   std::vector<std::int32_t> writes;                  // the planned buffer that it writes; -1: none
   std::vector<char> repeatable;                      // may run again while no op of ends[op] has run
   std::vector<std::vector<std::int32_t>> ends;       // ops whose first run spoils a resident that it reads
+  TakeoverTable takeovers;
   // Per buffer; residents have no makers.
   std::vector<std::int64_t> bytes;                   // padded
   std::vector<char> returned;

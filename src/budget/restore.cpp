@@ -17,7 +17,7 @@ std::optional<Move> Restorer::drop(const Gap& gap) {
 // What the runs add to what is live at the position besides them: results stay until the last of the runs that needs them.
 std::int64_t Restorer::overload(const Gap& gap) const {
   std::int64_t live = -recipes_.bytes[gap.buffer];
-  if (move_.at < ledger_.size()) live += ledger_.live().at(move_.at) - recipes_.added[ledger_.op(move_.at)];
+  if (move_.at < ledger_.size()) live += ledger_.live().at(move_.at) - ledger_.added(move_.at);
   for (const Extension& e : move_.extensions)
     if (e.to == move_.at) live += recipes_.bytes[e.buffer];
   std::vector<std::pair<std::int32_t, std::size_t>> last;  // (buffer, the last run that needs it)
@@ -31,7 +31,13 @@ std::int64_t Restorer::overload(const Gap& gap) const {
   std::int64_t over = 0;
   std::vector<std::int32_t> made;
   for (std::size_t i = 0; i < move_.runs.size(); ++i) {
-    over += std::max<std::int64_t>(0, live + recipes_.added[move_.runs[i]] - capacity_);
+    std::vector<char> ended;
+    for (const Takeover& pair : recipes_.takeovers.pairs(move_.runs[i])) {
+      const std::int32_t r = pair.read.value;
+      const bool ends = r != gap.buffer && last_need(r) == static_cast<std::int64_t>(i) && std::find(made.begin(), made.end(), r) != made.end();
+      ended.push_back(ends ? 1 : 0);
+    }
+    over += std::max<std::int64_t>(0, live + recipes_.takeovers.best(move_.runs[i], ended).added - capacity_);
     for (const std::int32_t b : recipes_.creates[move_.runs[i]])
       if (b == gap.buffer || last_need(b) > static_cast<std::int64_t>(i)) {
         live += recipes_.bytes[b];
@@ -69,7 +75,9 @@ bool Restorer::want(std::int32_t buffer, std::int32_t version) {
     return true;
   }
   const std::int64_t bytes = recipes_.bytes[buffer];
-  if (previous.after == version && fits(previous.at + 1, move_.at, bytes)) {
+  const std::int64_t loss = -ledger_.gain(previous.at, buffer);  // it can no longer be taken over there
+  const bool room = loss <= 0 || ledger_.live().at(previous.at) + loss <= capacity_;
+  if (previous.after == version && room && fits(previous.at + 1, move_.at, bytes)) {
     seen_[buffer] = version;
     move_.buffers.push_back(buffer);
     move_.extensions.push_back({buffer, previous.at + 1, move_.at});

@@ -17,7 +17,8 @@ struct Copy {
 
 class Writer {
  public:
-  Writer(const Recipes& recipes, const Sequence& sequence, Link link) : recipes_(recipes), ledger_(recipes, sequence), link_(link) {}
+  Writer(const Recipes& recipes, const Sequence& sequence, Link link, Merging merging)
+      : recipes_(recipes), ledger_(recipes, sequence), link_(link), merging_(merging) {}
 
   Schedule run() {
     collect();
@@ -55,6 +56,7 @@ class Writer {
       free_.push_back(here());
       for (; next < copies_.size() && copies_[next].slot == at; ++next) push_copy(step_of_copy, copies_[next]);
       step_.push_back(here());
+      take_over(at);
       result_.steps.push_back(Step::run(OpId(ledger_.op(at))));
       if (ledger_.repeat(at)) {
         ++result_.recomputed_ops;
@@ -65,6 +67,15 @@ class Writer {
     free_.push_back(here());
     for (std::size_t i = 0; i < copies_.size(); ++i)
       result_.steps[step_of_copy[i]].until = copies_[i].out ? free_[copies_[i].until] : step_[copies_[i].until];
+  }
+
+  void take_over(std::int32_t at) {
+    if (ledger_.taken(at).empty()) return;
+    const std::int64_t without = ledger_.live().at(at) - ledger_.added(at) + recipes_.added[ledger_.op(at)];
+    for (const Takeover& pair : ledger_.taken(at)) {
+      const bool equal = recipes_.bytes[pair.read.index()] == recipes_.bytes[pair.created.index()];
+      if (without > merging_.limit || (merging_.equal && equal)) over_[{pair.created.value, here()}] = pair.read.value;
+    }
   }
 
   void push_copy(std::vector<std::size_t>& step_of_copy, const Copy& copy) {
@@ -119,34 +130,54 @@ class Writer {
     const Graph& graph = *recipes_.graph;
     std::vector<std::int64_t> start{0};
     for (const Step& step : result_.steps) start.push_back(start.back() + (step.kind == Step::Kind::kRun ? graph.op(step.op).ticks : 1));
+    std::vector<std::int32_t> latest(graph.buffers.size(), -1);  // item of the latest copy
     for (const Piece& piece : pieces) {
       const Placement& p = piece.placement;
+      const std::int64_t bytes = recipes_.bytes[p.buffer.index()];
+      std::int32_t& item = latest[p.buffer.index()];
+      const auto over = over_.find({p.buffer.value, p.from});
+      if (over == over_.end()) {
+        item = add({start[p.from] + piece.tick, start[p.to], bytes});
+      } else {
+        item = latest[over->second];
+        result_.items[item].upper = start[p.to];
+        result_.items[item].bytes = std::max(result_.items[item].bytes, bytes);
+      }
       result_.placements.push_back(p);
-      result_.items.push_back({start[p.from] + piece.tick, start[p.to], recipes_.bytes[p.buffer.index()]});
+      result_.item_of.push_back(item);
     }
     for (std::size_t s = 0; s < result_.steps.size(); ++s) {
       if (result_.steps[s].kind != Step::Kind::kRun) continue;
       const Op& op = graph.op(result_.steps[s].op);
       for (std::size_t i = 0; i < op.scratch.size(); ++i) {
         result_.scratch.push_back({static_cast<std::int32_t>(s), static_cast<std::int32_t>(i), 0});
-        result_.items.push_back({start[s] + op.scratch[i].from, start[s] + op.scratch[i].to, graph.padded(op.scratch[i].bytes)});
+        result_.item_of.push_back(add({start[s] + op.scratch[i].from, start[s] + op.scratch[i].to, graph.padded(op.scratch[i].bytes)}));
       }
     }
+  }
+
+  std::int32_t add(const LayoutItem& item) {
+    result_.items.push_back(item);
+    return static_cast<std::int32_t>(result_.items.size()) - 1;
   }
 
   const Recipes& recipes_;
   Ledger ledger_;
   Link link_;
+  Merging merging_;
   std::vector<Copy> copies_;
   std::vector<std::int32_t> step_;  // per position: the step of the op
   std::vector<std::int32_t> free_;  // per position: the first step of its slot at which copies out must be complete
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> in_step_;  // (buffer, slot)
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> over_;     // (buffer, step that creates it): what it takes over
   Schedule result_;
 };
 
 }  // namespace
 
-Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link) { return Writer(recipes, sequence, link).run(); }
+Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link, Merging merging) {
+  return Writer(recipes, sequence, link, merging).run();
+}
 
 std::int64_t predicted_ns(const Graph& graph, const std::vector<Step>& steps, Link link) {
   std::vector<std::int64_t> ready(steps.size() + 1, 0);  // when the copies that step i waits for are complete

@@ -22,14 +22,21 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<Placement> placements;  // offsets not yet set; by (from, buffer)
   std::vector<ScratchPlacement> scratch;
-  std::vector<LayoutItem> items;      // of the placements, then of the scratch
+  std::vector<LayoutItem> items;
+  std::vector<std::int32_t> item_of;  // per placement, then per scratch: its place in the items
   std::int64_t step_ns = 0;
   std::int64_t recomputed_ops = 0;
   std::int64_t recompute_ns = 0;
   std::int64_t swapped_bytes = 0;     // copied out
 };
 
-Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link);
+// Which takeovers lay buffers at one address: those without which a position would hold more than `limit`, and if `equal` also those of
+// buffers of equal size (a smaller one is laid out as wide as what it takes over).
+struct Merging {
+  std::int64_t limit = 0;
+  bool equal = true;
+};
+Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link, Merging merging);
 
 // Predicted time of `steps`.
 std::int64_t predicted_ns(const Graph& graph, const std::vector<Step>& steps, Link link);

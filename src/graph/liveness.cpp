@@ -75,7 +75,7 @@ std::int64_t op_bytes(const Graph& graph, OpId id) {
   std::int64_t held = 0;
   for (const BufferId b : touched)
     if (!graph.buffer(b).resident) held += graph.padded(graph.buffer(b).bytes);
-  return held + added_bytes(graph, op, op.takeover);
+  return held + least_added_bytes(graph, op, op.takeover);
 }
 
 std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) { return peak_bytes(graph, order, {}); }

@@ -7,6 +7,7 @@
 #include "stowage/check.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
+#include "support/builder.h"
 #include "support/naive_checker.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
@@ -81,6 +82,57 @@ TEST_P(BudgetOnRandomGraphs, PlansAreValidFitAndNeverSlowDownAsTheBudgetGrows) {
   RecordProperty("repeats", repeats);
   RecordProperty("swaps", swaps);
   RecordProperty("infeasible", infeasible);
+}
+
+// Of the op's pair [r, c], c lies over the copy of r that ends there, whether or not r is made again later.
+TEST(BudgetTakeover, ACopyThatIsMadeAgainLaterIsTakenOver) {
+  GraphBuilder g;
+  const int a = g.buffer(1000), b = g.buffer(1000), c = g.buffer(8), d = g.returned(8);
+  g.op({}, {}, {a});
+  g.op({a}, {}, {b}).takeover = {{BufferId(a), BufferId(b)}};
+  g.op({b}, {}, {c});
+  g.op({a, c}, {}, {d});
+  const Graph graph = g.build();
+  PlanOptions options;
+  options.link_gbps = 0;
+  options.budget_bytes = 0;
+  const std::int64_t smallest = plan(graph, options).smallest_bytes;
+  options.takeover = false;
+  EXPECT_GE(plan(graph, options).smallest_bytes, 2000);
+  EXPECT_EQ(smallest, 1016);
+  options.takeover = true;
+  options.budget_bytes = smallest;
+  const PlanResult result = plan(graph, options);
+  ASSERT_TRUE(result.plan.has_value());
+  EXPECT_EQ(result.recomputed_ops, 1);
+  EXPECT_EQ(naive_peak(graph, *result.plan), 1016);
+}
+
+// The two searches look at different limits, so one can end a step of its ladder above the other.
+TEST(BudgetTakeover, AsksForLess) {
+  std::int64_t less = 0, more = 0, all_with = 0, all_without = 0;
+  for (int i = 0; i < 40; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    RandomGraphOptions shape;
+    shape.ops = 4 + i % 12;
+    const Graph graph = random_graph(random, shape);
+    PlanOptions options;
+    options.budget_bytes = 0;
+    options.link_gbps = i % 2 == 0 ? 0 : 1000;
+    options.order_node_budget = options.layout_node_budget = 2'000;
+    const PlanResult with = plan(graph, options);
+    options.takeover = false;
+    const PlanResult without = plan(graph, options);
+    if (with.plan || without.plan) continue;  // nothing is needed
+    all_with += with.smallest_bytes - with.resident_bytes;
+    all_without += without.smallest_bytes - without.resident_bytes;
+    less += with.smallest_bytes < without.smallest_bytes;
+    more += with.smallest_bytes > without.smallest_bytes;
+  }
+  EXPECT_GT(less, more);
+  EXPECT_LT(all_with, all_without);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BudgetOnRandomGraphs,
