@@ -14,6 +14,7 @@ import budget_report
 import common
 import executed
 import layout
+import oracle
 import order_tables
 import peak
 import repeatability
@@ -22,7 +23,7 @@ import scaling
 import step_time
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "executed": executed.table,
-          "layout": layout.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
+          "layout": layout.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 

@@ -1,12 +1,15 @@
-// rivals order GRAPH, rivals model GRAPH, rivals layout INTERVALS.csv: what others make of the same input, as one JSON object on stdout.
+// rivals order GRAPH, rivals model GRAPH, rivals checkmate GRAPH BYTES, rivals layout INTERVALS.csv: what others make of the same input, as
+// one JSON object on stdout.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <utility>
 
 #include "rivals/caching_allocator.h"
+#include "rivals/checkmate_milp.h"
 #include "rivals/evaluate.h"
 #include "rivals/greedy_fit.h"
 #include "rivals/inductor_orders.h"
@@ -148,6 +151,39 @@ std::string model(const std::string& path, const ModelOptions& options) {
   return text + "\n";
 }
 
+// First runs in the order of a plan.
+std::vector<OpId> order_of(const Graph& graph, const Plan& plan) {
+  std::vector<OpId> order;
+  std::vector<char> ran(graph.ops.size(), 0);
+  for (const Step& step : plan.steps)
+    if (step.kind == Step::Kind::kRun && !std::exchange(ran.at(step.op.index()), 1)) order.push_back(step.op);
+  return order;
+}
+
+std::string checkmate(const std::string& path, const std::string& plan, CheckmateOptions options) {
+  const Graph graph = load_graph(path);
+  if (!plan.empty()) options.order = order_of(graph, load_plan(plan));
+  const CheckmateResult result = checkmate_milp(graph, options);
+  std::string text;
+  io::ObjectWriter out(text);
+  out.field("outcome", to_string(result.outcome));
+  if (result.runs.empty()) {
+    for (const char* name : {"step_ns", "peak_bytes", "arena_bytes", "recomputed_ops"}) out.null(name);
+  } else {
+    out.field("step_ns", result.step_ns);
+    out.field("peak_bytes", result.peak_bytes);
+    out.field("arena_bytes", result.arena_bytes);
+    out.field("recomputed_ops", result.runs.size() - graph.ops.size());
+  }
+  out.field("bound_ns", result.bound_ns);
+  out.field("nodes", result.nodes);
+  out.field("columns", result.columns);
+  out.field("rows", result.rows);
+  out.field("seconds", result.seconds);
+  out.close();
+  return text + "\n";
+}
+
 int run(int argc, char** argv) {
   CLI::App app("What others make of the same graph or intervals");
   app.require_subcommand(1);
@@ -164,9 +200,25 @@ int run(int argc, char** argv) {
   ilp->add_option("--seconds", options.seconds, "limit of each stage; 0: none")->capture_default_str();
   ilp->add_option("--iterations", options.iterations, "simplex iterations of each stage; 0: any number")->capture_default_str();
   ilp->add_flag("--single-stream", single_stream, "a total order, instead of levels that ops share");
+  CheckmateOptions limits;
+  std::string budget, plan;
+  CLI::App* milp = app.add_subcommand("checkmate", "Checkmate's MILP through HiGHS: recomputation within a byte limit, in a fixed order");
+  milp->add_option("GRAPH", path)->required();
+  milp->add_option("BYTES", budget, "residents and live bytes")->required();
+  milp->add_option("--order", plan, "a plan, to take the order of its first runs; default: program order");
+  milp->add_option("--seconds", limits.seconds, "0: none")->capture_default_str();
+  milp->add_option("--nodes", limits.nodes, "of branch and bound")->capture_default_str();
+  milp->add_option("--iterations", limits.iterations, "of the simplex method; 0: any number")->capture_default_str();
+  milp->add_option("--gap", limits.relative_gap, "stop when proven to be this close, relative")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   options.multi_stream = !single_stream;
-  std::fputs((order->parsed() ? orders(path) : ilp->parsed() ? model(path, options) : layouts(path)).c_str(), stdout);
+  if (milp->parsed()) limits.budget_bytes = parse_bytes(budget);
+  std::fputs((order->parsed()  ? orders(path)
+              : ilp->parsed()  ? model(path, options)
+              : milp->parsed() ? checkmate(path, plan, limits)
+                               : layouts(path))
+                 .c_str(),
+             stdout);
   return 0;
 }
 
