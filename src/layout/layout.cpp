@@ -23,7 +23,7 @@ namespace {
 constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
                                      Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
-constexpr int kDeepestWindow = 2;
+constexpr int kDeepestWindow = 1;
 constexpr std::int64_t kFamilyWork = 200'000'000;
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
@@ -59,7 +59,7 @@ class LayoutSearch {
 
   void add_windows(std::vector<Packing>& family, std::int64_t& family_work) {
     LayoutOptions within = options_;
-    within.node_budget = options_.node_budget / 16;
+    within.node_budget = options_.node_budget / 8;
     const auto search = [&](const LayoutInstance& window, std::int64_t target) {
       within.capacity = target;
       LayoutSearch inner(window, within, depth_ + 1);
