@@ -9,7 +9,7 @@
 //
 // Two rects that meet the window overlap exactly when they do inside it, so clipping loses nothing. In a step of training hundreds of
 // buffers cross the turn from forward to backward, and what moves there is a few dozen: small enough for complete search, and
-// the only place without room for holes. Narrow windows first; the search of a window may look for a window of its own.
+// the only place without room for holes. Narrow windows first.
 // One list fit per window and preference, and the search of each window.
 #pragma once
 

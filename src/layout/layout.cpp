@@ -23,7 +23,6 @@ namespace {
 constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
                                      Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
-constexpr int kDeepestWindow = 1;
 constexpr std::int64_t kFamilyWork = 200'000'000;
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
@@ -44,7 +43,7 @@ class LayoutSearch {
     std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
     std::vector<Packing> family = portfolio(instance_, target_, family_work);
     best_ = family[0].offsets;
-    if (family_work > 0 && depth_ < kDeepestWindow && !done()) add_windows(family, family_work);
+    if (family_work > 0 && depth_ == 0 && !done()) add_windows(family, family_work);
     if (instance_.rects.size() <= kLargestSearch) search();
     for (std::size_t k = 0; family_work > 0 && k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
   }
