@@ -51,6 +51,31 @@ class Program {
     return result;
   }
 
+  // R and S of `runs`, which hold each content from its making to its last use; the solver finds the rest. Empty when a stage runs ops out
+  // of order, or to no use.
+  [[nodiscard]] std::vector<double> start(const std::vector<OpId>& runs) const {
+    std::vector<std::int32_t> position(s_.order.size()), since(s_.contents.size(), n_);
+    for (std::int32_t i = 0; i < n_; ++i) position[s_.order[i].index()] = i;
+    std::vector<double> values(milp_.cost.size(), 0);
+    const auto keep = [&](std::int32_t c, std::int32_t to) {
+      for (std::int32_t t = since[c] + 1; t <= to; ++t)
+        if (kept(t, c) != kNone) values[kept(t, c)] = 1;
+    };
+    std::int32_t t = 0, latest = kNone;
+    for (const OpId op : runs) {
+      const std::int32_t i = position[op.index()];
+      if (i <= latest || i > t || run(t, i) == kNone) return {};
+      values[run(t, i)] = 1;
+      for (const std::int32_t c : s_.needs[i]) keep(c, t);
+      for (const std::int32_t c : s_.makes[i]) since[c] = t;
+      latest = i == t ? kNone : i;
+      t += i == t ? 1 : 0;
+    }
+    for (std::int32_t c = 0; c < static_cast<std::int32_t>(s_.contents.size()); ++c)
+      if (kept(n_, c) != kNone) keep(c, n_);
+    return values;
+  }
+
  private:
   // Columns of R and S; kNone where there is none.
   [[nodiscard]] int run(std::int32_t t, std::int32_t i) const {
@@ -229,7 +254,9 @@ CheckmateResult checkmate_milp(const Graph& graph, const CheckmateOptions& optio
   if (capacity < 0) {
     result.outcome = Outcome::kInfeasible;
   } else if (program.build(options.entries)) {
-    const MilpResult solved = solve(program.milp(), milp_options(options));
+    MilpOptions limits = milp_options(options);
+    if (!options.start.empty()) limits.start = program.start(options.start);
+    const MilpResult solved = solve(program.milp(), limits);
     result.outcome = solved.outcome;
     result.bound_ns = bound_ns(graph, solved.bound * program.cost_unit());
     result.nodes = solved.nodes;

@@ -28,6 +28,8 @@ namespace stowage::rivals {
 struct CheckmateOptions {
   std::int64_t budget_bytes = 0;        // residents and live bytes
   std::vector<OpId> order;              // of first runs; empty: program order
+  // Runs, repeats included, to begin from; their first runs are in the order given. Left out when a stage of theirs has no form here.
+  std::vector<OpId> start;
   std::int64_t nodes = 1'000'000;       // of branch and bound
   std::int64_t iterations = 0;          // simplex iterations, so that results repeat; 0: none
   double seconds = 0;                   // outer stop; 0: none

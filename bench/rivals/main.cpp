@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "rivals/caching_allocator.h"
@@ -151,18 +152,27 @@ std::string model(const std::string& path, const ModelOptions& options) {
   return text + "\n";
 }
 
-// First runs in the order of a plan.
-std::vector<OpId> order_of(const Graph& graph, const Plan& plan) {
+std::vector<OpId> runs_of(const Plan& plan) {
+  std::vector<OpId> runs;
+  for (const Step& step : plan.steps)
+    if (step.kind == Step::Kind::kRun) runs.push_back(step.op);
+  return runs;
+}
+
+std::vector<OpId> first_runs(const Graph& graph, const std::vector<OpId>& runs) {
   std::vector<OpId> order;
   std::vector<char> ran(graph.ops.size(), 0);
-  for (const Step& step : plan.steps)
-    if (step.kind == Step::Kind::kRun && !std::exchange(ran.at(step.op.index()), 1)) order.push_back(step.op);
+  for (const OpId op : runs)
+    if (!std::exchange(ran.at(op.index()), 1)) order.push_back(op);
   return order;
 }
 
 std::string checkmate(const std::string& path, const std::string& plan, CheckmateOptions options) {
   const Graph graph = load_graph(path);
-  if (!plan.empty()) options.order = order_of(graph, load_plan(plan));
+  if (!plan.empty()) {
+    options.start = runs_of(load_plan(plan));
+    options.order = first_runs(graph, options.start);
+  }
   const CheckmateResult result = checkmate_milp(graph, options);
   std::string text;
   io::ObjectWriter out(text);
@@ -180,6 +190,9 @@ std::string checkmate(const std::string& path, const std::string& plan, Checkmat
   out.field("columns", result.columns);
   out.field("rows", result.rows);
   out.field("seconds", result.seconds);
+  out.key("runs");
+  for (std::size_t i = 0; i < result.runs.size(); ++i) text += (i == 0 ? '[' : ',') + std::to_string(result.runs[i].value);
+  text += result.runs.empty() ? "[]" : "]";
   out.close();
   return text + "\n";
 }
@@ -205,7 +218,7 @@ int run(int argc, char** argv) {
   CLI::App* milp = app.add_subcommand("checkmate", "Checkmate's MILP through HiGHS: recomputation within a byte limit, in a fixed order");
   milp->add_option("GRAPH", path)->required();
   milp->add_option("BYTES", budget, "residents and live bytes")->required();
-  milp->add_option("--order", plan, "a plan, to take the order of its first runs; default: program order");
+  milp->add_option("--order", plan, "a plan: the order of its first runs, and a start; default: program order");
   milp->add_option("--seconds", limits.seconds, "0: none")->capture_default_str();
   milp->add_option("--nodes", limits.nodes, "of branch and bound")->capture_default_str();
   milp->add_option("--iterations", limits.iterations, "of the simplex method; 0: any number")->capture_default_str();

@@ -214,11 +214,31 @@ TEST(Checkmate, IsTheBestOfAllSchedules) {
       EXPECT_EQ(result.bound_ns, *least);
       EXPECT_LE(result.peak_bytes, capacity);
       EXPECT_GE(result.arena_bytes, result.peak_bytes);
+      CheckmateOptions limited;
+      limited.budget_bytes = resident_bytes(graph) + capacity;
+      limited.start = result.runs;
+      limited.nodes = 0;
+      EXPECT_EQ(checkmate_milp(graph, limited).step_ns, *least) << "the start was lost";
       again += result.runs.size() > graph.ops.size();
     }
   }
   EXPECT_GT(again, 10);
   EXPECT_GT(none, 10);
+}
+
+TEST(Checkmate, BeginsFromTheRunsThatItIsGiven) {
+  const Graph graph = training_graph({});
+  CheckmateOptions options;
+  options.budget_bytes = resident_bytes(graph) + program_peak_bytes(graph);
+  std::vector<OpId> twice;  // the first op runs again before the fifth
+  for (const OpId op : program_order(graph)) {
+    if (op == OpId(4)) twice.emplace_back(0);
+    twice.push_back(op);
+  }
+  options.start = twice;
+  EXPECT_EQ(checkmate_milp(graph, options).outcome, Outcome::kOptimal);
+  std::swap(options.start[0], options.start[1]);  // no form: not used
+  EXPECT_EQ(checkmate_milp(graph, options).outcome, Outcome::kOptimal);
 }
 
 TEST(Checkmate, StopsAtALimit) {
