@@ -4,9 +4,12 @@
 
 namespace stowage::budget {
 
+constexpr std::int64_t kMostLooked = 20'000;  // for one move: hoists within hoists try the same again
+
 std::optional<Move> Restorer::drop(const Gap& gap) {
   move_ = {};
   move_.at = gap.to;
+  looked_before_ = looked_;
   const bool possible = rerun(gap.buffer, gap.version);
   for (const std::int32_t b : move_.buffers) seen_[b] = 0;
   if (!possible) return std::nullopt;
@@ -57,7 +60,7 @@ bool Restorer::fits(std::int32_t from, std::int32_t to, std::int64_t bytes) cons
 }
 
 bool Restorer::want(std::int32_t buffer, std::int32_t version) {
-  ++looked_;
+  if (++looked_ - looked_before_ > kMostLooked) return false;
   if (seen_[buffer] != 0) return seen_[buffer] == version;
   const std::vector<Event>& events = ledger_.events(buffer);
   const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });

@@ -54,7 +54,7 @@ class Restorer {
   std::int64_t capacity_;
   std::int32_t longest_;
   std::vector<std::int32_t> seen_;  // per buffer: version promised by the move at hand; 0: none
-  std::int64_t looked_ = 0;
+  std::int64_t looked_ = 0, looked_before_ = 0;
   Move move_;
 };
 
