@@ -6,6 +6,7 @@ import pathlib
 import time
 
 import budget_rivals
+import models
 
 TRACED = 12  # first steps of eager whose bits are known
 
@@ -20,7 +21,7 @@ def handlers(config: dict) -> dict:
     rival = budget_rivals.Step(config["model"], config.get("form", {}))
     step = rival
     if stowage_options is not None:
-        step = stowage.compile(plain_step(rival.model, rival.loss_fn, rival.optimizers[0]), **stowage_options)
+        step = stowage.compile(models.step_with(rival.model, rival.loss_fn, rival.optimizers[0]), **stowage_options)
 
     def residents() -> int:
         tensors = [*rival.stateless_residents(), *rival.optimizer_state()]
@@ -90,17 +91,6 @@ def handlers(config: dict) -> dict:
         return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     return {"steps": steps, "trace": trace, "peak": peak, "smallest": smallest, "memory": memory}
-
-
-def plain_step(model, loss_fn, optimizer):
-    def train_step(batch):
-        loss = loss_fn(model, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return train_step
 
 
 def checksum(tensors) -> str:

@@ -171,8 +171,10 @@ def make(name: str):
 
 def make_step(model: nn.Module, loss_fn: Callable, form: str) -> Callable:
     """Forward, backward, AdamW in the given form, zero_grad at the end."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **FORMS[form])
+    return step_with(model, loss_fn, torch.optim.AdamW(model.parameters(), lr=1e-4, **FORMS[form]))
 
+
+def step_with(model: nn.Module, loss_fn: Callable, optimizer: torch.optim.Optimizer) -> Callable:
     def train_step(batch):
         loss = loss_fn(model, batch)
         loss.backward()
