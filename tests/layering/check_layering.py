@@ -17,6 +17,7 @@ MAY_INCLUDE = {
     "order": SEARCH,
     "strategy": SEARCH,
     "budget": SEARCH | {"order", "layout"},  # a budget is met by plans that are ordered and laid out
+    "eager": {"base"},  # the policies of the eager budget: plain numbers
     "roam": SEARCH | {"order", "layout"},  # the rival that is built in
     "io": GROUND | {"plan", "layout", "strategy"},  # the values that have a file form
     "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
@@ -36,6 +37,7 @@ PUBLIC = {
     "roam.h": "roam",
     "planner.h": "planner",
     "strategy.h": "strategy",
+    "eager.h": "eager",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
