@@ -17,6 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from typing import Any, Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -87,6 +88,34 @@ def serve(make_handlers: Callable[[dict], dict[str, Callable]]) -> None:
         request = json.loads(line)
         answers.write(json.dumps(handlers[request.pop("do")](**request)) + "\n")
         answers.flush()
+
+
+def timed_steps(step: Callable, batch: Any, count: int) -> dict:
+    """Wall time and loss, exact as text, of each of ``count`` steps."""
+    seconds, losses = [], []
+    for _ in range(count):
+        start = time.perf_counter()
+        loss = step(batch)
+        seconds.append(time.perf_counter() - start)
+        losses.append(loss.item().hex())
+    return {"seconds": seconds, "losses": losses}
+
+
+# ---- Turns
+
+
+def take_turns(workers: dict[str, Worker], rounds: int, count: int) -> dict[str, dict[str, list]]:
+    """Rounds in which each worker makes ``count`` timed steps, after one that only warms the caches others have used; a round begins
+    with another worker each time. Returns per worker its counted ``seconds`` and all ``losses``."""
+    taken: dict[str, dict[str, list]] = {name: {"seconds": [], "losses": []} for name in workers}
+    names = list(workers)
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            answer = workers[name].ask("steps", count=count + 1)
+            taken[name]["losses"] += answer["losses"]
+            taken[name]["seconds"] += answer["seconds"][1:]
+    return taken
 
 
 # ---- Figures

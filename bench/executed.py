@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import time
 from typing import Callable
 
 import common
@@ -54,13 +53,7 @@ def handlers(config: dict) -> dict:
     step = train_step
 
     def steps(count: int) -> dict:
-        seconds, losses = [], []
-        for _ in range(count):
-            start = time.perf_counter()
-            loss = step(tokens)
-            seconds.append(time.perf_counter() - start)
-            losses.append(loss.item().hex())
-        return {"seconds": seconds, "losses": losses}
+        return common.timed_steps(step, tokens, count)
 
     def until_planned() -> dict:
         """Two eager steps with their peak, then calls until one runs as planned."""
@@ -100,24 +93,21 @@ def handlers(config: dict) -> dict:
 
 
 def measure(model: str, threads: int, rounds: int, count: int) -> dict:
-    workers, losses, seconds = {}, {}, {name: [] for name in RIVALS}
+    workers, losses = {}, {}
     for name, tcmalloc in RIVALS.items():
         workers[name] = common.Worker({"model": model}, threads, tcmalloc)
         first = workers[name].ask("until_planned") if name == "planned" else workers[name].ask("steps", count=len(losses["planned"]))
         losses[name] = first["losses"]
         if name == "planned":
             eager_peak = first["eager_peak_bytes"]
-    names = list(RIVALS)
-    for turn in range(rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            answer = workers[name].ask("steps", count=count + 1)
-            losses[name] += answer["losses"]
-            seconds[name] += answer["seconds"][1:]
+    turns = common.take_turns(workers, rounds, count)
+    for name in workers:
+        losses[name] += turns[name]["losses"]
     digests = {name: worker.ask("digest") for name, worker in workers.items()}
     result = workers["planned"].ask("summary")
     for worker in workers.values():
         worker.close()
+    seconds = {name: turns[name]["seconds"] for name in RIVALS}
     medians = {name: common.median(values) for name, values in seconds.items()}
     return {
         "model": model, "threads": threads, "eager_peak_bytes": eager_peak, **result,

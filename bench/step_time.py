@@ -14,8 +14,6 @@ eager step; it is measured in fresh processes.
 
 from __future__ import annotations
 
-import time
-
 import common
 import models
 
@@ -40,13 +38,7 @@ def handlers(config: dict) -> dict:
         step = stowage.compile(step)
 
     def steps(count: int) -> dict:
-        seconds, losses = [], []
-        for _ in range(count):
-            start = time.perf_counter()
-            loss = step(batch)
-            seconds.append(time.perf_counter() - start)
-            losses.append(loss.item().hex())
-        return {"seconds": seconds, "losses": losses}
+        return common.timed_steps(step, batch, count)
 
     def until_planned() -> dict:
         """Wall time of the calls before the first planned one, each."""
@@ -68,17 +60,12 @@ def handlers(config: dict) -> dict:
 def measure_turns(config: dict, threads: int, names: list[str], rounds: int, count: int) -> dict:
     """Medians of interleaved steps, in seconds, and whether all losses were equal."""
     workers = {name: common.Worker(config | RIVALS[name], threads, RIVALS[name]["tcmalloc"]) for name in names}
-    losses: dict[str, list[str]] = {name: [] for name in names}
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for name, worker in workers.items():
-        losses[name] += worker.ask("until_planned" if RIVALS[name]["planned"] else "steps",
-                                   **({} if RIVALS[name]["planned"] else {"count": 4}))["losses"]
-    for turn in range(rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            answer = workers[name].ask("steps", count=count + 1)
-            losses[name] += answer["losses"]
-            seconds[name] += answer["seconds"][1:]
+    losses = {name: (worker.ask("until_planned") if RIVALS[name]["planned"] else worker.ask("steps", count=4))["losses"]
+              for name, worker in workers.items()}
+    turns = common.take_turns(workers, rounds, count)
+    seconds = {name: turns[name]["seconds"] for name in names}
+    for name in names:
+        losses[name] += turns[name]["losses"]
     stats = {name: workers[name].ask("stats") for name in names if RIVALS[name]["planned"]}
     for worker in workers.values():
         worker.close()
