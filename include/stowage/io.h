@@ -9,6 +9,7 @@
 #include "stowage/graph.h"
 #include "stowage/layout.h"
 #include "stowage/plan.h"
+#include "stowage/sharding.h"
 #include "stowage/strategy.h"
 
 namespace stowage {
@@ -45,6 +46,14 @@ StrategyProblem parse_strategy_problem(std::string_view json, const std::string&
 StrategyProblem load_strategy_problem(const std::string& path);
 // {"strategies": [one index per node], "cost", "bound", "gap", "seconds"}
 void save(const StrategyResult& result, double seconds, const std::string& path);
+
+// A step for sharding, the mesh, the options: docs/formats.md section 5. Throw Error.
+TensorProgram parse_program(std::string_view json, const std::string& name);
+Mesh parse_mesh(std::string_view json, const std::string& name);
+ShardingOptions parse_sharding_options(std::string_view json, const std::string& name);
+MeshPlacement parse_placement(std::string_view text);  // "S0,R"; throws Error naming the text
+std::string to_text(const MeshPlacement& placement);
+std::string to_json(const ShardingPlan& plan);
 
 std::string sha256_hex(std::string_view bytes);
 

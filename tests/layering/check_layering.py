@@ -1,4 +1,4 @@
-"""Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget, strategy} <-
+"""Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget, strategy, sharding} <-
 planner <- {cli, runtime, python}. Also: only runtime/ and python/ may know torch, and the core never knows Python."""
 
 import re
@@ -16,10 +16,11 @@ MAY_INCLUDE = {
     "layout": SEARCH,
     "order": SEARCH,
     "strategy": SEARCH,
+    "sharding": SEARCH,
     "budget": SEARCH | {"order", "layout"},  # a budget is met by plans that are ordered and laid out
     "eager": {"base"},  # the policies of the eager budget: plain numbers
     "roam": SEARCH | {"order", "layout"},  # the rival that is built in
-    "io": GROUND | {"plan", "layout", "strategy"},  # the values that have a file form
+    "io": GROUND | {"plan", "layout", "strategy", "sharding"},  # the values that have a file form
     "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
 }
 EVERYTHING = set(MAY_INCLUDE)
@@ -38,6 +39,7 @@ PUBLIC = {
     "planner.h": "planner",
     "strategy.h": "strategy",
     "eager.h": "eager",
+    "sharding.h": "sharding",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
