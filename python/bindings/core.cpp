@@ -149,6 +149,7 @@ void bind_plan(nb::module_& m) {
 
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // a process may end with plans alive
+  m.attr("version") = STOWAGE_VERSION;
   nb::exception<stowage::Error> error(m, "Error");
   nb::exception<stowage::InvalidGraph>(m, "InvalidGraph", error.ptr());
   nb::exception<stowage::InvalidPlan>(m, "InvalidPlan", error.ptr());

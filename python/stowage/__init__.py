@@ -4,18 +4,62 @@
     for batch in loader:
         loss = step(batch)                 # the first calls run eagerly and record; later calls execute the plan
 
-Importing this package installs an allocator under PyTorch's CPU tensors: it counts bytes, and answers from a plan while a
-planned step runs.
+Graphs, plans, planning and checking need no torch, and importing this package does not import it. Once both are imported, in either
+order, an allocator is under PyTorch's CPU tensors: it counts bytes, and answers from a plan while a planned step runs.
 """
 
-from stowage import _runtime  # noqa: I001  imports torch's libraries through stowage.torch_private
-from stowage.capture import capture
-from stowage.compiled import CompiledStep, compile
-from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsupported
-from stowage.fit import Fit, max_batch
-from stowage.planning import Graph, Plan, check, plan
+from __future__ import annotations
 
-_runtime.install_allocator()
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from stowage._core import version as __version__
+from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsupported
+from stowage.planning import Graph, Plan, check, plan
+from stowage.torch_arrival import when_torch_is_imported
+
+if TYPE_CHECKING:  # what __getattr__ finds
+    from stowage.capturing import capture
+    from stowage.compiled import CompiledStep, compile
+    from stowage.fit import Fit, max_batch
+
+# Names that need torch, and the module that each comes from. A module never has the name of one: importing it would hide that one.
+_NEED_TORCH = {
+    "CompiledStep": "compiled",
+    "Fit": "fit",
+    "capture": "capturing",
+    "compile": "compiled",
+    "max_batch": "fit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _NEED_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module 'stowage' has no attribute '{name}'")
+    try:
+        value = getattr(importlib.import_module(f"stowage.{module}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name != "torch":
+            raise
+        raise ImportError(f"stowage.{name} needs PyTorch: pip install torch") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NEED_TORCH})
+
+
+def _install_allocator() -> None:
+    try:
+        from stowage import _runtime
+    except (ImportError, Error):
+        return  # the first name that needs it says why
+    _runtime.install_allocator()
+
+
+when_torch_is_imported(_install_allocator)
 
 __all__ = [
     "CompiledStep",
@@ -27,6 +71,7 @@ __all__ = [
     "InvalidPlan",
     "Plan",
     "Unsupported",
+    "__version__",
     "capture",
     "check",
     "compile",

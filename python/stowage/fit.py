@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-from stowage.capture import capture
+from stowage.capturing import capture
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.planning import Graph, Plan, parse_bytes, plan
 from stowage.recording import LIBRARY_FOLDERS
