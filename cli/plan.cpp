@@ -2,7 +2,6 @@
 #include "stowage/plan.h"
 
 #include <CLI/CLI.hpp>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include <set>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 #include "verb.h"
@@ -23,23 +23,6 @@ struct Arguments {
   std::string output;
   PlanOptions options;
   bool json = false;
-};
-
-// One line on the terminal that is drawn over and over; nothing when stderr is not a terminal.
-class ProgressLine {
- public:
-  ProgressLine() : shown_(isatty(STDERR_FILENO) == 1) {}
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-  ~ProgressLine() {
-    if (shown_) std::fputs("\r\x1b[K", stderr);
-  }
-  void draw(std::string_view phase, double done) const {
-    if (shown_) std::fprintf(stderr, "\r\x1b[K%.*s %3.0f %%", static_cast<int>(phase.size()), phase.data(), done * 100);
-  }
-
- private:
-  bool shown_;
 };
 
 struct Seconds {
@@ -168,7 +151,7 @@ int run(const Arguments& arguments) {
   {
     const ProgressLine line;
     PlanOptions options = arguments.options;
-    options.progress = [&line](std::string_view phase, double done) { line.draw(phase, done); };
+    options.progress = line.callback();
     result = stowage::plan(graph, options);
   }
   if (result.plan) save(*result.plan, arguments.output);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stowage/graph.h"
 #include "stowage/layout.h"
@@ -66,6 +67,11 @@ struct PlanResult {
 // `graph` must satisfy validate(). Throws Error on a bug (its own plan failing check()), and for Method::kRoam when HiGHS is missing or
 // keep_order is set.
 PlanResult plan(const Graph& graph, const PlanOptions& options);
+
+// The plan without a limit, then one within each of the budgets that are chosen from it; what they share is done once
+// (options.budget_bytes is not looked at).
+std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options,
+                                  const std::function<std::vector<std::int64_t>(const PlanResult& unlimited)>& budgets);
 
 // The must-live bound and what strengthens it: no valid plan without recomputation and swapping has a smaller peak.
 std::int64_t lower_bound_bytes(const Graph& graph);

@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
+#include "stowage/explain.h"
 #include "stowage/graph.h"
 #include "stowage/io.h"
 #include "stowage/plan.h"
@@ -94,6 +95,18 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
   return planned;
 }
 
+// The text, or the JSON.
+std::string explain(const stowage::Graph& graph, const std::optional<stowage::Plan>& plan, std::optional<std::int64_t> budget_bytes,
+                    std::optional<double> link_gbps, bool prices, int width, bool json) {
+  const nb::gil_scoped_release release;
+  stowage::ExplainOptions options;
+  options.plan.budget_bytes = budget_bytes;
+  if (link_gbps) options.plan.link_gbps = *link_gbps;
+  options.prices = prices;
+  const stowage::Explanation explanation = stowage::explain(graph, plan, options);
+  return json ? stowage::to_json(graph, explanation) : stowage::to_text(graph, explanation, width);
+}
+
 nb::tuple roam_parts() {
   nb::list names;
   for (const stowage::RoamPart& part : stowage::kRoamParts) names.append(nb::str(part.name.data(), part.name.size()));
@@ -166,6 +179,8 @@ NB_MODULE(_core, m) {
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
         "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "");
+  m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "prices"_a = true,
+        "width"_a = 100, "json"_a = false);
   m.attr("roam_parts") = roam_parts();
   m.def("check", [](const stowage::Graph& graph, const stowage::Plan& plan) {
     stowage::CheckReport report;

@@ -229,6 +229,12 @@ class CompiledStep:
         """Plan of the latest signature, or None before anything was recorded."""
         return self._latest.plan if self._latest else None
 
+    def explain(self, *, prices: bool = True, width: int = 100) -> str:
+        """One screen of text on the latest plan; see Plan.explain()."""
+        if self._latest is None:
+            return f"Nothing is planned: {self.refusal}\n" if self.refusal else "Nothing is planned yet: call the step three times\n"
+        return self.plan.explain(self.graph, prices=prices, width=width)
+
     @property
     def refusal(self) -> str:
         """Why steps run eagerly, with the source line where known; "" when they are planned."""

@@ -14,9 +14,11 @@ from stowage.errors import Error, Infeasible
 class Plan:
     """What runs when, and where each buffer lies, with the proof of how good it is."""
 
-    def __init__(self, plan: _core.Plan, summary: dict):
+    def __init__(self, plan: _core.Plan, summary: dict, graph: Graph | None = None, link_gbps: float | None = None):
         self._plan = plan
         self._summary = summary
+        self._graph = graph
+        self._link_gbps = link_gbps
 
     @classmethod
     def load(cls, path: str) -> "Plan":
@@ -27,6 +29,17 @@ class Plan:
         """Outcome, peak, lower bound, gap, arena, times: the object that ``stowage plan --json`` prints."""
         return dict(self._summary)
 
+    def explain(self, graph: Graph | None = None, *, prices: bool = True, width: int = 100) -> str:
+        """One screen of text: where the bytes go, what holds the peak, what other budgets cost, what to change in the code.
+
+        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets, which takes as long as
+        that many plans.
+        """
+        graph = graph or self._graph
+        if graph is None:
+            raise TypeError("a plan from a file needs its graph: plan.explain(graph)")
+        return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
+
     def save(self, path: str) -> None:
         """Writes the plan; compressed when the name ends in ``.gz``."""
         self._plan.save(str(path))
@@ -34,7 +47,7 @@ class Plan:
     def with_costs_of(self, graph: Graph) -> "Plan":
         """The same plan, which neither recomputes nor swaps, for the same graph with other costs."""
         step_ns = graph.program_step_ns
-        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns})
+        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns}, graph, self._link_gbps)
 
     @property
     def arena_bytes(self) -> int:
@@ -78,7 +91,7 @@ def plan(
         graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library
     )
     if planned.plan is not None:
-        return Plan(planned.plan, planned.summary)
+        return Plan(planned.plan, planned.summary, graph, link_gbps)
     if planned.outcome == "infeasible":
         raise Infeasible(
             f"no plan of graph '{graph.name}' fits {budget_bytes} bytes: proven below {planned.budget_bound_bytes}; "

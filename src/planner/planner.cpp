@@ -149,25 +149,38 @@ std::vector<std::vector<OpId>> base_orders(const Graph& graph, const PlanOptions
   return orders;
 }
 
+// Recomputation and swapping under any limits of one graph: they share the ladder of plans.
+struct Squeeze {
+  Squeeze(const Graph& graph, const PlanOptions& options, const OrderResult& found, const std::function<bool()>& should_stop, const PlanResult& free)
+      : recipes(graph, options.takeover),
+        orders(base_orders(graph, options, found)),
+        ladder(recipes, orders, free.budget_bound_bytes - free.resident_bytes, free.plan->arena_bytes, how(options, should_stop)) {}
+  Squeeze(const Squeeze&) = delete;
+  Squeeze& operator=(const Squeeze&) = delete;
+
+  static budget::MeetOptions how(const PlanOptions& options, const std::function<bool()>& should_stop) {
+    budget::MeetOptions how;
+    how.link = link_of(options);
+    how.seed = options.seed;
+    how.should_stop = should_stop;
+    return how;
+  }
+
+  budget::Recipes recipes;
+  std::vector<std::vector<OpId>> orders;
+  budget::Ladder ladder;
+};
+
 // Recomputes and swaps so that the plan fits the budget. Without a plan, tells the smallest budget that has one.
-void meet_budget(const Graph& graph, const PlanOptions& options, const OrderResult& found, const std::function<bool()>& should_stop,
-                 PlanResult& result) {
-  const budget::Recipes recipes(graph, options.takeover);
-  const std::vector<std::vector<OpId>> orders = base_orders(graph, options, found);
-  budget::MeetOptions how;
-  how.link = link_of(options);
-  how.seed = options.seed;
-  how.should_stop = should_stop;
-  const std::int64_t floor = result.budget_bound_bytes - result.resident_bytes;
-  budget::Ladder ladder(recipes, orders, floor, result.plan->arena_bytes, how);
+void meet_budget(const Graph& graph, std::int64_t budget_bytes, budget::Ladder& ladder, PlanResult& result) {
   result.budget_bound_bytes = result.resident_bytes + ladder.least_capacity();
-  std::optional<budget::Met> met = ladder.best_within(*options.budget_bytes - result.resident_bytes);
+  std::optional<budget::Met> met = ladder.best_within(budget_bytes - result.resident_bytes);
   if (!met) {
     result.smallest_bytes = result.resident_bytes + ladder.smallest();
     return;
   }
   const budget::Schedule& schedule = met->schedule;
-  result.step_bound_ns = std::max(result.program_step_ns, ladder.bound_ns(*options.budget_bytes - result.resident_bytes));
+  result.step_bound_ns = std::max(result.program_step_ns, ladder.bound_ns(budget_bytes - result.resident_bytes));
   result.step_ns = schedule.step_ns;
   result.recomputed_ops = schedule.recomputed_ops;
   result.recompute_ns = schedule.recompute_ns;
@@ -212,6 +225,67 @@ Candidate by_roam(const Graph& graph, const PlanOptions& options, const std::fun
   return {std::move(found.order), {}, std::move(found.times), std::move(found.addresses), to_json(found.stats)};
 }
 
+// One graph, planned once without a limit and then within any number of limits.
+class Planning {
+ public:
+  Planning(const Graph& graph, const PlanOptions& options)
+      : graph_(graph), options_(options), should_stop_(stop_after(watch_, options.time_limit_seconds)) {
+    free_.resident_bytes = resident_bytes(graph);
+    free_.program_peak_bytes = program_peak_bytes(graph);
+    free_.budget_bound_bytes = any_plan_bound(graph);
+    for (const Op& op : graph.ops) free_.program_step_ns += op.cost_ns;
+    free_.step_ns = free_.program_step_ns;
+    const Candidate best = roam() ? by_roam(graph, options, should_stop_, free_) : by_search(graph, options, should_stop_, found_, free_);
+    free_.peak_bytes = peak_bytes(graph, best.order, best.used);
+    free_.plan = assemble(graph, best.order, best.times, best.addresses);
+    free_.plan->meta = best.meta;
+    free_.smallest_bytes = free_.resident_bytes + free_.plan->arena_bytes;
+  }
+  Planning(const Planning&) = delete;
+  Planning& operator=(const Planning&) = delete;
+
+  PlanResult within(std::optional<std::int64_t> budget_bytes) {
+    PlanResult result = free_;
+    const bool squeezed = budget_bytes && free_.smallest_bytes > *budget_bytes && !roam();  // roam neither recomputes nor swaps
+    if (squeezed) {
+      report(options_, "budget", 0);
+      const Stopwatch watch;
+      if (!squeeze_) squeeze_.emplace(graph_, options_, found_, should_stop_, free_);
+      meet_budget(graph_, *budget_bytes, squeeze_->ladder, result);
+      result.seconds.budget = watch.seconds();
+      report(options_, "budget", 1);
+    }
+    verify(squeezed, result);
+    PlanOptions options = options_;
+    options.budget_bytes = budget_bytes;
+    judge(options, should_stop_ && should_stop_(), result);
+    result.seconds.total = watch_.seconds();
+    return result;
+  }
+
+ private:
+  [[nodiscard]] bool roam() const { return options_.method == Method::kRoam; }
+
+  void verify(bool squeezed, PlanResult& result) const {
+    report(options_, "verify", 0);
+    const Stopwatch watch;
+    const CheckReport checked = check(graph_, *result.plan);
+    if (!checked.valid) throw Error("the planner made a plan that is not valid: " + checked.message);
+    if (!squeezed && checked.peak_bytes != result.peak_bytes) throw Error("the planner and the checker disagree on the peak");
+    result.peak_bytes = checked.peak_bytes;
+    result.seconds.verify = watch.seconds();
+    report(options_, "verify", 1);
+  }
+
+  const Graph& graph_;
+  const PlanOptions& options_;
+  Stopwatch watch_;
+  std::function<bool()> should_stop_;
+  OrderResult found_;
+  PlanResult free_;  // without a limit
+  std::optional<Squeeze> squeeze_;
+};
+
 }  // namespace
 
 // The same search as plan() with default options, so that both report one bound.
@@ -219,47 +293,14 @@ std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {o
 
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 
-PlanResult plan(const Graph& graph, const PlanOptions& options) {
-  const Stopwatch watch;
-  const std::function<bool()> should_stop = stop_after(watch, options.time_limit_seconds);
-  PlanResult result;
-  result.resident_bytes = resident_bytes(graph);
-  result.program_peak_bytes = program_peak_bytes(graph);
-  result.budget_bound_bytes = any_plan_bound(graph);
-  for (const Op& op : graph.ops) result.program_step_ns += op.cost_ns;
-  result.step_ns = result.program_step_ns;
+PlanResult plan(const Graph& graph, const PlanOptions& options) { return Planning(graph, options).within(options.budget_bytes); }
 
-  const bool roam = options.method == Method::kRoam;
-  OrderResult found;
-  const Candidate best =
-      roam ? by_roam(graph, options, should_stop, result) : by_search(graph, options, should_stop, found, result);
-  result.peak_bytes = peak_bytes(graph, best.order, best.used);
-  result.plan = assemble(graph, best.order, best.times, best.addresses);
-  result.plan->meta = best.meta;
-
-  const bool over = options.budget_bytes && result.resident_bytes + result.plan->arena_bytes > *options.budget_bytes;
-  result.smallest_bytes = result.resident_bytes + result.plan->arena_bytes;
-  if (over && !roam) {  // roam neither recomputes nor swaps
-    report(options, "budget", 0);
-    const Stopwatch budget_watch;
-    meet_budget(graph, options, found, should_stop, result);
-    result.seconds.budget = budget_watch.seconds();
-    report(options, "budget", 1);
-  }
-
-  report(options, "verify", 0);
-  const Stopwatch verify_watch;
-  const CheckReport checked = check(graph, *result.plan);
-  if (!checked.valid) throw Error("the planner made a plan that is not valid: " + checked.message);
-  if (!(over && !roam) && checked.peak_bytes != result.peak_bytes)
-    throw Error("the planner and the checker disagree on the peak");
-  result.peak_bytes = checked.peak_bytes;
-  result.seconds.verify = verify_watch.seconds();
-  report(options, "verify", 1);
-
-  judge(options, should_stop && should_stop(), result);
-  result.seconds.total = watch.seconds();
-  return result;
+std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options,
+                                  const std::function<std::vector<std::int64_t>(const PlanResult&)>& budgets) {
+  Planning planning(graph, options);
+  std::vector<PlanResult> results{planning.within(std::nullopt)};
+  for (const std::int64_t budget : budgets(results[0])) results.push_back(planning.within(budget));
+  return results;
 }
 
 }  // namespace stowage

@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "roam": SEARCH | {"order", "layout"},  # the rival that is built in
     "io": GROUND | {"plan", "layout", "strategy", "sharding"},  # the values that have a file form
     "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
+    "explain": GROUND | {"plan", "planner", "io"},
 }
 EVERYTHING = set(MAY_INCLUDE)
 
@@ -37,6 +38,7 @@ PUBLIC = {
     "io.h": "io",
     "roam.h": "roam",
     "planner.h": "planner",
+    "explain.h": "explain",
     "strategy.h": "strategy",
     "eager.h": "eager",
     "sharding.h": "sharding",
