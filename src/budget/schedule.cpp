@@ -4,6 +4,7 @@
 #include <map>
 
 #include "budget/ledger.h"
+#include "budget/timing.h"
 
 namespace stowage::budget {
 namespace {
@@ -24,7 +25,7 @@ class Writer {
     collect();
     write_steps();
     write_placements();
-    result_.step_ns = predicted_ns(*recipes_.graph, result_.steps, link_);
+    result_.step_ns = predict(*recipes_.graph, result_.steps, link_).step_ns;
     return std::move(result_);
   }
 
@@ -177,23 +178,6 @@ class Writer {
 
 Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link, Merging merging) {
   return Writer(recipes, sequence, link, merging).run();
-}
-
-std::int64_t predicted_ns(const Graph& graph, const std::vector<Step>& steps, Link link) {
-  std::vector<std::int64_t> ready(steps.size() + 1, 0);  // when the copies that step i waits for are complete
-  std::int64_t now = 0, out_free = 0, in_free = 0;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    now = std::max(now, ready[i]);
-    const Step& step = steps[i];
-    if (step.kind == Step::Kind::kRun) {
-      now += graph.op(step.op).cost_ns;
-      continue;
-    }
-    std::int64_t& lane = step.kind == Step::Kind::kSwapOut ? out_free : in_free;
-    lane = std::max(lane, now) + link.duration(graph.buffer(step.buffer).bytes);
-    ready[step.until] = std::max(ready[step.until], lane);
-  }
-  return std::max(now, ready[steps.size()]);
 }
 
 }  // namespace stowage::budget

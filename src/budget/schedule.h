@@ -4,8 +4,7 @@
 //   steps     A   out  B  in      C
 //   b         ████████▒▒          ▒▒██████    out: still there until the first step of the slot of `out_by`
 //
-// The time model of docs/formats.md section 3: ops one after another; each lane copies in the order of issue; a step waits for the
-// copies that are to be complete before it.
+// What the steps take is predicted by budget/timing.h.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +36,5 @@ struct Merging {
   bool equal = true;
 };
 Schedule schedule(const Recipes& recipes, const Sequence& sequence, Link link, Merging merging);
-
-// Predicted time of `steps`.
-std::int64_t predicted_ns(const Graph& graph, const std::vector<Step>& steps, Link link);
 
 }  // namespace stowage::budget

@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "eager": {"base"},  # the policies of the eager budget: plain numbers
     "roam": SEARCH | {"order", "layout"},  # the rival that is built in
     "io": GROUND | {"plan", "layout", "strategy", "sharding"},  # the values that have a file form
+    "report": GROUND | {"plan", "budget", "io"},  # what the plan says, and what it costs
     "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
     "explain": GROUND | {"plan", "planner", "io"},
 }
@@ -42,6 +43,7 @@ PUBLIC = {
     "strategy.h": "strategy",
     "eager.h": "eager",
     "sharding.h": "sharding",
+    "report.h": "report",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -1,0 +1,91 @@
+"use strict";
+// The data of the page: columns come as base64 of little-endian arrays. And how numbers are put into words.
+
+const started = performance.now();
+
+function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text), bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; ++i) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+const f64 = text => new Float64Array(bytesOf(text).buffer);
+const i32 = text => new Int32Array(bytesOf(text).buffer);
+const u8 = text => bytesOf(text);
+
+const SCRATCH = 9;  // a kind of its own, after those of the graph format
+const ORIGIN = { run: 0, again: 1, swapIn: 2, scratch: 3 };
+const STEP = { run: 0, again: 1, out: 2, in: 3 };
+
+function readRects(raw) {
+  const r = { count: raw.count, from: f64(raw.from), to: f64(raw.to), bytes: f64(raw.bytes), buffer: i32(raw.buffer), op: i32(raw.op) };
+  if (raw.offset !== undefined) Object.assign(r, { offset: f64(raw.offset), over: i32(raw.over), origin: u8(raw.origin) });
+  return r;
+}
+
+// Decodes the plan. Steps have a clock: when each starts beside the ops, copies taking no time there.
+function readPlan(raw) {
+  const p = Object.assign({}, raw, {
+    bufferBytes: f64(raw.buffer_bytes), bufferKind: u8(raw.buffer_kind), bufferFlags: u8(raw.buffer_flags), bufferOp: i32(raw.buffer_op),
+    opTarget: i32(raw.op_target), opLine: i32(raw.op_line), opCost: f64(raw.op_cost_ns),
+    stepKind: u8(raw.step_kind), stepId: i32(raw.step_id), stepFrom: f64(raw.step_from_ns), stepTo: f64(raw.step_to_ns),
+    stepWait: f64(raw.step_wait_ns), stepLive: f64(raw.step_live), stepAt: f64(raw.step_at),
+    programLive: f64(raw.program_live), programAt: f64(raw.program_at),
+    rects: readRects(raw.rects), programRects: readRects(raw.program_rects),
+  });
+  p.steps = p.stepKind.length;
+  p.ops = p.opTarget.length;
+  p.clock = new Float64Array(p.steps + 1);
+  let now = 0;
+  for (let s = 0; s < p.steps; ++s) {
+    if (p.stepKind[s] <= STEP.again) now = p.stepFrom[s];
+    p.clock[s] = now;
+    if (p.stepKind[s] <= STEP.again) now = p.stepTo[s];
+  }
+  p.clock[p.steps] = Math.max(now, p.step_ns);
+  p.programClock = new Float64Array(p.ops + 1);
+  for (let i = 0; i < p.ops; ++i) p.programClock[i + 1] = p.programClock[i] + p.opCost[i];
+  p.lastRun = new Int32Array(p.ops).fill(-1);
+  for (let s = 0; s < p.steps; ++s) if (p.stepKind[s] <= STEP.again) p.lastRun[p.stepId[s]] = s;
+  p.timed = p.program_step_ns > 0;
+  return p;
+}
+
+// ---- Words
+
+const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+function bytesText(bytes) {
+  let unit = 0, value = Math.abs(bytes);
+  while (value >= 1024 && unit + 1 < UNITS.length) { value /= 1024; ++unit; }
+  const digits = unit === 0 ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0;
+  return (bytes < 0 ? "\u2212" : "") + value.toFixed(digits) + "\u00a0" + (unit === 0 && value === 1 ? "byte" : UNITS[unit]);
+}
+function signed(bytes) { return bytes > 0 ? "+" + bytesText(bytes) : bytesText(bytes); }
+function timeText(ns) {
+  const scales = [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"], [1, "ns"]];
+  const [scale, unit] = scales.find(([s]) => Math.abs(ns) >= s) || scales[3];
+  const value = ns / scale;
+  return value.toFixed(scale === 1 ? 0 : Math.abs(value) < 10 ? 2 : 1) + "\u00a0" + unit;
+}
+function percent(part, digits = 1) { return (100 * part).toFixed(digits) + "\u00a0%"; }
+function count(n, one, many) { return n.toLocaleString("en") + "\u00a0" + (n === 1 ? one : many || one + "s"); }
+function shortLine(line) {
+  const parts = line.split("/");
+  return parts.slice(-2).join("/");
+}
+
+// ---- Elements. All text goes through textContent.
+
+function el(name, attributes, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === "style") Object.assign(node.style, value);
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== undefined) node.setAttribute(key, value);
+  }
+  for (const child of children) if (child !== undefined && child !== null) node.append(child);  // strings become text nodes
+  return node;
+}
+const byId = id => document.getElementById(id);
+function replace(node, ...children) { node.replaceChildren(...children.filter(c => c !== null && c !== undefined)); }
