@@ -38,6 +38,8 @@ struct Value {
   HostCopy host_copy = HostCopy::kNone;
   bool recomputable = false;
   bool evictable = true;  // false: never (read past the dispatcher, too small, foreign memory)
+  bool alive = true;      // the program holds its storage; false: only recipes of others need it
+  bool listed = false;    // the policy may pick it
   bool in_use = false;    // the row
   std::int32_t pins = 0;
   std::int32_t soft_pins = 0;  // given up only when nothing else is left
@@ -75,6 +77,7 @@ struct Counters {
   std::int64_t foreseen_ops = 0, unforeseen_ops = 0;  // of the policy that follows earlier iterations
 };
 
+class AccessHistory;
 class Policy;
 class ValueTable;
 
@@ -96,15 +99,20 @@ class Keeper {
   void unpin(ValueId value);
   void soft_pin(ValueId value);
   void soft_unpin(ValueId value);
-  void died(ValueId value);            // its storage is gone; the row stays until forgotten()
+  // Its storage is gone; the row stays until forgotten(). Meanwhile restored() may make it resident again, for a recipe that needs it,
+  // and died() ends that too.
+  void died(ValueId value);
   void forgotten(ValueId value);
 
-  // --- Ops of the program, in order (recomputations are none). `signature`: equal when operator, shapes and types are.
+  // --- Ops of the program, in order (recomputations are none). `signature`: of operator, types and numbers of dimensions, but not of
+  // sizes, so that a step of another length still looks alike. Reads: in the order of the arguments, the same value perhaps twice.
   void op_begins(std::uint64_t signature, std::span<const ValueId> reads);
   // With what it made, in the order of its results; compute_ns without restoring and waiting.
   void op_ended(std::int64_t compute_ns, std::span<const ValueId> made);
 
-  // --- Releasing. victim() changes nothing: the runtime does it and says so by released(). nullopt: all is pinned or cannot be.
+  // --- Releasing. victim() changes nothing: the runtime does it and says so by released(). nullopt: what is
+  // left is pinned, cannot be, or is being fetched: fetches may be cancelled.
+  // How is kSwap whenever a host copy is there or on its way (then wait for it: its source is being read).
   std::optional<Victim> victim();
   void released(ValueId value, How how);  // kSwap without a clean copy stands for a copy that has been made now
   void restored(ValueId value, How how, std::int64_t took_ns);  // resident again, by recomputing or by a copy that was waited for
@@ -129,7 +137,11 @@ class Keeper {
   [[nodiscard]] std::size_t values() const;            // rows in use: 0 once all is forgotten
 
  private:
+  void relist(ValueId value);
+  Value& row(ValueId value);
+
   std::unique_ptr<ValueTable> table_;
+  std::unique_ptr<AccessHistory> history_;
   std::unique_ptr<Policy> policy_;
 };
 

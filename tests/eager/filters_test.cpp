@@ -1,0 +1,307 @@
+// The filters' choices against a scan of everything, and the history against what really comes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "eager/access_history.h"
+#include "eager/cost_aware.h"
+#include "eager/delta_director.h"
+#include "eager/delta_filter.h"
+#include "eager/delta_prefetch.h"
+#include "eager/dtr.h"
+#include "eager/lru.h"
+#include "eager/random.h"
+#include "eager/size.h"
+#include "support/seed.h"
+
+namespace stowage::eager {
+namespace {
+
+// A table with random values; each filter under test is told what happens to them.
+class World {
+ public:
+  explicit World(std::uint64_t seed, Options options = {}) : table(options), random(seed) {}
+
+  std::int64_t below(std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); }
+
+  void step(Filter& filter) {
+    ++table.tick;
+    table.now_ns += 1000;
+    const std::int64_t what = below(10);
+    if (what < 4 || members.empty()) {
+      const ValueId id = table.add(std::int64_t{64} << below(14), true);
+      Value& v = table[id];
+      v.listed = true;
+      filter.entered(id);
+      if (below(4) != 0) {
+        v.recomputable = true;
+        v.compute_ns = 100 + below(1'000'000);
+        for (int i = 0; i < 2 && !all.empty(); ++i) v.parents.push_back(all[static_cast<std::size_t>(below(static_cast<std::int64_t>(all.size())))]);
+        filter.recipe_changed(id);
+      }
+      members.push_back(id);
+      all.push_back(id);
+    } else if (what < 9) {
+      const ValueId id = members[static_cast<std::size_t>(below(static_cast<std::int64_t>(members.size())))];
+      table[id].last_access_tick = table.tick;
+      filter.accessed(id);
+    } else {
+      Value& v = table[members[static_cast<std::size_t>(below(static_cast<std::int64_t>(members.size())))]];
+      v.pins = v.pins == 0 ? 1 : 0;
+    }
+  }
+
+  void release(Filter& filter, ValueId id, How how) {
+    std::erase(members, id);
+    table[id].residence = how == How::kDrop ? Residence::kDropped : Residence::kSwapped;
+    table[id].listed = false;
+    filter.left(id);
+    filter.released(id, how);
+  }
+
+  // The largest score of what is not pinned; -1: nothing.
+  double most(const std::function<double(ValueId)>& score) const {
+    double best = -1;
+    for (const ValueId id : members)
+      if (table[id].pins == 0) best = std::max(best, score(id));
+    return best;
+  }
+  [[nodiscard]] double staleness(ValueId id) const { return static_cast<double>(table.tick - table[id].last_access_tick + 1); }
+
+  ValueTable table;
+  std::mt19937_64 random;
+  std::vector<ValueId> members, all;
+};
+
+// Lets `filter` and a scan with `score` choose at random moments.
+void compare(std::uint64_t seed, World& world, Filter& filter, const std::function<double(ValueId)>& score, double share = 1) {
+  for (int i = 0; i < 3000; ++i) {
+    world.step(filter);
+    if (world.below(5) != 0) continue;
+    const auto picked = filter.pick(false);
+    const double best = world.most(score);
+    ASSERT_EQ(picked.has_value(), best >= 0) << "seed " << seed << " step " << i;
+    if (!picked) continue;
+    ASSERT_EQ(world.table[*picked].pins, 0);
+    ASSERT_GE(score(*picked), best * share * (1 - 1e-12)) << "seed " << seed << " step " << i;
+    world.release(filter, *picked, world.table[*picked].recomputable ? How::kDrop : How::kSwap);
+  }
+}
+
+TEST(Filters, DeltaPicksTheLargestBytesTimesStaleness) {
+  for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 4; ++seed) {
+    World world(seed);
+    DeltaFilter filter(world.table);
+    compare(seed, world, filter, [&](ValueId id) {
+      std::int64_t bytes = 0;
+      for (const ValueId m : world.members) bytes += world.table[m].bytes;
+      const bool small = world.table[id].bytes < bytes / static_cast<std::int64_t>(world.members.size()) / 100;
+      const double score = static_cast<double>(world.table[id].bytes) * world.staleness(id);
+      return small ? score * 1e-12 : score;  // after all others
+    });
+  }
+}
+
+TEST(Filters, LruPicksTheOldestAndSizeTheLargest) {
+  for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 4; ++seed) {
+    World a(seed), b(seed);
+    LruFilter lru(a.table);
+    compare(seed, a, lru, [&](ValueId id) { return a.staleness(id); });
+    SizeFilter size(b.table);
+    compare(seed, b, size, [&](ValueId id) { return static_cast<double>(b.table[id].bytes); });
+  }
+}
+
+TEST(Filters, RandomPicksEachMemberAboutAsOften) {
+  World world(testing::first_seed());
+  RandomFilter filter(world.table);
+  for (int i = 0; i < 10; ++i) filter.entered(world.table.add(64, true));
+  std::vector<int> times(10, 0);
+  for (int i = 0; i < 10'000; ++i) ++times[filter.pick(false)->index()];
+  EXPECT_GT(*std::min_element(times.begin(), times.end()), 850);
+  EXPECT_LT(*std::max_element(times.begin(), times.end()), 1150);
+}
+
+// Sum over the dropped values that hang together with v, found anew each time.
+double naive_neighbourhood_ns(const World& world, ValueId v) {
+  const auto dropped = [&](ValueId id) { return world.table[id].residence == Residence::kDropped; };
+  const auto neighbours = [&](ValueId id) {
+    std::vector<ValueId> found = world.table[id].parents;
+    for (const ValueId other : world.all)
+      if (const auto& p = world.table[other].parents; std::find(p.begin(), p.end(), id) != p.end()) found.push_back(other);
+    return found;
+  };
+  std::set<ValueId> seen;
+  std::vector<ValueId> stack = neighbours(v);
+  double sum = 0;
+  while (!stack.empty()) {
+    const ValueId id = stack.back();
+    stack.pop_back();
+    if (!dropped(id) || !seen.insert(id).second) continue;
+    sum += static_cast<double>(world.table[id].compute_ns);
+    for (const ValueId n : neighbours(id)) stack.push_back(n);
+  }
+  return sum;
+}
+
+TEST(Filters, DtrCountsTheEvictedNeighbourhood) {
+  for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 3; ++seed) {
+    World world(seed);
+    DtrFilter filter(world.table);
+    for (int i = 0; i < 600; ++i) {
+      world.step(filter);
+      if (i % 3 != 0) continue;
+      const auto picked = filter.pick(false);
+      if (!picked) continue;
+      const Value& v = world.table[*picked];
+      const double expected =
+          v.recomputable ? static_cast<double>(v.compute_ns) + 1 + naive_neighbourhood_ns(world, *picked) : static_cast<double>(2 * world.table.copy_ns(v.bytes));
+      ASSERT_NEAR(filter.cost_ns(*picked), expected, 1e-6 * expected) << "seed " << seed << " step " << i;
+      const double best = world.most([&](ValueId id) { return static_cast<double>(world.table[id].bytes) / filter.cost_ns(id) * world.staleness(id); });
+      ASSERT_GE(static_cast<double>(v.bytes) / expected * world.staleness(*picked), best * (1 - 1e-9)) << "seed " << seed << " step " << i;
+      world.release(filter, *picked, v.recomputable ? How::kDrop : How::kSwap);
+    }
+  }
+}
+
+TEST(Filters, DeltaDirectorRecomputesWhatIsQuickerToComputeThanToCopyTwice) {
+  Options options;
+  options.link_bytes_per_ns = 10;
+  options.link_latency_ns = 0;
+  ValueTable table(options);
+  DeltaDirector director(table);
+  const ValueId id = table.add(1'000'000, true);  // 100 us each way
+  table[id].compute_ns = 150'000;
+  EXPECT_DOUBLE_EQ(director.ratio(id), 200.0 / 150);
+  EXPECT_EQ(director.choose(id), How::kDrop);
+  table[id].compute_ns = 250'000;
+  EXPECT_EQ(director.choose(id), How::kSwap);
+  table[id].swap_ns = 300'000;  // measured: it had to wait
+  EXPECT_EQ(director.choose(id), How::kDrop);
+}
+
+// The default looks at a few of each class only: how much of the best choice is that worth, over random worlds with nothing foretold?
+TEST(Filters, DefaultPicksNearTheLeastPriceOverRelief) {
+  double ratio = 0;
+  int n = 0;
+  for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 3; ++seed) {
+    World world(seed);
+    AccessHistory history(world.table);
+    CostAware filter(world.table, history);
+    for (int i = 0; i < 2000; ++i) {
+      world.step(filter);
+      if (i % 4 != 0) continue;
+      const auto picked = filter.pick(false);
+      if (!picked) continue;
+      ratio += std::log(filter.score(*picked) * world.most([&](ValueId id) { return 1 / filter.score(id); }));
+      ++n;
+      world.release(filter, *picked, filter.choose(*picked));
+    }
+  }
+  RecordProperty("geometric_mean_score_over_best", std::to_string(std::exp(ratio / n)));
+  EXPECT_LT(std::exp(ratio / n), 1.5);
+}
+
+// Programs of ops with fixed operands; each op makes nothing and reads persistent values.
+struct Reader {
+  explicit Reader(AccessHistory& h, ValueTable& t) : history(h), table(t) {}
+  void run(std::uint64_t signature, const std::vector<ValueId>& reads) {
+    ++table.tick;
+    history.op_begins(signature, reads);
+    table.now_ns += static_cast<std::int64_t>(100 * signature);
+    history.op_ended({});
+  }
+  AccessHistory& history;
+  ValueTable& table;
+};
+
+TEST(AccessHistory, ForetellsTheNextUseOnceAnIterationHasRepeated) {
+  for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 5; ++seed) {
+    std::mt19937_64 random(seed);
+    ValueTable table({});
+    AccessHistory history(table);
+    Reader reader(history, table);
+    std::vector<ValueId> values;
+    for (int i = 0; i < 20; ++i) values.push_back(table.add(64, true));
+    std::vector<std::pair<std::uint64_t, std::vector<ValueId>>> program(100);
+    for (auto& [signature, reads] : program) {
+      signature = random() % 8;
+      for (std::uint64_t i = 0; i < 1 + random() % 3; ++i) reads.push_back(values[random() % values.size()]);
+    }
+    for (int iteration = 0; iteration < 6; ++iteration)
+      for (std::size_t at = 0; at < program.size(); ++at) {
+        reader.run(program[at].first, program[at].second);
+        if (iteration < 4) continue;
+        for (const ValueId id : program[at].second) {
+          std::size_t ahead = 1;
+          std::int64_t ns = 0;
+          const auto reads = [&](std::size_t i) { return std::count(program[i % 100].second.begin(), program[i % 100].second.end(), id) > 0; };
+          for (; !reads(at + ahead); ++ahead) ns += static_cast<std::int64_t>(100 * program[(at + ahead) % 100].first);
+          if (reads(at) && std::count(program[at].second.begin(), program[at].second.end(), id) > 1) continue;  // twice in one op
+          ASSERT_EQ(history.next_tick(id), table.tick + static_cast<std::int64_t>(ahead)) << "seed " << seed << " at " << at;
+          ASSERT_EQ(history.next_ns(id) - table.now_ns, ns) << "seed " << seed << " at " << at;
+        }
+      }
+  }
+}
+
+TEST(AccessHistory, FindsItsPlaceAgainWhenTheDepthChanges) {
+  ValueTable table({});
+  AccessHistory history(table);
+  Reader reader(history, table);
+  const ValueId first = table.add(64, true), layer = table.add(64, true), head = table.add(64, true);
+  std::int64_t unforeseen = 0;
+  for (int iteration = 0; iteration < 40; ++iteration) {
+    const int depth = 2 + (iteration * 7) % 5;
+    if (iteration == 20) unforeseen = table.counters.unforeseen_ops;
+    for (std::uint64_t s = 1; s <= 8; ++s) reader.run(s, {first});
+    for (int l = 0; l < depth; ++l)
+      for (std::uint64_t s = 11; s <= 20; ++s) reader.run(s, {layer});
+    for (std::uint64_t s = 31; s <= 40; ++s) reader.run(s, {head});
+  }
+  EXPECT_LT(table.counters.unforeseen_ops - unforeseen, 20 * 8);  // at most the few ops of a place in each iteration
+  EXPECT_TRUE(history.foresees());
+}
+
+TEST(AccessHistory, SaysNothingOfWhatNeverRepeats) {
+  ValueTable table({});
+  AccessHistory history(table);
+  Reader reader(history, table);
+  const ValueId id = table.add(64, true);
+  for (std::uint64_t s = 0; s < 500; ++s) {
+    reader.run(s, {id});
+    ASSERT_EQ(history.next_tick(id), AccessHistory::kUnknown);
+  }
+  EXPECT_EQ(table.counters.foreseen_ops, 0);
+}
+
+TEST(DeltaPrefetch, FetchesInTheOrderOfExpectedUseThenLastReleasedFirst) {
+  ValueTable table({});
+  AccessHistory history(table);
+  DeltaPrefetch prefetch(table, history);
+  Reader reader(history, table);
+  std::vector<ValueId> v;
+  for (int i = 0; i < 5; ++i) v.push_back(table.add(100, true));
+  for (int iteration = 0; iteration < 4; ++iteration)
+    for (std::uint64_t s = 0; s < 12; ++s) reader.run(s, s < 3 ? std::vector{v[s]} : std::vector<ValueId>{});
+  reader.run(0, {v[0]});
+  for (const int i : {2, 0, 1}) prefetch.swapped(v[static_cast<std::size_t>(i)]);
+  ++table.tick;
+  prefetch.swapped(v[3]);
+  ++table.tick;
+  prefetch.swapped(v[4]);
+  table.tick -= 2;
+  EXPECT_EQ(prefetch.next(99), std::nullopt);  // no room
+  for (const int i : {1, 2, 0, 4, 3}) {
+    ASSERT_EQ(prefetch.next(100), v[static_cast<std::size_t>(i)]) << i;
+    prefetch.back(v[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_EQ(prefetch.next(100), std::nullopt);
+}
+
+}  // namespace
+}  // namespace stowage::eager

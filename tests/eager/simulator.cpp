@@ -1,0 +1,410 @@
+#include "eager/simulator.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace stowage::testing {
+namespace {
+
+struct Infeasible {
+  const char* why;
+};
+
+// One iteration: per layer three forward ops (large and dear, large and cheap, small), the backward ones in reverse, the updates.
+class ProgramBuilder {
+ public:
+  ProgramBuilder(std::uint64_t seed, int layers) : random_(seed) {
+    for (int l = 0; l < layers; ++l) {
+      dear_ns_.push_back(between(200'000, 900'000));
+      wide_.push_back(between(8, 64) << 14);
+      slim_.push_back(between(2, 16) << 14);
+      weights_.push_back(add(between(4, 64) << 14));
+      states_.push_back(add(program_.bytes.back()));
+      program_.persistent.insert(program_.persistent.end(), {weights_.back(), states_.back()});
+    }
+  }
+
+  void iteration(int layers) {
+    std::vector<ProgramOp> ops;
+    std::vector<std::vector<int>> kept;
+    int x = add(1 << 16);
+    ops.push_back({1, 20'000, {}, {x}, {}, false});
+    for (int l = 0; l < layers; ++l) {
+      const auto i = static_cast<std::size_t>(l);
+      const int a = add(wide_[i]), b = add(wide_[i]), y = add(slim_[i]);
+      ops.push_back({2, dear_ns_[i], {x, weights_[i]}, {a}, {}, true});
+      ops.push_back({3, wide_[i] / 8, {a}, {b}, {}, true});
+      ops.push_back({4, dear_ns_[i] / 3, {b, weights_[i]}, {y}, {}, true});
+      kept.push_back({x, a, b});
+      x = y;
+    }
+    std::vector<int> gradients(static_cast<std::size_t>(layers));
+    int g = add(1 << 16);
+    ops.push_back({5, 20'000, {x}, {g}, {x}, true});
+    for (int l = layers - 1; l >= 0; --l) {
+      const auto i = static_cast<std::size_t>(l);
+      const int gb = add(wide_[i]), ga = add(wide_[i]), gx = add(program_.bytes[static_cast<std::size_t>(kept[i][0])]);
+      gradients[i] = add(program_.bytes[static_cast<std::size_t>(weights_[i])]);
+      ops.push_back({6, dear_ns_[i], {g, kept[i][2], weights_[i]}, {gb}, {g, kept[i][2]}, true});
+      ops.push_back({7, wide_[i] / 4, {gb, kept[i][1]}, {ga}, {gb, kept[i][1]}, true});
+      ops.push_back({8, dear_ns_[i] * 2, {ga, kept[i][0], weights_[i]}, {gx, gradients[i]}, {ga, kept[i][0]}, true});
+      g = gx;
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(layers); ++i) {
+      const int w = add(program_.bytes[static_cast<std::size_t>(weights_[i])]), s = add(program_.bytes[static_cast<std::size_t>(states_[i])]);
+      std::vector<int> dies = {weights_[i], states_[i], gradients[i]};
+      if (i == 0) dies.push_back(g);
+      ops.push_back({9, program_.bytes[static_cast<std::size_t>(w)] / 4, {weights_[i], gradients[i], states_[i]}, {w, s}, dies, false});
+      weights_[i] = w;
+      states_[i] = s;
+    }
+    program_.iterations.push_back(std::move(ops));
+  }
+
+  Program take() { return std::move(program_); }
+
+ private:
+  std::int64_t between(std::int64_t least, std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(least, most)(random_); }
+  int add(std::int64_t bytes) {
+    program_.bytes.push_back(bytes);
+    return static_cast<int>(program_.bytes.size()) - 1;
+  }
+
+  std::mt19937_64 random_;
+  Program program_;
+  std::vector<std::int64_t> dear_ns_, wide_, slim_;
+  std::vector<int> weights_, states_;
+};
+
+bool in_place(const ProgramOp& op) { return op.signature == 9; }
+
+}  // namespace
+
+Program training_program(std::uint64_t seed, int layers, int iterations) {
+  ProgramBuilder builder(seed, layers);
+  for (int i = 0; i < iterations; ++i) builder.iteration(layers);
+  return builder.take();
+}
+
+Program changing_program(std::uint64_t seed, int layers, int iterations) {
+  ProgramBuilder builder(seed, layers);
+  std::mt19937_64 random(seed + 1);
+  for (int i = 0; i < iterations; ++i) builder.iteration(std::uniform_int_distribution<int>((layers + 1) / 2, layers)(random));
+  return builder.take();
+}
+
+std::int64_t unlimited_peak(const Program& program) {
+  std::int64_t now = 0, most = 0;
+  for (const int v : program.persistent) now += program.bytes[static_cast<std::size_t>(v)];
+  for (const auto& ops : program.iterations)
+    for (const ProgramOp& op : ops) {
+      if (!in_place(op))
+        for (const int v : op.makes) now += program.bytes[static_cast<std::size_t>(v)];
+      most = std::max(most, now);
+      for (std::size_t i = in_place(op) ? op.makes.size() : 0; i < op.dies.size(); ++i) now -= program.bytes[static_cast<std::size_t>(op.dies[i])];
+    }
+  return most;
+}
+
+std::int64_t largest_op(const Program& program) {
+  std::int64_t most = 0;
+  for (const auto& ops : program.iterations)
+    for (const ProgramOp& op : ops) {
+      std::int64_t bytes = 0;
+      for (const auto* side : {&op.reads, &op.makes})
+        for (const int v : *side) bytes += program.bytes[static_cast<std::size_t>(v)];
+      most = std::max(most, bytes);
+    }
+  return most;
+}
+
+Simulator::Simulator(const Program& program, const eager::Options& options) : program_(program), options_(options), keeper_(options) {}
+
+void Simulator::rule(bool kept, const std::string& text) {
+  if (!kept && result_.broken.empty()) result_.broken = text + " at tick " + std::to_string(keeper_.tick());
+}
+
+std::int64_t Simulator::copy_ns(std::int64_t bytes) const {
+  return options_.link_latency_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / options_.link_bytes_per_ns);
+}
+
+SimulationResult Simulator::run() {
+  try {
+    for (const int v : program_.persistent) now_[v] = make(program_.bytes[static_cast<std::size_t>(v)]);
+    const std::size_t late = program_.iterations.size() * 2 / 3;
+    for (std::size_t i = 0; i < program_.iterations.size(); ++i) {
+      const SimulationResult before = result_;
+      const std::int64_t from_ns = time_ns_;
+      for (const ProgramOp& op : program_.iterations[i]) run_op(op);
+      if (i < late) continue;
+      result_.late_compute_ns += result_.compute_ns - before.compute_ns;
+      result_.late_stall_ns += result_.stall_ns - before.stall_ns;
+      result_.late_total_ns += time_ns_ - from_ns;
+    }
+    std::vector<int> left;
+    for (const auto& [v, id] : now_) left.push_back(v);
+    for (const int v : left) die(v);
+  } catch (const Infeasible& infeasible) {
+    result_.feasible = false;
+    result_.why = infeasible.why;
+  }
+  result_.total_ns = time_ns_;
+  result_.counters = keeper_.counters();
+  result_.values_left = keeper_.values();
+  return result_;
+}
+
+void Simulator::run_op(const ProgramOp& op) {
+  work_ = 0;
+  std::vector<ValueId> reads;
+  for (const int v : op.reads) reads.push_back(now_.at(v));
+  keeper_.op_begins(op.signature, reads);
+  for (const ValueId id : reads) keeper_.soft_pin(id);
+  for (bool all = false; !all;) {  // restoring one may push out another
+    all = true;
+    for (const ValueId id : reads)
+      if (keeper_[id].residence != eager::Residence::kResident) {
+        bring(id, 0);
+        all = false;
+      }
+    if (++work_ > 10'000) throw Infeasible{"inputs push each other out"};
+  }
+  for (const ValueId id : reads) keeper_.pin(id);
+  std::vector<ValueId> made;
+  if (in_place(op)) {  // the makes take the places of the first dying ones
+    for (std::size_t i = 0; i < op.makes.size(); ++i) {
+      const ValueId old = now_.at(op.dies[i]);
+      keeper_.unpin(old);
+      keeper_.soft_unpin(old);
+      std::erase(reads, old);  // its row may be another's soon
+      die(op.dies[i]);
+    }
+  }
+  for (const int v : op.makes) {
+    made.push_back(make(program_.bytes[static_cast<std::size_t>(v)]));
+    keeper_.pin(made.back());
+    now_[v] = made.back();
+    if (!op.recomputable) continue;
+    Live& l = live_.at(made.back().value);
+    l.op = &op;
+    l.parents = reads;
+    for (const ValueId p : reads) live_.at(p.value).children.push_back(made.back());
+    keeper_.recipe(made.back(), op.compute_ns, reads);
+  }
+  time_ns_ += op.compute_ns;
+  result_.compute_ns += op.compute_ns;
+  finish_copies();
+  keeper_.op_ended(op.compute_ns, made);
+  for (const ValueId id : reads) {
+    keeper_.unpin(id);
+    keeper_.soft_unpin(id);
+  }
+  for (const ValueId id : made) keeper_.unpin(id);
+  for (const int v : op.dies)
+    if (now_.count(v)) die(v);
+  take_advice();
+}
+
+// Room for so many bytes, counted as resident from here on.
+void Simulator::place(std::int64_t bytes) {
+  while (resident_ + bytes > options_.limit_bytes) {
+    const auto victim = keeper_.victim();
+    if (!victim && !cancel_fetch()) throw Infeasible{"all is pinned"};
+    if (victim) release(*victim);
+  }
+  resident_ += bytes;
+  result_.peak_bytes = std::max(result_.peak_bytes, resident_);
+}
+
+bool Simulator::cancel_fetch() {
+  for (auto& [row, l] : live_) {
+    if (l.fetched_at_ns < 0) continue;
+    l.fetched_at_ns = -1;
+    resident_ -= keeper_[l.id].bytes;
+    keeper_.fetch_cancelled(l.id);
+    return true;
+  }
+  return false;
+}
+
+eager::ValueId Simulator::make(std::int64_t bytes) {
+  place(bytes);
+  const ValueId id = keeper_.created(bytes);
+  live_[id.value] = Live{id, nullptr, {}, {}, false, -1, -1};
+  return id;
+}
+
+void Simulator::release(const eager::Victim& victim) {
+  const eager::Value& v = keeper_[victim.value];
+  Live& l = live_.at(victim.value.value);
+  rule(v.pins == 0, "a pinned victim");
+  rule(v.residence == eager::Residence::kResident, "a victim that is not resident");
+  rule(victim.how == eager::How::kSwap || l.op != nullptr, "dropped without a recipe");
+  rule(options_.release != eager::Release::kDropOnly || victim.how == eager::How::kDrop, "a swap where only drops are allowed");
+  rule(options_.release != eager::Release::kSwapOnly || victim.how == eager::How::kSwap, "a drop where only swaps are allowed");
+  if (victim.how == eager::How::kSwap && v.host_copy != eager::HostCopy::kClean) {
+    if (v.host_copy == eager::HostCopy::kNone) out_free_ns_ = l.copied_at_ns = std::max(time_ns_, out_free_ns_) + copy_ns(v.bytes);
+    result_.stall_ns += std::max<std::int64_t>(l.copied_at_ns - time_ns_, 0);
+    time_ns_ = std::max(time_ns_, l.copied_at_ns);
+  }
+  resident_ -= v.bytes;
+  keeper_.released(victim.value, victim.how);
+}
+
+void Simulator::bring(ValueId id, int depth) {
+  using eager::Residence;
+  const eager::Value& v = keeper_[id];
+  if (v.residence == Residence::kResident) return;
+  if (v.residence == Residence::kFetching) {
+    const std::int64_t end = live_.at(id.value).fetched_at_ns;
+    result_.stall_ns += std::max<std::int64_t>(end - time_ns_, 0);
+    time_ns_ = std::max(time_ns_, end);
+    finish_copies();
+    return;
+  }
+  if (v.host_copy == eager::HostCopy::kClean) {
+    place(v.bytes);
+    const std::int64_t end = std::max(time_ns_, in_free_ns_) + copy_ns(keeper_[id].bytes);
+    result_.stall_ns += end - time_ns_;
+    in_free_ns_ = end;
+    keeper_.restored(id, eager::How::kSwap, end - time_ns_);
+    time_ns_ = end;
+    return;
+  }
+  recompute(id, depth);
+}
+
+void Simulator::recompute(ValueId id, int depth) {
+  if (depth > 200 || ++work_ > 3000) throw Infeasible{"recomputing without end"};
+  const std::vector<ValueId> parents = live_.at(id.value).parents;
+  const ProgramOp* op = live_.at(id.value).op;
+  rule(op != nullptr, "recomputed without a recipe");
+  if (op == nullptr) throw Infeasible{"no recipe"};
+  for (bool all = false; !all;) {
+    all = true;
+    for (const ValueId p : parents)
+      if (keeper_[p].residence != eager::Residence::kResident) {
+        for (const ValueId q : parents) keeper_.soft_pin(q);
+        bring(p, depth + 1);
+        for (const ValueId q : parents) keeper_.soft_unpin(q);
+        all = false;
+      }
+    if (++work_ > 3000) throw Infeasible{"parents push each other out"};
+  }
+  for (const ValueId p : parents) keeper_.pin(p);
+  place(keeper_[id].bytes);
+  time_ns_ += op->compute_ns;
+  result_.recompute_ns += op->compute_ns;
+  keeper_.restored(id, eager::How::kDrop, op->compute_ns);
+  for (const ValueId p : parents) {
+    keeper_.unpin(p);
+    if (live_.at(p.value).dead && keeper_[p].residence == eager::Residence::kResident && keeper_[p].pins == 0) {
+      resident_ -= keeper_[p].bytes;
+      keeper_.died(p);
+    }
+  }
+}
+
+void Simulator::finish_copies() {
+  for (auto& [row, l] : live_) {
+    if (l.copied_at_ns >= 0 && l.copied_at_ns <= time_ns_) {
+      l.copied_at_ns = -1;
+      keeper_.copy_out_done(l.id, copy_ns(keeper_[l.id].bytes));
+    }
+    if (l.fetched_at_ns >= 0 && l.fetched_at_ns <= time_ns_) {
+      l.fetched_at_ns = -1;
+      keeper_.fetch_done(l.id, copy_ns(keeper_[l.id].bytes));
+    }
+  }
+}
+
+void Simulator::take_advice() {
+  finish_copies();
+  for (int i = 0; i < 64; ++i) {
+    const eager::Advice advice = keeper_.advise(options_.limit_bytes - resident_);
+    if (advice.kind == eager::Advice::Kind::kNone) return;
+    Live& l = live_.at(advice.value.value);
+    const std::int64_t bytes = keeper_[advice.value].bytes;
+    if (advice.kind == eager::Advice::Kind::kRelease) {
+      release({advice.value, advice.how});
+    } else if (advice.kind == eager::Advice::Kind::kCopyOut) {
+      rule(keeper_[advice.value].residence == eager::Residence::kResident, "a copy out of what is not there");
+      rule(keeper_[advice.value].host_copy == eager::HostCopy::kNone, "a second copy out");
+      out_free_ns_ = l.copied_at_ns = std::max(time_ns_, out_free_ns_) + copy_ns(bytes);
+      keeper_.copy_out_started(advice.value);
+    } else {
+      rule(keeper_[advice.value].residence == eager::Residence::kSwapped, "a fetch of what is not on the host");
+      rule(resident_ + bytes <= options_.limit_bytes, "a fetch that passes the limit");
+      place(bytes);
+      in_free_ns_ = l.fetched_at_ns = std::max(time_ns_, in_free_ns_) + copy_ns(bytes);
+      keeper_.fetch_started(advice.value);
+    }
+  }
+  rule(false, "advice without end");
+}
+
+void Simulator::die(int program_value) {
+  const ValueId id = now_.at(program_value);
+  now_.erase(program_value);
+  Live& l = live_.at(id.value);
+  const auto residence = keeper_[id].residence;
+  if (residence == eager::Residence::kResident || residence == eager::Residence::kFetching) resident_ -= keeper_[id].bytes;
+  l.dead = true;
+  l.fetched_at_ns = -1;
+  std::set<ValueId> seen;
+  const bool kept = l.op == nullptr && needed(id, seen);
+  if (kept && keeper_[id].host_copy == eager::HostCopy::kNone) keeper_.released(id, eager::How::kSwap);  // a snapshot
+  keeper_.died(id);
+  if (l.op == nullptr && !kept) lose_children(id);
+  forget_if_unneeded(id);
+}
+
+// Is a value that the program holds, and that is dropped, made from it along recipes?
+bool Simulator::needed(ValueId id, std::set<ValueId>& seen) const {
+  if (!seen.insert(id).second) return false;
+  for (const ValueId child : live_.at(id.value).children) {
+    const Live& l = live_.at(child.value);
+    if (l.dead ? needed(child, seen) : keeper_[child].residence == eager::Residence::kDropped) return true;
+  }
+  return false;
+}
+
+// Nothing can be made from it any more.
+void Simulator::lose_children(ValueId id) {
+  const std::vector<ValueId> children = std::move(live_.at(id.value).children);
+  live_.at(id.value).children.clear();
+  for (const ValueId child : children) {
+    if (!live_.count(child.value)) continue;  // it went with another one
+    const Live& l = live_.at(child.value);
+    rule(l.dead || keeper_[child].residence != eager::Residence::kDropped, "the program lost a dropped value");
+    keeper_.lost_recipe(child);
+    unlink(child);
+    if (l.dead && keeper_[child].host_copy == eager::HostCopy::kNone) lose_children(child);
+    forget_if_unneeded(child);
+  }
+}
+
+// It has no recipe any more; parents that were kept for it may go.
+void Simulator::unlink(ValueId id) {
+  Live& l = live_.at(id.value);
+  const std::vector<ValueId> parents = std::move(l.parents);
+  l.parents.clear();
+  l.op = nullptr;
+  for (const ValueId p : parents) {
+    const auto parent = live_.find(p.value);
+    if (parent == live_.end()) continue;  // it went with another child
+    std::erase(parent->second.children, id);
+    forget_if_unneeded(p);
+  }
+}
+
+void Simulator::forget_if_unneeded(ValueId id) {
+  const auto it = live_.find(id.value);
+  if (it == live_.end() || !it->second.dead || !it->second.children.empty() || keeper_[id].pins > 0) return;
+  unlink(id);
+  keeper_.forgotten(id);
+  live_.erase(id.value);
+}
+
+}  // namespace stowage::testing
