@@ -7,9 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <new>
-
 
 namespace stowage::runtime {
 namespace {
@@ -19,18 +19,31 @@ constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 struct Header {
   std::int64_t bytes;
+  void* mark;
 };
 
 std::atomic<std::int64_t> g_live{0};
 std::atomic<std::int64_t> g_peak{0};
+std::atomic<std::int64_t> g_limit{std::numeric_limits<std::int64_t>::max()};
+std::atomic<Guardian*> g_guardian{nullptr};
 c10::Allocator* g_previous = nullptr;
 
 thread_local std::vector<AllocationEvent>* tl_events = nullptr;
 thread_local AllocationScript* tl_script = nullptr;
 thread_local LiveBlocks* tl_live_blocks = nullptr;
 
+// Adds to the live bytes, never past the limit: room is made before.
 void count(std::int64_t bytes) {
-  const std::int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::int64_t live = g_live.load(std::memory_order_relaxed);
+  for (;;) {
+    if (bytes > g_limit.load(std::memory_order_relaxed) - live) {
+      if (Guardian* guardian = g_guardian.load()) guardian->make_room(bytes);
+      live = g_live.load(std::memory_order_relaxed);
+    } else if (g_live.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed)) {
+      break;
+    }
+  }
+  live += bytes;
   std::int64_t peak = g_peak.load(std::memory_order_relaxed);
   while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
   }
@@ -76,7 +89,12 @@ void release_block(void* data) {
   if (tl_script != nullptr && tl_script->give_back(data)) return;
   if (in_arena(data)) return;  // outlived its step; the executor has reported it
   char* block = static_cast<char*>(data) - kHeaderBytes;
-  g_live.fetch_sub(reinterpret_cast<const Header*>(block)->bytes, std::memory_order_relaxed);
+  const auto* header = reinterpret_cast<const Header*>(block);
+  if (header->mark != nullptr) {
+    Guardian* guardian = g_guardian.load();
+    if (guardian != nullptr && guardian->block_dies(data, header->mark)) return;
+  }
+  g_live.fetch_sub(header->bytes, std::memory_order_relaxed);
   g_previous->raw_deallocate(block);
 }
 
@@ -90,12 +108,21 @@ class PlanningAllocator final : public c10::Allocator {
   void copy_data(void* dest, const void* src, std::size_t count) const override { default_copy_data(dest, src, count); }
 
  private:
+  static char* raw_block(std::size_t n) {
+    try {
+      return static_cast<char*>(g_previous->raw_allocate(n + kHeaderBytes));
+    } catch (...) {
+      g_live.fetch_sub(static_cast<std::int64_t>(n), std::memory_order_relaxed);
+      throw;
+    }
+  }
+
   static void* take(std::size_t n) {
     void* data = tl_script != nullptr ? tl_script->take(n) : nullptr;
     if (data == nullptr) {
-      auto* block = static_cast<char*>(g_previous->raw_allocate(n + kHeaderBytes));
-      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n)};
       count(static_cast<std::int64_t>(n));
+      auto* block = raw_block(n);
+      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr};
       data = block + kHeaderBytes;
     }
     if (tl_events != nullptr) tl_events->push_back({false, static_cast<std::int64_t>(n), data});
@@ -119,6 +146,18 @@ BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   return deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
 
+void set_guardian(Guardian* guardian, std::int64_t limit_bytes) {
+  g_guardian.store(guardian);
+  set_limit(guardian != nullptr ? limit_bytes : std::numeric_limits<std::int64_t>::max());
+}
+
+void set_limit(std::int64_t limit_bytes) { g_limit.store(limit_bytes); }
+
+void** block_mark(void* data, void (*deleter)(void*)) {
+  if (deleter != &release_block || data == nullptr || in_arena(data)) return nullptr;
+  return &reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes)->mark;
+}
+
 std::int64_t live_bytes() { return g_live.load(); }
 std::int64_t peak_bytes() { return g_peak.load(); }
 void reset_peak() { g_peak.store(g_live.load()); }
@@ -130,10 +169,14 @@ Arena::~Arena() { release(); }
 void Arena::reserve(std::int64_t bytes) {
   if (bytes <= bytes_) return;
   release();
+  count(bytes);
   // One huge page more than needed, so that the base can sit on a huge-page boundary.
   const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   void* mapped = mmap(nullptr, usable + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  if (mapped == MAP_FAILED) {
+    g_live.fetch_sub(bytes);
+    throw std::bad_alloc();
+  }
   const auto start = reinterpret_cast<std::uintptr_t>(mapped);
   const std::uintptr_t aligned = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   if (aligned > start) munmap(mapped, aligned - start);
@@ -147,7 +190,6 @@ void Arena::reserve(std::int64_t bytes) {
   madvise(base_, usable, MADV_POPULATE_WRITE);  // likewise: all of it will be used, so no kernel need wait for pages
 #endif
   slot_ = register_range(base_, base_ + usable);
-  count(bytes_);
 }
 
 void Arena::fill(int value) {

@@ -124,6 +124,23 @@ enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
 // Who allocated a storage: this allocator, the one before it (before import), or somebody else (NumPy, mmap).
 BlockOrigin block_origin(void* data, void (*deleter)(void*));
 
+// Keeps live bytes within a limit, and hears of the death of blocks that it has marked.
+class Guardian {
+ public:
+  virtual ~Guardian() = default;
+  // `bytes` more do not fit: frees something, or throws. Called until they fit; never from inside itself.
+  virtual void make_room(std::int64_t bytes) = 0;
+  // The block is about to be freed. True: the guardian has taken it instead.
+  virtual bool block_dies(void* data, void* mark) noexcept = 0;
+};
+
+// From now on, no allocation takes live_bytes() past the limit. One guardian at a time; nullptr: none.
+void set_guardian(Guardian* guardian, std::int64_t limit_bytes);
+void set_limit(std::int64_t limit_bytes);
+
+// Where the guardian may note something in a block; nullptr when it is not one of this allocator, or lies in an arena.
+void** block_mark(void* data, void (*deleter)(void*));
+
 // While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone would not do:
 // it is used again.)
 class LiveBlocks {

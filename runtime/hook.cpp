@@ -2,7 +2,9 @@
 
 #include <torch/library.h>
 
-#include "runtime/op_traits.h"
+#include <atomic>
+
+#include "runtime/eager/traits.h"
 
 namespace stowage::runtime {
 namespace {
@@ -11,15 +13,17 @@ constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local Interceptor* tl_interceptor = nullptr;
 thread_local int tl_leaf_depth = 0;
+std::atomic<Interceptor*> g_shared{nullptr};
 
 struct InLeaf {
   InLeaf() { ++tl_leaf_depth; }
   ~InLeaf() { --tl_leaf_depth; }
 };
 
-// Autocast has not had its turn: its kernel for the op will cast the arguments and call the op again.
-bool autocast_pending(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
-  return keys.has(c10::DispatchKey::AutocastCPU) && op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+// Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn casts the arguments;
+// modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of their own.
+bool comes_back(const eager::OpTraits& op, c10::DispatchKeySet keys) {
+  return op.composite || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) || keys.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 // FakeTensorMode at work on the inside of an op. C++ also calls it past the dispatcher, where no leaf is under way: a saved tensor's
@@ -28,12 +32,12 @@ bool inside_fake_kernel() { return c10::impl::tls_is_dispatch_key_excluded(c10::
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  const bool passes = tl_interceptor == nullptr || tl_leaf_depth > 0 || is_marker(op) || is_composite(op) ||
-                      autocast_pending(op, next) || inside_fake_kernel();
-  if (passes) {
+  Interceptor* const interceptor = tl_interceptor != nullptr ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
+  const eager::OpTraits& traits = eager::traits_of(op);
+  if (interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next) || inside_fake_kernel()) {
     op.redispatchBoxed(next, stack);
   } else {
-    tl_interceptor->on_leaf(op, next, stack);
+    interceptor->on_leaf(op, next, stack);
   }
 }
 
@@ -41,6 +45,12 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 
 void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const InLeaf in_leaf;
+  if (Interceptor* below = g_shared.load(std::memory_order_relaxed)) return below->on_leaf(op, keys, stack);
+  op.redispatchBoxed(keys, stack);
+}
+
+void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard exclude(kKey);
   op.redispatchBoxed(keys, stack);
 }
 
@@ -52,6 +62,10 @@ Intercept::Intercept(Interceptor& interceptor) : key_(kKey) {
 Intercept::~Intercept() { tl_interceptor = nullptr; }
 
 bool intercepting() { return tl_interceptor != nullptr; }
+
+void set_shared_interceptor(Interceptor* interceptor) { g_shared.store(interceptor); }
+void attach_thread(bool attached) { c10::impl::tls_set_dispatch_key_included(kKey, attached); }
+bool thread_attached() { return c10::impl::tls_is_dispatch_key_included(kKey); }
 
 }  // namespace stowage::runtime
 

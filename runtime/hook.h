@@ -40,4 +40,14 @@ class Intercept {
 // True while an Intercept is alive on this thread.
 bool intercepting();
 
+// Serves every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager budget. nullptr: none.
+void set_shared_interceptor(Interceptor* interceptor);
+
+// The calling thread (and autograd's threads that work for it) reports to the shared interceptor.
+void attach_thread(bool attached);
+bool thread_attached();
+
+// Runs the op as eager would; what it calls does not come to the hook at all.
+void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
 }  // namespace stowage::runtime

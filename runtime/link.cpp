@@ -59,6 +59,11 @@ class Lane {
     return why;
   }
 
+  bool complete(std::int64_t number) {
+    const std::lock_guard lock(mutex_);
+    return finished_ > number;
+  }
+
   void abandon() {
     std::unique_lock lock(mutex_);
     ++epoch_;
@@ -141,6 +146,7 @@ class ThreadedLink final : public Link {
 
   Ticket start(const Copy& copy) override { return {copy.direction, lane(copy.direction).start(copy)}; }
   std::string finish(Ticket ticket) override { return lane(ticket.direction).finish(ticket.number); }
+  bool complete(Ticket ticket) override { return lane(ticket.direction).complete(ticket.number); }
   void abandon() override {
     for (Lane& lane : lanes_) lane.abandon();
   }

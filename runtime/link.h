@@ -39,6 +39,9 @@ class Link {
   // Waits for the copy. Returns "" or why it failed; a failed copy has left device memory unspecified if it was to go there.
   virtual std::string finish(Ticket ticket) = 0;
 
+  // Whether finish() would not wait.
+  virtual bool complete(Ticket ticket) = 0;
+
   // Gives up all copies that are not complete; afterwards nothing touches device memory.
   virtual void abandon() = 0;
 };

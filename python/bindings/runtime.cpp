@@ -1,5 +1,4 @@
-// stowage._runtime: recording and replaying. Tensors come as the address of their TensorImpl (torch.Tensor._cdata), so nothing
-// links libtorch_python; tensors that go out are made by Python and filled here.
+// stowage._runtime: recording and replaying. Tensors come as addresses; those that go out are made by Python and filled here.
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -7,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "eager.h"
 #include "runtime/allocator.h"
 #include "runtime/cost_key.h"
 #include "runtime/executor.h"
@@ -16,27 +16,13 @@
 #include "runtime/takeover.h"
 #include "source_line.h"
 #include "stowage/error.h"
+#include "tensors.h"
 
 namespace nb = nanobind;
 namespace rt = stowage::runtime;
 using namespace nb::literals;
 
 namespace {
-
-using Address = std::uintptr_t;
-
-at::Tensor tensor_at(Address address) {
-  if (address == 0) return {};
-  auto* impl = reinterpret_cast<c10::TensorImpl*>(address);
-  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
-}
-
-std::vector<at::Tensor> tensors_at(const std::vector<Address>& addresses) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(addresses.size());
-  for (const Address address : addresses) tensors.push_back(tensor_at(address));
-  return tensors;
-}
 
 stowage::BufferKind kind_named(const std::string& name) {
   for (std::size_t i = 0; i < stowage::kBufferKindNames.size(); ++i) {
@@ -49,6 +35,8 @@ stowage::BufferKind kind_named(const std::string& name) {
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
+  } catch (const c10::OutOfMemoryError& e) {
+    PyErr_SetString(PyExc_MemoryError, e.what_without_backtrace());
   } catch (const c10::IndexError& e) {
     PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
   } catch (const c10::ValueError& e) {
@@ -215,4 +203,5 @@ NB_MODULE(_runtime, m) {
   bind_recorder(m);
   bind_matcher(m);
   bind_executor(m);
+  bind_eager(m);
 }

@@ -4,6 +4,9 @@
     for batch in loader:
         loss = step(batch)                 # the first calls run eagerly and record; later calls execute the plan
 
+    with stowage.budget("2GiB"):           # or a byte limit around any loop, without capture
+        train()
+
 Graphs, plans, planning and checking need no torch, and importing this package does not import it. Once both are imported, in either
 order, an allocator is under PyTorch's CPU tensors: it counts bytes, and answers from a plan while a planned step runs.
 """
@@ -21,12 +24,15 @@ from stowage.torch_arrival import when_torch_is_imported
 if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.capturing import capture
     from stowage.compiled import CompiledStep, compile
+    from stowage.eager import OutOfMemory, budget
     from stowage.fit import Fit, max_batch
 
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would hide that one.
 _NEED_TORCH = {
     "CompiledStep": "compiled",
     "Fit": "fit",
+    "OutOfMemory": "eager",
+    "budget": "eager",
     "capture": "capturing",
     "compile": "compiled",
     "max_batch": "fit",
@@ -69,9 +75,11 @@ __all__ = [
     "Infeasible",
     "InvalidGraph",
     "InvalidPlan",
+    "OutOfMemory",
     "Plan",
     "Unsupported",
     "__version__",
+    "budget",
     "capture",
     "check",
     "compile",

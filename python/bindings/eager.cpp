@@ -1,0 +1,133 @@
+// stowage._runtime, the eager budget. What may wait for another thread, or run kernels, gives up the GIL meanwhile.
+#include "eager.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "runtime/eager/budget.h"
+#include "stowage/error.h"
+#include "tensors.h"
+
+namespace nb = nanobind;
+namespace eager = stowage::runtime::eager;
+using namespace nb::literals;
+
+namespace {
+
+stowage::eager::Release release_named(const std::string& name) {
+  if (name == "both") return stowage::eager::Release::kBoth;
+  if (name == "recompute") return stowage::eager::Release::kDropOnly;
+  if (name == "swap") return stowage::eager::Release::kSwapOnly;
+  throw stowage::Error("release must be 'both', 'recompute' or 'swap', not '" + name + "'");
+}
+
+nb::dict stats_dict(const eager::Budget& budget) {
+  const eager::BudgetStats s = budget.stats();
+  nb::dict d;
+  d["peak_bytes"] = s.peak_bytes;
+  d["evictions"] = s.drops + s.swaps_out;
+  d["recomputed_ops"] = s.recomputed_ops;
+  d["recompute_ns"] = s.recompute_ns;
+  d["swapped_bytes"] = s.swapped_bytes;
+  d["stall_ns"] = s.stall_ns;
+  d["ops"] = s.ops;
+  d["dropped"] = s.drops;
+  d["swapped_out"] = s.swaps_out;
+  d["swapped_in"] = s.swaps_in;
+  d["swapped_in_bytes"] = s.swapped_in_bytes;
+  d["evict_ns"] = s.evict_ns;
+  d["snapshots"] = s.snapshots;
+  d["lost_recipes"] = s.lost_recipes;
+  d["split_ops"] = s.split_ops;
+  d["out_of_memory"] = s.out_of_memory;
+  d["deepest_recompute"] = s.deepest_recompute;
+  d["host_bytes"] = budget.host_bytes();
+  d["host_peak_bytes"] = budget.host_peak_bytes();
+  return d;
+}
+
+nb::dict counters_dict(const stowage::eager::Counters& c) {
+  nb::dict d;
+  d["drops"] = c.drops;
+  d["swap_outs"] = c.swap_outs;
+  d["clean_releases"] = c.clean_releases;
+  d["recomputes"] = c.recomputes;
+  d["swap_ins"] = c.swap_ins;
+  d["early_copies"] = c.early_copies;
+  d["early_releases"] = c.early_releases;
+  d["fetches"] = c.fetches;
+  d["cancelled_fetches"] = c.cancelled_fetches;
+  d["picks"] = c.picks;
+  d["looks"] = c.looks;
+  d["foreseen_ops"] = c.foreseen_ops;
+  d["unforeseen_ops"] = c.unforeseen_ops;
+  return d;
+}
+
+nb::dict alive_dict(const eager::Budget& budget) {
+  nb::dict d;
+  d["values"] = budget.size();
+  d["recipes"] = budget.recipes;
+  d["keeper_values"] = budget.keeper_values();
+  d["host_bytes"] = budget.host_bytes();
+  return d;
+}
+
+nb::list timeline_list(const eager::Budget& budget) {
+  nb::list events;
+  for (const eager::Event& event : budget.timeline()) {
+    nb::dict d;
+    d["t_ns"] = event.at_ns;
+    d["event"] = eager::to_string(event.kind);
+    d["bytes"] = event.bytes;
+    d["op"] = event.op != nullptr ? event.op->name : std::string();
+    events.append(d);
+  }
+  return events;
+}
+
+}  // namespace
+
+void bind_eager(nb::module_& m) {
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<eager::Budget>(m, "Budget")
+      .def("__init__", [](eager::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
+                          double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
+                          std::uint64_t seed) {
+        eager::BudgetOptions options;
+        options.limit_bytes = limit_bytes;
+        options.policy = policy;
+        options.release = release_named(release);
+        options.link_gbps = link_gbps;
+        options.prefetch = prefetch;
+        options.poison = poison;
+        options.replay_generator = replay_generator;
+        options.host_limit_bytes = host_limit_bytes;
+        options.seed = seed;
+        new (self) eager::Budget(options);
+      }, "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
+           "host_limit_bytes"_a, "seed"_a)
+      .def("enter", &eager::Budget::enter)
+      .def("adopt", [](eager::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
+      .def("shrink", &eager::Budget::shrink, unlocked)
+      .def("leave", &eager::Budget::leave, unlocked)
+      .def_static("attach", &eager::Budget::attach_this_thread)
+      .def_static("detach", &eager::Budget::detach_this_thread)
+      .def("restore", [](eager::Budget& b, Address tensor, bool for_good) { b.restore(tensor_at(tensor), for_good); }, "tensor"_a,
+           "for_good"_a, unlocked)
+      .def("evict", [](eager::Budget& b, Address tensor, bool drop) {
+        return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
+      }, "tensor"_a, "drop"_a, unlocked)
+      .def("describe", [](eager::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
+      .def_prop_ro("active", &eager::Budget::active)
+      .def("stats", &stats_dict)
+      .def("counters", [](const eager::Budget& b) { return counters_dict(b.counters()); })
+      .def("alive", &alive_dict)
+      .def("timeline", &timeline_list);
+  m.def("budget_active", [] { return eager::active_budget() != nullptr; });
+  m.def("budget_policies", [] {
+    std::vector<std::string> names;
+    for (const char* name : stowage::eager::policy_names()) names.emplace_back(name);
+    return names;
+  });
+}

@@ -1,0 +1,183 @@
+"""stowage.budget: a byte limit around any training loop, without capture or change of code.
+
+    with stowage.budget("2GiB") as b:
+        for batch in loader:
+            loss = model(batch).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
+    print(b.stats())
+
+Before live tensor bytes would pass the limit, tensors leave: they are dropped, to be computed again, or copied to the host; and they
+are back before anything reads them. The numbers are, bit for bit, those of a run without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from typing import Any, Callable
+
+import torch
+
+from stowage import _runtime
+from stowage.errors import Error
+from stowage.planning import parse_bytes
+from stowage.torch_private import address
+
+class OutOfMemory(Error, torch.OutOfMemoryError):
+    """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short."""
+
+
+_RELEASES = ("both", "recompute", "swap")
+
+
+class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") as b
+    """Context manager that keeps every live tensor byte handed out since ``import stowage`` within ``limit``.
+
+    limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside are included.
+    policy: which tensors leave, and how: "default" (learns the order of accesses from earlier iterations), "delta", "dtr", "capuchin",
+        "lru", "size", "random".
+    release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
+    link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast as memory is.
+    prefetch: bring copies back ahead of use, beside the kernels.
+    debug: fill memory that is let go, so that a stale read shows at once.
+
+    The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it is), saying what
+    is pinned and by how much the limit is short. When the block is left, by an exception too, every tensor is back. One block at a time
+    in a process. Other threads that compute on the loop's tensors do so in ``with b.attach():``. Reads past the dispatcher that go
+    through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling, copying) bring their tensor back; any other raises an error that
+    names it.
+    """
+
+    def __init__(self, limit: int | str, policy: str = "default", release: str = "both", link_gbps: float | None = None, *,
+                 prefetch: bool = True, debug: bool = False, seed: int = 0, _replay_generator: bool = True):
+        self.limit_bytes = parse_bytes(limit)
+        if self.limit_bytes is None or self.limit_bytes <= 0:
+            raise ValueError(f"budget() needs a limit of at least one byte, not {limit!r}")
+        if policy not in _runtime.budget_policies():
+            raise ValueError(f"unknown policy '{policy}': one of {', '.join(_runtime.budget_policies())}")
+        if release not in _RELEASES:
+            raise ValueError(f"unknown release '{release}': one of {', '.join(_RELEASES)}")
+        if link_gbps is not None and link_gbps <= 0:
+            raise ValueError(f"link_gbps must be above 0: {link_gbps}")
+        self.policy = policy
+        self.release = release
+        self._runtime = _runtime.Budget(self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed)
+        self._used = False
+        self._patches: _Patches | None = None
+
+    def __enter__(self) -> budget:
+        if self._used:
+            raise Error("a stowage.budget is entered once: make another one")
+        self._runtime.enter()
+        self._used = True
+        self._patches = _Patches(self._runtime)
+        try:
+            if _runtime.live_bytes() > self.limit_bytes // 2:  # what exists already may have to make room
+                for tensor in _existing_tensors():
+                    self._runtime.adopt(address(tensor))
+            self._runtime.shrink()
+        except BaseException as error:
+            self._leave()
+            if isinstance(error, MemoryError):
+                raise OutOfMemory(str(error)) from None
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        lost = self._leave()
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
+            raise OutOfMemory(_first_line(error)) from error
+        if lost:
+            raise Error(f"not every tensor could be brought back: {lost}") from error
+
+    def _leave(self) -> str:
+        if self._patches is not None:
+            self._patches.undo()
+            self._patches = None
+        return self._runtime.leave()
+
+    @contextlib.contextmanager
+    def attach(self):
+        """For a thread that was started inside the block and works on its tensors."""
+        if not self._runtime.active:
+            raise Error("attach() works inside the block")
+        self._runtime.attach()
+        try:
+            yield self
+        finally:
+            self._runtime.detach()
+
+    def restore(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the dispatcher."""
+        _restore(self._runtime, tensor, for_good=True)
+        return tensor
+
+    def stats(self) -> dict:
+        """Figures of the block so far, or of all of it. Times are sums in nanoseconds; ``policy`` holds the policy's own counters."""
+        return {"limit_bytes": self.limit_bytes, **self._runtime.stats(), "policy": {"name": self.policy, **self._runtime.counters()}}
+
+    def timeline(self) -> list[dict]:
+        """What happened, in order: {"t_ns", "event", "bytes", "op"}. Event "live" tells the live bytes after an op; the others are drop,
+        swap_out, recompute, swap_in and fetch, with the bytes moved. At most 65,536 entries: long runs are thinned."""
+        return self._runtime.timeline()
+
+    def alive(self) -> dict:
+        """What the runtime holds: all zero once the block has been left."""
+        return self._runtime.alive()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error)
+    return text[text.index("stowage: ") + len("stowage: ") :].splitlines()[0]
+
+
+def _existing_tensors() -> list[torch.Tensor]:
+    found = []
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and type(thing) in (torch.Tensor, torch.nn.Parameter):
+            found.append(thing)
+            if thing.grad_fn is None and thing.grad is not None:
+                found.append(thing.grad)
+    return found
+
+
+def _restore(runtime: Any, tensor: Any, for_good: bool) -> None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return
+    try:
+        runtime.restore(address(tensor), for_good)
+    except MemoryError as error:
+        raise OutOfMemory(str(error)) from None
+
+
+class _Patches:
+    """While a budget is active, the methods of torch.Tensor that read memory past the dispatcher bring it back first."""
+
+    # The pointer is handed out and may be kept.
+    EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "share_memory_",
+               "__reduce_ex__")
+    # Read and done.
+    READS = ("tolist", "__deepcopy__")
+
+    def __init__(self, runtime: Any):
+        self._originals: list[tuple[Any, str, Callable, bool]] = []
+        for name in self.EXPORTS:
+            self._wrap(runtime, name, for_good=True)
+        for name in self.READS:
+            self._wrap(runtime, name, for_good=False)
+
+    def _wrap(self, runtime: Any, name: str, for_good: bool) -> None:
+        original = getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def restored_first(tensor, *args, **kwargs):
+            _restore(runtime, tensor, for_good)
+            return original(tensor, *args, **kwargs)
+
+        self._originals.append((torch.Tensor, name, original, name in torch.Tensor.__dict__))
+        setattr(torch.Tensor, name, restored_first)
+
+    def undo(self) -> None:
+        for owner, name, original, own in self._originals:
+            setattr(owner, name, original) if own else delattr(owner, name)
+        self._originals.clear()

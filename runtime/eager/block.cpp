@@ -1,0 +1,241 @@
+// Entering and leaving the block, and what its face asks for.
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "runtime/eager/budget.h"
+#include "runtime/eager/now.h"
+#include "stowage/error.h"
+
+namespace stowage::runtime::eager {
+namespace {
+
+std::atomic<Budget*> g_active{nullptr};
+
+// A child made by fork() has the values but neither the lanes nor, perhaps, the locks: it is on its own, without a limit.
+void on_its_own() {
+  g_active.store(nullptr);
+  set_shared_interceptor(nullptr);
+  set_guardian(nullptr, 0);
+}
+
+stowage::eager::Options keeper_options(const BudgetOptions& options) {
+  stowage::eager::Options keeper;
+  keeper.policy = options.policy;
+  keeper.release = options.release;
+  keeper.prefetch = options.prefetch;
+  keeper.limit_bytes = options.limit_bytes;
+  keeper.seed = options.seed;
+  if (options.link_gbps > 0) keeper.link_bytes_per_ns = options.link_gbps;
+  return keeper;
+}
+
+}  // namespace
+
+Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
+
+Budget::Budget(const BudgetOptions& options)
+    : options_(options), heap_(std::make_shared<HostHeap>(options.host_limit_bytes)), link_(threaded_link(heap_, options.link_gbps)),
+      keeper_(keeper_options(options)) {}
+
+Budget::~Budget() {
+  if (active_) leave();
+}
+
+void Budget::enter() {
+  static const int registered = pthread_atfork(nullptr, nullptr, &on_its_own);
+  (void)registered;
+  Budget* none = nullptr;
+  if (!g_active.compare_exchange_strong(none, this)) {
+    throw Error("another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is one at a time");
+  }
+  active_ = true;
+  entered_ns_ = now_ns();
+  reset_peak();
+  current_limit_ = std::max(options_.limit_bytes, live_bytes());  // until shrink()
+  set_guardian(this, current_limit_);
+  set_shared_interceptor(this);
+  attach_thread(true);
+}
+
+void Budget::attach_this_thread() { attach_thread(true); }
+void Budget::detach_this_thread() { attach_thread(false); }
+
+void Budget::adopt(const at::Tensor& tensor) {
+  const std::lock_guard lock(state_);
+  if (storage_of(tensor) != nullptr && value_in(storage_of(tensor)) == nullptr) meet(tensor, nullptr, false);
+}
+
+void Budget::shrink() {
+  const std::lock_guard lock(state_);
+  current_limit_ = options_.limit_bytes;
+  set_limit(current_limit_);
+  while (live_bytes() > current_limit_) {
+    TORCH_CHECK_WITH(OutOfMemoryError, let_go_of_one(), explain(0));
+  }
+  reset_peak();
+}
+
+
+// Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any more, and what
+// cannot be brought back is named, after all the rest is back.
+std::string Budget::leave() {
+  if (!active_) return {};
+  set_shared_interceptor(nullptr);
+  attach_thread(false);
+  const std::lock_guard one_at_a_time(restoring_);
+  stats_.peak_bytes = peak_bytes();
+  current_limit_ = std::numeric_limits<std::int64_t>::max();
+  set_limit(current_limit_);
+  std::string failures = bring_all_back();
+  {
+    const std::lock_guard lock(state_);
+    const BudgetStats final_stats = stats_;
+    release_all();
+    stats_ = final_stats;
+    set_guardian(nullptr, 0);
+    active_ = false;
+    g_active.store(nullptr);
+    heap_->trim();
+  }
+  return failures;
+}
+
+std::string Budget::bring_all_back() {
+  std::string failures;
+  Values away;
+  {
+    const std::lock_guard lock(state_);
+    while (!fetching_.empty()) cancel_fetch(*fetching_.back());
+    for (Value* value : values()) {
+      if (value->storage != nullptr && !there(*value)) away.push_back(Ref<Value>(value));
+    }
+  }
+  for (const Ref<Value>& value : away) {
+    Values one = {value};
+    try {
+      bring(one, 0);
+      const std::lock_guard lock(state_);
+      unpin(one);
+    } catch (const std::exception& error) {
+      if (!failures.empty()) failures += "; ";
+      failures += error.what();
+    }
+    const std::lock_guard lock(state_);
+    one.clear();
+  }
+  const std::lock_guard lock(state_);
+  away.clear();
+  return failures;
+}
+
+// Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.
+void Budget::release_all() {
+  while (!leaving_.empty()) finish_out(*leaving_.back());
+  std::vector<Ref<Value>> all;
+  for (Value* value : values()) all.emplace_back(value);
+  for (const Ref<Value>& value : all) {
+    lose_recipe(*value);
+    if (value->storage != nullptr) part(*value);
+  }
+}
+
+void Budget::part(Value& value) {
+  c10::StorageImpl* storage = value.storage;
+  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
+  c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  if (value.resident()) {
+    *block_mark(data.get_context(), data.get_deleter()) = nullptr;
+    unwatch(*storage);
+  } else {
+    data.release_context();
+    storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() + " was lost when its budget ended");
+  }
+  value.storage = nullptr;
+}
+
+void Budget::restore(const at::Tensor& tensor, bool for_good) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr || !active_) return;
+  Values one;
+  {
+    const std::lock_guard lock(state_);
+    Value* value = value_in(storage);
+    if (value == nullptr && for_good) value = meet(tensor, nullptr, false);
+    if (value == nullptr || value->small) return;
+    one.push_back(Ref<Value>(value));
+  }
+  const auto clean_up = [&](bool pinned) {
+    const std::lock_guard lock(state_);
+    if (pinned) unpin(one);
+    one.clear();
+  };
+  try {
+    bring(one, 0);
+  } catch (...) {
+    clean_up(false);
+    throw;
+  }
+  if (for_good) touched_outside(storage);
+  clean_up(true);
+}
+
+// Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the past, and what it
+// holds from now on never leaves and is nobody's operand for a recipe.
+void Budget::touched_outside(c10::StorageImpl* storage) {
+  const std::lock_guard lock(state_);
+  Value* value = value_in(storage);
+  if (value == nullptr || value->known_outside || !value->resident()) return;
+  const Ref<Value> past(value);
+  const bool small = value->small;
+  take_off(*value);
+  if (small) return;
+  void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(), storage->_mutable_data_ptr_no_checks().get_deleter());
+  Ref<Value> now(new Value(*this));
+  now->storage = storage;
+  now->bytes = past->bytes;
+  now->origin = past->origin;
+  now->made = past->made;
+  now->known_outside = true;
+  now->id = keeper_.created(now->bytes, /*evictable=*/false);
+  note_row(*now);
+  *mark = now.release();
+}
+
+std::string Budget::evict(const at::Tensor& tensor, stowage::eager::How how) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  TORCH_CHECK(storage != nullptr && active_, "evict() takes a tensor with memory, inside the block");
+  const std::lock_guard lock(state_);
+  Value* value = value_in(storage);
+  if (value == nullptr) value = meet(tensor, nullptr, false);
+  if (value == nullptr || value->small || value->pins > 0 || !value->resident()) return describe(tensor);
+  if (!keeper_[value->id].evictable) return describe(tensor);
+  let_go(*value, how);
+  return describe(tensor);
+}
+
+std::string Budget::describe(const at::Tensor& tensor) {
+  const std::lock_guard lock(state_);
+  const Value* value = storage_of(tensor) != nullptr ? value_in(storage_of(tensor)) : nullptr;
+  if (value == nullptr) return "unknown";
+  switch (value->where) {
+    case Where::kResident: return value->known_outside ? "kept" : value->recipe ? "recomputable" : "resident";
+    case Where::kFetching: return "fetching";
+    case Where::kSwapped: return "swapped";
+    case Where::kDropped: return "dropped";
+    case Where::kGone: return "gone";
+  }
+  return {};
+}
+
+BudgetStats Budget::stats() const {
+  const std::lock_guard lock(state_);
+  BudgetStats stats = stats_;
+  if (active_) stats.peak_bytes = peak_bytes();
+  return stats;
+}
+
+
+}  // namespace stowage::runtime::eager

@@ -1,0 +1,202 @@
+#include "runtime/eager/budget.h"
+
+#include <algorithm>
+
+#include "runtime/eager/now.h"
+#include "runtime/recorder.h"
+
+namespace stowage::runtime::eager {
+void Budget::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OpTraits& op = traits_of(handle);
+  if (keys.has(c10::DispatchKey::Python)) {  // a mode or a subclass: its inner calls come here
+    handle.redispatchBoxed(keys, stack);
+  } else if (op.view) {
+    run_unseen(handle, keys, stack);
+  } else if (!op.lists || !run_split(handle, op, keys, stack)) {
+    run(handle, op, keys, stack);
+  }
+}
+
+// A list op whose operands are not all there, or whose results may not all fit beside them, goes element by element.
+bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Operands operands;
+  collect(op, *stack, operands);
+  std::int64_t bytes = 0;
+  bool away = false;
+  {
+    const std::lock_guard lock(state_);
+    for (const Operand& operand : operands) {
+      if (operand.storage == nullptr) continue;
+      const Value* value = value_in(operand.storage);
+      away = away || (value != nullptr && !value->resident());
+      if (operand.argument == 0) bytes += static_cast<std::int64_t>(operand.storage->nbytes());
+    }
+  }
+  if (!away && bytes <= options_.limit_bytes - live_bytes()) return false;
+  std::vector<torch::jit::Stack> parts = split_list_op(handle, *stack);
+  if (parts.size() < 2) return false;
+  ++stats_.split_ops;
+  for (torch::jit::Stack& part : parts) run(handle, op, keys, &part);
+  join_results(handle, parts, stack);
+  return true;
+}
+
+Budget::Running::Running(Budget& owner, const OpTraits& running) : budget(owner), op(&running), next(owner.running_) {
+  budget.running_ = this;
+}
+
+// Under the lock, as all that touches values.
+void Budget::Running::end() {
+  Running** link = &budget.running_;
+  while (*link != this) link = &(*link)->next;
+  *link = next;
+  if (pinned) budget.unpin(values);
+  values.clear();
+}
+
+void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Operands operands;
+  collect(op, *stack, operands);
+  std::unique_lock lock(state_);
+  Running running(*this, op);
+  Ref<Recipe> recipe;
+  c10::SmallVector<Written, 2> written;
+  const auto clean_up = [&] {
+    recipe = {};
+    running.end();
+    written.clear();
+  };
+  std::int64_t took_ns = 0;
+  try {
+    if (!find_values(op, operands, running)) {
+      lock.unlock();
+      bring(running.values, 0);
+      lock.lock();
+      running.pinned = true;
+    }
+    running.ready = true;
+    begin_op(op, operands);
+    bool rememberable = can_remember(op, *stack, operands);
+    overwrite(op, operands, *stack, rememberable);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (operands[i].written && operands[i].storage != nullptr) {
+        written.push_back({*operands[i].tensor, static_cast<std::int32_t>(i), in_place_depth(operands[i])});
+      }
+    }
+    if (rememberable && !all_small_in_place(op, operands)) {
+      recipe = remember(*this, handle, op, *stack, operands);
+      if (op.draws) recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
+    }
+    lock.unlock();
+    const std::int64_t away_ns = waited_ns();
+    const std::int64_t start = now_ns();
+    {
+      const InKernel in_kernel;
+      run_unseen(handle, keys, stack);
+    }
+    took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
+    lock.lock();
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    clean_up();
+    throw;
+  }
+  note_results(op, *stack, written, recipe, took_ns);
+  clean_up();
+  ++stats_.ops;
+  if (timeline_.due()) record(Event::Kind::kLive, live_bytes(), &op);
+  follow_advice();
+}
+
+// Whose values are where. False when some must be brought back first.
+bool Budget::find_values(const OpTraits& op, Operands& operands, Running& running) {
+  bool all = true;
+  for (Operand& operand : operands) {
+    if (operand.storage == nullptr || operand.shape_only) continue;
+    operand.value = value_in(operand.storage);
+    if (operand.value == nullptr) operand.value = meet(*operand.tensor, &op, false);
+    if (operand.value == nullptr) continue;
+    const Ref<Value> value(operand.value);
+    if (std::find(running.values.begin(), running.values.end(), value) != running.values.end()) continue;
+    all = all && value->resident();
+    if (!value->small && value->storage != nullptr && !value->known_outside) watch(*value->storage);
+    running.values.push_back(value);
+  }
+  return all;
+}
+
+void Budget::begin_op(const OpTraits& op, const Operands& operands) {
+  c10::SmallVector<ValueId, 8> reads;
+  for (const Operand& operand : operands) {
+    if (operand.value != nullptr && operand.value->id.valid() &&
+        std::find(reads.begin(), reads.end(), operand.value->id) == reads.end()) {
+      reads.push_back(operand.value->id);
+    }
+  }
+  keeper_.op_begins(signature_of(op, operands), {reads.data(), reads.size()});
+}
+
+bool Budget::all_small_in_place(const OpTraits& op, const Operands& operands) {
+  return op.writes != 0 && std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
+    return operand.storage == nullptr || (operand.value != nullptr && operand.value->small);
+  });
+}
+
+// The storages that the op writes move on: what they held is a ghost, whose bytes are kept only where something dropped needs them.
+void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable) {
+  for (const Operand& operand : operands) {
+    Value* value = operand.value;
+    if (!operand.written || value == nullptr) continue;
+    if (value->storage != nullptr) take_off(*value);
+    if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value)) rememberable = false;
+  }
+}
+
+// The op reads nothing of it.
+bool Budget::only_overwritten(const Operands& operands, const Value* value) {
+  return std::all_of(operands.begin(), operands.end(),
+                     [&](const Operand& operand) { return operand.value != value || operand.overwritten; });
+}
+
+std::int16_t Budget::in_place_depth(const Operand& operand) {
+  return operand.overwritten || operand.value == nullptr ? std::int16_t{0} : static_cast<std::int16_t>(operand.value->in_place_depth + 1);
+}
+
+void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, const c10::SmallVector<Written, 2>& written,
+                          const Ref<Recipe>& recipe, std::int64_t took_ns) {
+  c10::SmallVector<ValueId, 4> made;
+  const auto note = [&](const at::Tensor& tensor, std::int32_t position, bool again, std::int16_t in_place_depth) {
+    c10::StorageImpl* storage = storage_of(tensor);
+    if (storage == nullptr || value_in(storage) != nullptr) return;
+    if (static_cast<std::int64_t>(storage->nbytes()) < kSmallBytes) return;  // met when something reads it
+    Value* value = meet(tensor, &op, true);
+    if (value == nullptr) return;
+    made.push_back(value->id);
+    value->in_place_depth = in_place_depth;
+    if (again && recipe) give_recipe(*value, recipe, position, took_ns);
+  };
+  for (const Written& w : written) note(w.tensor, -1 - w.operand, !op.batch_norm, w.in_place_depth);
+  c10::SmallVector<const at::Tensor*, 4> results;
+  collect_results(op, stack, results);
+  for (std::size_t i = 0; i < results.size(); ++i) note(*results[i], static_cast<std::int32_t>(i), true, 0);
+  keeper_.op_ended(took_ns, {made.data(), made.size()});
+}
+
+void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns) {
+  value.recipe = recipe;
+  recipe->results.push_back({&value, position});
+  c10::SmallVector<ValueId, 8> parents;
+  for (std::int32_t i = 0; i < recipe->argument_count; ++i) {
+    const Value* parent = recipe->arguments[i].value.get();
+    if (parent != nullptr && parent->id.valid() && std::find(parents.begin(), parents.end(), parent->id) == parents.end()) {
+      parents.push_back(parent->id);
+    }
+  }
+  keeper_.recipe(value.id, took_ns, {parents.data(), parents.size()});
+}
+
+void Budget::record(Event::Kind kind, std::int64_t bytes, const OpTraits* op) {
+  timeline_.add({now_ns() - entered_ns_, kind, bytes, op});
+}
+
+}  // namespace stowage::runtime::eager

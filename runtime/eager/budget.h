@@ -1,0 +1,230 @@
+// A byte limit around any program: the hook sees every op, the allocator asks for room, and values leave and come back.
+//
+//   op ──► bring its operands back ──► run ──► note its results and how to make them again ──► advice: fetch, copy out early
+//                                       │
+//                                   allocate ── would pass the limit ──► keeper names a victim: drop it, or copy it out and drop it
+//
+// The limit is hard because letting go never runs a kernel: a drop is a free, a swap a copy. Only bringing back does, and that is over
+// before the op starts; whatever an op allocates inside is met by letting go of what it does not use. See eager_budget in the
+// background notes of the design for what was measured. Differs from DELTA (arXiv 2203.15980): values instead of storages, so in-place
+// ops and mutated parameters are exact; the limit is kept inside the allocator; prefetching is real.
+//
+// Locks: restoring_ (one thread brings back at a time; kernels run under it), then state_ (the graph, the keeper, blocks; no kernel and
+// no Python under it). One budget at a time in a process.
+#pragma once
+
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/allocator.h"
+#include "runtime/eager/call.h"
+#include "runtime/eager/host_heap.h"
+#include "runtime/eager/timeline.h"
+#include "runtime/eager/value.h"
+#include "runtime/hook.h"
+
+namespace stowage::runtime::eager {
+
+struct BudgetOptions {
+  std::int64_t limit_bytes = 0;
+  std::string policy = "default";
+  stowage::eager::Release release = stowage::eager::Release::kBoth;
+  double link_gbps = 0;          // 0: as fast as memory is
+  bool prefetch = true;
+  bool poison = false;           // fill memory that is let go, so that a stale read shows
+  bool replay_generator = true;  // false: only for tests that must fail
+  std::int64_t host_limit_bytes = 0;
+  std::uint64_t seed = 0;
+};
+
+struct BudgetStats {
+  std::int64_t peak_bytes = 0;
+  std::int64_t ops = 0;
+  std::int64_t drops = 0, swaps_out = 0, swaps_in = 0, recomputed_ops = 0, snapshots = 0, lost_recipes = 0, split_ops = 0;
+  std::int64_t swapped_bytes = 0;      // moved to the host
+  std::int64_t swapped_in_bytes = 0;
+  std::int64_t recompute_ns = 0;
+  std::int64_t stall_ns = 0;           // the program waited for copies
+  std::int64_t evict_ns = 0;           // choosing and letting go, copies that were waited for included
+  std::int64_t out_of_memory = 0;
+  std::int64_t deepest_recompute = 0;
+};
+
+class Budget final : public Interceptor, public Guardian, public Graph {
+ public:
+  explicit Budget(const BudgetOptions& options);
+  ~Budget() override;
+
+  // From here on the limit holds, and this thread's ops are seen. Throws when another budget is active.
+  void enter();
+  // What is live and known by then is within the limit, or this throws.
+  void adopt(const at::Tensor& tensor);
+  void shrink();
+  // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back.
+  std::string leave();
+  // The calling thread's ops are seen (the entering thread's are anyway).
+  static void attach_this_thread();
+  static void detach_this_thread();
+  [[nodiscard]] bool active() const { return active_; }
+
+  // Past the dispatcher: the tensor's bytes are there when this returns, and stay if `for_good`.
+  void restore(const at::Tensor& tensor, bool for_good);
+  // Lets go of a tensor now, if that is possible; for tests. "kept", "dropped" or "swapped".
+  std::string evict(const at::Tensor& tensor, stowage::eager::How how);
+  [[nodiscard]] std::string describe(const at::Tensor& tensor);
+
+  [[nodiscard]] BudgetStats stats() const;
+  [[nodiscard]] stowage::eager::Counters counters() const { return keeper_.counters(); }
+  [[nodiscard]] const std::vector<Event>& timeline() const { return timeline_.events(); }
+  [[nodiscard]] std::int64_t host_bytes() const { return heap_->used_bytes(); }
+  [[nodiscard]] std::int64_t host_peak_bytes() const { return heap_->peak_bytes(); }
+  [[nodiscard]] std::int64_t keeper_values() const { return static_cast<std::int64_t>(keeper_.values()); }
+
+  void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  void make_room(std::int64_t bytes) override;
+  bool block_dies(void* data, void* mark) noexcept override;
+  void evicted_storage_dies(Value* value) noexcept;
+  void touched_outside(c10::StorageImpl* storage);
+
+ protected:
+  void value_dies(Value& value) override;
+  void recipe_lost(Value& value) override;
+
+ private:
+  using Values = c10::SmallVector<Ref<Value>, 8>;
+  // What an op under way uses: not to be let go.
+  struct Running {
+    Running(Budget& budget, const OpTraits& op);
+    void end();
+    Budget& budget;
+    const OpTraits* op = nullptr;
+    Values values;
+    bool ready = false;   // all are there
+    bool pinned = false;  // with the keeper: done when a victim is looked for
+    Running* next = nullptr;
+  };
+
+  // A tensor that the op under way writes to.
+  struct Written {
+    at::Tensor tensor;
+    std::int32_t operand = 0;
+    std::int16_t in_place_depth = 0;
+  };
+
+  static constexpr std::int16_t kDeepestInPlace = 16;  // then the content counts as given
+  static constexpr int kDeepestGhost = 32;
+  static constexpr int kDeepestRecompute = 400;
+  static constexpr int kMostAdvice = 16;  // after one op
+
+  // budget.cpp: ops as the program runs them
+  void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  bool find_values(const OpTraits& op, Operands& operands, Running& running);
+  void begin_op(const OpTraits& op, const Operands& operands);
+  void overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable);
+  void note_results(const OpTraits& op, const torch::jit::Stack& stack, const c10::SmallVector<Written, 2>& written,
+                    const Ref<Recipe>& recipe, std::int64_t took_ns);
+  void give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns);
+  static bool all_small_in_place(const OpTraits& op, const Operands& operands);
+  static bool only_overwritten(const Operands& operands, const Value* value);
+  static std::int16_t in_place_depth(const Operand& operand);
+
+  // lives.cpp: from the first meeting to the end
+  Value* value_in(c10::StorageImpl* storage) const;
+  Value* meet(const at::Tensor& tensor, const OpTraits* origin, bool made);
+  void take_off(Value& value);
+  bool retire(Value& value, const void* data);
+  void give_up(Value& value);
+  void keep_small(Value& value, const void* data);
+  void set_where(Value& value, Where where);
+  static int ghost_depth(const Recipe& recipe);
+  static bool there(const Value& value) { return value.small || value.resident(); }
+  void note_row(Value& value);
+
+  // block.cpp: leaving
+  std::string bring_all_back();
+  void release_all();
+  void part(Value& value);
+
+  // evict.cpp: letting go
+  bool let_go_of_one();
+  bool let_go(Value& value, stowage::eager::How how);
+  c10::DataPtr take_block(Value& value);
+  bool copy_out(Value& value, const void* data);
+  void finish_out(Value& value);
+  void drop_host_copy(Value& value);
+  void pin_running();
+  void pin(const Values& values);
+  void unpin(const Values& values);
+  [[nodiscard]] std::string explain(std::int64_t bytes) const;
+
+  // restore.cpp: bringing back
+  void bring(const Values& values, int depth);
+  void bring_one_by_one(const Values& values, int depth);
+  void soft_pin(const Values& values, bool on);
+  bool pin_if_all_there(const Values& values);
+  void restore_value(Value& value, int depth);
+  void fetch_back(Value& value);
+  void put(Value& value, c10::DataPtr block);
+  bool start_fetch(Value& value);
+  void finish_fetch(Value& value, bool waited_for);
+  void cancel_fetch(Value& value);
+  void start_copy_out(Value& value);
+  void poll_copies();
+  void follow_advice();
+
+  // replay.cpp: running a recipe
+  using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+  void recompute(Value& value, int depth);
+  void gather_inputs(const Recipe& recipe, Values& values) const;
+  std::vector<StoragePtr> storages_for(const Recipe& recipe);
+  StoragePtr storage_with(Value& value, bool to_be_written);
+  static torch::jit::Stack stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages);
+  void run_recipe(const Recipe& recipe, torch::jit::Stack& stack);
+  void take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
+                    std::int64_t took_ns);
+
+  void record(Event::Kind kind, std::int64_t bytes, const OpTraits* op);
+
+  BudgetOptions options_;
+  std::shared_ptr<HostHeap> heap_;
+  std::unique_ptr<Link> link_;
+  mutable std::recursive_mutex restoring_;
+  mutable std::recursive_mutex state_;
+  stowage::eager::Keeper keeper_;
+  std::vector<Value*> rows_;  // by ValueId
+  std::vector<Value*> fetching_;
+  std::vector<Value*> leaving_;  // early copies under way
+  Running* running_ = nullptr;
+  BudgetStats stats_;
+  Timeline timeline_;
+  std::int64_t entered_ns_ = 0;
+  std::int64_t current_limit_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t work_left_ = 0;  // recomputations for the access under way
+  bool active_ = false;
+};
+
+// The one that is active, if any.
+Budget* active_budget();
+
+// Marks the data pointer of an evicted storage, whose context is the value.
+c10::DeleterFnPtr evicted_deleter();
+
+// Nanoseconds that the calling thread has spent making room, inside ops.
+std::int64_t waited_ns();
+
+c10::intrusive_ptr<c10::StorageImpl> bare_storage(c10::DataPtr block, std::int64_t bytes);
+
+// A pointer that leaves a resident storage other than to a kernel is noticed (outside.cpp).
+void watch(c10::StorageImpl& storage);
+void unwatch(c10::StorageImpl& storage);
+struct InKernel {
+  InKernel();
+  ~InKernel();
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+};
+
+}  // namespace stowage::runtime::eager

@@ -1,0 +1,149 @@
+// The lives of values: met at a storage, left by it, given up.
+//
+//   meet ──► resident ──► let go / brought back ──► its storage dies or is written to
+//                                                     │ has a recipe: a ghost; gone when nobody reads it
+//                                                     │ none, and something dropped needs it: its bytes are kept, or go to the host
+//                                                     └ none: what was made from it has no recipe any more
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/eager/budget.h"
+
+namespace stowage::runtime::eager {
+
+// Where the value is noted: in the block, or in the context that stands for an evicted one.
+Value* Budget::value_in(c10::StorageImpl* storage) const {
+  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  if (data.get_deleter() == evicted_deleter()) return static_cast<Value*>(data.get_context());
+  void** mark = block_mark(data.get_context(), data.get_deleter());
+  return mark == nullptr ? nullptr : static_cast<Value*>(*mark);
+}
+
+Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  void** mark = block_mark(data.get_context(), data.get_deleter());
+  if (mark == nullptr || storage->nbytes() == 0) return nullptr;
+  Ref<Value> value(new Value(*this));
+  value->storage = storage;
+  value->bytes = static_cast<std::int64_t>(storage->nbytes());
+  value->small = value->bytes < kSmallBytes;
+  value->origin = origin;
+  value->made = made;
+  if (!value->small) {
+    const bool looked_at = value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+    value->id = keeper_.created(value->bytes, !looked_at);
+    note_row(*value);
+    watch(*storage);
+  }
+  Value* known = value.release();
+  *mark = known;
+  return known;
+}
+
+void Budget::note_row(Value& value) {
+  if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
+  rows_[value.id.index()] = &value;
+}
+
+// Takes the value off its storage, whose content is about to change; its bytes are still there.
+void Budget::take_off(Value& value) {
+  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
+  const c10::DataPtr& data = value.storage->_mutable_data_ptr_no_checks();
+  *block_mark(data.get_context(), data.get_deleter()) = nullptr;
+  if (value.in_place_depth >= kDeepestInPlace) lose_recipe(value);
+  if (!retire(value, data.get())) return;
+  ++stats_.snapshots;
+  if (!copy_out(value, data.get())) {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(), " is needed there");
+  }
+  set_where(value, Where::kSwapped);
+  keeper_.released(value.id, stowage::eager::How::kSwap);
+}
+
+// A value's storage is gone or has moved on. True when its bytes, at `data`, must be kept all the same.
+bool Budget::retire(Value& value, const void* data) {
+  value.storage = nullptr;
+  if (value.small) {
+    keep_small(value, data);
+    return false;
+  }
+  if (value.recipe) {
+    value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
+    if (value.ghost_depth > kDeepestGhost && !needed(value)) lose_recipe(value);
+  }
+  if (!value.recipe && needed(value)) return true;
+  give_up(value);
+  return false;
+}
+
+// Its bytes go; if it has no recipe, nothing can be made from it any more.
+void Budget::give_up(Value& value) {
+  if (value.where == Where::kFetching) cancel_fetch(value);
+  drop_host_copy(value);
+  if (!value.recipe) forget_readers(value);
+  set_where(value, Where::kGone);
+  keeper_.died(value.id);
+}
+
+int Budget::ghost_depth(const Recipe& recipe) {
+  int depth = 0;
+  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+    const Value* value = recipe.arguments[i].value.get();
+    if (value != nullptr && value->where == Where::kGone) depth = std::max<int>(depth, value->ghost_depth);
+  }
+  return depth;
+}
+
+void Budget::keep_small(Value& value, const void* data) {
+  set_where(value, Where::kGone);
+  if (value.readers == nullptr || data == nullptr) return;
+  value.small_copy = std::make_unique<char[]>(static_cast<std::size_t>(value.bytes));
+  std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes));
+}
+
+void Budget::value_dies(Value& value) {
+  if (value.where == Where::kFetching) cancel_fetch(value);
+  drop_host_copy(value);
+  if (value.own) take_block(value);
+  set_where(value, Where::kGone);
+  if (!value.id.valid()) return;
+  rows_[value.id.index()] = nullptr;
+  keeper_.forgotten(value.id);
+}
+
+void Budget::recipe_lost(Value& value) {
+  ++stats_.lost_recipes;
+  if (value.id.valid()) keeper_.lost_recipe(value.id);
+}
+
+void Budget::set_where(Value& value, Where where) {
+  dropped += (where == Where::kDropped ? 1 : 0) - (value.where == Where::kDropped ? 1 : 0);
+  value.where = where;
+}
+
+bool Budget::block_dies(void* data, void* mark) noexcept {
+  const std::lock_guard lock(state_);
+  const Ref<Value> value = Ref<Value>::adopt(static_cast<Value*>(mark));
+  void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
+  *block_mark(data, deleter) = nullptr;
+  if (!retire(*value, data)) return false;
+  // Something dropped can only be made from these bytes: they stay, without a storage of the program's.
+  *block_mark(data, deleter) = value.get();
+  value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes);
+  return true;
+}
+
+void Budget::evicted_storage_dies(Value* mark) noexcept {
+  const std::lock_guard lock(state_);
+  const Ref<Value> value = Ref<Value>::adopt(mark);
+  value->storage = nullptr;
+  if (value->where == Where::kFetching) cancel_fetch(*value);
+  if (value->where == Where::kSwapped && !value->recipe && needed(*value)) return;  // it waits on the host
+  if (value->recipe) value->ghost_depth = static_cast<std::int16_t>(ghost_depth(*value->recipe) + 1);
+  give_up(*value);
+}
+
+}  // namespace stowage::runtime::eager

@@ -1,0 +1,227 @@
+// Running a recipe: the op once more, below autograd and autocast, on operands rebuilt from what the recipe remembers.
+//
+//   recipe of v1: relu_(v0)      v0 must stay what it is, so an operand that is written gets a copy of v0's bytes (or v0's own block,
+//                                when nobody else wants the ghost); the copy becomes v1
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/eager/budget.h"
+#include "runtime/eager/now.h"
+
+namespace stowage::runtime::eager {
+namespace {
+
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+
+// Whatever the program has switched on at this moment, the kernel runs as it did.
+struct AsItRan {
+  explicit AsItRan(bool grad_mode) : grad_mode(grad_mode) {}
+  c10::impl::ExcludeDispatchKeyGuard no_hook{c10::DispatchKeySet(
+      {c10::DispatchKey::TESTING_ONLY_GenericMode, c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+       c10::DispatchKey::AutocastCPU, c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::AutoGradMode grad_mode;
+  InKernel in_kernel;
+};
+
+// The generator as it was, and back.
+class Rewind {
+ public:
+  explicit Rewind(const GeneratorState* state) {
+    if (state == nullptr) return;
+    now_ = GeneratorState::current();
+    state->restore();
+  }
+  ~Rewind() {
+    if (now_) now_->restore();
+  }
+  Rewind(const Rewind&) = delete;
+  Rewind& operator=(const Rewind&) = delete;
+
+ private:
+  std::optional<GeneratorState> now_;
+};
+
+at::Tensor tensor_over(const Argument& argument, StoragePtr storage) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                               c10::DispatchKeySet(c10::DispatchKey::CPU), argument.dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(argument.sizes, argument.strides, argument.offset);
+  return tensor;
+}
+
+StoragePtr new_storage(std::int64_t bytes) {
+  return bare_storage(c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes)), bytes);
+}
+
+}  // namespace
+
+StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes), std::move(block),
+                                               c10::GetCPUAllocator(), /*resizable=*/false);
+}
+
+void Budget::recompute(Value& value, int depth) {
+  Ref<Recipe> recipe;
+  Values inputs;
+  {
+    const std::lock_guard lock(state_);
+    TORCH_CHECK_WITH(OutOfMemoryError, depth < kDeepestRecompute && --work_left_ > 0,
+                     "stowage: the limit is so short that ", value.name(), " would be recomputed again and again; ", explain(0));
+    stats_.deepest_recompute = std::max<std::int64_t>(stats_.deepest_recompute, depth);
+    recipe = value.recipe;
+    gather_inputs(*recipe, inputs);
+  }
+  std::vector<StoragePtr> storages;
+  torch::jit::Stack stack;
+  bool pinned = false;
+  const auto clean_up = [&] {
+    stack.clear();
+    storages.clear();
+    const std::lock_guard lock(state_);
+    if (pinned) unpin(inputs);
+    inputs.clear();
+    recipe = {};
+  };
+  try {
+    bring(inputs, depth + 1);
+    pinned = true;
+    storages = storages_for(*recipe);
+    stack = stack_for(*recipe, storages);
+    const std::int64_t away = waited_ns();
+    const std::int64_t start = now_ns();
+    run_recipe(*recipe, stack);
+    const std::int64_t took = now_ns() - start - (waited_ns() - away);
+    ++stats_.recomputed_ops;
+    stats_.recompute_ns += took;
+    take_results(*recipe, stack, storages, value, took);
+  } catch (...) {
+    clean_up();
+    throw;
+  }
+  clean_up();
+}
+
+void Budget::gather_inputs(const Recipe& recipe, Values& values) const {
+  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+    const Ref<Value>& value = recipe.arguments[i].value;
+    if (value && std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  }
+}
+
+// One for each tensor operand; the same for operands that shared theirs.
+std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe) {
+  std::vector<StoragePtr> storages(static_cast<std::size_t>(recipe.argument_count));
+  const auto same = [&](std::int32_t i) {
+    for (std::int32_t j = 0; j < i; ++j) {
+      if (recipe.arguments[j].value == recipe.arguments[i].value) return j;
+    }
+    return i;
+  };
+  const auto written = [&](const Ref<Value>& value) {
+    for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+      if (recipe.arguments[i].written && recipe.arguments[i].value == value) return true;
+    }
+    return false;
+  };
+  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+    const Argument& argument = recipe.arguments[i];
+    StoragePtr& storage = storages[static_cast<std::size_t>(i)];
+    if (argument.kind == Argument::Kind::kShape) {
+      storage = bare_storage(c10::DataPtr(nullptr, c10::Device(c10::kCPU)), argument.storage_bytes);
+    } else if (argument.kind == Argument::Kind::kValue && argument.overwritten) {
+      storage = new_storage(argument.storage_bytes);
+    } else if (argument.kind == Argument::Kind::kValue) {
+      const std::int32_t first = same(i);
+      storage = first < i ? storages[static_cast<std::size_t>(first)] : storage_with(*argument.value, written(argument.value));
+    }
+  }
+  return storages;
+}
+
+StoragePtr Budget::storage_with(Value& value, bool to_be_written) {
+  const void* bytes = value.small_copy.get();
+  if (bytes == nullptr) {
+    const std::lock_guard lock(state_);
+    if (!to_be_written) return StoragePtr::reclaim_copy(value.holder());
+    if (value.storage == nullptr && value.pins == 1 && (value.recipe || value.host != nullptr)) {  // a ghost that only we want
+      const stowage::eager::How how = value.host != nullptr ? stowage::eager::How::kSwap : stowage::eager::How::kDrop;
+      StoragePtr storage = bare_storage(take_block(value), value.bytes);
+      set_where(value, how == stowage::eager::How::kSwap ? Where::kSwapped : Where::kGone);
+      keeper_.released(value.id, how);
+      return storage;
+    }
+    bytes = value.holder()->_mutable_data_ptr_no_checks().get();
+  }
+  StoragePtr copy = new_storage(value.bytes);
+  std::memcpy(copy->_mutable_data_ptr_no_checks().get(), bytes, static_cast<std::size_t>(value.bytes));
+  return copy;
+}
+
+torch::jit::Stack Budget::stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages) {
+  std::vector<at::Tensor> tensors(storages.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Argument& argument = recipe.arguments[i];
+    if (argument.kind == Argument::Kind::kNumber) tensors[i] = argument.number;
+    if (storages[i]) tensors[i] = tensor_over(argument, storages[i]);
+  }
+  torch::jit::Stack stack;
+  const at::Tensor* next = tensors.data();
+  for (const Recipe::Slot& slot : recipe.slots) {
+    const at::Tensor* last = next + slot.count;
+    switch (slot.kind) {
+      case Recipe::Slot::Kind::kPlain: stack.push_back(slot.plain); break;
+      case Recipe::Slot::Kind::kTensor: stack.emplace_back(*next); break;
+      case Recipe::Slot::Kind::kList: stack.emplace_back(c10::List<at::Tensor>(c10::ArrayRef<at::Tensor>(next, last))); break;
+      case Recipe::Slot::Kind::kOptionalList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const at::Tensor* tensor = next; tensor != last; ++tensor) {
+          list.push_back(tensor->defined() ? std::optional<at::Tensor>(*tensor) : std::nullopt);
+        }
+        stack.emplace_back(std::move(list));
+        break;
+      }
+    }
+    next = last;
+  }
+  return stack;
+}
+
+void Budget::run_recipe(const Recipe& recipe, torch::jit::Stack& stack) {
+  const AsItRan as_it_ran(recipe.grad_mode);
+  const Rewind rewind(options_.replay_generator ? recipe.generator.get() : nullptr);
+  recipe.handle.callBoxed(&stack);
+}
+
+// The blocks that the op has filled become those of the value wanted, and of its other results that are dropped.
+void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
+                          std::int64_t took_ns) {
+  c10::SmallVector<const at::Tensor*, 4> tensors;
+  collect_results(*recipe.op, stack, tensors);
+  const std::lock_guard lock(state_);
+  for (const Recipe::Result& result : recipe.results) {
+    Value* value = result.value;
+    if (value == nullptr || value->recipe.get() != &recipe) continue;
+    if (value != &wanted && value->where != Where::kDropped) continue;
+    if (value->resident()) continue;
+    c10::StorageImpl* storage = result.position >= 0 ? storage_of(*tensors[static_cast<std::size_t>(result.position)])
+                                                     : storages[static_cast<std::size_t>(-1 - result.position)].get();
+    c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+    void** mark = block_mark(data.get_context(), data.get_deleter());
+    TORCH_CHECK(mark != nullptr && *mark == nullptr && static_cast<std::int64_t>(storage->nbytes()) == value->bytes, "stowage: ",
+                value->name(), " came out differently when it was made again");
+    c10::DataPtr block = std::move(data);
+    data = c10::DataPtr();
+    put(*value, std::move(block));
+    keeper_.restored(value->id, stowage::eager::How::kDrop, value == &wanted ? took_ns : 0);
+    record(Event::Kind::kRecompute, value->bytes, recipe.op);
+  }
+  TORCH_CHECK(wanted.resident(), "stowage: ", wanted.name(), " could not be made again");
+}
+
+}  // namespace stowage::runtime::eager

@@ -1,0 +1,207 @@
+// Bringing back: copies from the host store, and recomputation through recipes, before anything reads.
+//
+//   v dropped ── recipe: op(a, b) ──► bring a, b (recursively) ──► run op ──► its block becomes v's
+//
+// Operands are brought one after the other, and while one is being made the others may have to go again: they are pinned softly (given
+// up last), and for good once all are there together. Recomputing a chain of n dropped values takes n runs when its intermediates fit;
+// when memory is so short that they do not, work multiplies, and is cut off at kMostRuns for one access.
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/eager/budget.h"
+#include "runtime/eager/now.h"
+
+namespace stowage::runtime::eager {
+namespace {
+
+constexpr int kMostTries = 12;
+constexpr std::int64_t kMostRuns = 3000;
+
+}  // namespace
+
+// On return all are there and pinned; the caller unpins.
+void Budget::bring(const Values& values, int depth) {
+  const std::lock_guard one_at_a_time(restoring_);
+  if (depth == 0) work_left_ = kMostRuns;
+  soft_pin(values, true);
+  try {
+    for (int tries = 0; !pin_if_all_there(values); ++tries) {
+      if (tries == kMostTries) {
+        bring_one_by_one(values, depth);
+        break;
+      }
+      for (const Ref<Value>& value : values) restore_value(*value, depth);
+    }
+  } catch (...) {
+    soft_pin(values, false);
+    throw;
+  }
+  soft_pin(values, false);
+}
+
+void Budget::soft_pin(const Values& values, bool on) {
+  const std::lock_guard lock(state_);
+  for (const Ref<Value>& value : values) {
+    if (!value->id.valid()) continue;
+    on ? keeper_.soft_pin(value->id) : keeper_.soft_unpin(value->id);
+  }
+}
+
+bool Budget::pin_if_all_there(const Values& values) {
+  const std::lock_guard lock(state_);
+  const bool all = std::all_of(values.begin(), values.end(), [](const Ref<Value>& value) { return there(*value); });
+  if (all) pin(values);
+  return all;
+}
+
+// The last way: what is there stays, whatever it costs the others.
+void Budget::bring_one_by_one(const Values& values, int depth) {
+  {
+    const std::lock_guard lock(state_);
+    pin(values);
+  }
+  try {
+    for (const Ref<Value>& value : values) restore_value(*value, depth);
+  } catch (...) {
+    const std::lock_guard lock(state_);
+    unpin(values);
+    throw;
+  }
+}
+
+void Budget::restore_value(Value& value, int depth) {
+  {
+    const std::lock_guard lock(state_);
+    if (there(value)) return;
+    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe), "stowage: ",
+                value.name(), " cannot be brought back");
+    if (value.where == Where::kFetching) return finish_fetch(value, true);
+  }
+  if (value.where == Where::kSwapped) {
+    fetch_back(value);
+  } else {
+    recompute(value, depth);
+  }
+}
+
+void Budget::fetch_back(Value& value) {
+  c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
+  const std::lock_guard lock(state_);
+  if (value.going_out) finish_out(value);
+  const std::int64_t start = now_ns();
+  if (options_.link_gbps > 0) {
+    const Link::Ticket ticket = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
+    const std::string failure = link_->finish(ticket);
+    TORCH_CHECK(failure.empty(), "stowage: ", value.name(), " cannot be read back: ", failure);
+  } else {
+    std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
+  }
+  const std::int64_t took = now_ns() - start;
+  stats_.stall_ns += took;
+  ++stats_.swaps_in;
+  stats_.swapped_in_bytes += value.bytes;
+  put(value, std::move(block));
+  keeper_.restored(value.id, stowage::eager::How::kSwap, took);
+  record(Event::Kind::kSwapIn, value.bytes, value.origin);
+}
+
+// The block becomes the value's, in its storage or in one of our own.
+void Budget::put(Value& value, c10::DataPtr block) {
+  *block_mark(block.get_context(), block.get_deleter()) = &value;
+  if (c10::StorageImpl* storage = value.storage) {
+    storage->clear_data_ptr_access_error_msg_();
+    storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
+    storage->set_data_ptr_noswap(std::move(block));
+    watch(*storage);
+  } else {
+    value.own = bare_storage(std::move(block), value.bytes);
+  }
+  set_where(value, Where::kResident);
+}
+
+// ---- Ahead of need
+
+// False when it does not fit now.
+bool Budget::start_fetch(Value& value) {
+  if (value.where != Where::kSwapped || value.host == nullptr || value.bytes > current_limit_ - live_bytes()) return false;
+  if (value.going_out) finish_out(value);
+  value.incoming = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
+  if (options_.poison) std::memset(value.incoming.get(), 0xCD, static_cast<std::size_t>(value.bytes));
+  value.copy_started_ns = now_ns();
+  value.coming_in = link_->start({Copy::Direction::kIn, value.incoming.get(), HostHeap::offset(value.host), value.bytes});
+  set_where(value, Where::kFetching);
+  fetching_.push_back(&value);
+  keeper_.fetch_started(value.id);
+  record(Event::Kind::kFetch, value.bytes, value.origin);
+  return true;
+}
+
+void Budget::finish_fetch(Value& value, bool waited_for) {
+  const std::int64_t start = now_ns();
+  const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  const std::int64_t end = now_ns();
+  if (waited_for) stats_.stall_ns += end - start;
+  fetching_.erase(std::find(fetching_.begin(), fetching_.end(), &value));
+  c10::DataPtr block = std::move(value.incoming);
+  value.incoming = c10::DataPtr();
+  if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
+  ++stats_.swaps_in;
+  stats_.swapped_in_bytes += value.bytes;
+  put(value, std::move(block));
+  keeper_.fetch_done(value.id, waited_for ? end - value.copy_started_ns : 0);
+}
+
+void Budget::cancel_fetch(Value& value) {
+  link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  fetching_.erase(std::find(fetching_.begin(), fetching_.end(), &value));
+  set_where(value, Where::kSwapped);
+  keeper_.fetch_cancelled(value.id);
+  value.incoming = c10::DataPtr();
+}
+
+void Budget::start_copy_out(Value& value) {
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return;
+  value.host = heap_->take(value.bytes);
+  if (value.host == nullptr) return;
+  value.copy_started_ns = now_ns();
+  void* data = value.holder()->_mutable_data_ptr_no_checks().get();
+  value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(value.host), value.bytes});
+  leaving_.push_back(&value);
+  stats_.swapped_bytes += value.bytes;
+  keeper_.copy_out_started(value.id);
+}
+
+// Copies that are complete by now are taken note of.
+void Budget::poll_copies() {
+  for (std::size_t i = 0; i < fetching_.size();) {
+    link_->complete(*fetching_[i]->coming_in) ? finish_fetch(*fetching_[i], false) : static_cast<void>(++i);
+  }
+  for (std::size_t i = 0; i < leaving_.size();) {
+    Value& value = *leaving_[i];
+    if (!link_->complete(*value.going_out)) {
+      ++i;
+      continue;
+    }
+    const std::int64_t took = now_ns() - value.copy_started_ns;
+    finish_out(value);
+    keeper_.copy_out_done(value.id, took);
+  }
+}
+
+void Budget::follow_advice() {
+  if (!fetching_.empty() || !leaving_.empty()) poll_copies();
+  using Kind = stowage::eager::Advice::Kind;
+  for (int asked = 0; asked < kMostAdvice; ++asked) {
+    const stowage::eager::Advice advice = keeper_.advise(current_limit_ - live_bytes());
+    if (advice.kind == Kind::kNone) return;
+    Value* value = rows_[advice.value.index()];
+    if (value == nullptr) return;
+    if (advice.kind == Kind::kFetch && !start_fetch(*value)) return;
+    if (advice.kind == Kind::kCopyOut) start_copy_out(*value);
+    if (advice.kind == Kind::kRelease && (!value->resident() || value->pins > 0 || !let_go(*value, advice.how))) return;
+  }
+}
+
+}  // namespace stowage::runtime::eager
