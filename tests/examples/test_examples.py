@@ -1,0 +1,38 @@
+"""Every example runs, is short, and its steps are planned."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NEEDS = {"hf_trainer": ("transformers", "accelerate"), "accelerate_loop": ("accelerate",)}
+RANKS = {"torchrun_data_parallel": 2}
+
+
+def names():
+    return sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", names())
+def test_example(name, tmp_path):
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[name])] if name in RANKS else []
+    environment = dict(os.environ, OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error", PYTHONWARNINGS="error:stowage:UserWarning")
+    command = [sys.executable, *launcher, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    planned = re.search(r"planned steps: (\d+)", done.stdout)
+    assert planned and int(planned[1]) >= 10, done.stdout
+    assert "runs eagerly" not in done.stderr
+
+
+@pytest.mark.parametrize("name", names())
+def test_example_is_short_and_marked(name):
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert len(text.splitlines()) <= 60
+    assert text.startswith('"""')
