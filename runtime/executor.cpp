@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/collectives.h"
 #include "runtime/tensors.h"
 #include "runtime/ticks.h"
 #include "stowage/error.h"
@@ -138,7 +139,11 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
   const TapeOp& op = tape_->op(instruction.op);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
-  op.handle.callBoxed(&stack);
+  if (is_collective(op.handle)) {
+    run_collective(op.handle, &stack);
+  } else {
+    op.handle.callBoxed(&stack);
+  }
   script_.end_op();
 }
 

@@ -1,9 +1,12 @@
 #include "runtime/hook.h"
 
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 
+#include "runtime/collectives.h"
 #include "runtime/eager/traits.h"
 
 namespace stowage::runtime {
@@ -30,11 +33,37 @@ bool comes_back(const eager::OpTraits& op, c10::DispatchKeySet keys) {
 // shallow copy becomes a detach() in Python.
 bool inside_fake_kernel() { return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python); }
 
+bool is_subclass(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python); }
+
+bool has_subclass(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const auto in = [](const c10::IValue& value) {
+    if (value.isTensor()) return is_subclass(value.toTensor());
+    if (value.isTensorList()) {
+      const c10::List<at::Tensor> list = value.toTensorList();
+      return std::any_of(list.begin(), list.end(), [](const at::Tensor& t) { return is_subclass(t); });
+    }
+    if (!value.isOptionalTensorList()) return false;
+    const std::vector<std::optional<at::Tensor>> list = value.toOptionalTensorVector();
+    return std::any_of(list.begin(), list.end(), [](const auto& t) { return t.has_value() && is_subclass(*t); });
+  };
+  return std::any_of(stack.end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size()), stack.end(), in);
+}
+
+bool fake_mode_on() {
+  return c10::impl::TorchDispatchModeTLS::get_mode(c10::impl::TorchDispatchModeKey::FAKE).has_value();
+}
+
+// Part of what a subclass does, or of what PyTorch does to find out what it should do.
+bool around_subclass(const Interceptor& interceptor, const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return interceptor.looks_inside_subclasses() ? has_subclass(op, stack) || fake_mode_on() : inside_fake_kernel();
+}
+
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   Interceptor* const interceptor = tl_interceptor != nullptr ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
   const eager::OpTraits& traits = eager::traits_of(op);
-  if (interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next) || inside_fake_kernel()) {
+  const bool passes = interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next);
+  if (passes || around_subclass(*interceptor, op, *stack)) {
     op.redispatchBoxed(next, stack);
   } else {
     interceptor->on_leaf(op, next, stack);
@@ -45,6 +74,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 
 void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const InLeaf in_leaf;
+  if (is_collective(op)) return run_collective(op, stack);
   if (Interceptor* below = g_shared.load(std::memory_order_relaxed)) return below->on_leaf(op, keys, stack);
   op.redispatchBoxed(keys, stack);
 }

@@ -19,6 +19,9 @@ class Interceptor {
   virtual ~Interceptor() = default;
   // A leaf op with its arguments on the stack. Must leave its returns there. `keys` is what to redispatch with.
   virtual void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
+  // True: an op on a tensor subclass (DTensor) is no leaf; those that it makes of plain tensors are. What PyTorch works out on fake
+  // tensors meanwhile (shapes, shardings) passes unseen.
+  [[nodiscard]] virtual bool looks_inside_subclasses() const { return false; }
 };
 
 // Runs the op as eager would, with nested calls unseen.

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "runtime/batch_norm.h"
+#include "runtime/collectives.h"
 #include "runtime/op_traits.h"
 #include "runtime/takeover.h"
 #include "stowage/io.h"
@@ -96,7 +97,7 @@ class Lowering {
     op.scratch = from.scratch;
     op.cost_ns = from.cost_ns;
     op.rng = from.random_order >= 0;
-    op.effect = op.creates.empty() && op.writes.empty() && !op.rng;
+    op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle);
     for (const auto& [read, created] : takeover_blocks(tape_, from)) {
       op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
     }

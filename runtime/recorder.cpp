@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "runtime/allocator.h"
+#include "runtime/collectives.h"
 #include "runtime/finish.h"
 #include "runtime/op_traits.h"
 #include "runtime/ticks.h"
@@ -23,7 +24,7 @@ bool is_wrapped_number(const c10::IValue& value) {
 
 bool has_unreplayable_argument(const c10::IValue& value) {
   if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
-  return value.isStorage() || value.isStream() || value.isPyObject();
+  return value.isStorage() || value.isStream() || value.isPyObject() || value.isCustomClass();
 }
 
 }  // namespace
@@ -136,7 +137,9 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   std::vector<BlockId> none;
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
-    if (has_unreplayable_argument(value)) refuse(full_name(op.handle) + ": an explicit generator, storage or stream as argument");
+    if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
+      refuse(full_name(op.handle) + ": an explicit generator, storage, stream or object as argument");
+    }
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();

@@ -20,6 +20,7 @@ namespace stowage::runtime {
 
 struct RecordOptions {
   bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
+  bool distributed = false;             // ops on tensor subclasses are looked into
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 
@@ -49,6 +50,7 @@ class Recorder final : public Interceptor {
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned);
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  [[nodiscard]] bool looks_inside_subclasses() const override { return options_.distributed; }
 
  private:
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

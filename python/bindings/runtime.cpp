@@ -82,12 +82,13 @@ void bind_recorder(nb::module_& m) {
            "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
 
   nb::class_<rt::Recorder>(m, "Recorder")
-      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden) {
+      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed) {
         rt::RecordOptions options;
         options.fake = fake;
+        options.distributed = distributed;
         options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
         new (self) rt::Recorder(std::move(options));
-      }, "fake"_a, "hidden"_a)
+      }, "fake"_a, "hidden"_a, "distributed"_a = false)
       .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input) {
         r.declare(tensor_at(tensor), kind_named(kind), std::move(name), input);
       }, "tensor"_a, "kind"_a, "name"_a, "input"_a = -1)

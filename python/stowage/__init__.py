@@ -67,6 +67,17 @@ def _install_allocator() -> None:
 
 when_torch_is_imported(_install_allocator)
 
+
+def shard(train_step, mesh, **options):
+    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.shard, which says more.
+
+    (A function of its own because torch.distributed.tensor takes a second to import.)
+    """
+    from stowage.sharding import shard as split
+
+    return split(train_step, mesh, **options)
+
+
 __all__ = [
     "CompiledStep",
     "Error",
@@ -85,4 +96,5 @@ __all__ = [
     "compile",
     "max_batch",
     "plan",
+    "shard",
 ]

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage import _runtime
-from stowage.torch_private import address, addresses, flatten, storage_address
+from stowage.torch_private import address, addresses, flatten, local_tensor, storage_address
 from stowage.world import World
 
 # Lines of theirs are no help in a message.
@@ -22,11 +22,13 @@ LIBRARY_FOLDERS = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__f
 
 @dataclass
 class OptimizerEvent:
-    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step makes."""
+    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step makes.
+    ``moved``: parameters that the step itself made out of the model's, and their slots."""
 
     optimizer: torch.optim.Optimizer
     section: int
     gradients: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    moved: list[tuple[torch.Tensor, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -93,17 +95,20 @@ class _Session:
             self.world.optimizers.append(optimizer)
             self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
             declare_optimizer(self.recorder, optimizer)
+        self.world.enter_optimizer(optimizer)
         self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
         event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
         for p in self.world.parameters():
             if p.grad is not None and self.recorder.made_in_step(address(p.grad)):
                 event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
+        event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
         self.events.append(event)
 
     def after_optimizer(self, optimizer, args, kwargs):
         self._optimizer_depth -= 1
         if self._optimizer_depth == 0:
             self.recorder.end_section()
+            self.world.leave_optimizer(optimizer)
 
     @contextlib.contextmanager
     def watching(self):
@@ -148,6 +153,8 @@ def declare_optimizer(recorder, optimizer) -> None:
 
 
 def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
+    for kind, name, tensor in world.owned():
+        recorder.declare(address(tensor), kind, name)
     for i, tensor in enumerate(inputs):
         recorder.declare(address(tensor), "input", f"input_{i}", i)
     for path, module in world.modules:
@@ -182,15 +189,17 @@ def _hyperparameters(optimizer) -> list[dict]:
 
 
 def record(
-    fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset()
+    fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
+    world: World | None = None,
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
     absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
+    world: what the function sees, when that is more than can be found from ``fn``.
     """
-    world = World(fn)
-    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS)
+    world = world or World(fn)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
     declare_world(recorder, world, inputs)
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
@@ -198,7 +207,7 @@ def record(
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
-    had_grad = {id(p) for p in world.parameters() if p.grad is not None} | absent_grads
+    had_grad = {id(p) for p in world.model_parameters() if p.grad is not None} | absent_grads
     session = _Session(recorder, world)
     with session.watching(), _HostReads(recorder):
         recorder.start()
@@ -220,7 +229,7 @@ def record(
         recording.refusal = tape.refusal
     if not recording.refusal:
         recording.tape = tape
-        recording.output_tensors = [torch.empty_like(t, device="meta") for t in returned]
+        recording.output_tensors = [torch.empty_like(local_tensor(t), device="meta") for t in returned]
     return recording
 
 
@@ -245,7 +254,7 @@ def _sort_gradients(recording: Recording, recorder, had_grad: set[int]) -> None:
     there was one before: the step itself threw that away (zero_grad), and so will the next; replays leave None. Older than the
     step: it was changed in place and is bound like any resident.
     """
-    for p in recording.world.parameters():
+    for p in recording.world.model_parameters():
         if p.grad is None:
             if id(p) in had_grad:
                 recording.dropped_grads.append(p)

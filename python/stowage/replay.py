@@ -111,13 +111,17 @@ class Replay:
         Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
         counters and hyperparameters are as before the step. Raises Error, with nothing changed, when memory cannot be had.
         """
+        with self.host_state():
+            self.match()
+            return self.run_matched(inputs)
+
+    def run_matched(self, inputs: list[torch.Tensor]) -> Any:
+        """run(), after host_state() and match()."""
         outputs = self._fresh_outputs()
-        with self._host_state():
-            self._match()
-            timed = self._timed_runs < _TIMED_RUNS
-            self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), timed)
-            if timed:
-                self._learn_costs()
+        timed = self._timed_runs < _TIMED_RUNS
+        self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), timed)
+        if timed:
+            self._learn_costs()
         for p, grad in zip(self.recording.returned_grads, outputs[len(outputs) - len(self.recording.returned_grads) :]):
             p.grad = grad
         leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
@@ -134,7 +138,8 @@ class Replay:
             into.append(0 if external else address(output))
         return into
 
-    def _match(self) -> None:
+    def match(self) -> None:
+        """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
         for p in self.recording.dropped_grads:
             p.grad = None
         self._matcher.remember()
@@ -143,41 +148,57 @@ class Replay:
                 event.scheduler.step(*event.args, **event.kwargs)
                 continue
             made = {id(p) for p, _ in event.gradients}
+            for p, slot in event.moved:
+                self._matcher.adopt_shell(address(p), slot)
             for p, slot in event.gradients:
                 p.grad = self._shells[id(p), slot]
-            self._matcher.begin(event.section)
             error: Exception | None = None
-            try:
-                event.optimizer.step()
-            except Exception as e:  # a mismatch ends the user's step() by an exception from the hook
-                error = e
-            finally:
-                mismatch = self._matcher.end()
-                for p in self._parameters:
-                    if id(p) in made:
-                        p.grad = None
+            with self.recording.world.optimizer_view(event.optimizer):
+                self._matcher.begin(event.section)
+                try:
+                    event.optimizer.step()
+                except Exception as e:  # a mismatch ends the user's step() by an exception from the hook
+                    error = e
+                finally:
+                    mismatch = self._matcher.end()
+            for p in self._parameters:
+                if id(p) in made:
+                    p.grad = None
             if mismatch:
                 raise Mismatch(mismatch)
             if error is not None:
                 raise error
 
     @contextlib.contextmanager
-    def _host_state(self, *, always_back: bool = False):
-        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case."""
+    def host_state(self, *, always_back: bool = False):
+        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case. Yields a
+        function that puts it back at once."""
         self._executor.reserve()
+        grads = [(p, p.grad) for p in self.recording.dropped_grads]
         saved = [(s.__dict__, dict(s.__dict__)) for s in self._schedulers]
         for optimizer in self._optimizers:
             saved.extend((group, dict(group)) for group in optimizer.param_groups)
-        back = True
+        undone = False
+
+        def undo() -> None:
+            nonlocal undone
+            if undone:
+                return
+            undone = True
+            self._matcher.roll_back()
+            for live, copy in saved:
+                live.clear()
+                live.update(copy)
+            for p, grad in grads:
+                p.grad = grad
+
         try:
-            yield
-            back = always_back
-        finally:
-            if back:
-                self._matcher.roll_back()
-                for live, copy in saved:
-                    live.clear()
-                    live.update(copy)
+            yield undo
+        except BaseException:
+            undo()
+            raise
+        if always_back:
+            undo()
 
     # ---- Trust
 
@@ -186,18 +207,19 @@ class Replay:
 
         Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
         """
-        grads = [(p, p.grad) for p in self._parameters]
+        with self.host_state(always_back=True):
+            self.match()
+            return self.rehearse_matched(inputs)
+
+    def rehearse_matched(self, inputs: list[torch.Tensor]) -> "Rehearsal":
+        """rehearse(), after host_state(always_back=True) and match()."""
         outputs = self._fresh_outputs()
         try:
-            with self._host_state(always_back=True):
-                self._match()
-                into = self._arena_outputs(outputs, inputs)
-                self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
+            into = self._arena_outputs(outputs, inputs)
+            self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
         finally:
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
-            for p, grad in grads:
-                p.grad = grad
         self._learn_costs()
         return Rehearsal(self, state, outputs)
 

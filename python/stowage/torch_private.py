@@ -4,10 +4,15 @@
 - ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
 - ``FakeTensorMode`` and what it raises when a number or a shape depends on data.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
+- ``torch._C._current_graph_task_id``: whether backward is running.
+- the dispatch key of the hook, which a Python dispatch mode closes.
+- ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
+- ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how parts move.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -21,12 +26,19 @@ def address(tensor: torch.Tensor | None) -> int:
         return 0
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
-    return tensor._cdata
+    return local_tensor(tensor)._cdata
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a DTensor; any other tensor itself."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def storage_address(tensor: torch.Tensor) -> int:
     """Address of the StorageImpl; tensors that share memory have the same. 0 for tensors without one (sparse)."""
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else 0
+    return local_tensor(tensor).untyped_storage()._cdata if tensor.layout == torch.strided else 0
 
 
 def addresses(tensors) -> list[int]:
@@ -40,6 +52,15 @@ def flatten(value: Any) -> tuple[list[Any], Any]:
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
     return _pytree.tree_unflatten(leaves, spec)
+
+
+def tree_map(function, value: Any) -> Any:
+    return _pytree.tree_map(function, value)
+
+
+def in_backward() -> bool:
+    """Autograd's engine is at work on this thread."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -58,5 +79,64 @@ def dispatch_mode_active() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0
 
 
-__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "is_fake",
-           "storage_address", "unflatten"]
+# ---- DTensor (imported when first needed: it takes a second)
+
+
+def is_shell(tensor: torch.Tensor) -> bool:
+    """A tensor whose storage has bytes but no memory."""
+    try:
+        return tensor.untyped_storage().nbytes() > 0 and tensor.untyped_storage().data_ptr() == 0
+    except RuntimeError:
+        return True
+
+
+def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> torch.Tensor:
+    """A DTensor over ``local``, without autograd, collectives or checks."""
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    spec = DTensorSpec(mesh, tuple(placements), tensor_meta=TensorMeta(torch.Size(shape), tuple(stride), local.dtype))
+    return DTensor(local, spec, requires_grad=False)
+
+
+def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
+    """The same DTensor at other placements, below autograd."""
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._redistribute import redistribute_local_tensor
+
+    spec = DTensorSpec(tensor.device_mesh, tuple(placements), tensor_meta=tensor._spec.tensor_meta)
+    local = redistribute_local_tensor(tensor._local_tensor, tensor._spec, spec)
+    return DTensor(local, spec, requires_grad=False)
+
+
+@contextlib.contextmanager
+def hook_open():
+    """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this block."""
+    key = _HOOK_KEY
+    closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, closed)
+
+
+@contextlib.contextmanager
+def waiting_collectives():
+    """Functional collectives give plain tensors that are complete, not subclasses that wait when somebody looks."""
+    from torch.distributed import _functional_collectives as collectives
+
+    lazy = collectives._maybe_wrap_tensor
+    collectives._maybe_wrap_tensor = collectives.wait_tensor
+    try:
+        yield
+    finally:
+        collectives._maybe_wrap_tensor = lazy
+
+
+_HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+
+
+__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "hook_open", "in_backward", "is_fake", "is_shell",
+           "local_tensor", "make_dtensor", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]

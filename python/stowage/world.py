@@ -7,6 +7,7 @@ objects are walked too, libraries are not.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import enum
 import functools
@@ -36,6 +37,8 @@ def is_plain(value: Any) -> bool:
 class World:
     """Everything reachable from ``fn``, found once."""
 
+    distributed = False  # parameters are DTensors
+
     def __init__(self, fn: Any):
         self.modules: list[tuple[str, torch.nn.Module]] = []
         self.optimizers: list[Optimizer] = []
@@ -57,6 +60,30 @@ class World:
                 for p in group["params"]:
                     found[id(p)] = p
         return list(found.values())
+
+    # ---- where parameters are split over ranks, the optimizer works on other tensors than the model (ShardedWorld)
+
+    def model_parameters(self) -> list[torch.nn.Parameter]:
+        """Those whose .grad backward fills."""
+        return self.parameters()
+
+    def owned(self) -> list[tuple[str, str, torch.Tensor]]:
+        """Tensors of the step that the walk does not find: kind, name, tensor."""
+        return []
+
+    def enter_optimizer(self, optimizer: Optimizer) -> None:
+        """Before the recorded part of optimizer.step()."""
+
+    def leave_optimizer(self, optimizer: Optimizer) -> None:
+        """After it."""
+
+    def moved_parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """After enter_optimizer(): tensors that it has made for the optimizer to work on."""
+        return []
+
+    def optimizer_view(self, optimizer: Optimizer):
+        """While open, the optimizer holds the tensors that it works on."""
+        return contextlib.nullcontext()
 
     # ---- the walk
 

@@ -1,0 +1,308 @@
+"""stowage.shard: a training step whose tensors are split over a mesh of ranks so that the least memory is redundant.
+
+    every rank    capture on fakes ─► the same program?
+    rank 0        plan ──broadcast──►
+    every rank    parameters, optimizer state cut to their parts ─► one step on DTensors, recorded ─► local tape: order, layout,
+                  budget, check ─► rehearsed ─► replayed, with no DTensor in the loop
+
+Ranks run in step: before each step they tell each other what they are about to do, and on what; who disagrees stops all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+import warnings
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from stowage import _core, _runtime
+from stowage.compiled import UnsupportedWarning
+from stowage.errors import Error
+from stowage.planning import parse_bytes
+from stowage.recording import record
+from stowage.replay import Mismatch, Replay, Room
+from stowage.shard_capture import Program, capture_program
+from stowage.shard_checkpoint import CheckpointMixin
+from stowage.shard_group import Ranks, as_mesh
+from stowage.shard_mode import OpPlan, PlacedMode
+from stowage.shard_plan import ShardingPlan, mesh_document, solve
+from stowage.shard_world import ShardedState, ShardedWorld, named_parameters
+from stowage.signature import signature
+from stowage.torch_private import flatten, tree_map, unflatten
+from stowage.world import World
+
+_EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
+_MAX_REHEARSALS = 4
+_MAX_RECORDINGS = 8
+
+
+class _Entry:
+    """All that is known of one signature."""
+
+    def __init__(self, plan: ShardingPlan, ops: OpPlan):
+        self.plan = plan
+        self.ops = ops
+        self.replay: Replay | None = None
+        self.trusted = False
+        self.rehearsals = 0
+        self.recordings = 0
+        self.refusal = ""
+
+
+class ShardedStep(CheckpointMixin):
+    """Callable like the function it wraps, on every rank with the same arguments. Made by stowage.shard."""
+
+    def __init__(self, train_step: Callable, mesh, *, eps: float, memory_limit: int | None, budget: int | None, plan: Any, links: dict | None,
+                 strict: bool):
+        functools.update_wrapper(self, train_step, updated=())
+        self._fn = train_step
+        self.mesh = as_mesh(mesh)
+        self._ranks = Ranks(self.mesh)
+        self._options = {"eps": eps, **({} if memory_limit is None else {"memory_limit_bytes": memory_limit})}
+        self._links = links or {}
+        self._budget = budget
+        self._given_plan = plan
+        self._strict = strict
+        self._entries: dict[Any, _Entry] = {}
+        self._state: ShardedState | None = None
+        self._mode: PlacedMode | None = None
+        self._latest: _Entry | None = None
+        self._room = Room(_runtime.Arena(), _runtime.Host("", 0, 0.0), None, "memory")
+        self._lock = threading.RLock()
+        self._absent_grads: frozenset[int] = frozenset()
+        self._eager_ns: list[int] = []
+        self._planned_ns: list[int] = []
+        self._misses = 0
+        self._measured_peak = 0
+
+    # ---- Calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock, self._ranks.explained():
+            key, inputs = signature(args, kwargs)
+            entry = self._entries.get(key) or self._plan(key, args, kwargs)
+            self._latest = entry
+            return self._step(entry, key, args, kwargs, inputs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> ShardingPlan:
+        """Plans for these arguments and cuts parameters and optimizer state to their parts, without running a step."""
+        with self._lock, self._ranks.explained():
+            key, _ = signature(args, kwargs)
+            entry = self._entries.get(key) or self._plan(key, args, kwargs)
+            self._latest = entry
+            return entry.plan
+
+    def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
+        world = World(self._fn)
+        names = self._state.names() if self._state is not None else named_parameters(world)
+        with self._ranks.all_or_none():
+            program = capture_program(self._fn, args, kwargs, names, getattr(self._fn, "__name__", "step"))
+        text = program.to_json()
+        self._ranks.same(text, "the ranks' steps differ: not the same program")
+        if self._state is None:
+            self._ranks.same_tensors([p for _, p in names], "the ranks' parameters differ")
+        plan = self._ranks.from_first(lambda: self._solve(program, text))
+        sharding = ShardingPlan(program, plan, self.mesh)
+        if self._state is None:
+            self._state = ShardedState(world, self.mesh, sharding.state_placements())
+        self._entries[key] = _Entry(sharding, sharding.op_plan())
+        return self._entries[key]
+
+    def _solve(self, program: Program, text: str) -> str:
+        if self._given_plan is not None:
+            return self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
+        fixed = self._state.fixed(program) if self._state is not None else {}
+        return solve(text, mesh_document([self.mesh.size(i) for i in range(self.mesh.ndim)], self.mesh.mesh_dim_names, self._links),
+                     {**self._options, **({"fixed": fixed} if fixed else {})})
+
+    def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        wish = self._wish(entry)
+        if wish < _REHEARSE:
+            wish = self._ranks.agree(wish, key)
+            return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
+        replay = entry.replay
+        with replay.host_state(always_back=wish == _REHEARSE) as undo:
+            try:
+                replay.match()
+            except Mismatch:
+                wish = _RECORD
+            agreed = self._ranks.agree(wish, key)
+            if agreed < _REHEARSE:
+                undo()
+            elif agreed == _PLANNED:
+                return self._planned(replay, inputs)
+            else:
+                rehearsal = replay.rehearse_matched(inputs)
+        if agreed < _REHEARSE:
+            return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
+        return self._judge(entry, rehearsal, args, kwargs, inputs)
+
+    def _wish(self, entry: _Entry) -> int:
+        if entry.refusal or not self._state.has_optimizer_state():
+            return _EAGER
+        if entry.replay is None or entry.replay.changed():
+            if entry.recordings >= _MAX_RECORDINGS:
+                self._refuse(entry, f"what it reads has changed {_MAX_RECORDINGS} times")
+                return _EAGER
+            return _RECORD
+        return _PLANNED if entry.trusted else _REHEARSE
+
+    # ---- One step
+
+    def _distributed(self, entry: _Entry) -> Callable:
+        """The user's function on DTensors: arguments as all ranks have them in, whole tensors out."""
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self._mode = PlacedMode(self.mesh, entry.ops)
+            self._state.mode = self._mode
+            whole = lambda v: self._state.whole(v) if isinstance(v, torch.Tensor) else v  # noqa: E731
+            with self._mode.running():
+                result = self._fn(*tree_map(whole, args), **tree_map(whole, kwargs))
+                with self._mode.aside(), torch.no_grad():
+                    leaves, spec = flatten(result)
+                    return unflatten([self._state.gathered(leaf) for leaf in leaves], spec)
+
+        return step
+
+    def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
+        start = time.perf_counter_ns()
+        with self._state.watching():
+            result = self._distributed(entry)(*args, **kwargs)
+        self._eager_ns.append(time.perf_counter_ns() - start)
+        self._absent_grads = frozenset()
+        return result
+
+    def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        start = time.perf_counter_ns()
+        recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
+                           world=ShardedWorld(self._fn, self._state))
+        self._eager_ns.append(time.perf_counter_ns() - start)
+        self._absent_grads = frozenset()
+        entry.recordings += 1
+        result = recording.result
+        entry.replay, entry.trusted, entry.rehearsals = None, False, 0
+        if recording.returned_grads and not recording.refusal:
+            recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
+        refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
+        if refused:
+            if not self._ranks.any(not recording.unsettled) and entry.recordings < _MAX_RECORDINGS:
+                return result
+            self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
+            return result
+        with self._ranks.all_or_none():
+            entry.replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget)
+        return result
+
+    def _judge(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """After the planned step was put back: the eager one, whose result counts. Trusted once all ranks agree with it."""
+        entry.rehearsals += 1
+        result = self._eager(entry, args, kwargs)
+        replay = entry.replay
+        agrees = rehearsal.agrees(result, inputs) and replay.last_run.escaped_blocks == 0
+        learned = replay.replan_if_learned()
+        all_agree, learned = not self._ranks.any(not agrees), self._ranks.any(learned)
+        if all_agree and (not learned or entry.rehearsals >= _MAX_REHEARSALS):
+            entry.trusted = True
+        elif entry.rehearsals >= _MAX_REHEARSALS:
+            entry.replay = None
+            self._refuse(entry, "the planned step does not give the bits of the DTensor step")
+            if self._strict:
+                raise Error(entry.refusal)
+        return result
+
+    def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
+        start = time.perf_counter_ns()
+        result = replay.run_matched(inputs)
+        self._planned_ns.append(time.perf_counter_ns() - start)
+        self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
+        self._misses += replay.last_run.misses
+        self._measured_peak = replay.last_run.peak_bytes
+        if self._strict and (replay.last_run.misses or replay.last_run.escaped_blocks):
+            raise Error(f"{replay.last_run.misses} allocations were not as planned, {replay.last_run.escaped_blocks} outlived the step (strict mode)")
+        return result
+
+    def _refuse(self, entry: _Entry, reason: str) -> None:
+        entry.refusal = reason
+        warnings.warn(f"stowage: this step runs on DTensors: {reason}", category=UnsupportedWarning, stacklevel=5)
+
+    # ---- What is known
+
+    @property
+    def plan(self) -> ShardingPlan | None:
+        """The sharding plan of the latest call: placements, ledger, bounds."""
+        return self._latest.plan if self._latest else None
+
+    @property
+    def graph(self):
+        """This rank's local graph of the latest call, or None before it was recorded."""
+        return self._latest.replay.graph if self._latest and self._latest.replay else None
+
+    @property
+    def refusal(self) -> str:
+        return next((e.refusal for e in self._entries.values() if e.refusal), "")
+
+    def measured_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds between steps, each storage once, by kind."""
+        return self._state.measured_bytes() if self._state is not None else {}
+
+    def stats(self) -> dict:
+        """Figures of this rank; times are medians of the last steps."""
+        replay = self._latest.replay if self._latest else None
+        summary = replay.plan.summary() if replay else {}
+        return {
+            "rank": dist.get_rank(),
+            "arena_bytes": summary.get("arena_bytes", 0),
+            "planned_peak_bytes": summary.get("peak_bytes", 0),
+            "measured_peak_bytes": self._measured_peak,
+            "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
+            "outcome": summary.get("outcome", "unknown"),
+            "misses": self._misses,
+            "dtensor_steps": len(self._eager_ns),
+            "planned_steps": len(self._planned_ns),
+            "step_ns": _median(self._planned_ns[-100:]),
+            "dtensor_step_ns": _median(self._eager_ns[-100:]),
+            "replicated_ops": sorted(set(self._mode.replicated)) if self._mode else [],
+            "unplaced_ops": len(self._latest.ops.unplaced) if self._latest else 0,
+        }
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2] if values else 0
+
+
+def shard(
+    train_step: Callable,
+    mesh,
+    *,
+    eps: float = 0.0,
+    memory_limit: int | str | None = None,
+    budget: int | str | None = None,
+    plan: Any = None,
+    links: dict | None = None,
+    strict: bool = False,
+) -> ShardedStep:
+    """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of ranks.
+
+    Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call plans: rank 0
+    solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that the model holds DTensors.
+    Calls return what train_step returns, as whole tensors.
+
+    mesh: a DeviceMesh, or sizes such as (2, 4).
+    eps: state and saved activations may take 1 + eps times the least bytes, for time.
+    memory_limit: of the modelled peak per device. budget: of what a rank really holds, by recomputation and swapping.
+    plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of solving.
+    links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
+    """
+    if not callable(train_step):
+        raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
+    if not dist.is_initialized():
+        if "RANK" not in os.environ:
+            raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return ShardedStep(train_step, mesh, eps=eps, memory_limit=parse_bytes(memory_limit), budget=parse_bytes(budget), plan=plan, links=links,
+                       strict=strict)

@@ -1,0 +1,52 @@
+"""Many cases in one set of processes: each rank runs every case, in the same order, and says how it went."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import os
+import socket
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _work(rank: int, size: int, port: int, module: str, cases: list[str], folder: str, timeout: float) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout))
+    home = importlib.import_module(module)
+    for case in cases:
+        try:
+            getattr(home, case)(rank, size)
+            said = ""
+        except BaseException:  # noqa: BLE001: told to the test
+            said = traceback.format_exc()
+        with open(os.path.join(folder, f"{case}.{rank}"), "w", encoding="utf-8") as file:
+            file.write(said)
+    dist.destroy_process_group()
+
+
+def run(size: int, module: str, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:
+    """By case: what each rank had to say, "" where all was well. A rank that did not come so far says so."""
+    context = mp.start_processes(_work, (size, _free_port(), module, cases, folder, timeout), nprocs=size, join=False, start_method="spawn")
+    for process in context.processes:
+        process.join(timeout * 4)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    said: dict[str, list[str]] = {}
+    for case in cases:
+        said[case] = []
+        for rank in range(size):
+            path = os.path.join(folder, f"{case}.{rank}")
+            said[case].append(open(path, encoding="utf-8").read() if os.path.exists(path) else f"rank {rank} did not finish")
+    return said
