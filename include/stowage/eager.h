@@ -121,9 +121,9 @@ class Keeper {
   // --- Beside the kernels. To be asked after each op, until kNone; room_bytes: limit - resident - reserved.
   Advice advise(std::int64_t room_bytes);
   void copy_out_started(ValueId value);   // stays resident and evictable
-  void copy_out_done(ValueId value, std::int64_t took_ns);
+  void copy_out_done(ValueId value);
   void fetch_started(ValueId value);      // its block counts as resident from here on
-  void fetch_done(ValueId value, std::int64_t took_ns);
+  void fetch_done(ValueId value, std::int64_t waited_ns);  // the program waited so long for it; 0: it was there in time
   void fetch_cancelled(ValueId value);
 
   // --- To look at.

@@ -129,7 +129,6 @@ bool Budget::start_fetch(Value& value) {
   if (value.going_out) finish_out(value);
   value.incoming = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
   if (options_.poison) std::memset(value.incoming.get(), 0xCD, static_cast<std::size_t>(value.bytes));
-  value.copy_started_ns = now_ns();
   value.coming_in = link_->start({Copy::Direction::kIn, value.incoming.get(), HostHeap::offset(value.host), value.bytes});
   set_where(value, Where::kFetching);
   fetching_.push_back(&value);
@@ -150,7 +149,7 @@ void Budget::finish_fetch(Value& value, bool waited_for) {
   ++stats_.swaps_in;
   stats_.swapped_in_bytes += value.bytes;
   put(value, std::move(block));
-  keeper_.fetch_done(value.id, waited_for ? end - value.copy_started_ns : 0);
+  keeper_.fetch_done(value.id, waited_for ? end - start : 0);
 }
 
 void Budget::cancel_fetch(Value& value) {
@@ -165,7 +164,6 @@ void Budget::start_copy_out(Value& value) {
   if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return;
   value.host = heap_->take(value.bytes);
   if (value.host == nullptr) return;
-  value.copy_started_ns = now_ns();
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();
   value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(value.host), value.bytes});
   leaving_.push_back(&value);
@@ -184,9 +182,8 @@ void Budget::poll_copies() {
       ++i;
       continue;
     }
-    const std::int64_t took = now_ns() - value.copy_started_ns;
     finish_out(value);
-    keeper_.copy_out_done(value.id, took);
+    keeper_.copy_out_done(value.id);
   }
 }
 

@@ -114,7 +114,6 @@ struct Value : Counted {
   void* host = nullptr;                           // its copy in the host store
   std::optional<Link::Ticket> going_out;
   std::optional<Link::Ticket> coming_in;
-  std::int64_t copy_started_ns = 0;
   c10::DataPtr incoming;                          // where a fetch puts it
 
   [[nodiscard]] bool resident() const { return where == Where::kResident; }

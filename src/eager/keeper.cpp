@@ -124,7 +124,7 @@ void Keeper::released(ValueId value, How how) {
     n.swapped_out_bytes += v.bytes;
   } else {
     ++n.clean_releases;
-    if (v.host_copy == HostCopy::kOnItsWay) copy_out_done(value, 0);
+    if (v.host_copy == HostCopy::kOnItsWay) copy_out_done(value);
   }
   if (how == How::kSwap) v.host_copy = HostCopy::kClean;
   table_->resident_bytes -= v.bytes;
@@ -146,6 +146,7 @@ void Keeper::restored(ValueId value, How how, std::int64_t took_ns) {
     n.swapped_in_bytes += v.bytes;
     v.swap_ns = table_->copy_ns(v.bytes) + took_ns;
     table_->waited_ns += took_ns;
+    if (table_->in_bytes == 0) table_->measured_copy(v.bytes, took_ns);
     table_->lane_busy_ns += table_->copy_ns(v.bytes);
     policy_->waited(value);
   }
@@ -183,13 +184,13 @@ void Keeper::copy_out_started(ValueId value) {
   table_->counters.swapped_out_bytes += v.bytes;
 }
 
-void Keeper::copy_out_done(ValueId value, std::int64_t took_ns) {
+void Keeper::copy_out_done(ValueId value) {
   Value& v = row(value);
   if (v.host_copy != HostCopy::kOnItsWay) return;
   table_->out_bytes -= v.bytes;
   --table_->copies_out;
   v.host_copy = HostCopy::kClean;
-  if (took_ns > 0) table_->measured_copy(v.bytes, took_ns);
+  table_->lane_busy_ns += table_->copy_ns(v.bytes);
 }
 
 void Keeper::fetch_started(ValueId value) {
@@ -202,15 +203,19 @@ void Keeper::fetch_started(ValueId value) {
   policy_->restored(value);
 }
 
-void Keeper::fetch_done(ValueId value, std::int64_t took_ns) {
+void Keeper::fetch_done(ValueId value, std::int64_t waited_ns) {
   Value& v = row(value);
   if (v.residence != Residence::kFetching) return;
   table_->in_bytes -= v.bytes;
   --table_->fetches;
   ++table_->counters.swap_ins;
   table_->counters.swapped_in_bytes += v.bytes;
-  v.swap_ns = table_->copy_ns(v.bytes) + took_ns;
-  if (took_ns > 0) table_->measured_copy(v.bytes, took_ns);
+  v.swap_ns = 2 * table_->copy_ns(v.bytes);
+  table_->lane_busy_ns += table_->copy_ns(v.bytes);
+  if (waited_ns > 0) {
+    table_->waited_ns += waited_ns;
+    policy_->waited(value);
+  }
   v.residence = Residence::kResident;
   v.last_access_tick = table_->tick;
   relist(value);

@@ -67,7 +67,6 @@ std::int64_t ValueTable::chain_ns(ValueId id) const {
 }
 
 void ValueTable::measured_copy(std::int64_t bytes, std::int64_t took_ns) {
-  lane_busy_ns += took_ns;
   if (bytes < kSmallestMeasure || took_ns <= options_.link_latency_ns) return;
   const double now = static_cast<double>(bytes) / static_cast<double>(took_ns - options_.link_latency_ns);
   bytes_per_ns_ += (now - bytes_per_ns_) / 16;

@@ -47,7 +47,7 @@ class ValueTable {
   }
   [[nodiscard]] std::int64_t out_queue_ns() const { return out_bytes == 0 ? 0 : copy_ns(out_bytes); }
   [[nodiscard]] std::int64_t in_queue_ns() const { return in_bytes == 0 ? 0 : copy_ns(in_bytes); }
-  void measured_copy(std::int64_t bytes, std::int64_t took_ns);
+  void measured_copy(std::int64_t bytes, std::int64_t took_ns);  // alone on its lane, and waited for
   [[nodiscard]] double bytes_per_ns() const { return bytes_per_ns_; }
 
   std::int64_t tick = 0;

@@ -258,8 +258,11 @@ void Simulator::bring(ValueId id, int depth) {
   if (v.residence == Residence::kResident) return;
   if (v.residence == Residence::kFetching) {
     const std::int64_t end = live_.at(id.value).fetched_at_ns;
-    result_.stall_ns += std::max<std::int64_t>(end - time_ns_, 0);
-    time_ns_ = std::max(time_ns_, end);
+    const std::int64_t waited = std::max<std::int64_t>(end - time_ns_, 0);
+    result_.stall_ns += waited;
+    time_ns_ += waited;
+    live_.at(id.value).fetched_at_ns = -1;
+    keeper_.fetch_done(id, waited);
     finish_copies();
     return;
   }
@@ -310,11 +313,11 @@ void Simulator::finish_copies() {
   for (auto& [row, l] : live_) {
     if (l.copied_at_ns >= 0 && l.copied_at_ns <= time_ns_) {
       l.copied_at_ns = -1;
-      keeper_.copy_out_done(l.id, copy_ns(keeper_[l.id].bytes));
+      keeper_.copy_out_done(l.id);
     }
     if (l.fetched_at_ns >= 0 && l.fetched_at_ns <= time_ns_) {
       l.fetched_at_ns = -1;
-      keeper_.fetch_done(l.id, copy_ns(keeper_[l.id].bytes));
+      keeper_.fetch_done(l.id, 0);
     }
   }
 }
