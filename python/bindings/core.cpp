@@ -15,6 +15,7 @@
 #include "stowage/io.h"
 #include "stowage/plan.h"
 #include "stowage/planner.h"
+#include "stowage/sharding.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -191,5 +192,10 @@ NB_MODULE(_core, m) {
     if (!report.valid) throw stowage::InvalidPlan(report.message);
     return report.peak_bytes;
   });
+  m.def("plan_sharding", [](const std::string& program, const std::string& mesh, const std::string& options) {
+    const nb::gil_scoped_release release;
+    return stowage::to_json(stowage::plan_sharding(stowage::parse_program(program, "program"), stowage::parse_mesh(mesh, "mesh"),
+                                                   stowage::parse_sharding_options(options, "options")));
+  }, "program"_a, "mesh"_a, "options"_a = "{}", "JSON texts in and out: docs/formats.md section 5.");
   m.def("parse_bytes", &stowage::parse_bytes, "text"_a);
 }

@@ -1,0 +1,236 @@
+#include "sharding/ledger.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace stowage {
+namespace {
+
+class Ledger {
+ public:
+  Ledger(const Space& space, const Choice& choice)
+      : space_(space), program_(*space.program), choice_(choice), axes_(space.mesh.axes.size()), n_(program_.tensors.size()) {
+    unit_of_class_.assign(space.quotient.units.size(), -1);
+    for (std::size_t u = 0; u < space.units.size(); ++u) unit_of_class_[static_cast<std::size_t>(space.units[u].unit_class)] = static_cast<std::int32_t>(u);
+  }
+
+  ShardingPlan run() {
+    place_tensors();
+    plan_.ops.resize(program_.ops.size());
+    for (std::size_t o = 0; o < program_.ops.size(); ++o) size_op(o);
+    for (std::size_t i = 0; i < space_.units_of_program.size(); ++i) run_unit(i);
+    count_bytes();
+    find_peak();
+    return std::move(plan_);
+  }
+
+ private:
+  [[nodiscard]] Code code_of(std::size_t t) const {
+    const SpaceTensor& tensor = space_.tensors[static_cast<std::size_t>(space_.quotient.tensor_class[t])];
+    const HomeClass& home = space_.homes[static_cast<std::size_t>(tensor.home)];
+    return tensor.of_root(home.codes[static_cast<std::size_t>(choice_.homes[static_cast<std::size_t>(tensor.home)])], axes_);
+  }
+
+  [[nodiscard]] std::int64_t largest(std::size_t t, Code code) const { return largest_bytes(program_.tensors[t], code, space_.mesh); }
+  [[nodiscard]] std::int64_t even_share(std::size_t t) const {
+    const std::int64_t n = space_.mesh.devices();
+    return (largest(t, kAllWhole) + n - 1) / n;
+  }
+
+  void place_tensors() {
+    for (std::size_t t = 0; t < n_; ++t) {
+      const Code code = code_of(t);
+      codes_.push_back(code);
+      plan_.tensors.push_back({to_placement(code, axes_), largest(t, code), largest(t, code) - even_share(t), space_.storage.saved[t] != 0});
+    }
+  }
+
+  void size_op(std::size_t o) {
+    std::size_t inputs = 0;
+    for (const TensorArgument& argument : program_.ops[o].args) inputs += argument.tensors.size();
+    plan_.ops[o].inputs.resize(inputs);
+    plan_.ops[o].computed.resize(program_.ops[o].outputs.size());
+    plan_.ops[o].outputs.resize(program_.ops[o].outputs.size());
+  }
+
+  // A follower runs as its input lives.
+  [[nodiscard]] const Strategy& strategy_of(std::size_t i) const {
+    const UnitType& type = space_.types[static_cast<std::size_t>(space_.type_of_unit[i])];
+    const std::int32_t u = unit_of_class_[static_cast<std::size_t>(space_.quotient.unit_class[i])];
+    if (u >= 0) {
+      const SpaceUnit& unit = space_.units[static_cast<std::size_t>(u)];
+      return type.strategies[static_cast<std::size_t>(unit.usable[static_cast<std::size_t>(choice_.strategies[static_cast<std::size_t>(u)])])];
+    }
+    const Code in = codes_[space_.units_of_program[i].slots[0].tensor.index()];
+    const auto found = std::find_if(type.strategies.begin(), type.strategies.end(), [&](const Strategy& s) { return s.in[0] == in; });
+    return found == type.strategies.end() ? type.strategies[0] : *found;
+  }
+
+  void run_unit(std::size_t i) {
+    const Unit& unit = space_.units_of_program[i];
+    const Strategy& strategy = strategy_of(i);
+    const UnitType& type = space_.types[static_cast<std::size_t>(space_.type_of_unit[i])];
+    OpSharding& op = plan_.ops[unit.op.index()];
+    op.compute_ns += strategy.compute_ns;
+    const bool follows = space_.follows[i] != 0;
+    std::int64_t copies = 0;
+    for (std::size_t s = 0; s < unit.slots.size(); ++s) {
+      const std::size_t t = unit.slots[s].tensor.index();
+      const bool as_it_lives = follows || axis_code(strategy.in[s], 0) == kUntouched;
+      const Code in = as_it_lives ? codes_[t] : strategy.in[s];
+      op.inputs[static_cast<std::size_t>(unit.slots[s].position)] = to_placement(in, axes_);
+      if (in == codes_[t]) continue;
+      const SpaceEdge edge{.at = static_cast<std::int32_t>(s), .written = unit.slots[s].written, .tensor_class = space_.quotient.tensor_class[t], .count = 1};
+      op.communication_ns += space_.edge_ns(edge, codes_[t], in);
+      copies += largest(t, in);
+      if (s == 0) redistributed_.resize(space_.units_of_program.size(), 0), redistributed_[i] = 1;
+    }
+    for (std::size_t o = 0; o < unit.outputs.size(); ++o) {
+      if (!unit.outputs[o].valid()) continue;
+      const std::size_t t = unit.outputs[o].index(), at = o + static_cast<std::size_t>(unit.first_output);
+      const Code out = follows ? codes_[t] : strategy.out[o];
+      op.computed[at] = to_placement(out, axes_);
+      op.outputs[at] = to_placement(codes_[t], axes_);
+      if (out == codes_[t]) continue;
+      const SpaceEdge edge{.at = static_cast<std::int32_t>(o), .output = true, .tensor_class = space_.quotient.tensor_class[t], .count = 1};
+      op.communication_ns += space_.edge_ns(edge, codes_[t], out);
+      copies += largest(t, out);
+    }
+    op.transient_bytes += copies;
+    plan_.compute_ns += strategy.compute_ns;
+    if (strategy.recipe) op.recipe = type.rule.recipe;
+    if (!type.rule.why.empty()) op.replicated = true, op.why = type.rule.why;
+  }
+
+  void add_state(std::size_t t, std::int64_t bytes) {
+    ShardingBytes& sum = plan_.bytes;
+    switch (program_.tensors[t].kind) {
+      case TensorKind::kParameter: sum.parameters += bytes; break;
+      case TensorKind::kOptimizerState: sum.optimizer_state += bytes; break;
+      case TensorKind::kModuleBuffer: sum.buffers += bytes; break;
+      default: sum.inputs += bytes; break;
+    }
+  }
+
+  [[nodiscard]] bool holds_gradient(std::size_t t) const { return gradient_[t] != 0; }
+
+  void count_bytes() {
+    gradient_.assign(n_, 0);
+    for (std::size_t t = 0; t < n_; ++t)
+      if (program_.tensors[t].kind == TensorKind::kGradient) gradient_[static_cast<std::size_t>(space_.storage.fragment[t])] = 1;
+    redistributed_.resize(space_.units_of_program.size(), 0);
+    for (std::size_t t = 0; t < n_; ++t) {
+      const std::int32_t maker = space_.storage.maker[t];
+      if (space_.storage.counted[t] == Counted::kCopy && maker >= 0 && redistributed_[static_cast<std::size_t>(maker)]) {
+        const std::int64_t copy = copied_bytes(t);
+        plan_.bytes.saved += copy;
+        plan_.bytes.redundant += copy;
+      }
+      if (space_.storage.counted[t] != Counted::kFull) continue;
+      const std::int64_t bytes = plan_.tensors[t].local_bytes;
+      if (maker < 0) add_state(t, bytes);
+      else if (holds_gradient(t)) plan_.bytes.gradients += bytes;
+      else plan_.bytes.saved += bytes;
+      plan_.bytes.redundant += plan_.tensors[t].redundant_bytes;
+      plan_.bytes.ideal += even_share(t);
+    }
+    for (const OpSharding& op : plan_.ops) plan_.communication_ns += op.communication_ns;
+  }
+
+  // What a view's input was brought to, and is kept as.
+  [[nodiscard]] std::int64_t copied_bytes(std::size_t t) const {
+    const auto maker = static_cast<std::size_t>(space_.storage.maker[t]);
+    return largest(space_.units_of_program[maker].slots[0].tensor.index(), strategy_of(maker).in[0]);
+  }
+
+  // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their own.
+  void find_peak() {
+    const std::size_t units = space_.units_of_program.size();
+    std::vector<std::int32_t> last(n_, -1);
+    for (std::size_t t = 0; t < n_; ++t) {
+      const auto f = static_cast<std::size_t>(space_.storage.fragment[t]);
+      last[f] = std::max({last[f], space_.storage.last_use[t], space_.storage.maker[t]});
+      if (program_.tensors[t].kind == TensorKind::kOutput) last[f] = static_cast<std::int32_t>(units) - 1;
+    }
+    for (std::size_t t = n_; t-- > 0;) {  // a view that holds no copy keeps its base
+      const std::int32_t base = kept_base(t);
+      if (base >= 0) last[static_cast<std::size_t>(base)] = std::max(last[static_cast<std::size_t>(base)], last[t]);
+    }
+    std::vector<std::int64_t> change(units + 1, 0);
+    std::int64_t state = 0;
+    for (std::size_t t = 0; t < n_; ++t) {
+      if (space_.storage.fragment[t] != static_cast<std::int32_t>(t)) continue;
+      const std::int32_t maker = space_.storage.maker[t];
+      if (maker < 0) {
+        state += program_.tensors[t].alias_of.valid() ? 0 : plan_.tensors[t].local_bytes;
+      } else if (kept_base(t) < 0) {
+        const std::int64_t bytes = program_.tensors[t].alias_of.valid() ? copied_or_own(t) : plan_.tensors[t].local_bytes;
+        change[static_cast<std::size_t>(maker)] += bytes;
+        change[static_cast<std::size_t>(last[t]) + 1] -= bytes;
+      }
+    }
+    std::int64_t live = state;
+    for (std::size_t i = 0; i < units; ++i) {
+      live += change[i];
+      const std::int32_t o = space_.units_of_program[i].op.value;
+      const std::int64_t at = live + plan_.ops[static_cast<std::size_t>(o)].transient_bytes;
+      if (at > plan_.bytes.peak) plan_.bytes.peak = at, plan_.bytes.peak_op = o;
+    }
+    plan_.bytes.peak = std::max(plan_.bytes.peak, state);
+  }
+
+  [[nodiscard]] std::int64_t copied_or_own(std::size_t t) const {
+    const auto maker = static_cast<std::size_t>(space_.storage.maker[t]);
+    return redistributed_[maker] ? copied_bytes(t) : plan_.tensors[t].local_bytes;
+  }
+
+  // The fragment whose storage the first tensor of a fragment lies in; -1: its own.
+  [[nodiscard]] std::int32_t kept_base(std::size_t t) const {
+    const std::int32_t maker = space_.storage.maker[t];
+    const bool view = space_.storage.fragment[t] == static_cast<std::int32_t>(t) && program_.tensors[t].alias_of.valid() && maker >= 0;
+    if (!view || redistributed_[static_cast<std::size_t>(maker)]) return -1;
+    const std::size_t base = space_.units_of_program[static_cast<std::size_t>(maker)].slots[0].tensor.index();
+    return space_.storage.fragment[base];
+  }
+
+  const Space& space_;
+  const TensorProgram& program_;
+  const Choice& choice_;
+  std::size_t axes_, n_;
+  ShardingPlan plan_;
+  std::vector<std::int32_t> unit_of_class_;
+  std::vector<Code> codes_;
+  std::vector<char> redistributed_;  // per unit: its first input is brought elsewhere
+  std::vector<char> gradient_;       // per fragment
+};
+
+}  // namespace
+
+void settle_strategies(const Space& space, Choice& choice) {
+  const std::size_t axes = space.mesh.axes.size();
+  std::vector<std::vector<double>> ns(space.units.size());
+  for (std::size_t u = 0; u < space.units.size(); ++u) {
+    const SpaceUnit& unit = space.units[u];
+    const double count = space.quotient.units[static_cast<std::size_t>(unit.unit_class)].count;
+    for (const std::int32_t k : unit.usable)
+      ns[u].push_back(count * space.types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(k)].compute_ns);
+  }
+  for (const SpaceEdge& edge : space.edges) {
+    const SpaceUnit& unit = space.units[static_cast<std::size_t>(edge.unit)];
+    if (unit.charged) continue;
+    const SpaceTensor& tensor = space.tensors[static_cast<std::size_t>(edge.tensor_class)];
+    const auto h = static_cast<std::size_t>(tensor.home);
+    const Code home = tensor.of_root(space.homes[h].codes[static_cast<std::size_t>(choice.homes[h])], axes);
+    for (std::size_t i = 0; i < unit.usable.size(); ++i) {
+      const Strategy& strategy = space.types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(unit.usable[i])];
+      ns[static_cast<std::size_t>(edge.unit)][i] +=
+          edge.count * space.edge_ns(edge, home, (edge.output ? strategy.out : strategy.in)[static_cast<std::size_t>(edge.at)]);
+    }
+  }
+  for (std::size_t u = 0; u < space.units.size(); ++u)
+    if (!space.units[u].charged) choice.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
+}
+
+ShardingPlan make_ledger(const Space& space, const Choice& choice) { return Ledger(space, choice).run(); }
+
+}  // namespace stowage

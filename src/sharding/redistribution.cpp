@@ -1,0 +1,99 @@
+#include "sharding/redistribution.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+
+namespace stowage {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+bool cut_later(Code code, std::size_t axis, AxisCode part, std::size_t axes) {
+  for (std::size_t b = axis + 1; b < axes; ++b)
+    if (axis_code(code, b) == part) return true;
+  return false;
+}
+
+// Latencies and shares of bytes: gather and scatter 1, all-reduce 2, to nothing 0; negative: there is no such step.
+int passes(AxisCode from, AxisCode to) {
+  if (from == kWhole) return 0;
+  if (to < 0) return -1;
+  return from < 0 && to == kWhole ? 2 : 1;
+}
+
+double step_ns(const ProgramTensor& tensor, Code from, Code to, std::size_t axis, const Mesh& mesh) {
+  const int count = passes(axis_code(from, axis), axis_code(to, axis));
+  if (count <= 0) return count < 0 ? kNever : 0;
+  const double n = mesh.axes[axis].size;
+  const auto bytes = static_cast<double>(std::max(largest_bytes(tensor, from, mesh), largest_bytes(tensor, to, mesh)));
+  return count * ((n - 1) * mesh.axes[axis].latency_ns + (n - 1) / n * bytes / mesh.axes[axis].gbps);
+}
+
+}  // namespace
+
+std::vector<Step> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh) {
+  const std::size_t axes = mesh.axes.size();
+  std::unordered_map<Code, char> known;
+  for (const Code code : codes) known[code] = 1;
+  std::vector<AxisCode> parts = {kWhole, kPartSum, kPartAvg, kPartMax};
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) parts.push_back(shard(static_cast<int>(d)));
+  std::vector<Step> steps;
+  for (const Code from : codes) {
+    for (std::size_t a = 0; a < axes; ++a) {
+      const AxisCode before = axis_code(from, a);
+      if (is_shard(before) && cut_later(from, a, before, axes)) continue;
+      for (const AxisCode after : parts) {
+        const Code to = with_axis(from, a, after);
+        if (after == before || !known.contains(to) || (is_shard(after) && cut_later(from, a, after, axes))) continue;
+        const double ns = step_ns(tensor, from, to, a, mesh);
+        if (ns < kNever) steps.push_back({from, to, ns});
+      }
+    }
+  }
+  return steps;
+}
+
+Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial) : codes_(all_codes(tensor, mesh.axes.size(), partial)) {
+  steps_ = steps_within(codes_, tensor, mesh);
+  for (const Code code : codes_) index_.emplace(code, static_cast<std::int32_t>(index_.size()));
+  next_.resize(codes_.size());
+  labels_.resize(codes_.size());
+  for (const Step& step : steps_) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
+}
+
+const std::vector<Ways::Label>& Ways::labels_from(std::int32_t from) const {
+  auto& labels = labels_[static_cast<std::size_t>(from)];
+  if (!labels.empty()) return labels;
+  labels.assign(codes_.size(), {kNever, -1});
+  labels[static_cast<std::size_t>(from)] = {0, -1};
+  using Item = std::pair<double, std::int32_t>;
+  std::priority_queue<Item, std::vector<Item>, std::greater<>> open;
+  open.emplace(0.0, from);
+  while (!open.empty()) {
+    const auto [ns, at] = open.top();
+    open.pop();
+    if (ns > labels[static_cast<std::size_t>(at)].ns) continue;
+    for (const auto& [to, step] : next_[static_cast<std::size_t>(at)]) {
+      if (ns + step >= labels[static_cast<std::size_t>(to)].ns) continue;
+      labels[static_cast<std::size_t>(to)] = {ns + step, at};
+      open.emplace(ns + step, to);
+    }
+  }
+  return labels;
+}
+
+Way Ways::between(Code from, Code to) const {
+  const auto source = index_.find(from), target = index_.find(to);
+  if (source == index_.end() || target == index_.end()) return {kNever, {}};
+  const auto& labels = labels_from(source->second);
+  Way way{labels[static_cast<std::size_t>(target->second)].ns, {}};
+  if (way.ns == kNever) return way;
+  for (std::int32_t at = target->second; at >= 0; at = labels[static_cast<std::size_t>(at)].before) {
+    way.through.push_back(codes_[static_cast<std::size_t>(at)]);
+  }
+  std::reverse(way.through.begin(), way.through.end());
+  return way;
+}
+
+}  // namespace stowage

@@ -1,0 +1,71 @@
+#include "sharding/rules.h"
+
+#include <array>
+#include <set>
+
+#include "base/concat.h"
+
+namespace stowage {
+namespace {
+
+bool draws_random_numbers(const UnitView& unit) {
+  static const std::set<std::string, std::less<>> names = {"native_dropout", "dropout",     "bernoulli", "rand",      "randn",
+                                                           "rand_like",      "randn_like",  "normal",    "uniform",   "randint",
+                                                           "randperm",       "multinomial", "exponential", "random",  "rrelu_with_noise"};
+  return names.contains(unit.name) || (unit.name.find("attention") != std::string::npos && unit.number("dropout_p", 0) > 0);
+}
+
+}  // namespace
+
+AxisRow whole_row(const UnitView& unit) {
+  return {std::vector<AxisCode>(static_cast<std::size_t>(unit.slots()), kWhole),
+          std::vector<AxisCode>(static_cast<std::size_t>(unit.outputs()), kWhole)};
+}
+
+int wrapped(std::int64_t dim, std::size_t rank) { return static_cast<int>(dim < 0 ? dim + static_cast<std::int64_t>(rank) : dim); }
+
+void add_leading_rows(const UnitView& unit, int dims, OpRule& rule) {
+  for (int d = 0; d < dims; ++d) {
+    AxisRow row = whole_row(unit);
+    for (int s = 0; s < unit.slots(); ++s)
+      if (static_cast<int>(unit.shape(s).size()) > d) row.in[static_cast<std::size_t>(s)] = shard(d);
+    for (int o = 0; o < unit.outputs(); ++o)
+      if (static_cast<int>(unit.out_shape(o).size()) > d) row.out[static_cast<std::size_t>(o)] = shard(d);
+    rule.rows.push_back(std::move(row));
+  }
+}
+
+void add_common_rows(const UnitView& unit, int skipped, OpRule& rule) {
+  if (unit.slots() == 0) return;
+  const auto rank = static_cast<int>(unit.shape(0).size());
+  for (int d = 0; d < rank; ++d) {
+    const auto at = static_cast<std::size_t>(d);
+    bool same = d != skipped && unit.shape(0)[at] > 1;
+    for (int s = 1; s < unit.slots() && same; ++s) same = unit.shape(s).size() == unit.shape(0).size() && unit.shape(s)[at] == unit.shape(0)[at];
+    for (int o = 0; o < unit.outputs() && same; ++o)
+      same = !unit.has_output(o) || (unit.out_shape(o).size() == unit.shape(0).size() && unit.out_shape(o)[at] == unit.shape(0)[at]);
+    if (!same) continue;
+    AxisRow row = whole_row(unit);
+    for (AxisCode& code : row.in) code = shard(d);
+    for (AxisCode& code : row.out) code = shard(d);
+    rule.rows.push_back(std::move(row));
+  }
+}
+
+OpRule rule_of(const UnitView& unit) {
+  constexpr std::array families = {pointwise_rule, view_rule,        matmul_rule, reduction_rule, normalisation_rule, indexing_rule,
+                                   attention_rule, convolution_rule, loss_rule,   optimizer_rule, creation_rule};
+  OpRule rule;
+  rule.rows.push_back(whole_row(unit));
+  if (draws_random_numbers(unit)) {
+    rule.random = true;
+    rule.why = concat(unit.op().target, " draws random numbers: whole, so that they are those of one device");
+    return rule;
+  }
+  for (const auto& family : families)
+    if (family(unit, rule)) return rule;
+  rule.why = concat("no rule for ", unit.op().target);
+  return rule;
+}
+
+}  // namespace stowage
