@@ -95,6 +95,7 @@ class Ledger {
       const SpaceEdge edge{.at = static_cast<std::int32_t>(o), .output = true, .tensor_class = space_.quotient.tensor_class[t], .count = 1};
       op.communication_ns += space_.edge_ns(edge, codes_[t], out);
       copies += largest(t, out);
+      moved_out_.resize(space_.units_of_program.size(), 0), moved_out_[i] = 1;
     }
     op.transient_bytes += copies;
     plan_.compute_ns += strategy.compute_ns;
@@ -119,6 +120,7 @@ class Ledger {
     for (std::size_t t = 0; t < n_; ++t)
       if (program_.tensors[t].kind == TensorKind::kGradient) gradient_[static_cast<std::size_t>(space_.storage.fragment[t])] = 1;
     redistributed_.resize(space_.units_of_program.size(), 0);
+    moved_out_.resize(space_.units_of_program.size(), 0);
     for (std::size_t t = 0; t < n_; ++t) {
       const std::int32_t maker = space_.storage.maker[t];
       if (space_.storage.counted[t] == Counted::kCopy && maker >= 0 && redistributed_[static_cast<std::size_t>(maker)]) {
@@ -181,14 +183,14 @@ class Ledger {
 
   [[nodiscard]] std::int64_t copied_or_own(std::size_t t) const {
     const auto maker = static_cast<std::size_t>(space_.storage.maker[t]);
-    return redistributed_[maker] ? copied_bytes(t) : plan_.tensors[t].local_bytes;
+    return redistributed_[maker] && !moved_out_[maker] ? copied_bytes(t) : plan_.tensors[t].local_bytes;
   }
 
   // The fragment whose storage the first tensor of a fragment lies in; -1: its own.
   [[nodiscard]] std::int32_t kept_base(std::size_t t) const {
     const std::int32_t maker = space_.storage.maker[t];
     const bool view = space_.storage.fragment[t] == static_cast<std::int32_t>(t) && program_.tensors[t].alias_of.valid() && maker >= 0;
-    if (!view || redistributed_[static_cast<std::size_t>(maker)]) return -1;
+    if (!view || redistributed_[static_cast<std::size_t>(maker)] || moved_out_[static_cast<std::size_t>(maker)]) return -1;
     const std::size_t base = space_.units_of_program[static_cast<std::size_t>(maker)].slots[0].tensor.index();
     return space_.storage.fragment[base];
   }
@@ -201,6 +203,7 @@ class Ledger {
   std::vector<std::int32_t> unit_of_class_;
   std::vector<Code> codes_;
   std::vector<char> redistributed_;  // per unit: its first input is brought elsewhere
+  std::vector<char> moved_out_;      // per unit: an output is
   std::vector<char> gradient_;       // per fragment
 };
 
@@ -229,6 +232,32 @@ void settle_strategies(const Space& space, Choice& choice) {
   }
   for (std::size_t u = 0; u < space.units.size(); ++u)
     if (!space.units[u].charged) choice.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
+}
+
+double settle_copies(const Space& space, Choice& choice) {
+  std::vector<std::vector<double>> bytes(space.units.size());
+  for (std::size_t u = 0; u < space.units.size(); ++u)
+    if (space.units[u].charged) bytes[u].assign(space.units[u].usable.size(), 0);
+  for (const SpaceEdge& edge : space.edges) {
+    const auto u = static_cast<std::size_t>(edge.unit);
+    if (edge.output || edge.charged == 0) continue;
+    const SpaceTensor& tensor = space.tensors[static_cast<std::size_t>(edge.tensor_class)];
+    const auto h = static_cast<std::size_t>(tensor.home);
+    const Code home = tensor.of_root(space.homes[h].codes[static_cast<std::size_t>(choice.homes[h])], space.mesh.axes.size());
+    for (std::size_t i = 0; i < bytes[u].size(); ++i) {
+      const UnitType& type = space.types[static_cast<std::size_t>(space.units[u].type)];
+      const Code in = type.strategies[static_cast<std::size_t>(space.units[u].usable[i])].in[static_cast<std::size_t>(edge.at)];
+      if (in != home) bytes[u][i] += edge.charged * static_cast<double>(largest_bytes(space.example(edge.tensor_class), in, space.mesh));
+    }
+  }
+  double sum = 0;
+  for (std::size_t u = 0; u < bytes.size(); ++u) {
+    if (bytes[u].empty()) continue;
+    const auto best = std::min_element(bytes[u].begin(), bytes[u].end());
+    choice.strategies[u] = static_cast<std::int32_t>(best - bytes[u].begin());
+    sum += *best;
+  }
+  return sum;
 }
 
 ShardingPlan make_ledger(const Space& space, const Choice& choice) { return Ledger(space, choice).run(); }

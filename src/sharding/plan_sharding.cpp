@@ -6,6 +6,7 @@
 //
 // Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
 // nearly always reached, and then stage 1 needs no search.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -24,56 +25,52 @@ class Planner {
       : options_(options), started_(now()), space_(make_space(program, mesh, options)) {}
 
   ShardingPlan run() {
-    double fewest = space_.least_bytes;
-    Outcome proof = Outcome::kOptimal;
-    double proven = fewest;
-    MilpAnswer answer;
-    if (options_.goal == ShardingGoal::kLeastTime) {
-      answer = search(kInfinity);
-    } else {
-      answer = search((1 + options_.eps) * fewest);
-      if (answer.outcome == Outcome::kInfeasible) {
-        const MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left()});
-        if (bytes.choice.homes.empty()) return nothing(bytes.outcome);
-        proof = bytes.outcome;
-        fewest += std::ceil(bytes.objective);
-        proven += std::max(0.0, bytes.bound);
-        answer = search((1 + options_.eps) * fewest);
-      }
-    }
+    find_fewest();
+    const bool time_first = options_.goal == ShardingGoal::kLeastTime;
+    const double budget = time_first ? kInfinity : (1 + options_.eps) * redundancy_.value;
+    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = left()});
     if (answer.choice.homes.empty()) return nothing(answer.outcome);
     settle_strategies(space_, answer.choice);
     ShardingPlan plan = make_ledger(space_, answer.choice);
-    const double all = static_cast<double>(counted(plan.bytes));
-    plan.redundancy = {options_.goal == ShardingGoal::kLeastTime ? Outcome::kFeasible : proof, all, proven, stage_one_};
-    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, answer.bound, now() - started_ - stage_one_};
+    plan.redundancy = redundancy_;
+    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, answer.bound, now() - started_ - redundancy_.seconds};
     plan.variables = answer.columns;
     plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
     return plan;
   }
 
  private:
-  static std::int64_t counted(const ShardingBytes& b) {
-    return b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved;
+  // Every home where it counts least, every unit by the strategy that copies least: a plan, and if it meets the bound, the best.
+  void find_fewest() {
+    Choice choice;
+    for (const HomeClass& home : space_.homes)
+      choice.homes.push_back(static_cast<std::int32_t>(std::min_element(home.bytes.begin(), home.bytes.end()) - home.bytes.begin()));
+    choice.strategies.assign(space_.units.size(), 0);
+    const double copies = settle_copies(space_, choice);
+    redundancy_ = {Outcome::kOptimal, space_.least_bytes + copies, space_.least_bytes, 0};
+    if (copies > 0) {
+      const MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left()});
+      redundancy_.outcome = bytes.outcome;
+      redundancy_.value = space_.least_bytes + std::min(copies, bytes.objective);
+      redundancy_.bound += std::max(0.0, bytes.bound);
+    }
+    redundancy_.seconds = now() - started_;
   }
 
   [[nodiscard]] double left() const {
     return options_.time_limit_seconds > 0 ? std::max(0.1, options_.time_limit_seconds - (now() - started_)) : 0;
   }
 
-  MilpAnswer search(double byte_budget) {
-    stage_one_ = now() - started_;
-    return solve_space(space_, options_, {.bytes_only = false, .byte_budget = byte_budget, .seconds = left()});
-  }
-
   [[nodiscard]] ShardingPlan nothing(Outcome outcome) const {
     ShardingPlan plan;
-    plan.redundancy.outcome = plan.time.outcome = outcome;
+    plan.redundancy = redundancy_;
+    plan.time.outcome = outcome;
     return plan;
   }
 
   const ShardingOptions& options_;
-  double started_, stage_one_ = 0;
+  double started_;
+  StageResult redundancy_;
   Space space_;
 };
 

@@ -198,7 +198,7 @@ class SpaceBuilder {
       }
     }
     for (std::size_t o = 0; o < unit.outputs.size(); ++o)
-      if (unit.outputs[o] >= 0) space_.edges.push_back({index, static_cast<std::int32_t>(o), true, false, false, unit.outputs[o], unit.count, 0});
+      if (unit.outputs[o] >= 0) space_.edges.push_back({index, static_cast<std::int32_t>(o), true, false, pinned || chooser.charged, unit.outputs[o], unit.count, 0});
     space_.units.push_back(std::move(chooser));
   }
 
