@@ -32,13 +32,13 @@ double step_ns(const ProgramTensor& tensor, Code from, Code to, std::size_t axis
 
 }  // namespace
 
-std::vector<Step> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh) {
+std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh) {
   const std::size_t axes = mesh.axes.size();
   std::unordered_map<Code, char> known;
   for (const Code code : codes) known[code] = 1;
   std::vector<AxisCode> parts = {kWhole, kPartSum, kPartAvg, kPartMax};
   for (std::size_t d = 0; d < tensor.shape.size(); ++d) parts.push_back(shard(static_cast<int>(d)));
-  std::vector<Step> steps;
+  std::vector<Hop> steps;
   for (const Code from : codes) {
     for (std::size_t a = 0; a < axes; ++a) {
       const AxisCode before = axis_code(from, a);
@@ -59,7 +59,7 @@ Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial) : co
   for (const Code code : codes_) index_.emplace(code, static_cast<std::int32_t>(index_.size()));
   next_.resize(codes_.size());
   labels_.resize(codes_.size());
-  for (const Step& step : steps_) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
+  for (const Hop& step : steps_) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
 }
 
 const std::vector<Ways::Label>& Ways::labels_from(std::int32_t from) const {

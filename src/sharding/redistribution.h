@@ -18,13 +18,13 @@
 
 namespace stowage {
 
-struct Step {
+struct Hop {
   Code from = 0, to = 0;
   double ns = 0;
 };
 
 // All steps within a set of placements.
-std::vector<Step> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh);
+std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh);
 
 struct Way {
   double ns = 0;
@@ -38,7 +38,7 @@ class Ways {
   Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial);
   [[nodiscard]] Way between(Code from, Code to) const;  // ns is infinite when there is none
   [[nodiscard]] const std::vector<Code>& codes() const { return codes_; }
-  [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
+  [[nodiscard]] const std::vector<Hop>& steps() const { return steps_; }
 
  private:
   struct Label {
@@ -48,7 +48,7 @@ class Ways {
   const std::vector<Label>& labels_from(std::int32_t from) const;
 
   std::vector<Code> codes_;
-  std::vector<Step> steps_;
+  std::vector<Hop> steps_;
   std::unordered_map<Code, std::int32_t> index_;
   std::vector<std::vector<std::pair<std::int32_t, double>>> next_;
   mutable std::vector<std::vector<Label>> labels_;

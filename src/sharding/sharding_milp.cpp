@@ -164,7 +164,7 @@ class ShardingMilp {
   void add_network(const SpaceEdge& edge, const std::vector<End>& from, const std::vector<End>& to, const Ways& ways) {
     std::unordered_map<Code, std::vector<Term>> balance;
     for (const Code code : ways.codes()) balance[code];
-    for (const Step& step : ways.steps()) {
+    for (const Hop& step : ways.steps()) {
       const int column = problem_.add_column(price(edge.count * step.ns), 0, 1, false);
       balance[step.from].push_back({column, -1});
       balance[step.to].push_back({column, 1});

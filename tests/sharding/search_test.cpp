@@ -1,0 +1,195 @@
+// The search against trying everything, on random programs of up to 8 ops.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <random>
+
+#include "sharding/ledger.h"
+#include "stowage/error.h"
+#include "stowage/io.h"
+#include "support/seed.h"
+
+namespace stowage::testing {
+namespace {
+
+// Programs that are made op by op: each op takes tensors that are there.
+class ProgramMaker {
+ public:
+  explicit ProgramMaker(std::uint64_t seed) : random_(seed) {}
+
+  TensorProgram make(int ops) {
+    add_tensor({pick({4, 5, 8}), pick({4, 6})}, TensorKind::kInput);
+    add_tensor({pick({4, 6}), pick({4, 6})}, TensorKind::kParameter);
+    for (int i = 0; i < ops; ++i) {
+      phase_ = i < ops / 2 ? Phase::kForward : i + 1 < ops ? Phase::kBackward : Phase::kOptimizer;
+      add_op();
+    }
+    return std::move(program_);
+  }
+
+ private:
+  std::int64_t pick(std::initializer_list<std::int64_t> of) { return *(of.begin() + static_cast<std::ptrdiff_t>(random_() % of.size())); }
+  int any_tensor() { return static_cast<int>(random_() % program_.tensors.size()); }
+  [[nodiscard]] const std::vector<std::int64_t>& shape(int t) const { return program_.tensors[static_cast<std::size_t>(t)].shape; }
+
+  int add_tensor(std::vector<std::int64_t> size, TensorKind kind, int alias = -1) {
+    program_.tensors.push_back({.name = "", .shape = std::move(size), .item_bytes = 1000, .kind = kind, .of = {}, .alias_of = TensorId(alias)});
+    return static_cast<int>(program_.tensors.size()) - 1;
+  }
+
+  ProgramOp& emit(const char* target, std::initializer_list<std::pair<const char*, int>> args, int out) {
+    ProgramOp& op = program_.ops.emplace_back();
+    op.target = target;
+    op.phase = phase_;
+    for (const auto& [name, t] : args) op.args.push_back({name, {TensorId(t)}, false});
+    if (out >= 0) op.outputs.push_back(TensorId(out));
+    return op;
+  }
+
+  void add_op() {
+    const int a = any_tensor();
+    if (phase_ == Phase::kOptimizer) {
+      for (int g = static_cast<int>(program_.tensors.size()) - 1; g > 1; --g) {
+        if (shape(g) != shape(1)) continue;
+        emit("aten.add_.Tensor", {{"self", 1}, {"other", g}}, -1).writes = {TensorId(1)};
+        return;
+      }
+    }
+    const auto rank = shape(a).size();
+    switch (random_() % 7) {
+      case 0: emit("aten.relu.default", {{"self", a}}, add_tensor(shape(a), TensorKind::kActivation)); return;
+      case 1:
+        if (rank == 2) return static_cast<void>(emit("aten.t.default", {{"self", a}}, add_tensor({shape(a)[1], shape(a)[0]}, TensorKind::kActivation, a)));
+        break;
+      case 2:
+        if (rank == 2) {
+          const int b = add_tensor({shape(a)[0] * shape(a)[1]}, TensorKind::kActivation, a);
+          return static_cast<void>(emit("aten.view.default", {{"self", a}}, b));
+        }
+        break;
+      case 3:
+        if (rank == 2) {
+          ProgramOp& op = emit("aten.sum.dim_IntList", {{"self", a}}, add_tensor({shape(a)[1]}, TensorKind::kActivation));
+          op.attributes["dim"] = std::vector<std::int64_t>{0};
+          return;
+        }
+        break;
+      case 4: emit("aten.no_such_op.default", {{"self", a}}, add_tensor(shape(a), TensorKind::kActivation)); return;
+      default: break;
+    }
+    for (int tries = 0; tries < 20; ++tries) {
+      const int b = any_tensor();
+      if (rank == 2 && shape(b).size() == 2 && shape(a)[1] == shape(b)[0])
+        return static_cast<void>(emit("aten.mm.default", {{"self", a}, {"mat2", b}}, add_tensor({shape(a)[0], shape(b)[1]}, TensorKind::kActivation)));
+      if (shape(a) == shape(b))
+        return static_cast<void>(emit("aten.add.Tensor", {{"self", a}, {"other", b}}, add_tensor(shape(a), TensorKind::kActivation)));
+    }
+    emit("aten.neg.default", {{"self", a}}, add_tensor(shape(a), TensorKind::kActivation));
+  }
+
+  std::mt19937_64 random_;
+  TensorProgram program_;
+  Phase phase_ = Phase::kForward;
+};
+
+std::int64_t counted(const ShardingBytes& b) { return b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved; }
+double time_of(const ShardingPlan& plan) { return plan.compute_ns + plan.communication_ns; }
+
+struct Best {
+  std::int64_t fewest = -1;
+  double fastest = -1;  // of all, whatever the bytes
+  std::vector<std::pair<std::int64_t, double>> points;
+};
+
+// Every home of every tensor, every strategy of units whose copies count; nothing when that is too many.
+std::optional<Best> try_everything(const Space& space) {
+  std::vector<std::size_t> radix;
+  for (const HomeClass& home : space.homes) radix.push_back(home.codes.size());
+  for (const SpaceUnit& unit : space.units) radix.push_back(unit.charged ? unit.usable.size() : 1);
+  double product = 1;
+  for (const std::size_t r : radix) product *= static_cast<double>(r);
+  if (product > 30'000) return std::nullopt;
+  Best best;
+  std::vector<std::size_t> digit(radix.size(), 0);
+  while (true) {
+    Choice choice;
+    for (std::size_t h = 0; h < space.homes.size(); ++h) choice.homes.push_back(static_cast<std::int32_t>(digit[h]));
+    for (std::size_t u = 0; u < space.units.size(); ++u) choice.strategies.push_back(static_cast<std::int32_t>(digit[space.homes.size() + u]));
+    settle_strategies(space, choice);
+    const ShardingPlan plan = make_ledger(space, choice);
+    if (time_of(plan) < 1e300) best.points.emplace_back(counted(plan.bytes), time_of(plan));
+    std::size_t at = 0;
+    while (at < digit.size() && ++digit[at] == radix[at]) digit[at++] = 0;
+    if (at == digit.size()) break;
+  }
+  for (const auto& [bytes, ns] : best.points) {
+    if (best.fewest < 0 || bytes < best.fewest) best.fewest = bytes;
+    if (best.fastest < 0 || ns < best.fastest) best.fastest = ns;
+  }
+  return best;
+}
+
+double fastest_within(const Best& best, double budget) {
+  double fastest = -1;
+  for (const auto& [bytes, ns] : best.points)
+    if (static_cast<double>(bytes) <= budget * (1 + 1e-12) && (fastest < 0 || ns < fastest)) fastest = ns;
+  return fastest;
+}
+
+Mesh small_mesh(std::uint64_t seed) {
+  Mesh mesh{.axes = {}, .tflops = 1e-5, .memory_gbps = 2, .kernel_ns = 50};
+  mesh.axes.push_back({.name = "", .size = seed % 3 == 0 ? 4 : 2, .latency_ns = 100, .gbps = 20});
+  if (seed % 4 == 1) mesh.axes.push_back({.name = "", .size = 2, .latency_ns = 30, .gbps = 100});
+  return mesh;
+}
+
+TEST(ShardingSearch, AgreesWithTryingEverything) {
+  const std::uint64_t seed = testing::first_seed();
+  int compared = 0;
+  for (std::uint64_t i = 0; i < 150; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + i).make(2 + static_cast<int>(i % 7));
+    const Mesh mesh = small_mesh(i);
+    ShardingOptions options;
+    options.cluster_rounds = 0;
+    options.relative_gap = 0;
+    const Space space = make_space(program, mesh, options);
+    const auto best = try_everything(space);
+    if (!best) continue;
+    ++compared;
+    for (const double eps : {0.0, 0.2}) {
+      options.eps = eps;
+      const ShardingPlan plan = plan_sharding(program, mesh, options);
+      ASSERT_EQ(plan.time.outcome, Outcome::kOptimal);
+      EXPECT_DOUBLE_EQ(plan.redundancy.value, static_cast<double>(best->fewest));
+      EXPECT_LE(plan.redundancy.bound, plan.redundancy.value);
+      EXPECT_LE(static_cast<double>(counted(plan.bytes)), (1 + eps) * plan.redundancy.value + 0.5);
+      const double fastest = fastest_within(*best, (1 + eps) * plan.redundancy.value);
+      EXPECT_NEAR(time_of(plan), fastest, 1e-5 * fastest);
+      EXPECT_NEAR(plan.time.bound, fastest, 1e-5 * fastest);
+    }
+    options.goal = ShardingGoal::kLeastTime;
+    EXPECT_NEAR(time_of(plan_sharding(program, mesh, options)), best->fastest, 1e-5 * best->fastest);
+  }
+  EXPECT_GE(compared, 60);
+}
+
+TEST(ShardingSearch, ClassesNeverBeatWhatIsBest) {
+  const std::uint64_t seed = testing::first_seed();
+  for (std::uint64_t i = 0; i < 25; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 1000 + i).make(8);
+    ShardingOptions options;
+    options.relative_gap = 0;
+    options.cluster_rounds = 0;
+    const double alone = time_of(plan_sharding(program, small_mesh(i), options));
+    options.cluster_rounds = 2;
+    const ShardingPlan clustered = plan_sharding(program, small_mesh(i), options);
+    EXPECT_GE(time_of(clustered), alone * (1 - 1e-6));
+    EXPECT_NEAR(time_of(clustered), clustered.time.bound, 1e-5 * alone);
+  }
+}
+
+}  // namespace
+}  // namespace stowage::testing
