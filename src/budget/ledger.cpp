@@ -71,9 +71,11 @@ void Ledger::refresh(std::int32_t position) {
   added_[position] = now;
 }
 
-void Ledger::refresh_uses(std::int32_t buffer) {
-  for (const Event& event : events_[buffer])
-    if (!recipes_->takeovers.pairs(op(event.at)).empty()) refresh(event.at);
+void Ledger::refresh_uses(std::int32_t buffer, std::size_t first, std::size_t last) {
+  for (std::size_t i = first; i < last; ++i) {
+    const std::int32_t at = events_[buffer][i].at;
+    if (!recipes_->takeovers.pairs(op(at)).empty()) refresh(at);
+  }
 }
 
 void Ledger::collect_events() {
@@ -96,38 +98,47 @@ void Ledger::collect_events() {
   }
 }
 
+bool Ledger::gap_after(std::int32_t buffer, std::size_t i, Gap& gap) const {
+  const std::vector<Event>& events = events_[buffer];
+  gap = Gap{buffer, events[i].at, size(), events[i].after};
+  if (i + 1 < events.size()) {
+    if (events[i + 1].creates()) return false;
+    gap.to = events[i + 1].at;
+  } else if (!recipes_->returned[buffer]) {
+    return false;
+  }
+  for (const std::int32_t s : swaps_of_[buffer]) {
+    if (dropped_[s]) continue;
+    const std::int32_t gone = position_[sequence_->swaps[s].out_by], back = position_[sequence_->swaps[s].in_from];
+    if (gone <= gap.from || back > gap.to || gone >= back) continue;
+    gap.swap = s;
+    gap.gone = gone;
+    gap.back = back;
+  }
+  return true;
+}
+
 void Ledger::gaps(std::int32_t buffer, std::vector<Gap>& out) const {
   out.clear();
   const std::vector<Event>& events = events_[buffer];
   std::int32_t host = 0, made = 0;
+  Gap gap;
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (events[i].before != events[i].after) made = events[i].at;
-    Gap gap{buffer, events[i].at, size(), events[i].after, made};
-    if (i + 1 < events.size()) {
-      if (events[i + 1].creates()) continue;
-      gap.to = events[i + 1].at;
-    } else if (!recipes_->returned[buffer]) {
-      break;
-    }
+    if (!gap_after(buffer, i, gap)) continue;
+    gap.made = made;
     gap.host = host == gap.version;
-    for (const std::int32_t s : swaps_of_[buffer]) {
-      if (dropped_[s]) continue;
-      const std::int32_t gone = position_[sequence_->swaps[s].out_by], back = position_[sequence_->swaps[s].in_from];
-      if (gone <= gap.from || back > gap.to || gone >= back) continue;
-      gap.swap = s;
-      gap.gone = gone;
-      gap.back = back;
-      host = gap.version;
-    }
+    if (gap.swap >= 0) host = gap.version;
     out.push_back(gap);
   }
 }
 
-void Ledger::count(std::int32_t buffer, std::int64_t sign) {
+void Ledger::count(std::int32_t buffer, std::size_t first, std::size_t last, std::int64_t sign) {
   const std::int64_t bytes = sign * recipes_->bytes[buffer];
   if (bytes == 0) return;
-  gaps(buffer, scratch_);
-  for (const Gap& gap : scratch_) {
+  Gap gap;
+  for (std::size_t i = first; i < last; ++i) {
+    if (!gap_after(buffer, i, gap)) continue;
     const std::int32_t end = std::min(gap.to + 1, size());
     if (gap.swap < 0) {
       live_.add(gap.from + 1, end, bytes);
@@ -155,17 +166,29 @@ std::vector<std::int32_t> Ledger::touched(const std::vector<std::int32_t>& posit
 
 void Ledger::take_out(const std::vector<std::int32_t>& positions) {
   last_ = {positions, -1, {}};
+  const auto goes = [&](const Event& e) { return std::find(positions.begin(), positions.end(), e.at) != positions.end(); };
   for (const std::int32_t b : touched(positions)) {
-    count(b, -1);
-    last_.events.emplace_back(b, events_[b]);
-    std::erase_if(events_[b], [&](const Event& e) { return std::find(positions.begin(), positions.end(), e.at) != positions.end(); });
-    count(b, 1);
+    std::vector<Event>& events = events_[b];
+    const auto place = [&](std::int32_t at) {
+      return std::lower_bound(events.begin(), events.end(), at, [](const Event& e, std::int32_t p) { return e.at < p; }) - events.begin();
+    };
+    auto from = place(positions[0]), to = from;  // the events that go, the one before them, and what lies between them
+    for (const std::int32_t at : positions) {
+      from = std::min(from, place(at));
+      to = std::max(to, place(at + 1));
+    }
+    from = std::max<std::ptrdiff_t>(0, from - 1);
+    count(b, from, to, -1);
+    last_.removed.push_back({b, static_cast<std::size_t>(from), 0, {events.begin() + from, events.begin() + to}});
+    to = events.erase(std::remove_if(events.begin() + from, events.begin() + to, goes), events.begin() + to) - events.begin();
+    last_.removed.back().last = static_cast<std::size_t>(to);
+    count(b, from, to, 1);
   }
   for (const std::int32_t at : positions) {
     out_[at] = 1;
     refresh(at);
   }
-  for (const auto& [b, events] : last_.events) refresh_uses(b);
+  for (const Removed& r : last_.removed) refresh_uses(r.buffer, r.first, r.last);
 }
 
 void Ledger::drop_swap(std::int32_t swap) {
@@ -183,16 +206,19 @@ void Ledger::undo() {
     dropped_[last_.swap] = 0;
     count(b, 1);
   }
-  for (auto& [b, events] : last_.events) {
-    count(b, -1);
-    events_[b] = std::move(events);
-    count(b, 1);
+  for (Removed& r : last_.removed) {
+    std::vector<Event>& events = events_[r.buffer];
+    count(r.buffer, r.first, r.last, -1);
+    const auto rest = events.erase(events.begin() + static_cast<std::ptrdiff_t>(r.first), events.begin() + static_cast<std::ptrdiff_t>(r.last));
+    events.insert(rest, r.events.begin(), r.events.end());
+    r.last = r.first + r.events.size();
+    count(r.buffer, r.first, r.last, 1);
   }
   for (const std::int32_t at : last_.positions) {
     out_[at] = 0;
     refresh(at);
   }
-  for (const auto& [b, events] : last_.events) refresh_uses(b);
+  for (const Removed& r : last_.removed) refresh_uses(r.buffer, r.first, r.last);
   last_ = {};
 }
 

@@ -4,7 +4,7 @@
 //   b          create      read        read        gaps of b: (0, 2] and (2, 4]; live at 1, 2, 3, 4 on top of what op 0 adds
 //
 // Bytes at a position are those live before the op there, plus what the op adds (creations that take nothing over, scratch) at its
-// heaviest tick. Built in O(line + uses); runs can be taken out in place, each in O(uses of the buffers it touches · log n).
+// heaviest tick. Built in O(line + uses); runs can be taken out in place, each in O(buffers it touches · log n) and a shift of their uses.
 #pragma once
 
 #include <cstdint>
@@ -73,14 +73,18 @@ class Ledger {
   [[nodiscard]] Sequence result() const;
 
  private:
-  void count(std::int32_t buffer, std::int64_t sign);
+  // Adds or subtracts the bytes of the gaps after events [first, last) of the buffer; all of its gaps.
+  void count(std::int32_t buffer, std::size_t first, std::size_t last, std::int64_t sign);
+  void count(std::int32_t buffer, std::int64_t sign) { count(buffer, 0, events_[buffer].size(), sign); }
+  // The gap after event `i`, without `host` and `made`. False: nothing is live there.
+  bool gap_after(std::int32_t buffer, std::size_t i, Gap& gap) const;
   void collect_events();
   // The copy of `buffer` that is used at a position has its last use there.
   [[nodiscard]] bool ends(std::int32_t buffer, std::int32_t position) const;
   [[nodiscard]] const TakeoverTable::Best& best_at(std::int32_t position, std::int32_t flipped = -1) const;
-  // Accounts anew for what the op adds: at a position, at all uses of a buffer.
+  // Accounts anew for what the op adds: at a position, at some uses of a buffer.
   void refresh(std::int32_t position);
-  void refresh_uses(std::int32_t buffer);
+  void refresh_uses(std::int32_t buffer, std::size_t first, std::size_t last);
   std::vector<std::int32_t> touched(const std::vector<std::int32_t>& positions) const;
 
   const Recipes* recipes_;
@@ -95,10 +99,15 @@ class Ledger {
   RangeMax live_;
   mutable std::vector<Gap> scratch_;
 
+  struct Removed {
+    std::int32_t buffer;
+    std::size_t first, last;    // its events [first, last) were replaced by
+    std::vector<Event> events;  // fewer; these are what they were
+  };
   struct Change {
     std::vector<std::int32_t> positions;
     std::int32_t swap = -1;
-    std::vector<std::pair<std::int32_t, std::vector<Event>>> events;  // as they were
+    std::vector<Removed> removed;
   } last_;
 };
 

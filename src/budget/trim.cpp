@@ -52,9 +52,27 @@ class Trimmer {
     for (const std::int32_t b : recipes_.creates[ledger_.op(at)])
       if (!without(b, chain)) return false;
     if (recipes_.creates[ledger_.op(at)].empty()) return false;  // goes with the creation of its buffer
+    if (hopeless(chain)) return false;
     ledger_.take_out(chain);
     if (ledger_.live().max() <= capacity_) return true;
     ledger_.undo();
+    return false;
+  }
+
+  // No room between the use before and the run, even if all that the runs read went away.
+  bool hopeless(const std::vector<std::int32_t>& chain) const {
+    std::int64_t freed = 0;
+    for (const std::int32_t at : chain)
+      for (const Need& need : recipes_.needs[ledger_.op(at)]) freed += recipes_.bytes[need.buffer];
+    for (const std::int32_t b : recipes_.creates[ledger_.op(chain[0])]) {
+      const std::vector<Event>& events = ledger_.events(b);
+      const auto here = std::lower_bound(events.begin(), events.end(), chain[0], [](const Event& e, std::int32_t at) { return e.at < at; });
+      const auto next = std::find_if(here + 1, events.end(), [&](const Event& e) {
+        return std::find(chain.begin(), chain.end(), e.at) == chain.end();
+      });
+      const bool used = next != events.end() ? !next->creates() : recipes_.returned[b] != 0;
+      if (used && ledger_.live().max((here - 1)->at + 1, chain[0]) + recipes_.bytes[b] - freed > capacity_) return true;
+    }
     return false;
   }
 
