@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "budget/cover.h"
+#include "budget/ledger.h"
 #include "budget/random.h"
 #include "budget/retime.h"
 #include "budget/trim.h"
@@ -11,8 +12,10 @@
 namespace stowage::budget {
 namespace {
 
-constexpr int kLayouts = 8;
+constexpr int kLimits = 6;             // of live bytes that are tried for one capacity
 constexpr std::int64_t kRuins = 5000;  // tries times ops
+constexpr std::int32_t kSmall = 300;   // ops; more than one sequence of a limit is laid out in a graph of at most so many
+constexpr std::size_t kPool = 6;
 
 struct Try {
   Sequence sequence;
@@ -22,6 +25,16 @@ struct Try {
 std::vector<CoverRule> rules(Link link) {
   if (!link.there()) return {CoverRule{.swap = false}};
   return {CoverRule{.lane_price = 0.02}, CoverRule{.lane_price = 0.5}};
+}
+
+// The fastest sequences found, fastest first; of equally fast ones the first.
+using Pool = std::vector<Try>;
+
+void add(Pool& pool, Try now) {
+  const auto at = std::upper_bound(pool.begin(), pool.end(), now.ns, [](std::int64_t ns, const Try& t) { return ns < t.ns; });
+  if (at != pool.begin() && (at - 1)->ns == now.ns && (at - 1)->sequence.line.size() == now.sequence.line.size()) return;
+  pool.insert(at, std::move(now));
+  if (pool.size() > kPool) pool.pop_back();
 }
 
 // Undoes what is superfluous, times the copies, and measures.
@@ -36,8 +49,9 @@ void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOpti
 
 // Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et al., "Record
 // breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here only improvements stay).
-void improve(const Recipes& recipes, Try& best, std::int64_t limit, const MeetOptions& options) {
+void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetOptions& options) {
   const std::int64_t program_ns = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
+  Try best = pool[0];
   Random random(options.seed + 1);
   for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns; ++i) {
     Try now = best;
@@ -51,7 +65,8 @@ void improve(const Recipes& recipes, Try& best, std::int64_t limit, const MeetOp
     std::int64_t work = options.work;
     if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
     polish(recipes, now, limit, options, work);
-    if (now.ns < best.ns) best = std::move(now);
+    if (now.ns < best.ns) best = now;
+    add(pool, std::move(now));
   }
 }
 
@@ -62,52 +77,110 @@ struct Refund {
   ~Refund() { left += std::max<std::int64_t>(0, work); }
 };
 
-// The best of the portfolio whose live bytes stay within `limit`.
-std::optional<Try> fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t limit, const MeetOptions& options) {
-  std::optional<Try> best;
+// The portfolio's sequences whose live bytes stay within `limit`.
+Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::span<const CoverRule> first, std::int64_t limit,
+         const MeetOptions& options) {
+  Pool pool;
   std::int64_t left = options.work;
   for (const std::vector<OpId>& order : orders)
-    for (const CoverRule& rule : rules(options.link)) {
+    for (const CoverRule& rule : first) {
       Try now{Sequence::of(order), 0};
-      std::int64_t work = best ? left / 2 : left;  // where others have a plan, this one may not take all
+      std::int64_t work = pool.empty() ? left : left / 2;  // where others have a plan, this one may not take all
       left -= work;
       const Refund refund{left, work};
       if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
       polish(recipes, now, limit, options, work);
-      if (!best || now.ns < best->ns) best = std::move(now);
+      add(pool, std::move(now));
     }
-  if (best) improve(recipes, *best, limit, options);
-  return best;
+  if (!pool.empty()) improve(recipes, pool, limit, options);
+  return pool;
 }
+
+class Meeting {
+ public:
+  Meeting(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options)
+      : recipes_(recipes), orders_(orders), rules_(rules(options.link)), capacity_(capacity), options_(options) {
+    layout_options_.align = recipes.graph->align;
+    layout_options_.capacity = capacity;
+    layout_options_.seed = options.seed;
+    layout_options_.should_stop = options.should_stop;
+  }
+
+  // A limit of live bytes that leads to no layout is lowered by what the layouts were too high; one below which nothing is found is
+  // raised half the way back.
+  std::optional<Met> run() {
+    std::optional<Met> met = search();
+    if (met || !options_.link.there()) return met;
+    rules_ = {CoverRule{.swap = false}};  // what fits without a link fits with one
+    return search();
+  }
+
+ private:
+  std::optional<Met> search() {
+    const std::int64_t align = recipes_.graph->align;
+    std::int64_t limit = capacity_, above = capacity_, nothing = 0;
+    for (int round = 0; round < kLimits && limit > nothing && !stopped(); ++round) {
+      const Pool pool = fit(recipes_, orders_, rules_, limit, options_);
+      if (pool.empty()) {
+        nothing = limit;
+        if (round == 0) break;
+      } else {
+        if (best_ && pool[0].ns >= best_->schedule.step_ns) break;
+        layout_options_.node_budget = options_.layout_node_budget >> round;  // lower limits leave more room
+        if (lay_out(pool, limit)) break;
+        above = std::min(limit - align, peak(pool[0]) - align);
+        limit = std::min(above, limit - over_);
+      }
+      if (limit <= nothing) limit = nothing + (above - nothing) / 2;
+    }
+    return std::move(best_);
+  }
+
+  [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
+  [[nodiscard]] std::int64_t peak(const Try& t) const { return Ledger(recipes_, t.sequence).live().max(); }
+
+  // The fastest of the pool that can be laid out becomes the best; true when none of the pool is faster.
+  bool lay_out(const Pool& pool, std::int64_t limit) {
+    over_ = capacity_;
+    const std::size_t most = recipes_.ops <= kSmall ? pool.size() : 1;
+    for (std::size_t i = 0; i < most; ++i) {
+      if (best_ && pool[i].ns >= best_->schedule.step_ns) return false;
+      if (!lay_out(pool[i], limit)) continue;
+      return pool[i].ns == pool[0].ns;
+    }
+    return false;
+  }
+
+  bool lay_out(const Try& t, std::int64_t limit) {
+    std::size_t items = 0;
+    for (const bool equal : {true, false}) {
+      Met met;
+      met.schedule = schedule(recipes_, t.sequence, options_.link, {limit, equal});
+      if (met.schedule.items.size() == items) continue;  // the same again
+      items = met.schedule.items.size();
+      met.layout = layout(met.schedule.items, layout_options_);
+      over_ = std::min(over_, std::max<std::int64_t>(met.layout.height_bytes - capacity_, 1));
+      if (met.layout.offsets.empty()) continue;
+      best_ = std::move(met);
+      return true;
+    }
+    return false;
+  }
+
+  const Recipes& recipes_;
+  std::span<const std::vector<OpId>> orders_;
+  std::vector<CoverRule> rules_;  // of the first tries
+  std::int64_t capacity_;
+  const MeetOptions& options_;
+  LayoutOptions layout_options_;
+  std::int64_t over_ = 0;  // by how much the lowest layout of a limit was too high
+  std::optional<Met> best_;
+};
 
 }  // namespace
 
 std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options) {
-  std::int64_t limit = capacity;
-  LayoutOptions layout_options;
-  layout_options.align = recipes.graph->align;
-  layout_options.capacity = capacity;
-  layout_options.seed = options.seed;
-  layout_options.should_stop = options.should_stop;
-  for (int round = 0; round < kLayouts && limit > 0; ++round) {
-    if (options.should_stop && options.should_stop()) return std::nullopt;
-    std::optional<Try> found = fit(recipes, orders, limit, options);
-    if (!found) return std::nullopt;
-    layout_options.node_budget = options.layout_node_budget;
-    std::int64_t over = capacity;
-    std::size_t items = 0;
-    for (const bool equal : {true, false}) {
-      Met met;
-      met.schedule = schedule(recipes, found->sequence, options.link, {limit, equal});
-      if (met.schedule.items.size() == items) continue;  // the same again
-      items = met.schedule.items.size();
-      met.layout = layout(met.schedule.items, layout_options);
-      if (!met.layout.offsets.empty()) return met;
-      over = std::min(over, std::max<std::int64_t>(met.layout.height_bytes - capacity, 1));
-    }
-    limit = std::min(limit - recipes.graph->align, limit - over);
-  }
-  return std::nullopt;
+  return Meeting(recipes, orders, capacity, options).run();
 }
 
 Plan assemble(const Graph& graph, Met met) {

@@ -1,8 +1,9 @@
 // Meeting a byte limit: the step of least predicted time whose laid-out plan fits an arena of a given size.
 //
 //   base orders ─▶ cover (drop, recompute, swap) ─▶ trim ─▶ schedule ─▶ layout ─▶ fits?
-//                       ▲                                                │ no: by so much too high
-//                       └──────────── a lower limit for live bytes ◀─────┘
+//                       ▲                                     ▲            │ no: the next fastest of the pool (small graphs)
+//                       │                                     └────────────┤
+//                       └───── a lower limit for live bytes ◀──────────────┘ no: by so much too high
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace stowage::budget {
 
 struct MeetOptions {
   Link link;
-  std::int64_t layout_node_budget = 0;
+  std::int64_t layout_node_budget = 60'000;  // of the first layout; each limit halves it
   std::uint64_t seed = 0;
   std::int64_t work = 600'000'000;    // for one limit of live bytes; about a ns a unit
   std::function<bool()> should_stop;  // outer stop; empty: never
