@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 #include "verb.h"
@@ -19,7 +20,10 @@ struct Arguments {
 int run(const Arguments& arguments) {
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
   const Stopwatch watch;
-  const std::int64_t bound = lower_bound_bytes(graph);
+  const std::int64_t bound = [&] {
+    const ProgressLine line("stowage bound");
+    return lower_bound_bytes(graph);
+  }();
   const double seconds = watch.seconds();
   const std::int64_t program_peak = program_peak_bytes(graph);
   const std::int64_t resident = resident_bytes(graph);

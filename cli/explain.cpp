@@ -35,7 +35,7 @@ int run(const Arguments& arguments) {
   }
   Explanation explanation;
   {
-    const ProgressLine line;
+    ProgressLine line("stowage explain");
     ExplainOptions options = arguments.options;
     options.plan.progress = line.callback();
     explanation = explain(graph, plan, options);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 #include "verb.h"
@@ -58,7 +59,9 @@ std::vector<Graph> load_growing(const std::vector<std::string>& paths) {
 
 // The largest position that fits, or nothing. Plans it and its right neighbour, and what the bisection meets.
 std::optional<std::size_t> bisect(const std::vector<Graph>& graphs, const Arguments& arguments, Trials& trials) {
+  ProgressLine line("stowage fit");
   const auto fits = [&](std::size_t i) {
+    line.phase("planning " + arguments.graphs[i]);
     const Stopwatch watch;
     Trial trial{arguments.graphs[i], stowage::plan(graphs[i], arguments.options), 0};
     trial.seconds = watch.seconds();

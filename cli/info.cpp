@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 #include "verb.h"
@@ -86,7 +87,10 @@ std::string as_text(const Graph& graph, const Summary& summary) {
 
 int run(const Arguments& arguments) {
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
-  const Summary summary = summarize(graph);
+  const Summary summary = [&] {
+    const ProgressLine line("stowage info");
+    return summarize(graph);
+  }();
   print_result(arguments.json ? as_json(graph, summary) : as_text(graph, summary));
   return kDone;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "verb.h"
 
@@ -69,7 +70,10 @@ int run(const Arguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
   const IntervalsFile file = read_input([&] { return load_intervals(arguments.intervals); });
   const Stopwatch watch;
-  const LayoutResult result = solve(file, arguments.capacity);
+  const LayoutResult result = [&] {
+    const ProgressLine line("stowage layout");
+    return solve(file, arguments.capacity);
+  }();
   if (arguments.json) print_result(as_json(result, file.items.size(), watch.seconds()));
   if (result.outcome == Outcome::kInfeasible) {
     std::fprintf(stderr, "stowage: infeasible: no layout has a height of at most %lld bytes\n",

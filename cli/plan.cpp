@@ -149,7 +149,7 @@ int run(const Arguments& arguments) {
   seconds.load = watch.seconds();
   PlanResult result;
   {
-    const ProgressLine line;
+    ProgressLine line("stowage plan");
     PlanOptions options = arguments.options;
     options.progress = line.callback();
     result = stowage::plan(graph, options);

@@ -2,21 +2,51 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 
 namespace stowage::cli {
 
-ProgressLine::ProgressLine() : shown_(isatty(STDERR_FILENO) == 1) {}
-
-ProgressLine::~ProgressLine() {
-  if (shown_) std::fputs("\r\x1b[K", stderr);
+ProgressLine::ProgressLine(std::string what) : what_(std::move(what)) {
+  if (isatty(STDERR_FILENO) == 1) drawer_ = std::thread([this] { draw_until_done(); });
 }
 
-std::function<void(std::string_view, double)> ProgressLine::callback() const {
-  if (!shown_) return {};
-  return [](std::string_view phase, double done) {
-    std::fprintf(stderr, "\r\x1b[K%.*s %3.0f %%", static_cast<int>(phase.size()), phase.data(), done * 100);
+ProgressLine::~ProgressLine() {
+  if (!drawer_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_one();
+  drawer_.join();
+}
+
+void ProgressLine::phase(std::string text) {
+  const std::lock_guard lock(mutex_);
+  phase_ = std::move(text);
+}
+
+std::function<void(std::string_view, double)> ProgressLine::callback() {
+  if (!drawer_.joinable()) return {};
+  return [this](std::string_view name, double done) {
+    char percent[16] = "";
+    if (done > 0 && done < 1) std::snprintf(percent, sizeof percent, " %.0f %%", done * 100);
+    phase(std::string(name) + percent);
   };
+}
+
+void ProgressLine::draw_until_done() {
+  using std::chrono::milliseconds;
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, milliseconds(1000), [this] { return done_; })) return;
+  do {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count();
+    std::fprintf(stderr, "\r\x1b[K%s: %s%s%lld s", what_.c_str(), phase_.c_str(), phase_.empty() ? "" : ", ", static_cast<long long>(seconds));
+    std::fflush(stderr);
+  } while (!changed_.wait_for(lock, milliseconds(250), [this] { return done_; }));
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace stowage::cli

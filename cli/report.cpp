@@ -9,6 +9,7 @@
 #include "stowage/check.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
+#include "progress_line.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -40,6 +41,7 @@ int run(const Arguments& arguments) {
   ReportInput input{&graph, &plan, arguments.options};
   input.options.ledger_json = optional_text(arguments.ledger);
   input.options.timeline_json = optional_text(arguments.timeline);
+  const ProgressLine line("stowage report");
   if (arguments.bound) input.options.lower_bound_bytes = lower_bound_bytes(graph);
   read_input([&] {
     save_report(input, arguments.output);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "io/json_append.h"
+#include "progress_line.h"
 #include "stowage/io.h"
 #include "verb.h"
 
@@ -54,7 +55,10 @@ int run(const Arguments& arguments) {
   StrategyOptions options;
   options.seed = arguments.seed;
   if (arguments.time_limit_seconds > 0) options.should_stop = [&] { return watch.seconds() > arguments.time_limit_seconds; };
-  const StrategyResult result = choose_strategies(problem, options);
+  const StrategyResult result = [&] {
+    const ProgressLine line("stowage strategy");
+    return choose_strategies(problem, options);
+  }();
   const double seconds = watch.seconds();
   if (arguments.json) print_result(as_json(problem, result, seconds));
   if (result.outcome == Outcome::kInfeasible) {

@@ -1,5 +1,6 @@
 // stowage._core: graphs, plans, planning and checking, without torch.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -76,8 +77,10 @@ void choose_method(stowage::PlanOptions& options, const std::string& method, con
 
 Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
              double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps, const std::string& method,
-             const std::vector<std::string>& roam_without, const std::string& solver_library) {
+             const std::vector<std::string>& roam_without, const std::string& solver_library,
+             std::optional<std::function<void(std::string_view, double)>> progress) {
   stowage::PlanOptions options;
+  if (progress) options.progress = std::move(*progress);
   choose_method(options, method, roam_without);
   options.solver_library = solver_library;
   options.budget_bytes = budget_bytes;
@@ -179,7 +182,7 @@ NB_MODULE(_core, m) {
       .def_ro("summary", &Planned::summary);
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
         "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
-        "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "");
+        "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
   m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "prices"_a = true,
         "width"_a = 100, "json"_a = false);
   m.attr("roam_parts") = roam_parts();

@@ -8,6 +8,7 @@ from stowage import _runtime
 from stowage._core import Graph
 from stowage.costs import cost_file
 from stowage.errors import Unsupported
+from stowage.progress import shown
 from stowage.recording import record
 from stowage.signature import signature
 from stowage.torch_private import fake_mode_active, is_fake
@@ -25,7 +26,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     fake = fake_mode_active() or any(is_fake(t) for t in inputs)
     for _ in range(warmup):
         train_step(*args, **kwargs)
-    recording = record(train_step, args, kwargs, inputs, fake=fake)
+    with shown("recording a step"):
+        recording = record(train_step, args, kwargs, inputs, fake=fake)
     if recording.tape is None:
         raise Unsupported(recording.refusal)
     if not fake:

@@ -21,6 +21,7 @@ import torch
 from stowage import _runtime
 from stowage.errors import Error, Unsupported
 from stowage.planning import parse_bytes
+from stowage.progress import shown
 from stowage.recording import record
 from stowage.replay import Mismatch, Replay, Room
 from stowage.signature import signature
@@ -150,7 +151,8 @@ class CompiledStep:
             why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
             return self._refused(entry, why, args, kwargs)
         start = time.perf_counter_ns()
-        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
+        with shown("recording a step"):
+            recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
         self._eager_ns.append(time.perf_counter_ns() - start)
         self._eager_steps += 1
         self._absent_grads = frozenset()

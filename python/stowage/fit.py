@@ -16,6 +16,7 @@ import torch
 from stowage.capturing import capture
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.planning import Graph, Plan, parse_bytes, plan
+from stowage.progress import shown
 from stowage.recording import LIBRARY_FOLDERS
 from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake
 from stowage.world import World
@@ -124,6 +125,10 @@ class _Search:
         self._best: tuple[int, Graph, Plan] | None = None
 
     def fits(self, batch: int) -> bool:
+        with shown(f"batch {batch}"):
+            return self._fits(batch)
+
+    def _fits(self, batch: int) -> bool:
         start = time.perf_counter()
         graph = capture_fake(self._make_step, batch)
         captured = time.perf_counter()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stowage import _core
 from stowage._core import Graph
 from stowage.errors import Error, Infeasible
+from stowage.progress import shown
 
 
 class Plan:
@@ -38,7 +39,8 @@ class Plan:
         graph = graph or self._graph
         if graph is None:
             raise TypeError("a plan from a file needs its graph: plan.explain(graph)")
-        return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
+        with shown("planning other budgets and changes"):
+            return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
 
     def save(self, path: str) -> None:
         """Writes the plan; compressed when the name ends in ``.gz``."""
@@ -72,6 +74,7 @@ def plan(
     link_gbps: float | None = None,
     method: str = "stowage",
     roam_without: Sequence[str] = (),
+    progress: Callable | bool | None = None,
 ) -> Plan:
     """Decides the order of the ops and the address of every buffer.
 
@@ -81,15 +84,18 @@ def plan(
     method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
     roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack",
         "concatenation".
+    progress: called with (what, fraction done or None) as planning goes on; False: nothing is shown; None: shown on a terminal and in
+        notebooks when it takes longer than a second.
     Raises Infeasible when no plan fits the budget, Error when none was found within the limits or the solver is missing.
     """
     if method == "roam" and keep_order:
         raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
     library = highs_library() if method == "roam" else ""
-    planned = _core.plan(
-        graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library
-    )
+    with shown("planning", progress) as report:
+        planned = _core.plan(
+            graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library, report
+        )
     if planned.plan is not None:
         return Plan(planned.plan, planned.summary, graph, link_gbps)
     if planned.outcome == "infeasible":

@@ -11,6 +11,7 @@ import torch
 from stowage import _runtime
 from stowage.costs import cost_file
 from stowage.planning import Plan, check, plan
+from stowage.progress import shown
 from stowage.recording import OptimizerEvent, Recording
 from stowage.torch_private import address, addresses, flatten, unflatten
 
@@ -70,13 +71,15 @@ class Replay:
         lowered = _runtime.lower(self.recording.tape, self.name)
         self.graph = lowered.graph
         self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=self._lane_gbps())
-        check(self.graph, self.plan)
-        self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+        with shown("checking the plan and making it executable"):
+            check(self.graph, self.plan)
+            self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
 
     def _lane_gbps(self) -> float | None:
         if self.room.link_gbps is not None or self.budget is None:
             return self.room.link_gbps
-        return self._costs.lane_gbps(self.host, self.room.store)
+        with shown("measuring copies to the host"):
+            return self._costs.lane_gbps(self.host, self.room.store)
 
     @property
     def host_bytes(self) -> int:
@@ -216,7 +219,8 @@ class Replay:
         outputs = self._fresh_outputs()
         try:
             into = self._arena_outputs(outputs, inputs)
-            self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
+            with shown("rehearsing the plan"):
+                self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
         finally:
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
