@@ -1,5 +1,7 @@
 #include "runtime/eager/budget.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 
 #include "runtime/eager/now.h"
@@ -41,6 +43,11 @@ bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c1
   return true;
 }
 
+// What a backward pass makes is used at once, or is a parameter's gradient; and what it was made from dies meanwhile, so that making it
+// again would mean to run most of the step again. It is swapped or stays. (A backward pass that is itself recorded makes activations;
+// and so does a checkpoint's forward inside one.)
+bool Budget::worth_remembering() { return torch::autograd::get_current_graph_task_id() < 0 || c10::GradMode::is_enabled(); }
+
 Budget::Running::Running(Budget& owner, const OpTraits& running) : budget(owner), op(&running), next(owner.running_) {
   budget.running_ = this;
 }
@@ -76,7 +83,7 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     }
     running.ready = true;
     begin_op(op, operands);
-    bool rememberable = can_remember(op, *stack, operands);
+    bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
     overwrite(op, operands, *stack, rememberable);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].written && operands[i].storage != nullptr) {

@@ -127,6 +127,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void note_results(const OpTraits& op, const torch::jit::Stack& stack, const c10::SmallVector<Written, 2>& written,
                     const Ref<Recipe>& recipe, std::int64_t took_ns);
   void give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns);
+  static bool worth_remembering();
   static bool all_small_in_place(const OpTraits& op, const Operands& operands);
   static bool only_overwritten(const Operands& operands, const Value* value);
   static std::int16_t in_place_depth(const Operand& operand);
@@ -196,6 +197,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   stowage::eager::Keeper keeper_;
   std::vector<Value*> rows_;  // by ValueId
   std::vector<Value*> fetching_;
+  std::vector<Value*> ghosts_;   // resident without a storage, oldest first
   std::vector<Value*> leaving_;  // early copies under way
   Running* running_ = nullptr;
   BudgetStats stats_;

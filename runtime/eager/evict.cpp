@@ -58,7 +58,11 @@ void Budget::make_room(std::int64_t bytes) {
   stats_.evict_ns += now_ns() - start;
 }
 
+// Ghosts first: bytes that no storage of the program holds were made only on the way to something else.
 bool Budget::let_go_of_one() {
+  for (Value* ghost : ghosts_) {
+    if (ghost->pins == 0 && keeper_[ghost->id].soft_pins == 0) return let_go(*ghost, stowage::eager::How::kDrop);
+  }
   while (const std::optional<stowage::eager::Victim> victim = keeper_.victim()) {
     if (let_go(*rows_[victim->value.index()], victim->how)) return true;
   }
@@ -126,6 +130,7 @@ c10::DataPtr Budget::take_block(Value& value) {
   c10::DataPtr block = std::move(data);
   data = c10::DataPtr();
   if (value.storage == nullptr) {
+    ghosts_.erase(std::remove(ghosts_.begin(), ghosts_.end(), &value), ghosts_.end());
     value.own.reset();
     return block;
   }
@@ -176,9 +181,12 @@ std::string Budget::explain(std::int64_t bytes) const {
   std::int64_t pinned = 0;
   std::int64_t outside = 0;
   std::int64_t known = 0;
+  std::int64_t no_recipe = 0;
   std::vector<const Value*> largest;
   for (const Value* value : values()) {
     if (value->resident() && (value->storage != nullptr || value->own)) known += value->bytes;
+    const bool must_stay = options_.release == stowage::eager::Release::kDropOnly && !value->recipe && value->resident() && !value->small;
+    if (value->pins == 0 && !value->known_outside && must_stay) no_recipe += value->bytes;
     if (value->pins == 0 && !value->known_outside) continue;
     (value->known_outside ? outside : pinned) += value->bytes;
     largest.push_back(value);
@@ -190,7 +198,7 @@ std::string Budget::explain(std::int64_t bytes) const {
   text << mebibytes(live_bytes()) << " are live; pinned by the op under way";
   if (running_ != nullptr) text << " (" << running_->op->name << ")";
   text << ": " << mebibytes(pinned) << "; address known outside: " << mebibytes(outside)
-       << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0));
+       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe) << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0));
   for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i) text << (i == 0 ? ". Largest: " : ", ") << largest[i]->name();
   return text.str();
 }

@@ -117,6 +117,7 @@ void Budget::put(Value& value, c10::DataPtr block) {
     watch(*storage);
   } else {
     value.own = bare_storage(std::move(block), value.bytes);
+    if (value.recipe) ghosts_.push_back(&value);
   }
   set_where(value, Where::kResident);
 }
