@@ -16,6 +16,7 @@
 #include "stowage/io.h"
 #include "stowage/plan.h"
 #include "stowage/planner.h"
+#include "stowage/report.h"
 #include "stowage/sharding.h"
 
 namespace nb = nanobind;
@@ -111,6 +112,16 @@ std::string explain(const stowage::Graph& graph, const std::optional<stowage::Pl
   return json ? stowage::to_json(graph, explanation) : stowage::to_text(graph, explanation, width);
 }
 
+void report(const std::string& path, const std::optional<stowage::Graph>& graph, const std::optional<stowage::Plan>& plan,
+            std::optional<std::int64_t> budget_bytes, std::optional<std::int64_t> lower_bound_bytes, std::optional<double> link_gbps,
+            const std::string& ledger_json, const std::string& timeline_json) {
+  const nb::gil_scoped_release release;
+  stowage::ReportInput input;
+  if (graph && plan) input.graph = &*graph, input.plan = &*plan;
+  input.options = {budget_bytes, lower_bound_bytes, link_gbps.value_or(input.options.link_gbps), ledger_json, timeline_json};
+  stowage::save_report(input, path);
+}
+
 nb::tuple roam_parts() {
   nb::list names;
   for (const stowage::RoamPart& part : stowage::kRoamParts) names.append(nb::str(part.name.data(), part.name.size()));
@@ -185,6 +196,8 @@ NB_MODULE(_core, m) {
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
   m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "prices"_a = true,
         "width"_a = 100, "json"_a = false);
+  m.def("report", &report, "path"_a, "graph"_a = nb::none(), "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
+        "lower_bound_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "ledger_json"_a = "", "timeline_json"_a = "");
   m.attr("roam_parts") = roam_parts();
   m.def("check", [](const stowage::Graph& graph, const stowage::Plan& plan) {
     stowage::CheckReport report;

@@ -237,6 +237,12 @@ class CompiledStep:
             return f"Nothing is planned: {self.refusal}\n" if self.refusal else "Nothing is planned yet: call the step three times\n"
         return self.plan.explain(self.graph, prices=prices, width=width)
 
+    def report(self, path: str, **sections) -> None:
+        """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report()."""
+        if self._latest is None:
+            raise Error(f"nothing to report: {self.refusal or 'nothing is planned yet; call the step three times'}")
+        self.plan.report(path, self.graph, **sections)
+
     @property
     def refusal(self) -> str:
         """Why steps run eagerly, with the source line where known; "" when they are planned."""

@@ -10,6 +10,7 @@ from stowage import _core
 from stowage._core import Graph
 from stowage.errors import Error, Infeasible
 from stowage.progress import shown
+from stowage.reporting import write_report
 
 
 class Plan:
@@ -41,6 +42,21 @@ class Plan:
             raise TypeError("a plan from a file needs its graph: plan.explain(graph)")
         with shown("planning other budgets and changes"):
             return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
+
+    def report(self, path: str, graph: Graph | None = None, **sections) -> None:
+        """Writes the plan as one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz (``.pickle``).
+
+        graph: the plan's own, needed for a plan that was read from a file. sections: ``ledger`` and ``timeline``, shown on the page
+        besides; see stowage.reporting.write_report.
+        """
+        graph = graph or self._graph
+        if graph is None:
+            raise TypeError("a plan from a file needs its graph: plan.report(path, graph)")
+        bound = self._summary.get("lower_bound_bytes")
+        write_report(
+            path, graph, self._plan, budget_bytes=self._summary.get("budget_bytes"), link_gbps=self._link_gbps,
+            lower_bound_bytes=graph.lower_bound_bytes() if bound is None else bound, **sections,
+        )  # fmt: skip
 
     def save(self, path: str) -> None:
         """Writes the plan; compressed when the name ends in ``.gz``."""

@@ -54,12 +54,18 @@ class Account {
   const Placement& piece(BufferId b, std::size_t rank) const { return plan_.placements[static_cast<std::size_t>(pieces_.of(b)[rank])]; }
   std::int32_t steps() const { return static_cast<std::int32_t>(plan_.steps.size()); }
 
-  // Per buffer: the op steps that touch it, in order.
+  // Per buffer: the steps that need it on the device, in order: ops that touch it, and copies out from beginning to end.
   void list_uses() {
+    std::vector<std::vector<BufferId>> copied(plan_.steps.size() + 1);
     Csr touched;
     for (std::int32_t s = 0; s < steps(); ++s) {
-      if (plan_.steps[static_cast<std::size_t>(s)].kind == Step::Kind::kRun)
-        for_each_touched(graph_, op_at(s), [&](BufferId b) { touched.items.push_back(b.value); });
+      const Step& step = plan_.steps[static_cast<std::size_t>(s)];
+      if (step.kind == Step::Kind::kRun) for_each_touched(graph_, op_at(s), [&](BufferId b) { touched.items.push_back(b.value); });
+      if (step.kind == Step::Kind::kSwapOut) {
+        touched.items.push_back(step.buffer.value);
+        copied[static_cast<std::size_t>(step.until) - 1].push_back(step.buffer);
+      }
+      for (const BufferId b : copied[static_cast<std::size_t>(s)]) touched.items.push_back(b.value);
       touched.close_row();
     }
     uses_ = transpose(touched, graph_.buffers.size());
@@ -97,6 +103,7 @@ class Account {
 
   void undo_chain(const std::vector<std::int32_t>& chain) {
     Decision decision;
+    decision.steps = chain;
     decision.from = chain.back();
     decision.to = chain.back() + 1;
     std::vector<Change> changes;
@@ -124,7 +131,7 @@ class Account {
       const bool begun = in_chain(p.from);
       if (rank == 0 || !begun) end = p.from;
       const std::int32_t last = last_use(b, p, in_chain);
-      const bool held = p.to > last_use(b, p, [](std::int32_t) { return false; }) + 1;  // for a copy, or to the end
+      const bool held = graph_.buffer(b).returned && p.to == steps();
       const std::int32_t until = held ? p.to : last < 0 ? (begun ? end : p.from + 1) : last + 1;
       if (begun && until > p.from) {  // needed there: it would have been kept
         decision.buffers.push_back(b);
@@ -166,6 +173,7 @@ class Account {
       decision.kind = Decision::Kind::kSwap;
       decision.from = piece(step.buffer, static_cast<std::size_t>(rank) - 1).to;
       decision.to = s;
+      decision.steps = {s};
       decision.bytes = bytes(step.buffer);
       decision.buffers.push_back(step.buffer);
       decision.cost_ns = waits_[static_cast<std::size_t>(s)];

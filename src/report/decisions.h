@@ -31,6 +31,7 @@ struct Decision {
   std::int64_t cost_ns = 0;
   std::vector<BufferId> buffers;  // that are away, or lie over another
   std::vector<OpId> ops;          // that run again, or elsewhere
+  std::vector<std::int32_t> steps;  // that would not be there without it: reruns, or the copy in
 };
 
 // Peaks of live bytes on the way from the program to the plan.

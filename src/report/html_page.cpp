@@ -1,9 +1,10 @@
 // One page that holds everything. Nothing can leave it and nothing in it can run but our own script: the policy in its head names that
-// script and that style sheet by their digests and forbids every request; data is JSON in an inert element, with every '<' escaped, and
-// the script shows it as text only.
+// script and that style sheet by their digests and forbids every request; data is base64 in an inert element, and the script shows it as
+// text only. It is compressed: a browser unpacks a megabyte faster than it reads ten.
 #include <array>
 #include <utility>
 
+#include "io/gzip.h"
 #include "report/base64.h"
 #include "report/page_data.h"
 #include "report/page_parts.h"
@@ -23,24 +24,15 @@ std::string digest_of(std::string_view text) {
   return "'sha256-" + base64(std::string_view(bytes)) + "'";
 }
 
-// In JSON, '<' stands in strings only.
-std::string harmless(const std::string& json) {
-  std::string out;
-  out.reserve(json.size());
-  for (const char c : json) {
-    if (c == '<') {
-      out += "\\u003c";
-    } else {
-      out += c;
-    }
-  }
-  return out;
+// The columns, then the JSON, compressed; and where the JSON begins.
+std::string packed(const report::PageData& data) {
+  return std::to_string(data.columns.size()) + ":" + base64(io::gzip(data.columns + data.json));
 }
 
 }  // namespace
 
 std::string report_html(const ReportInput& input) {
-  const std::string data = harmless(report::page_data(input));
+  const std::string data = packed(report::page_data(input));
   const std::string policy = "default-src 'none'; script-src " + digest_of(report::kPageScript) + "; style-src " +
                              digest_of(report::kPageStyle) + "; img-src data:; base-uri 'none'; form-action 'none'";
   const std::array<std::pair<std::string_view, std::string_view>, 4> parts = {

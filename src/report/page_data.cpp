@@ -1,10 +1,11 @@
 #include "report/page_data.h"
 
+#include <array>
+#include <bit>
 #include <optional>
 #include <unordered_map>
 
 #include "io/json_append.h"
-#include "report/base64.h"
 #include "report/sections.h"
 
 namespace stowage::report {
@@ -12,10 +13,7 @@ namespace {
 
 using io::ObjectWriter;
 
-template <class T>
-void column(ObjectWriter& object, std::string_view name, const std::vector<T>& values) {
-  object.field(name, base64(values));
-}
+static_assert(std::endian::native == std::endian::little, "columns are written as they lie in memory");
 
 template <class List, class Text>
 void strings(std::string& out, ObjectWriter& object, std::string_view name, const List& list, Text text) {
@@ -48,8 +46,8 @@ constexpr auto itself = [](const std::string& text) -> const std::string& { retu
 
 class PlanWriter {
  public:
-  PlanWriter(std::string& out, const PlanData& data, const ReportOptions& options)
-      : out_(out), data_(data), graph_(*data.graph), plan_(*data.plan), options_(options) {}
+  PlanWriter(std::string& out, std::string& columns, const PlanData& data, const ReportOptions& options)
+      : out_(out), columns_(columns), data_(data), graph_(*data.graph), plan_(*data.plan), options_(options) {}
 
   void write() {
     ObjectWriter object(out_);
@@ -67,6 +65,14 @@ class PlanWriter {
 
  private:
   static std::vector<double> as_doubles(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+
+  // Appends the values to the columns and names them by where they begin and how many they are.
+  template <class T>
+  void column(ObjectWriter& object, std::string_view name, const std::vector<T>& values) {
+    columns_.resize((columns_.size() + 7) / 8 * 8);
+    object.raw(name, "[" + std::to_string(columns_.size()) + "," + std::to_string(values.size()) + "]");
+    if (!values.empty()) columns_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  }
 
   void optional_field(ObjectWriter& object, std::string_view name, const std::optional<std::int64_t>& value) {
     if (value) {
@@ -144,7 +150,7 @@ class PlanWriter {
   void steps(ObjectWriter& object) {
     std::vector<std::uint8_t> kind;
     std::vector<std::int32_t> id;
-    std::vector<double> from, to, wait;
+    std::vector<double> from, to;
     for (std::size_t s = 0; s < plan_.steps.size(); ++s) {
       const Step& step = plan_.steps[s];
       const bool run = step.kind == Step::Kind::kRun;
@@ -153,13 +159,11 @@ class PlanWriter {
       const budget::StepTime& time = data_.timing.steps[s];
       from.push_back(static_cast<double>(time.from_ns));
       to.push_back(static_cast<double>(time.to_ns));
-      wait.push_back(static_cast<double>(time.wait_ns));
     }
     column(object, "step_kind", kind);
     column(object, "step_id", id);
     column(object, "step_from_ns", from);
     column(object, "step_to_ns", to);
-    column(object, "step_wait_ns", wait);
     column(object, "step_live", as_doubles(data_.curve.live_bytes));
     column(object, "step_at", positions(data_.curve, false));
   }
@@ -182,18 +186,17 @@ class PlanWriter {
     return result;
   }
 
+  // What the buffers tell already is left out: scratch has -1 - op where others have their buffer.
   void rects(ObjectWriter& object, std::string_view name, const std::vector<Rect>& rects, bool placed) {
-    std::vector<double> from, to, bytes, offset;
-    std::vector<std::int32_t> buffer, op, over;
+    std::vector<double> from, to, offset, scratch;
+    std::vector<std::int32_t> buffer;
     std::vector<std::uint8_t> origin;
     for (const Rect& rect : rects) {
       from.push_back(position(rect.start, !placed));
       to.push_back(position(rect.end, !placed));
-      bytes.push_back(static_cast<double>(rect.bytes));
+      buffer.push_back(rect.buffer.valid() ? rect.buffer.value : -1 - rect.op.value);
+      if (!rect.buffer.valid()) scratch.push_back(static_cast<double>(rect.bytes));
       offset.push_back(static_cast<double>(rect.offset));
-      buffer.push_back(rect.buffer.value);
-      op.push_back(rect.op.value);
-      over.push_back(rect.over.value);
       origin.push_back(static_cast<std::uint8_t>(rect.origin));
     }
     object.key(name);
@@ -201,15 +204,31 @@ class PlanWriter {
     inner.field("count", rects.size());
     column(inner, "from", from);
     column(inner, "to", to);
-    column(inner, "bytes", bytes);
     column(inner, "buffer", buffer);
-    column(inner, "op", op);
+    column(inner, "scratch_bytes", scratch);
     if (placed) {
       column(inner, "offset", offset);
-      column(inner, "over", over);
       column(inner, "origin", origin);
+      taken_over(inner, rects);
     }
     inner.close();
+  }
+
+  // [[rectangle, buffer]]
+  void taken_over(ObjectWriter& object, const std::vector<Rect>& rects) {
+    object.key("over");
+    out_ += '[';
+    bool first = true;
+    for (std::size_t i = 0; i < rects.size(); ++i) {
+      if (!rects[i].over.valid()) continue;
+      out_ += first ? "[" : ",[";
+      first = false;
+      io::append_int(out_, static_cast<std::int64_t>(i));
+      out_ += ',';
+      io::append_int(out_, rects[i].over.value);
+      out_ += ']';
+    }
+    out_ += ']';
   }
 
   void decisions(ObjectWriter& object) {
@@ -246,6 +265,7 @@ class PlanWriter {
   }
 
   std::string& out_;
+  std::string& columns_;
   const PlanData& data_;
   const Graph& graph_;
   const Plan& plan_;
@@ -254,19 +274,21 @@ class PlanWriter {
 
 }  // namespace
 
-std::string page_data(const ReportInput& input) {
-  std::string out;
+PageData page_data(const ReportInput& input) {
+  PageData result;
+  std::string& out = result.json;
   ObjectWriter object(out);
   object.key("plan");
   if (input.graph != nullptr) {
-    PlanWriter(out, plan_data(*input.graph, *input.plan, input.options), input.options).write();
+    const PlanData data = plan_data(*input.graph, *input.plan, input.options);
+    PlanWriter(out, result.columns, data, input.options).write();
   } else {
     out += "null";
   }
   object.raw("ledger", input.options.ledger_json.empty() ? "null" : ledger_json(input.options.ledger_json));
   object.raw("timeline", input.options.timeline_json.empty() ? "null" : timeline_json(input.options.timeline_json));
   object.close();
-  return out;
+  return result;
 }
 
 }  // namespace stowage::report

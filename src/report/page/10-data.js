@@ -1,7 +1,5 @@
 "use strict";
-// The data of the page: columns come as base64 of little-endian arrays. And how numbers are put into words.
-
-const started = performance.now();
+// The data of the page: columns of numbers and JSON, compressed, as base64. And how numbers are put into words.
 
 function bytesOf(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
@@ -9,17 +7,36 @@ function bytesOf(text) {
   for (let i = 0; i < raw.length; ++i) bytes[i] = raw.charCodeAt(i);
   return bytes;
 }
-const f64 = text => new Float64Array(bytesOf(text).buffer);
-const i32 = text => new Int32Array(bytesOf(text).buffer);
-const u8 = text => bytesOf(text);
+
+let columns = null;  // the unpacked bytes; a column is [where it begins, how many numbers]
+async function readData(text) {
+  const colon = text.indexOf(":"), stream = new Blob([bytesOf(text.slice(colon + 1))]).stream().pipeThrough(new DecompressionStream("gzip"));
+  columns = await new Response(stream).arrayBuffer();
+  return JSON.parse(new TextDecoder().decode(new Uint8Array(columns, Number(text.slice(0, colon)))));
+}
+const f64 = ([at, n]) => new Float64Array(columns, at, n);
+const i32 = ([at, n]) => new Int32Array(columns, at, n).slice();  // some are changed
+const u8 = ([at, n]) => new Uint8Array(columns, at, n);
 
 const SCRATCH = 9;  // a kind of its own, after those of the graph format
 const ORIGIN = { run: 0, again: 1, swapIn: 2, scratch: 3 };
 const STEP = { run: 0, again: 1, out: 2, in: 3 };
 
-function readRects(raw) {
-  const r = { count: raw.count, from: f64(raw.from), to: f64(raw.to), bytes: f64(raw.bytes), buffer: i32(raw.buffer), op: i32(raw.op) };
-  if (raw.offset !== undefined) Object.assign(r, { offset: f64(raw.offset), over: i32(raw.over), origin: u8(raw.origin) });
+// Scratch has the op that it belongs to where others have their buffer: as -1 - op. Its bytes stand apart; a buffer's are its own.
+function readRects(raw, plan) {
+  const r = { count: raw.count, from: f64(raw.from), to: f64(raw.to), buffer: i32(raw.buffer), bytes: new Float64Array(raw.count), op: new Int32Array(raw.count) };
+  const scratch = f64(raw.scratch_bytes);
+  for (let i = 0, next = 0; i < r.count; ++i) {
+    if (r.buffer[i] >= 0) { r.bytes[i] = plan.bufferBytes[r.buffer[i]]; r.op[i] = plan.bufferOp[r.buffer[i]]; continue; }
+    r.op[i] = -1 - r.buffer[i];
+    r.buffer[i] = -1;
+    r.bytes[i] = scratch[next++];
+  }
+  if (raw.offset === undefined) return r;
+  r.offset = f64(raw.offset);
+  r.origin = u8(raw.origin);
+  r.over = new Int32Array(r.count).fill(-1);
+  for (const [i, buffer] of raw.over) r.over[i] = buffer;
   return r;
 }
 
@@ -29,10 +46,10 @@ function readPlan(raw) {
     bufferBytes: f64(raw.buffer_bytes), bufferKind: u8(raw.buffer_kind), bufferFlags: u8(raw.buffer_flags), bufferOp: i32(raw.buffer_op),
     opTarget: i32(raw.op_target), opLine: i32(raw.op_line), opCost: f64(raw.op_cost_ns),
     stepKind: u8(raw.step_kind), stepId: i32(raw.step_id), stepFrom: f64(raw.step_from_ns), stepTo: f64(raw.step_to_ns),
-    stepWait: f64(raw.step_wait_ns), stepLive: f64(raw.step_live), stepAt: f64(raw.step_at),
-    programLive: f64(raw.program_live), programAt: f64(raw.program_at),
-    rects: readRects(raw.rects), programRects: readRects(raw.program_rects),
+    stepLive: f64(raw.step_live), stepAt: f64(raw.step_at), programLive: f64(raw.program_live), programAt: f64(raw.program_at),
   });
+  p.rects = readRects(raw.rects, p);
+  p.programRects = readRects(raw.program_rects, p);
   p.steps = p.stepKind.length;
   p.ops = p.opTarget.length;
   p.clock = new Float64Array(p.steps + 1);

@@ -7,8 +7,6 @@ class Names {
   }
   kindOfRect(rects, i) { return rects.buffer[i] < 0 ? SCRATCH : this.plan.bufferKind[rects.buffer[i]]; }
   rect(rects, i) { return rects.buffer[i] < 0 ? this.plan.op_names[rects.op[i]] + " (scratch)" : this.plan.buffer_names[rects.buffer[i]]; }
-  // The op that first made what a rectangle holds.
-  maker(rects, i) { return rects.buffer[i] < 0 ? rects.op[i] : this.plan.bufferOp[rects.buffer[i]]; }
   line(op) { return op >= 0 && this.plan.opLine[op] >= 0 ? this.plan.lines[this.plan.opLine[op]] : ""; }
   target(op) { return op >= 0 ? this.plan.targets[this.plan.opTarget[op]] : ""; }
   step(s) {

@@ -43,7 +43,9 @@ class Raster {
   clear(colour) { this.pixels.fill(colour); }
   // [x0, x1) by [y0, y1), already inside.
   fill(x0, x1, y0, y1, colour) {
-    for (let row = y0 * this.width, end = y1 * this.width; row < end; row += this.width) this.pixels.fill(colour, row + x0, row + x1);
+    const { pixels, width } = this, end = y1 * width;
+    if (x1 - x0 > 12) for (let row = y0 * width; row < end; row += width) pixels.fill(colour, row + x0, row + x1);
+    else for (let row = y0 * width; row < end; row += width) for (let x = row + x0; x < row + x1; ++x) pixels[x] = colour;
   }
   hatch(x0, x1, y0, y1, colour) {
     for (let y = y0; y < y1; ++y)

@@ -33,7 +33,13 @@ class View {
     if (this.axis === "steps") return x;
     return positionOf(this.plan.clock, x);
   }
-  programX(i) { return this.axis === "time" ? this.plan.programClock[i] : i * this.plan.steps / Math.max(1, this.plan.ops); }
+  // Where each step of the plan, or each op of the program, begins on the axis in use; and, last, where the last one ends.
+  places(program) {
+    const p = this.plan;
+    if (this.axis === "time") return program ? p.programClock : p.clock;
+    const key = program ? "programSteps" : "planSteps", n = program ? p.ops : p.steps;
+    return this[key] || (this[key] = Float64Array.from({ length: n + 1 }, (_, i) => program ? i * p.steps / Math.max(1, n) : i));
+  }
 
   zoom(factorX, factorY, x, y) {
     this.x0 = x - (x - this.x0) * factorX; this.x1 = x + (this.x1 - x) * factorX;
@@ -67,13 +73,19 @@ class View {
   changed() { for (const listener of this.listeners) listener(); }
 }
 
-// Position (index and fraction) of a time among increasing times.
-function positionOf(clock, time) {
-  let low = 0, high = clock.length - 1;
+// The last of the increasing values that is at most `value`; 0 when none is.
+function lastAtMost(values, value) {
+  let low = 0, high = values.length - 1;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (clock[middle] <= time) low = middle; else high = middle - 1;
+    if (values[middle] <= value) low = middle; else high = middle - 1;
   }
+  return low;
+}
+
+// Position (index and fraction) of a time among increasing times.
+function positionOf(clock, time) {
+  const low = lastAtMost(clock, time);
   const size = low + 1 < clock.length ? clock[low + 1] - clock[low] : 0;
   return size > 0 ? low + Math.min(1, (time - clock[low]) / size) : low;
 }

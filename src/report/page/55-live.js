@@ -16,15 +16,11 @@ class LivePlot {
     return this.before ? this.before_ : this.after_;
   }
   // Per column in sight: the heaviest step there, -1 where there is none.
-  heaviest(live, place, columns) {
+  heaviest(live, places, columns) {
     const { x0, x1 } = this.view, at = new Int32Array(columns).fill(-1), per = columns / (x1 - x0);
-    for (let s = 0; s < live.length; ++s) {
-      const to = (place(s + 1) - x0) * per;
-      if (to < 0) continue;
-      const from = (place(s) - x0) * per;
-      if (from >= columns) break;
-      const last = Math.min(columns - 1, Math.max(Math.floor(from), Math.ceil(to) - 1));
-      for (let c = Math.max(0, Math.floor(from)); c <= last; ++c) if (at[c] < 0 || live[s] > live[at[c]]) at[c] = s;
+    for (let s = lastAtMost(places, x0); s < live.length && places[s] < x1; ++s) {
+      const first = Math.max(0, Math.floor((places[s] - x0) * per)), last = Math.min(columns - 1, Math.ceil((places[s + 1] - x0) * per) - 1);
+      for (let c = first; c <= last || c === first; ++c) if (at[c] < 0 || live[s] > live[at[c]]) at[c] = s;
     }
     return at;
   }
@@ -32,8 +28,8 @@ class LivePlot {
     const { width, height, scale } = fit(this.canvas), context = this.canvas.getContext("2d");
     const left = Math.round(GUTTER * scale), columns = Math.max(1, width - left), plot = height - Math.round(2 * scale);
     const p = this.plan, y = bytes => plot - Math.round(bytes / (this.most * 1.04) * plot);
-    const planX = s => this.view.x(s), programX = i => this.view.programX(i);
-    const [live, place, otherLive, otherPlace] = this.before ? [p.programLive, programX, p.stepLive, planX] : [p.stepLive, planX, p.programLive, programX];
+    const [live, otherLive] = this.before ? [p.programLive, p.stepLive] : [p.stepLive, p.programLive];
+    const [place, otherPlace] = [this.view.places(this.before), this.view.places(!this.before)];
     context.clearRect(0, 0, width, height);
     this.raster.resize(columns, plot);
     this.raster.clear(palette.surfacePixel);

@@ -8,6 +8,7 @@ class ArenaMap {
     this.tip = box.querySelector("#tip");
     this.raster = new Raster();
     this.left = this.markLeaving();
+    this.kinds = Uint8Array.from({ length: plan.rects.count }, (_, i) => names.kindOfRect(plan.rects, i));
     this.rebuild();
   }
   // Which rectangles end because the buffer goes to the host.
@@ -29,8 +30,7 @@ class ArenaMap {
     }
     this.tree = new BoxTree(this.x0, this.x1, r.offset, this.y1, this.view.width, this.view.top);
   }
-  kind(i) { return this.names.kindOfRect(this.plan.rects, i); }
-  shown(i) { return !this.hidden.has(this.kind(i)) && (this.matches === null || this.matches.has(i)); }
+  shown(i) { return !this.hidden.has(this.kinds[i]) && (this.matches === null || this.matches.has(i)); }
 
   draw(palette) {
     const size = fit(this.canvas), { width, height, scale } = size, context = this.canvas.getContext("2d");
@@ -40,6 +40,7 @@ class ArenaMap {
     this.raster.clear(palette.emptyPixel);
     const labels = [];
     this.drawn = 0;
+    this.filtered = this.hidden.size > 0 || this.matches !== null;
     this.tree.search(x0, x1, y0, y1, i => this.drawRect(i, palette, labels));
     context.clearRect(0, 0, left, height);
     context.putImageData(this.raster.image, left, 0);
@@ -54,24 +55,28 @@ class ArenaMap {
     const t = Math.min(b - 1, this.height - Math.floor((this.y1[i] - this.view.y0) * this.perY));
     return [l, r, t, b];
   }
+  // extent(), written out without an array: this runs for every rectangle in every frame.
   drawRect(i, palette, labels) {
-    const [l, r, t, b] = this.extent(i), kind = this.kind(i), raster = this.raster;
-    const x0 = Math.max(0, l), x1 = Math.min(this.columns, r), y0 = Math.max(0, t), y1 = Math.min(this.height, b);
+    const { view, height, columns, raster, scale } = this, r = this.plan.rects, kind = this.kinds[i];
+    const l = Math.floor((this.x0[i] - view.x0) * this.perX), right = Math.max(l + 1, Math.floor((this.x1[i] - view.x0) * this.perX));
+    const b = height - Math.floor((r.offset[i] - view.y0) * this.perY), t = Math.min(b - 1, height - Math.floor((this.y1[i] - view.y0) * this.perY));
+    const x0 = l < 0 ? 0 : l, x1 = right > columns ? columns : right, y0 = t < 0 ? 0 : t, y1 = b > height ? height : b;
     if (x0 >= x1 || y0 >= y1) return;
     ++this.drawn;
-    if (!this.shown(i)) return raster.fill(x0, x1, y0, y1, palette.dim[kind]);
+    if (this.filtered && !this.shown(i)) return raster.fill(x0, x1, y0, y1, palette.dim[kind]);
     raster.fill(x0, x1, y0, y1, palette.kind[kind]);
-    const origin = this.plan.rects.origin[i], wide = r - l, tall = b - t;
-    if (origin === ORIGIN.again && wide > 3 && tall > 2) raster.hatch(x0, x1, y0, y1, palette.hatch[kind]);
+    const wide = right - l, tall = b - t;
+    if (wide < 3 || tall < 3) return;
+    if (r.origin[i] === ORIGIN.again && wide > 3) raster.hatch(x0, x1, y0, y1, palette.hatch[kind]);
     if (wide > 4 && tall > 4) {  // a line at the top and at the end keeps neighbours apart
       raster.fill(x0, x1, y0, y0 + 1, palette.edge[kind]);
-      if (r <= this.columns) raster.fill(x1 - 1, x1, y0, y1, palette.edge[kind]);
+      if (right <= columns) raster.fill(x1 - 1, x1, y0, y1, palette.edge[kind]);
     }
-    const band = Math.round(3 * this.scale);
-    if (origin === ORIGIN.swapIn && wide > 2 && l >= 0) raster.fill(x0, Math.min(x1, x0 + Math.min(band, wide >> 1)), y0, y1, palette.swapPixel);
-    if (this.left[i] && wide > 2 && r <= this.columns) raster.fill(Math.max(x0, x1 - Math.min(band, wide >> 1)), x1, y0, y1, palette.swapPixel);
-    if (this.plan.rects.over[i] >= 0 && tall > 6 && wide > 6 && l >= 0) this.corner(x0, y0, x1, y1, palette);
-    if (x1 - x0 > 44 * this.scale && y1 - y0 > 13 * this.scale) labels.push([i, x0, x1, y0, y1]);
+    const band = Math.min(Math.round(3 * scale), wide >> 1);
+    if (r.origin[i] === ORIGIN.swapIn && l >= 0) raster.fill(x0, Math.min(x1, x0 + band), y0, y1, palette.swapPixel);
+    if (this.left[i] && right <= columns) raster.fill(Math.max(x0, x1 - band), x1, y0, y1, palette.swapPixel);
+    if (r.over[i] >= 0 && tall > 6 && wide > 6 && l >= 0) this.corner(x0, y0, x1, y1, palette);
+    if (x1 - x0 > 44 * scale && y1 - y0 > 13 * scale) labels.push([i, x0, x1, y0, y1]);
   }
   // A taken-over place: a small triangle in the corner.
   corner(x0, y0, x1, y1, palette) {

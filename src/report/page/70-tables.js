@@ -30,7 +30,7 @@ function holderRows(names, rects, at) {
   const p = names.plan, lines = new Map(), buffers = [];
   const lined = p.lines.length > 0;
   for (const i of names.liveAt(rects, at)) {
-    const op = names.maker(rects, i), bytes = Math.ceil(rects.bytes[i] / p.align) * p.align;
+    const op = rects.op[i], bytes = Math.ceil(rects.bytes[i] / p.align) * p.align;
     const key = lined ? names.line(op) || "(no line recorded)" : names.target(op) || "(unknown)";
     const row = lines.get(key) || { key, bytes: 0, count: 0, kinds: new Map(), targets: new Set() };
     const kind = names.kindOfRect(rects, i);
@@ -97,7 +97,7 @@ function showDecisions(state, choose) {
     if (d.kind === "move") d.later = d.ops.length > 0 && plan.lastRun[d.ops[0]] > d.ops[0];
   }
   const again = groups.get("recompute"), swap = groups.get("swap");
-  const sums = plan.timed ? ` Predicted step: ${timeText(plan.step_ns)} = ${timeText(plan.program_step_ns)} of ops` + (again ? ` + ${timeText(again.cost)} run again` : "") + (swap ? ` + ${timeText(plan.step_ns - plan.program_step_ns - (again ? again.cost : 0))} waiting for copies` : "") + "." : "";
+  const sums = plan.timed ? ` Predicted step: ${timeText(plan.step_ns)} = ${timeText(plan.program_step_ns)} of ops` + (again ? ` + ${timeText(again.cost)} run again` : "") + (swap ? (swap.cost > 0 ? ` + ${timeText(swap.cost)} waiting for copies` : ", without waiting for copies") : "") + "." : "";
   byId("decision-note").textContent = "\u201cWithout it\u201d is how far the peak of live bytes would rise if this one decision were undone and all others stayed; of several that hold one peak down together, each may show little alone." + sums;
   const chips = byId("decision-kinds"), table = byId("decision-table");
   const render = () => {

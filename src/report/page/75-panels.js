@@ -13,7 +13,7 @@ function showHead(plan) {
     else if (plan.peak_bytes === bound && !changed) verdict += " No order of these ops needs less: proven.";
     else verdict += ` No order of these ops needs less than ${bytesText(bound)}: at most ${percent(plan.peak_bytes / bound - 1, 2)} is left.`;
   }
-  byId("verdict").textContent = verdict;
+  replace(byId("verdict"), verdict, el("small", {}, `${count(plan.steps, "step")}, ${count(plan.ops, "op")}, ${count(plan.buffer_names.length, "buffer")}`));
   const hole = plan.arena_bytes - plan.peak_bytes, again = plan.decisions.filter(d => d.kind === "recompute"), swaps = plan.decisions.filter(d => d.kind === "swap");
   const needs = plan.resident_bytes + plan.arena_bytes;
   replace(byId("figures"),
@@ -23,8 +23,7 @@ function showHead(plan) {
     figure("Residents", bytesText(plan.resident_bytes), "parameters and states, outside the arena"),
     plan.budget_bytes !== null ? figure("Budget", bytesText(plan.budget_bytes), needs <= plan.budget_bytes ? `${bytesText(plan.budget_bytes - needs)} to spare` : `exceeded by ${bytesText(needs - plan.budget_bytes)}`) : figure("Device needs", bytesText(needs), "residents and arena"),
     plan.timed ? figure("Predicted step", timeText(plan.step_ns), plan.step_ns > plan.program_step_ns ? `+${percent(plan.step_ns / plan.program_step_ns - 1)} over program order` : "as program order") : null,
-    again.length + swaps.length > 0 ? figure("Run again, swapped", `${again.reduce((n, d) => n + d.ops.length, 0).toLocaleString("en")} ops`, swaps.length > 0 ? `${count(swaps.length, "swap")}, ${bytesText(swaps.reduce((n, d) => n + d.bytes, 0))} back` : "nothing is swapped") : null,
-    figure("Steps", plan.steps.toLocaleString("en"), `${count(plan.ops, "op")}, ${count(plan.buffer_names.length, "buffer")}`));
+    again.length + swaps.length > 0 ? figure("Run again, swapped", `${again.reduce((n, d) => n + d.ops.length, 0).toLocaleString("en")} ops`, swaps.length > 0 ? `${count(swaps.length, "swap")}, ${bytesText(swaps.reduce((n, d) => n + d.bytes, 0))} back` : "nothing is swapped") : null);
 }
 
 function showStages(plan) {
@@ -67,7 +66,7 @@ function stepsText(from, to) {
 }
 
 function tipContent(state, i) {
-  const { plan, names } = state, r = plan.rects, op = names.maker(r, i), line = names.line(op);
+  const { plan, names } = state, r = plan.rects, op = r.op[i], line = names.line(op);
   return [el("b", {}, names.rect(r, i)), el("span", {}, `${bytesText(r.bytes[i])} \u00b7 ${names.kinds[names.kindOfRect(r, i)]} \u00b7 ${ORIGIN_TEXT[r.origin[i]]}`),
     el("span", {}, [names.target(op), stepsText(r.from[i], r.to[i])].filter(Boolean).join(" \u00b7 ")), line ? el("span", {}, shortLine(line)) : null].filter(Boolean);
 }
@@ -75,7 +74,7 @@ function tipContent(state, i) {
 function showDetail(state, i) {
   const host = byId("detail"), { plan, names, palette, map } = state;
   if (i < 0) return replace(host, el("p", { class: "empty" }, "Select a buffer to see what it is, who made it, and on which line."));
-  const r = plan.rects, op = names.maker(r, i), end = Math.ceil(r.to[i]) - 1, kind = names.kindOfRect(r, i);
+  const r = plan.rects, op = r.op[i], end = Math.ceil(r.to[i]) - 1, kind = names.kindOfRect(r, i);
   const pair = (term, ...value) => el("div", {}, el("dt", {}, term), el("dd", {}, ...value));
   const twins = [];
   if (r.buffer[i] >= 0) for (let k = 0; k < r.count; ++k) if (r.buffer[k] === r.buffer[i]) twins.push(k);

@@ -174,7 +174,7 @@ function find(text) {
   map.matches = new Set();
   let bytes = 0;
   for (let i = 0; i < plan.rects.count; ++i) {
-    const op = names.maker(plan.rects, i), b = plan.rects.buffer[i];
+    const op = plan.rects.op[i], b = plan.rects.buffer[i];
     if (!((b >= 0 && buffers[b]) || (op >= 0 && (ops[op] || targets[plan.opTarget[op]] || (plan.opLine[op] >= 0 && lines[plan.opLine[op]]))))) continue;
     map.matches.add(i);
     bytes += plan.rects.bytes[i];
@@ -185,9 +185,9 @@ function find(text) {
 
 // ---- Start
 
-function start() {
-  const data = JSON.parse(byId("data").textContent);
+async function start() {
   startTheme();
+  const data = await readData(byId("data").textContent);
   if (data.plan) startPlan(readPlan(data.plan));
   else { byId("title").textContent = data.timeline ? "Eager budget" : "Sharding"; byId("verdict").remove(); byId("figures").remove(); }
   if (data.ledger) { byId("ledger").hidden = false; showLedger(data.ledger); }
@@ -202,4 +202,8 @@ function start() {
 }
 
 globalThis.stowageReport = state;  // for tests and for the curious
-start();
+start().catch(error => {
+  byId("title").textContent = "This browser cannot show the report";
+  byId("verdict").textContent = String(error);
+  throw error;
+});
