@@ -59,6 +59,7 @@ void CostAware::recipe_changed(ValueId id) {
 
 void CostAware::released(ValueId id, How how) {
   letting_go_ = true;
+  released_tick_ = table_.tick;
   const std::int64_t next = history_.next_tick(id);
   if (next < 0) return;
   if (how == How::kSwap) away_.put(id, next);
@@ -135,28 +136,37 @@ void CostAware::measure_strain() {
   waited_from_ns_ = table_.waited_ns;
 }
 
-// Finds the next peak of what would be resident without a limit, once the last one has passed.
+// Finds the next peak of what would be resident without a limit. Again every few ops: what goes before tells its size better and better.
 void CostAware::look_ahead() {
-  if (!history_.foresees() || table_.options().limit_bytes <= 0) {
+  const bool binds = released_tick_ >= 0 && table_.tick - released_tick_ <= 2 * history_.period();
+  if (!history_.foresees() || !binds || table_.options().limit_bytes <= 0) {
     peak_tick_ = -1;
     return;
   }
-  if (peak_tick_ < 0 || table_.tick >= peak_tick_) {
-    const std::int64_t period = history_.period();
-    std::int64_t most = 0, at = period;
-    for (std::int64_t ahead = 1; ahead < period; ++ahead)
-      if (const std::int64_t bytes = history_.unlimited_bytes(ahead); bytes > most) {
-        most = bytes;
-        at = ahead;
-      }
-    peak_tick_ = table_.tick + at;
-    peak_excess_bytes_ = most - table_.options().limit_bytes;
-    peak_excess_bytes_ += std::max<std::int64_t>(peak_excess_bytes_, 0) / 8;  // for what ops allocate inside
-    to_copy_.clear();
-    count_covered();
-  } else if (table_.tick >= counted_tick_ + kRecountTicks) {
-    count_covered();
+  const bool passed = peak_tick_ < 0 || table_.tick >= peak_tick_;
+  if (!passed && table_.tick < counted_tick_ + kRecountTicks) return;
+  const std::int64_t period = history_.period();
+  std::int64_t most = 0, least = history_.unlimited_bytes(0), at = period;
+  for (std::int64_t ahead = 1; ahead < period; ++ahead) {
+    const std::int64_t bytes = history_.unlimited_bytes(ahead);
+    least = std::min(least, bytes);
+    if (bytes > most) {
+      most = bytes;
+      at = ahead;
+    }
   }
+  if (passed) to_copy_.clear();
+  peak_tick_ = table_.tick + at;
+  const auto rise = static_cast<double>(most - history_.unlimited_bytes(0));
+  peak_excess_bytes_ = table_.unlimited_bytes + static_cast<std::int64_t>(rise * growth_scale(least)) - table_.options().limit_bytes;
+  peak_excess_bytes_ += std::max<std::int64_t>(peak_excess_bytes_, 0) / 8;  // for what ops allocate inside
+  count_covered();
+}
+
+double CostAware::growth_scale(std::int64_t floor_bytes) const {
+  const std::int64_t there = history_.unlimited_bytes(0) - floor_bytes;
+  if (there <= floor_bytes / 8) return 1;
+  return std::clamp(static_cast<double>(table_.unlimited_bytes - floor_bytes) / static_cast<double>(there), 0.25, 4.0);
 }
 
 void CostAware::count_covered() {

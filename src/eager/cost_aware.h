@@ -19,6 +19,9 @@
 //
 // Besides, while values are being let go, the one that would go next is copied out as soon as the lane is free.
 //
+// Sizes may change from iteration to iteration: what this one holds over its floor, against what the matched one held there, scales the
+// matched one's peak.
+//
 // Candidates are kept in classes of price a byte, each in order of next use, so pick looks at the first few of each class:
 // O(classes (log n + ancestors gone)); notes O(log n); once a period O(ops of the period) for the next peak.
 //
@@ -73,6 +76,7 @@ class CostAware : public Policy {
   [[nodiscard]] std::size_t price_class(ValueId id) const;
   void give_up_expired();
   void look_ahead();
+  [[nodiscard]] double growth_scale(std::int64_t floor_bytes) const;
   void count_covered();
   void measure_strain();
   [[nodiscard]] bool covers_peak(ValueId id) const { return history_.next_tick(id) > peak_tick_; }
@@ -89,6 +93,7 @@ class CostAware : public Policy {
   NextUseHeap<std::less<>> soonest_;      // the same: what was expected and did not come is found here
   NextUseHeap<std::less<>> away_;         // swapped, next use known
   std::deque<ValueId> to_copy_;           // may be worth a copy out, as accessed
+  std::int64_t released_tick_ = -1;       // of the last value that went
   bool letting_go_ = false;               // something was, since the next victim was last seen to be clean or cheap to drop
   double strain_ = kLeastStrain;
   std::int64_t strain_from_ns_ = 0, busy_from_ns_ = 0, waited_from_ns_ = 0;

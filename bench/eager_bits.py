@@ -1,0 +1,168 @@
+"""The eager budget changes no bit: six steps with and without it, compared tensor by tensor.
+
+Models x policies x ways of release x limits (75 %, 50 % of eager's peak, and the least that the policy and way can meet, to 2 %), then
+forms of training at 50 %: gradient accumulation, checkpointed blocks, autocast, several backward passes over one graph, foreach and
+loop optimizers. Compared are losses, parameters, buffers, optimizer state and the generator's state, with torch.equal; memory that is let
+go is filled with a byte, so that a stale read shows. The peak that the allocator counted is checked against the limit.
+
+    bench/eager_bits.py --quick                 two small models
+    bench/eager_bits.py                         all of it
+"""
+
+from __future__ import annotations
+
+import collections
+
+import common
+
+MODELS = ("launch", "gpt2", "bert", "resnet50", "resnet101", "varying", "depth")
+POLICIES = ("default", "delta", "dtr", "capuchin", "lru", "size", "random")
+RELEASES = ("both", "recompute", "swap")
+FORMS = ("accumulation", "checkpoint", "autocast", "retain_graph", "foreach", "loop")
+STEPS = 6
+
+
+# ---- In a worker
+
+
+def handlers(config: dict) -> dict:
+    import stowage  # before the model is made, so that its allocator counts everything
+    import torch
+    from stowage import _runtime
+
+    import models_eager
+
+    def train_step(loop: models_eager.Loop, i: int, form: str) -> torch.Tensor:
+        if form == "accumulation":
+            for part in (2 * i, 2 * i + 1):
+                loss = loop.loss(loop.model, loop.batches[part % len(loop.batches)]) / 2
+                loss.backward()
+        elif form == "retain_graph":
+            loss = loop.loss(loop.model, loop.batches[i % len(loop.batches)])
+            for last in (False, False, True):
+                loss.backward(retain_graph=not last)
+        elif form == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loop.loss(loop.model, loop.batches[i % len(loop.batches)])
+            loss.backward()
+        else:
+            return loop.step(i)
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        return loss.detach()
+
+    def train(form: str, budget=None) -> dict[str, torch.Tensor]:
+        optimizer = form if form in ("foreach", "loop") else None
+        loop = models_eager.make(config["model"], {"foreach": "foreach", "loop": "adamw"}.get(optimizer), checkpointed=form == "checkpoint")
+        torch.manual_seed(1)
+        _runtime.reset_peak()
+        if budget is None:
+            losses = [train_step(loop, i, form) for i in range(STEPS)]
+        else:
+            with budget:
+                losses = [train_step(loop, i, form) for i in range(STEPS)]
+        left = {f"loss {i}": loss.clone() for i, loss in enumerate(losses)} | {k: t.clone() for k, t in loop.model.state_dict().items()}
+        for i, state in enumerate(loop.optimizer.state.values()):
+            left |= {f"optimizer {i} {k}": t.clone() for k, t in state.items() if isinstance(t, torch.Tensor)}
+        return left | {"generator": torch.get_rng_state()}
+
+    references: dict[str, tuple] = {}
+
+    def reference(form: str) -> tuple:
+        if form not in references:
+            references.clear()
+            left = train(form)
+            peak = _runtime.peak_bytes()
+            references[form] = left, peak
+        return references[form]
+
+    def compare(form: str, limit_share: float, options: dict) -> dict:
+        expected, peak = reference(form)
+        held = sum(t.untyped_storage().nbytes() for t in expected.values())  # our own copies are live too
+        limit = int(limit_share * peak) + held
+        budget = stowage.budget(limit, debug=True, **options)
+        try:
+            got = train(form, budget)
+        except stowage.OutOfMemory as error:
+            return {"outcome": "infeasible", "why": str(error)}
+        different = [k for k in expected if not torch.equal(expected[k], got[k])]
+        stats = budget.stats()
+        outcome = "differs" if different else "over the limit" if stats["peak_bytes"] > limit else "same"
+        if any(budget.alive().values()):
+            outcome = "leaks"
+        return {"outcome": outcome, "different": different[:3], "evictions": stats["evictions"], "recomputed_ops": stats["recomputed_ops"],
+                "swapped_bytes": stats["swapped_bytes"]}
+
+    def smallest(form: str, options: dict) -> dict:
+        """At the least share that works, found by halving to 2 %."""
+        low, high, last = 0.0, 1.0, {"outcome": "infeasible"}
+        while high - low > 0.02:
+            middle = (low + high) / 2
+            tried = compare(form, middle, options)
+            if tried["outcome"] == "infeasible":
+                low = middle
+                continue
+            high, last = middle, tried | {"share": middle}
+            if tried["outcome"] != "same":
+                break
+        return last
+
+    return {"compare": compare, "smallest": smallest}
+
+
+# ---- In the parent
+
+
+def runs(arguments):
+    """(model, form, policy, release, share or None for the smallest)"""
+    for model in arguments.models:
+        for policy in arguments.policies:
+            for release in RELEASES:
+                for share in (0.75, 0.5, None):
+                    yield model, "plain", policy, release, share
+        for form in FORMS:
+            for release in RELEASES:
+                yield model, form, "default", release, 0.5
+
+
+def main() -> None:
+    names = lambda text: tuple(text.split(","))  # noqa: E731
+    parser = common.parser(__doc__, "eager_bits")
+    parser.add_argument("--quick", action="store_true", help="launch alone, three policies")
+    parser.add_argument("--models", type=names, default=MODELS)
+    parser.add_argument("--policies", type=names, default=POLICIES)
+    parser.add_argument("--link", type=float, default=4.0, help="GB/s each way")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.models, arguments.policies = ("launch",), ("default", "delta", "random")
+    rows, results, workers = [], [], {}
+    counts: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
+    for model, form, policy, release, share in runs(arguments):
+        if model not in workers:
+            for worker in workers.values():
+                worker.close()
+            workers = {model: common.Worker({"model": model}, arguments.threads)}
+        options = {"policy": policy, "release": release, "link_gbps": arguments.link}
+        found = (workers[model].ask("smallest", form=form, options=options) if share is None
+                 else workers[model].ask("compare", form=form, limit_share=share, options=options))
+        results.append({"model": model, "form": form, "policy": policy, "release": release, "share": share} | found)
+        counts[model, form if form != "plain" else policy][found["outcome"]] += 1
+        if found["outcome"] not in ("same", "infeasible"):
+            common.say(f"{model} {form} {policy} {release} {share}: {found}")
+    for worker in workers.values():
+        worker.close()
+    for (model, what), count in counts.items():
+        bad = sum(n for outcome, n in count.items() if outcome not in ("same", "infeasible"))
+        rows.append([model, what, count["same"], count["infeasible"], bad])
+    common.publish("eager_bits", {"runs": results}, common.markdown(["model", "policy or form", "same bits", "limit not met", "wrong"], rows, left=2),
+                   arguments.output)
+    if any(row[-1] for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    if common.is_worker():
+        common.serve(handlers)
+    else:
+        main()

@@ -1,0 +1,88 @@
+"""What bench/eager.py has measured, as tables and judgements."""
+
+from __future__ import annotations
+
+import math
+
+import common
+
+RIVALS = ("delta", "dtr", "capuchin", "lru")
+
+
+def ratio(run: dict, eager: dict) -> float:
+    """Median over the counted steps of one step's time over that of eager's same step, beside it in time."""
+    return common.median([a / b for a, b in zip(run["wall"], eager["wall"])])
+
+
+def geometric(values: list[float]) -> float:
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
+
+
+def per_step_ms(run: dict, key: str) -> float:
+    return run["changes"][key] / len(run["wall"]) / 1e6
+
+
+def cell(point: dict | None) -> str:
+    if point is None:
+        return ""
+    return "–" if "failed" in point else f"{point['ratio']:.2f}"
+
+
+def step_table(result: dict) -> str:
+    """Rows: model, link, share of eager's peak. Columns: policies."""
+    policies = result["policies"]
+    rows = []
+    for model in result["models"]:
+        for group in model["groups"]:
+            points = {p["policy"]: p for p in group["points"]}
+            own = points["default"]
+            more = ["", "", ""] if "failed" in own else [
+                f"{own['peak_bytes'] / model['peak_bytes']:.0%}", f"{own['recompute_share']:.1%}", f"{own['stall_ms']:.1f}"]
+            rows.append([model["name"], f"{group['link_gbps']:g}", group["label"], *more, *(cell(points.get(p)) for p in policies)])
+    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", *policies], rows, left=1)
+
+
+def ways_table(result: dict) -> str:
+    rows = []
+    for model in result["models"]:
+        row = [model["name"], f"{1e3 * model['step_s']:.0f}", common.mebibytes(model["peak_bytes"]), common.mebibytes(model["resident_bytes"]),
+               f"{model['unbound_ratio']:.2f}"]
+        for way in ("checkpoint", "host"):
+            point = model["ways"][way]
+            row.append(f"{point['peak_bytes'] / model['peak_bytes']:.0%} at {point['ratio']:.2f}")
+        smallest = model["smallest_bytes"]
+        saved = 1 - max(smallest - model["resident_bytes"], 0) / (model["peak_bytes"] - model["resident_bytes"])
+        row += [f"{smallest / model['peak_bytes']:.0%}", f"{saved:.0%}"]
+        rows.append(row)
+    return common.markdown(["model", "step ms", "peak MiB", "residents MiB", "limit not binding", "checkpoint", "saved tensors on host",
+                            "smallest limit", "saved beyond residents"], rows)
+
+
+def judge(result: dict) -> list[str]:
+    """The targets, each with what was measured."""
+    lines = []
+    groups = [(m, g) for m in result["models"] for g in m["groups"]]
+    for label, target in (("50%", 1.15), ("20%", 1.35)):
+        own = [next(p for p in g["points"] if p["policy"] == "default") for _, g in groups if g["label"] == label]
+        ratios = [p["ratio"] for p in own if "failed" not in p]
+        if ratios:
+            lines.append(f"default at {label}: geometric mean {geometric(ratios):.3f}, largest {max(ratios):.2f}, "
+                         f"{sum(r <= target for r in ratios)} of {len(ratios)} within {target}")
+    for label in dict.fromkeys(g["label"] for _, g in groups):
+        shares = []
+        for _, g in groups:
+            points = {p["policy"]: p for p in g["points"]}
+            own, rivals = points["default"], [points[r] for r in RIVALS if r in points and "failed" not in points[r]]
+            if g["label"] == label and "failed" not in own and rivals:
+                shares.append(max(own["ratio"] - 1, 0.005) / max(min(r["ratio"] for r in rivals) - 1, 0.005))
+        if shares:
+            lines.append(f"overhead of default over that of the best of {', '.join(RIVALS)} at {label}: geometric mean "
+                         f"{geometric(shares):.2f} ({len(shares)} pairs)")
+    for model in result["models"]:
+        for p in model.get("prefetch", []):
+            lines.append(f"{model['name']}, {p['policy']}, swap only, {p['link_gbps']:g} GB/s, {p['label']}: stalls {p['with_ms']:.1f} ms a step "
+                         f"with prefetch, {p['without_ms']:.1f} ms without")
+    for b in result.get("batches", []):
+        lines.append(f"{b['model']}: batch {b['batch']} -> {b['largest']} ({b['largest'] / b['batch']:.2f} times) in "
+                     f"{common.mebibytes(b['limit_bytes'])} MiB, {b['slowdown']:.2f} times the time an image")
+    return lines
