@@ -38,23 +38,34 @@ void CostAware::file(ValueId id) {
   } else {
     furthest_.erase(id);
     soonest_.erase(id);
-    by_age_.insert(id, static_cast<double>(table_[id].bytes) / (price(id, 0).ns + 1));
+    const Value& v = table_[id];
+    const std::int64_t own_ns = table_.may_drop(id) ? std::min(v.compute_ns + kReplayNs, table_.copy_ns(v.bytes)) : table_.copy_ns(v.bytes);
+    by_age_.insert(id, static_cast<double>(v.bytes) / static_cast<double>(own_ns + 1));
   }
 }
 
+void CostAware::wake() {
+  if (awake_) return;
+  awake_ = true;
+  for (std::size_t row = 0; row < table_.rows(); ++row)
+    if (table_[ValueId(row)].in_use && table_[ValueId(row)].listed) file(ValueId(row));
+}
+
 void CostAware::left(ValueId id) {
+  if (!awake_) return;
   by_age_.erase(id);
   furthest_.erase(id);
   soonest_.erase(id);
 }
 
 void CostAware::accessed(ValueId id) {
+  if (!awake_) return;
   file(id);
   if (peak_tick_ >= 0 && covers_peak(id)) to_copy_.push_back(id);
 }
 
 void CostAware::recipe_changed(ValueId id) {
-  if (table_[id].listed) file(id);
+  if (awake_ && table_[id].listed) file(id);
 }
 
 void CostAware::released(ValueId id, How how) {
@@ -102,6 +113,7 @@ void CostAware::give_up_expired() {
 std::optional<ValueId> CostAware::pick(bool last_resort) { return find(last_resort, false); }
 
 std::optional<ValueId> CostAware::find(bool last_resort, bool ahead) {
+  wake();
   give_up_expired();
   std::optional<ValueId> found;
   double least = 0;
@@ -247,6 +259,7 @@ Advice CostAware::fetch(std::int64_t room_bytes) {
 }
 
 Advice CostAware::advise(std::int64_t room_bytes) {
+  if (!awake_) return {};
   measure_strain();
   look_ahead();
   if (const Advice out = copy_out(); out.kind != Advice::Kind::kNone) return out;

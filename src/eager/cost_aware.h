@@ -42,7 +42,9 @@ class CostAware : public Policy {
  public:
   CostAware(ValueTable& table, AccessHistory& history) : table_(table), history_(history), by_age_(table) {}
 
-  void entered(ValueId id) override { file(id); }
+  void entered(ValueId id) override {
+    if (awake_) file(id);
+  }
   void left(ValueId id) override;
   void accessed(ValueId id) override;
   void recipe_changed(ValueId id) override;
@@ -71,6 +73,7 @@ class CostAware : public Policy {
   static constexpr std::int64_t kReplayNs = 3'000;  // of the call around a recomputed op
   static constexpr std::int64_t kHorizonOps = 256;  // how far room is looked ahead for
 
+  void wake();
   void file(ValueId id);
   std::optional<ValueId> find(bool last_resort, bool ahead);
   [[nodiscard]] std::size_t price_class(ValueId id) const;
@@ -95,6 +98,7 @@ class CostAware : public Policy {
   std::deque<ValueId> to_copy_;           // may be worth a copy out, as accessed
   std::int64_t released_tick_ = -1;       // of the last value that went
   bool letting_go_ = false;               // something was, since the next victim was last seen to be clean or cheap to drop
+  bool awake_ = false;                    // a victim has been asked for: until then candidates are in no order
   double strain_ = kLeastStrain;
   std::int64_t strain_from_ns_ = 0, busy_from_ns_ = 0, waited_from_ns_ = 0;
   std::int64_t peak_tick_ = -1, peak_excess_bytes_ = 0, covered_bytes_ = 0, counted_tick_ = -1;
