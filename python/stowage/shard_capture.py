@@ -42,6 +42,8 @@ class Program:
     gradients: dict[str, int] = field(default_factory=dict)
     states: dict[tuple[str, str], int] = field(default_factory=dict)
     inputs: list[int] = field(default_factory=list)
+    buffers: dict[str, int] = field(default_factory=dict)
+    strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
 
     def to_json(self) -> str:
         document = {"format": "stowage-program", "version": 1, "name": self.name, "tensors": self.tensors, "ops": self.ops}
@@ -94,6 +96,7 @@ class _Pen(TorchDispatchMode):
             entry["alias_of"] = alias_of
         tensor_id = len(self.program.tensors)
         self.program.tensors.append(entry)
+        self.program.strides.append(tuple(t.stride()))
         self.ids.setdefault(_region(t), tensor_id)  # a view of a view may be the tensor that it began with
         self.latest.setdefault(storage, tensor_id)
         self.keep.append(t.untyped_storage())
@@ -119,7 +122,7 @@ class _Pen(TorchDispatchMode):
                 if plain is not None:
                     others[argument.name] = plain
                 continue
-            if argument.alias_info is not None and argument.alias_info.is_write or _running_statistic(func, argument.name):
+            if writes_argument(func, argument):
                 writes += written
         return tensors, others, writes
 
@@ -185,8 +188,11 @@ def _region(t: torch.Tensor) -> tuple:
     return (storage_address(t), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype)
 
 
-def _running_statistic(func, argument: str) -> bool:
-    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument in ("running_mean", "running_var")
+def writes_argument(func, argument) -> bool:
+    """As the schema says; and batch norms update their statistics without saying so."""
+    if argument.alias_info is not None and argument.alias_info.is_write:
+        return True
+    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in ("running_mean", "running_var")
 
 
 def _plain(value: Any) -> Any:
@@ -304,7 +310,7 @@ def _declare(pen: _Pen, world: World, names: list[tuple[str, torch.nn.Parameter]
     for path, module in world.modules:
         for name, b in module.named_buffers(prefix=path):
             if _region(b) not in pen.ids:
-                pen.tensor(b, "module_buffer", name=name)
+                program.buffers[name] = pen.tensor(b, "module_buffer", name=name)
     by_id = {id(p): name for name, p in names}
     for optimizer in world.optimizers:
         for p, state in optimizer.state.items():

@@ -79,8 +79,11 @@ class ShardingPlan:
             placements[name] = StatePlacement(parameter, gradient, state)
         return placements
 
+    def buffer_placements(self) -> dict[str, tuple]:
+        return {name: self._at(t) for name, t in self.program.buffers.items()}
+
     def op_plan(self) -> OpPlan:
-        return OpPlan(self.program.ops, self.document["ops"])
+        return OpPlan(self.program, self.document["ops"])
 
     def local_bytes(self, coordinate: list[int], sizes: list[int]) -> dict[str, int]:
         """The ledger of one device: bytes of what lives between steps, by kind; tied and shared storages once."""

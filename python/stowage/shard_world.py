@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage.errors import Unsupported
-from stowage.torch_private import is_shell, local_tensor, make_dtensor, redistribute, storage_address
+from stowage.torch_private import is_shell, local_shape, local_tensor, make_dtensor, redistribute, storage_address
 from stowage.world import World
 
 Placements = tuple  # of DTensor placements, one per axis of the mesh
@@ -66,7 +66,7 @@ class _Views:
 class ShardedState:
     """Takes a model's parameters, buffers and optimizer state apart, in place, once."""
 
-    def __init__(self, world: World, mesh, placements: dict[str, StatePlacement]):
+    def __init__(self, world: World, mesh, placements: dict[str, StatePlacement], buffers: dict[str, Placements]):
         self.mesh = mesh
         self.parts: dict[int, _Part] = {}  # by id of the DTensor parameter
         self.mode = None  # the PlacedMode of the step that is running
@@ -81,8 +81,9 @@ class ShardedState:
             self.parts[id(part.parameter)] = part
         _refuse_other_holders(world, replaced)
         with torch.no_grad():
-            for _, module in world.modules:
-                _rebind(module, replaced, lambda b: self.whole(b) if not isinstance(b, DTensor) else b)
+            for path, module in world.modules:
+                places = {id(b): buffers[name] for name, b in module.named_buffers(prefix=path) if name in buffers}
+                _rebind(module, replaced, lambda b: b if isinstance(b, DTensor) else self.cut(b, places[id(b)]) if id(b) in places else self.whole(b))
         for optimizer in world.optimizers:
             self._adopt(optimizer, replaced)
 
@@ -190,14 +191,9 @@ class ShardedState:
                     views.shown[p] = {k: self._shown(v, part) for k, v in views.state[worked].items()}
 
     def _shown(self, value: Any, part: _Part) -> Any:
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == self._local_shape(part):
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == local_shape(part.shape, self.mesh, part.at.state):
             return make_dtensor(value, self.mesh, part.at.state, part.shape, part.stride)
         return value
-
-    def _local_shape(self, part: _Part) -> tuple:
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        return tuple(compute_local_shape_and_global_offset(part.shape, self.mesh, part.at.state)[0])
 
     # ---- Around optimizer.step()
 

@@ -109,7 +109,7 @@ class ShardedStep(CheckpointMixin):
         plan = self._ranks.from_first(lambda: self._solve(program, text))
         sharding = ShardingPlan(program, plan, self.mesh)
         if self._state is None:
-            self._state = ShardedState(world, self.mesh, sharding.state_placements())
+            self._state = ShardedState(world, self.mesh, sharding.state_placements(), sharding.buffer_placements())
         self._entries[key] = _Entry(sharding, sharding.op_plan())
         return self._entries[key]
 
@@ -158,7 +158,7 @@ class ShardedStep(CheckpointMixin):
         """The user's function on DTensors: arguments as all ranks have them in, whole tensors out."""
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            self._mode = PlacedMode(self.mesh, entry.ops)
+            self._mode = PlacedMode(self.mesh, entry.ops, self._ranks)
             self._state.mode = self._mode
             whole = lambda v: self._state.whole(v) if isinstance(v, torch.Tensor) else v  # noqa: E731
             with self._mode.running():

@@ -99,6 +99,13 @@ def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> torch.
     return DTensor(local, spec, requires_grad=False)
 
 
+def local_shape(shape, mesh, placements) -> tuple:
+    """Of this rank's part."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return tuple(compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)[0])
+
+
 def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
     """The same DTensor at other placements, below autograd."""
     from torch.distributed.tensor import DTensor
@@ -139,4 +146,4 @@ _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
 __all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_tensor", "make_dtensor", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+           "local_shape", "local_tensor", "make_dtensor", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]

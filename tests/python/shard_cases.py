@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import stowage
+from shard_models import training
 
 
 def zero_plan(program, mesh) -> str:
@@ -120,6 +121,34 @@ def mlp_with_a_fused_optimizer(rank, size):
     pair = Pair(make_mlp(torch.float32, optimizer="fused"), mlp_batches(dtype=torch.float32), (size,), zero_plan)
     pair.run(1e-5)
     pair.check_planned()
+
+
+def _model(name: str, size: int, dtype=torch.float64, tolerance: float = 1e-9, plan=zero_plan, mesh=None) -> None:
+    make, batches = training(name, dtype)
+    pair = Pair(make, batches, mesh or (size,), plan)
+    pair.run(tolerance)
+    pair.check_planned()
+    pair.check_ledger()
+
+
+def gpt2_tied(rank, size):
+    _model("gpt2", size)
+
+
+def bert(rank, size):
+    _model("bert", size)
+
+
+def vit(rank, size):
+    _model("vit", size)
+
+
+def mixture_of_experts(rank, size):
+    _model("moe", size)
+
+
+def conv_net(rank, size):
+    _model("convnet", size)
 
 
 def a_mesh_of_the_wrong_size(rank, size):
