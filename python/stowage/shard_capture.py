@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage.errors import Unsupported
-from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, in_backward, storage_address, tree_map
+from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, in_backward, is_fake, local_tensor, masks_as_run, storage_address, tree_map
 from stowage.world import World
 
 # Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
@@ -228,15 +228,10 @@ class _Fakes:
         if isinstance(t, torch.nn.Parameter):
             return self.parameter(t)
         if id(t) not in self.of:
+            number = local_tensor(t).item() if t.dim() == 0 and not is_fake(t) else None  # step counters decide Python numbers
             with self.mode:
-                self.of[id(t)] = torch.tensor(t.item(), dtype=t.dtype) if t.dim() == 0 and not _is_fake(t) else _empty(t)
+                self.of[id(t)] = _empty(t) if number is None else torch.tensor(number, dtype=t.dtype)
         return self.of[id(t)]
-
-
-def _is_fake(t: torch.Tensor) -> bool:
-    from stowage.torch_private import is_fake
-
-    return is_fake(t)
 
 
 def _empty(t: torch.Tensor) -> torch.Tensor:
@@ -274,6 +269,18 @@ def _faked(world: World, fakes: _Fakes):
 
 def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
     """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once."""
+    with masks_as_run():
+        try:
+            return _capture(train_step, args, kwargs, names, name)
+        except DATA_DEPENDENT:
+            pass
+    try:
+        return _capture(train_step, args, kwargs, names, name)
+    except DATA_DEPENDENT as reason:
+        raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
+
+
+def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
     world = World(train_step)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = _Fakes(mode)
@@ -289,8 +296,6 @@ def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list
                 _declare(pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)])
                 with _watching(pen, by_name), pen:
                     result = train_step(*fake_args, **fake_kwargs)
-        except DATA_DEPENDENT as reason:
-            raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
         finally:
             torch.set_rng_state(generator)
         for leaf in flatten(result)[0]:

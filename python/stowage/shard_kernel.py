@@ -9,6 +9,7 @@ an argument that spells a size of the result.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ _SIZES = {"view": "size", "_unsafe_view": "size", "reshape": "size", "expand": "
           "empty": "size", "new_zeros": "size", "new_ones": "size", "new_full": "size", "new_empty": "size", "select_backward": "input_sizes",
           "slice_backward": "input_sizes", "new_empty_strided": "size", "empty_strided": "size"}
 _VIEWS = ("view", "_unsafe_view")
+_OVERWRITE = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
 
 
 def brought(t: DTensor, placements: tuple) -> DTensor:
@@ -47,6 +49,7 @@ class Moved:
         self.args, self.kwargs = args, kwargs
         self.names = [a.name for a in func._schema.arguments]
         self._writes = {a.name for a in func._schema.arguments if writes_argument(func, a)}
+        self._overwrites = func._schema.name.removeprefix("aten::") in _OVERWRITE
         self._back: list[tuple[DTensor, DTensor]] = []  # what was given, what the op has instead
         self.count = sum(isinstance(t, torch.Tensor) for _, value in self.named() for t in (value if isinstance(value, (list, tuple)) else [value]))
 
@@ -79,9 +82,14 @@ class Moved:
             return brought(make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements)
         if placements is None or t.placements == placements:
             return t
-        moved = brought(t, placements)
-        if name in self._writes:
-            self._back.append((t, moved))
+        if name not in self._writes:
+            return brought(t, placements)
+        if self._overwrites:  # what was there does not matter
+            local = t._local_tensor.new_empty(local_shape(t.shape, self._mesh, placements))
+            moved = make_dtensor(local, self._mesh, placements, t.shape, t.stride())
+        else:
+            moved = brought(t, placements)
+        self._back.append((t, moved))
         return moved
 
     def take_back(self, result: Any) -> Any:
@@ -123,7 +131,8 @@ def run_local(func, moved: Moved, mesh) -> Any:
     def wrap(t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or isinstance(t, DTensor):
             return t
-        return parts.owner(t) or make_dtensor(t, mesh, [Replicate()] * mesh.ndim, t.shape, t.stride())
+        owner = parts.owner(t)
+        return owner if owner is not None else make_dtensor(t, mesh, [Replicate()] * mesh.ndim, t.shape, t.stride())
 
     return tree_map(wrap, result)
 
@@ -136,11 +145,15 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
     if name in _SIZES and shapes:
         moved.put(_SIZES[name], list(shapes[0]))
         if name.endswith("empty_strided"):
-            moved.put("stride", list(torch.empty(shapes[0], device="meta").stride()))
+            moved.put("stride", [math.prod(shapes[0][d + 1 :]) for d in range(len(shapes[0]))])
     if name.startswith("native_group_norm"):
         moved.put("N", local_rows(moved))
     if placed.recipe == "sum_over_total":
         moved.put("reduction", 2)
+    if name == "empty_like":
+        first = moved.args[0]
+        local = first._local_tensor.new_empty(shapes[0], dtype=moved.kwargs.get("dtype"))
+        return make_dtensor(local, mesh, placed.computed[0], placed.shapes[0], placed.strides[0])
     args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
     with hook_open():
         try:

@@ -24,7 +24,8 @@ from stowage.shard_group import is_communication_error
 from stowage.shard_kernel import Moved, brought, run_local, run_on_parts
 from stowage.torch_private import hook_open, waiting_collectives
 
-_LOOKAHEAD = 16  # ops that only one of capture and execution may have, at one place
+_EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+_LOOKAHEAD = 64  # ops that only one of capture and execution may have, at one place
 
 
 def parse_placement(text: str) -> tuple:
@@ -42,7 +43,7 @@ class OpPlan:
     """The ops of a program outside the optimizer, and where the plan wants their tensors; the cursor moves with the step."""
 
     def __init__(self, program: Program, planned: list[dict | None]):
-        self._targets = [op["target"] for op in program.ops]
+        self._signatures = [(op["target"], _shapes_in(program, op)) for op in program.ops]
         self._in_optimizer = [op["phase"] == "optimizer" for op in program.ops]
         self._planned = [None if p is None else PlacedOp(program, op, p) for op, p in zip(program.ops, planned, strict=True)]
         self.restart()
@@ -51,23 +52,51 @@ class OpPlan:
         self._cursor = 0
         self.unplaced: list[str] = []  # ops of the step that the program does not have
 
-    def next(self, func) -> PlacedOp | None:
-        name = str(func)
-        for k in range(self._cursor, min(self._cursor + _LOOKAHEAD, len(self._targets))):
-            if self._targets[k] == name and not self._in_optimizer[k]:
+    def next(self, func, args: tuple, kwargs: dict) -> PlacedOp | None:
+        """The plan of the op that comes now: the next of this name, on tensors of these shapes."""
+        signature = (str(func), _shapes(func, args, kwargs))
+        for k in range(self._cursor, min(self._cursor + _LOOKAHEAD, len(self._signatures))):
+            if self._signatures[k] == signature and not self._in_optimizer[k]:
                 self._cursor = k + 1
                 return self._planned[k]
-        self.unplaced.append(name)
+        self.unplaced.append(str(func))
         return None
 
     def pass_optimizer(self) -> None:
         """After one call of optimizer.step()."""
         at = self._cursor
-        while at < len(self._targets) and not self._in_optimizer[at]:
+        while at < len(self._in_optimizer) and not self._in_optimizer[at]:
             at += 1
-        while at < len(self._targets) and self._in_optimizer[at]:
+        while at < len(self._in_optimizer) and self._in_optimizer[at]:
             at += 1
         self._cursor = at
+
+
+def _draws(func, args: tuple, kwargs: dict) -> bool:
+    """Random numbers. Attention kernels say that they might; without dropout they do not."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return (args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)) > 0
+    return True
+
+
+def _shapes_in(program: Program, op: dict) -> tuple:
+    ids = [i for value in op["args"].values() for i in (value if isinstance(value, list) else [value])]
+    return tuple(tuple(program.tensors[i]["shape"]) for i in ids)
+
+
+def _shapes(func, args: tuple, kwargs: dict) -> tuple:
+    """Of all tensors of all arguments, in schema order."""
+    shapes = []
+    for i, argument in enumerate(func._schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        if isinstance(value, torch.Tensor):
+            shapes.append(tuple(value.shape))
+        elif isinstance(value, (list, tuple)):
+            shapes += [tuple(t.shape) for t in value if isinstance(t, torch.Tensor)]
+    return tuple(shapes)
 
 
 class PlacedOp:
@@ -77,6 +106,8 @@ class PlacedOp:
         places = [None if p is None else parse_placement(p) for key in ("inputs", "computed", "outputs") for p in planned[key]]
         n, m = len(planned["inputs"]), len(planned["computed"])
         self.inputs, self.computed, self.outputs = places[:n], places[n : n + m], places[n + m :]
+        if op["target"].split(".")[1] in _EMPTIES:
+            self.computed = self.outputs  # nothing is in it that could be moved
         self.recipe = planned.get("recipe", "")
         self.shapes = [None if o is None else tuple(program.tensors[o]["shape"]) for o in op["outputs"]]
         self.strides = [None if o is None else program.strides[o] for o in op["outputs"]]
@@ -125,7 +156,7 @@ class PlacedMode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         counts = not self._inside and not self._paused and not is_passed_over(func)
-        placed = self._plan.next(func) if counts and self._plan is not None else None
+        placed = self._plan.next(func, args, kwargs) if counts and self._plan is not None else None
         if not any(issubclass(t, DTensor) for t in types):
             with hook_open():
                 return func(*args, **kwargs)
@@ -139,7 +170,7 @@ class PlacedMode(TorchDispatchMode):
             self._inside = False
 
     def _run(self, func, args: tuple, kwargs: dict, placed: PlacedOp | None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, kwargs):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
             return self._run_placed(func, args, kwargs, placed)
@@ -192,8 +223,8 @@ class PlacedMode(TorchDispatchMode):
         moved = Moved(func, args, kwargs, self._mesh)
         moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count)
         try:
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                raise NotImplementedError
+            if _draws(func, args, kwargs):
+                raise NotImplementedError  # DTensor would draw other numbers on every rank
             result = func(*moved.args, **moved.kwargs)
         except (NotImplementedError, RuntimeError):
             result = run_local(func, moved, self._mesh)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from stowage import _core
+from stowage.errors import Infeasible
 from stowage.shard_capture import Program
 from stowage.shard_mode import OpPlan, parse_placement
 from stowage.shard_world import StatePlacement
@@ -23,8 +24,17 @@ def mesh_document(sizes: list[int], names: Any = None, links: dict | None = None
     return {"axes": axes, **{k: v for k, v in links.items() if isinstance(k, str)}}
 
 
+_RELAXED = (0.01, 0.05, 0.1, 0.3, 1.0)
+
+
 def solve(program: str, mesh: dict, options: dict) -> str:
-    return _core.plan_sharding(program, json.dumps(mesh), json.dumps(options))
+    """The plan's JSON. When no split of all ops keeps to (1 + eps) of the proven least, the next larger eps for which there is one."""
+    asked = options.get("eps", 0.0)
+    for eps in (asked, *(e for e in _RELAXED if e > asked)):
+        text = _core.plan_sharding(program, json.dumps(mesh), json.dumps({**options, "eps": eps}))
+        if not text.endswith('"ops":[]}'):
+            return text
+    raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}")
 
 
 class ShardingPlan:
@@ -35,6 +45,21 @@ class ShardingPlan:
         self.text = text
         self.document = json.loads(text)
         self.mesh = mesh
+        self._bring_states_together()
+
+    def _bring_states_together(self) -> None:
+        """The optimizer works on a parameter's states at one placement: where the plan has them apart, at the one with least bytes. A
+        gradient is never kept as summands: it is summed where its parameter is."""
+        tensors, planned = self.program.tensors, self.document["tensors"]
+        for name, p in self.program.parameters.items():
+            states = [t for (owner, _), t in self.program.states.items() if owner == name and tensors[t]["shape"] == tensors[p]["shape"]]
+            if len({planned[t]["placement"] for t in states}) > 1:
+                best = min(states, key=lambda t: planned[t].get("local_bytes", 0))
+                for t in states:
+                    planned[t] = dict(planned[best])
+            gradient = self.program.gradients.get(name)
+            if gradient is not None and "P" in planned[gradient]["placement"]:
+                planned[gradient] = {**planned[gradient], "placement": planned[p]["placement"]}
 
     # ---- Figures
 
@@ -67,14 +92,12 @@ class ShardingPlan:
         return parse_placement(self.document["tensors"][tensor]["placement"])
 
     def state_placements(self) -> dict[str, StatePlacement]:
-        """By parameter. A partial gradient is not kept: it is summed where the parameter is. States of a parameter live together."""
+        """By parameter."""
         placements = {}
         for name, p in self.program.parameters.items():
             parameter = self._at(p)
             states = [t for (owner, _), t in self.program.states.items() if owner == name and self.program.tensors[t]["shape"]]
             gradient = self._at(self.program.gradients[name]) if name in self.program.gradients else parameter
-            if any(part.is_partial() for part in gradient):
-                gradient = parameter
             state = self._at(states[0]) if states else parameter
             placements[name] = StatePlacement(parameter, gradient, state)
         return placements

@@ -4,6 +4,7 @@
 - ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
 - ``FakeTensorMode`` and what it raises when a number or a shape depends on data.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
+- ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
@@ -13,6 +14,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import torch
@@ -118,6 +120,21 @@ def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
 
 
 @contextlib.contextmanager
+def masks_as_run():
+    """Transformers' models make other attention masks for fake tensors than for real ones, and then call other kernels; not in here."""
+    masks = sys.modules.get("transformers.masking_utils")
+    changed = {"is_tracing": lambda *args, **kwargs: False, "find_packed_sequence_indices": lambda *args, **kwargs: None}
+    before = {name: getattr(masks, name) for name in changed if hasattr(masks, name)}
+    for name in before:
+        setattr(masks, name, changed[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(masks, name, value)
+
+
+@contextlib.contextmanager
 def hook_open():
     """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this block."""
     key = _HOOK_KEY
@@ -146,4 +163,4 @@ _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
 __all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_shape", "local_tensor", "make_dtensor", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+           "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
