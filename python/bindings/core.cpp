@@ -1,5 +1,6 @@
 // stowage._core: graphs, plans, planning and checking, without torch.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "guard.h"
 #include "stowage/check.h"
@@ -130,10 +132,10 @@ nb::tuple roam_parts() {
 
 void bind_graph(nb::module_& m) {
   nb::class_<stowage::Graph>(m, "Graph", "A training step as buffers and ops: bytes, costs and dependencies.")
-      .def_static("load", &stowage::load_graph, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
+      .def_static("load", [](const std::filesystem::path& path) { return stowage::load_graph(path.string()); }, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
       .def_static("parse", [](std::string_view json, const std::string& name) { return stowage::parse_graph(json, name); },
                   "json"_a, "name"_a = "graph")
-      .def("save", [](const stowage::Graph& g, const std::string& path) { stowage::save(g, path); }, "path"_a,
+      .def("save", [](const stowage::Graph& g, const std::filesystem::path& path) { stowage::save(g, path.string()); }, "path"_a,
            "Writes the graph; compressed when the name ends in .gz.")
       .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); })
       .def_ro("name", &stowage::Graph::name)

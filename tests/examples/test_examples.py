@@ -26,6 +26,10 @@ def test_example(name, tmp_path):
     command = [sys.executable, *launcher, str(EXAMPLES / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
+    if name == "eager_budget":
+        peak, limit, evictions = re.search(r"peak ([\d.]+) MiB within ([\d.]+) MiB; (\d+) evictions", done.stdout).groups()
+        assert float(peak) <= float(limit) and int(evictions) > 0
+        return
     planned = re.search(r"planned steps: (\d+)", done.stdout)
     assert planned and int(planned[1]) >= 10, done.stdout
     assert "runs eagerly" not in done.stderr
