@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NEEDS = {"hf_trainer": ("transformers", "accelerate"), "accelerate_loop": ("accelerate",)}
-RANKS = {"torchrun_data_parallel": 2}
+RANKS = {"torchrun_data_parallel": 2, "torchrun_shard": 2}
 
 
 def names():
