@@ -1,7 +1,6 @@
 """What README and docs say is there: the site builds strictly and asks for nothing elsewhere, its reference names what exists, its commands
 run, its tables are those of bench/results."""
 
-import contextlib
 import importlib
 import json
 import os
@@ -140,7 +139,7 @@ def test_commands_were_found():
     assert {"plan", "check", "fit", "layout", "explain", "report"} <= verbs
 
 
-def test_documented_python_runs(tmp_path):
+def test_documented_python_runs(tmp_path, monkeypatch):
     """Blocks of one group run one after another in one namespace."""
     groups = {}
     for page, group, text in blocks("python"):
@@ -148,11 +147,11 @@ def test_documented_python_runs(tmp_path):
             groups.setdefault((page, group), []).append(text)
     assert groups
     torch.manual_seed(0)
+    monkeypatch.chdir(tmp_path)
     for (page, _), parts in groups.items():
         namespace = {}
-        with contextlib.chdir(tmp_path):
-            for part in parts:
-                exec(compile(part, str(page), "exec"), namespace)
+        for part in parts:
+            exec(compile(part, str(page), "exec"), namespace)
         assert namespace["step"].stats()["planned_steps"] > 0
 
 
