@@ -21,6 +21,7 @@ import torch
 from stowage import _runtime
 from stowage.errors import Error
 from stowage.planning import parse_bytes
+from stowage.reporting import write_report
 from stowage.torch_private import address
 
 class OutOfMemory(Error, torch.OutOfMemoryError):
@@ -120,6 +121,10 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
         """What happened, in order: {"t_ns", "event", "bytes", "op"}. Event "live" tells the live bytes after an op; the others are drop,
         swap_out, recompute, swap_in and fetch, with the bytes moved. At most 65,536 entries: long runs are thinned."""
         return self._runtime.timeline()
+
+    def report(self, path: str) -> None:
+        """Writes the timeline as one page (``.html``)."""
+        write_report(path, timeline=self.timeline(), limit_bytes=self.limit_bytes)
 
     def alive(self) -> dict:
         """What the runtime holds: all zero once the block has been left."""

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "report/pickle.h"
@@ -143,6 +144,13 @@ class Snapshot {
     }
     std::ranges::stable_sort(events, [](const Event& a, const Event& b) { return a.at != b.at ? a.at < b.at : a.alloc < b.alloc; });
     out_.begin_list();
+    for (const auto& [address, bytes] : {std::pair{kBase, resident_bytes_}, {arena_, plan_.arena_bytes}}) {
+      if (bytes == 0) continue;
+      event("segment_alloc", address, bytes, 0);
+      out_.text("frames");
+      out_.begin_list(), out_.end_list();
+      out_.end_dict();
+    }
     std::int64_t at = kBase;
     for (const Buffer& buffer : graph_.buffers) {
       if (!buffer.resident || buffer.bytes == 0) continue;
