@@ -111,6 +111,8 @@ void bind_eager(nb::module_& m) {
       .def("adopt", [](eager::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &eager::Budget::shrink, unlocked)
       .def("leave", &eager::Budget::leave, unlocked)
+      .def("begin_update", &eager::Budget::begin_update, "optimizer"_a, unlocked)
+      .def("end_update", &eager::Budget::end_update, unlocked)
       .def_static("attach", &eager::Budget::attach_this_thread)
       .def_static("detach", &eager::Budget::detach_this_thread)
       .def("restore", [](eager::Budget& b, Address tensor, bool for_good) { b.restore(tensor_at(tensor), for_good); }, "tensor"_a,

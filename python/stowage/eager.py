@@ -17,6 +17,7 @@ import gc
 from typing import Any, Callable
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage import _runtime
 from stowage.errors import Error
@@ -156,7 +157,8 @@ def _restore(runtime: Any, tensor: Any, for_good: bool) -> None:
 
 
 class _Patches:
-    """While a budget is active, the methods of torch.Tensor that read memory past the dispatcher bring it back first."""
+    """While a budget is active: the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
+    knows when an optimizer's step begins and ends."""
 
     # The pointer is handed out and may be kept.
     EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "share_memory_",
@@ -166,6 +168,10 @@ class _Patches:
 
     def __init__(self, runtime: Any):
         self._originals: list[tuple[Any, str, Callable, bool]] = []
+        self._handles = [
+            register_optimizer_step_pre_hook(lambda optimizer, *_: runtime.begin_update(id(optimizer))),
+            register_optimizer_step_post_hook(lambda optimizer, *_: runtime.end_update()),
+        ]
         for name in self.EXPORTS:
             self._wrap(runtime, name, for_good=True)
         for name in self.READS:
@@ -183,6 +189,8 @@ class _Patches:
         setattr(torch.Tensor, name, restored_first)
 
     def undo(self) -> None:
+        for handle in self._handles:
+            handle.remove()
         for owner, name, original, own in self._originals:
             setattr(owner, name, original) if own else delattr(owner, name)
         self._originals.clear()

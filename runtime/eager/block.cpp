@@ -132,6 +132,7 @@ std::string Budget::bring_all_back() {
 
 // Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.
 void Budget::release_all() {
+  forget_undo();
   while (!leaving_.empty()) finish_out(*leaving_.back());
   std::vector<Ref<Value>> all;
   for (Value* value : values()) all.emplace_back(value);

@@ -83,13 +83,15 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     }
     running.ready = true;
     begin_op(op, operands);
+    const bool undoing = still_updating();
     bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
-    overwrite(op, operands, *stack, rememberable);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].written && operands[i].storage != nullptr) {
         written.push_back({*operands[i].tensor, static_cast<std::int32_t>(i), in_place_depth(operands[i])});
+        if (undoing) save_for_undo(written.back());
       }
     }
+    overwrite(op, operands, *stack, rememberable);
     if (rememberable && !all_small_in_place(op, operands)) {
       recipe = remember(*this, handle, op, *stack, operands);
       if (op.draws) recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
@@ -103,6 +105,11 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     }
     took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
     lock.lock();
+  } catch (const c10::OutOfMemoryError&) {
+    if (!lock.owns_lock()) lock.lock();
+    clean_up();
+    if (undoing_) roll_back();
+    throw;
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     clean_up();

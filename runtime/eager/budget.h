@@ -17,6 +17,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "runtime/allocator.h"
 #include "runtime/eager/call.h"
@@ -68,6 +69,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   static void attach_this_thread();
   static void detach_this_thread();
   [[nodiscard]] bool active() const { return active_; }
+
+  // Between the two, an op that does not fit takes back all that was written.
+  void begin_update(std::uint64_t optimizer);
+  void end_update();
 
   // Past the dispatcher: the tensor's bytes are there when this returns, and stay if `for_good`.
   void restore(const at::Tensor& tensor, bool for_good);
@@ -131,6 +136,19 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   static bool all_small_in_place(const OpTraits& op, const Operands& operands);
   static bool only_overwritten(const Operands& operands, const Value* value);
   static std::int16_t in_place_depth(const Operand& operand);
+
+  // undo.cpp: optimizer steps that do not fit
+  struct Undo {
+    void* host = nullptr;
+    std::int64_t bytes = 0;
+    at::Tensor small;
+  };
+  bool still_updating();
+  void save_for_undo(const Written& written);
+  void forget_undo(c10::StorageImpl* storage);
+  void forget_undo();
+  void roll_back();
+  void hold_on_host(c10::StorageImpl& storage, Value& now, void* host);
 
   // lives.cpp: from the first meeting to the end
   Value* value_in(c10::StorageImpl* storage) const;
@@ -205,6 +223,12 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::int64_t entered_ns_ = 0;
   std::int64_t current_limit_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t work_left_ = 0;  // recomputations for the access under way
+  int updates_under_way_ = 0;
+  bool undoing_ = false;
+  std::uint64_t updating_ = 0;
+  std::int64_t fixed_bytes_ = 0;                                 // that could not leave when the update began
+  std::unordered_map<std::uint64_t, std::int64_t> went_through_;  // by optimizer: the most of them so far
+  std::unordered_map<c10::StorageImpl*, Undo> undo_;
   bool active_ = false;
 };
 

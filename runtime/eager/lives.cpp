@@ -127,6 +127,7 @@ void Budget::set_where(Value& value, Where where) {
 bool Budget::block_dies(void* data, void* mark) noexcept {
   const std::lock_guard lock(state_);
   const Ref<Value> value = Ref<Value>::adopt(static_cast<Value*>(mark));
+  if (!undo_.empty()) forget_undo(value->storage);
   void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
   *block_mark(data, deleter) = nullptr;
   if (!retire(*value, data)) return false;
@@ -139,6 +140,7 @@ bool Budget::block_dies(void* data, void* mark) noexcept {
 void Budget::evicted_storage_dies(Value* mark) noexcept {
   const std::lock_guard lock(state_);
   const Ref<Value> value = Ref<Value>::adopt(mark);
+  if (!undo_.empty()) forget_undo(value->storage);
   value->storage = nullptr;
   if (value->where == Where::kFetching) cancel_fetch(*value);
   if (value->where == Where::kSwapped && !value->recipe && needed(*value)) return;  // it waits on the host

@@ -1,0 +1,136 @@
+"""The limit of stowage.budget is hard: met at every moment, or a clear error that leaves model and optimizer usable and as they were."""
+
+from __future__ import annotations
+
+import collections
+
+import budgeted
+import pytest
+import torch
+from budgeted import Gpt, adamw, content
+
+import stowage
+from stowage import _runtime
+
+
+def smallest_limit(make_model, low: float, high: float, tries: int = 6) -> tuple[int, int]:
+    """(a limit that is met, one that is not), close to each other."""
+    _, peak = budgeted.train(make_model, steps=2)
+    fits, fails = int(high * peak), int(low * peak)
+    for _ in range(tries):
+        middle = (fits + fails) // 2
+        try:
+            budgeted.train(make_model, stowage.budget(middle), steps=2)
+            fits = middle
+        except stowage.OutOfMemory:
+            fails = middle
+    return fits, fails
+
+
+def test_the_smallest_limit_keeps_every_bit():
+    fits, fails = smallest_limit(Gpt, 0.0, 0.4)
+    assert fails < fits
+    expected, peak = budgeted.train(Gpt)
+    for release in ("both", "swap"):
+        budget = stowage.budget(int(fits * 1.02), release=release, debug=True)
+        got, _ = budgeted.train(Gpt, budget)
+        budgeted.assert_same(expected, got)
+        assert budget.stats()["peak_bytes"] <= fits * 1.02 < 0.4 * peak
+
+
+def test_a_limit_that_cannot_be_met_says_what_is_pinned_and_how_much_is_short():
+    weight = torch.randn(256, 256)
+    with pytest.raises(stowage.OutOfMemory, match=r"aten::mm.*|short by") as caught:
+        with stowage.budget("600KiB"):
+            weight @ weight.t() @ weight.exp()
+    message = str(caught.value)
+    assert "a limit of 0.59 MiB is short by" in message
+    assert "pinned by the op under way" in message
+    assert isinstance(caught.value, stowage.Error) and isinstance(caught.value, torch.OutOfMemoryError)
+
+
+def test_the_program_may_catch_it_and_go_on():
+    weight = torch.randn(128, 128)
+    with stowage.budget("1MiB") as b:
+        with pytest.raises(torch.OutOfMemoryError, match="stowage: a limit of 1.00 MiB is short by"):
+            torch.zeros(1 << 20)
+        total = sum((weight * i).sum() for i in range(40))
+    assert torch.equal(total, sum((weight * i).sum() for i in range(40)))
+    assert b.stats()["out_of_memory"] == 1
+    assert b.stats()["peak_bytes"] <= 1 << 20
+
+
+def test_what_is_live_already_makes_room_at_the_door():
+    tensors = [torch.full((1 << 16,), float(i)) for i in range(8)]
+    with stowage.budget("1MiB") as b:
+        assert _runtime.live_bytes() <= 1 << 20
+        assert b.stats()["evictions"] >= 4
+        assert [int(t[0]) for t in tensors] == list(range(8))
+        assert b.stats()["peak_bytes"] <= 1 << 20
+    assert all(bool((t == i).all()) for i, t in enumerate(tensors))
+
+
+def test_allocations_inside_an_op_count():
+    image, kernel = torch.randn(4, 8, 32, 32), torch.randn(8, 8, 3, 3)
+    waiting = [torch.randn(1 << 15) for _ in range(8)]
+    expected = torch.nn.functional.conv2d(image, kernel, padding=1)
+    live = _runtime.live_bytes()
+    with stowage.budget(live + 1000) as b:  # nothing more fits unless something leaves
+        got = torch.nn.functional.conv2d(image, kernel, padding=1)
+        assert torch.equal(got, expected)
+    assert b.stats()["peak_bytes"] <= live + 1000
+    assert b.stats()["evictions"] > 0
+    assert len(waiting) == 8
+
+
+@pytest.mark.parametrize("form", ["loop", "foreach", "fused"])
+def test_an_optimizer_step_that_does_not_fit_is_taken_back(form):
+    """The big parameter's update cannot fit; those before it have run by then."""
+    torch.manual_seed(0)
+    parameters = [torch.nn.Parameter(torch.randn(size)) for size in (5000, 4000, 300, 90_000)]
+    optimizer = adamw(parameters, **{"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[form])
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    state = [*parameters, *(v for s in optimizer.state.values() for v in s.values())]
+    before = [content(t) for t in state]
+    versions = 4 * sum(p.nbytes for p in parameters)
+    with pytest.raises(stowage.OutOfMemory, match="short by"):
+        with stowage.budget(int(versions * 0.6)):
+            optimizer.step()
+    assert [content(t) for t in state] == before
+    optimizer.step()
+    assert [content(t) for t in state] != before
+
+
+def test_arguments_are_checked():
+    for limit in (0, -1, "0GiB"):
+        with pytest.raises((ValueError, stowage.Error)):
+            stowage.budget(limit)
+    with pytest.raises(ValueError, match="unknown policy 'best': one of default, "):
+        stowage.budget("1GiB", policy="best")
+    with pytest.raises(ValueError, match="unknown release 'drop': one of both, recompute, swap"):
+        stowage.budget("1GiB", release="drop")
+    with pytest.raises(ValueError, match="link_gbps must be above 0: -1"):
+        stowage.budget("1GiB", link_gbps=-1)
+    b = stowage.budget("1GiB")
+    with b:
+        pass
+    with pytest.raises(stowage.Error, match="entered once"):
+        b.__enter__()
+
+
+def test_stats_and_timeline():
+    b = stowage.budget(int(budgeted.train(Gpt, steps=2)[1] * 0.5))
+    budgeted.train(Gpt, b, steps=2)
+    stats = b.stats()
+    assert {"limit_bytes", "peak_bytes", "evictions", "recomputed_ops", "recompute_ns", "swapped_bytes", "stall_ns"} <= stats.keys()
+    assert stats["policy"]["name"] == "default"
+    events = b.timeline()
+    assert 0 < len(events) <= 65_536
+    assert all(event.keys() == {"t_ns", "event", "bytes", "op"} for event in events)
+    assert all(a["t_ns"] <= b["t_ns"] for a, b in zip(events, events[1:]))
+    live = [event["bytes"] for event in events if event["event"] == "live"]
+    assert 0 < max(live) <= stats["limit_bytes"]
+    kinds = collections.Counter(event["event"] for event in events)
+    assert (kinds["drop"], kinds["swap_out"]) == (stats["dropped"], stats["swapped_out"])
