@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import stowage
+from stowage.torch_private import address
 
 EXPECTED = torch.arange(4096, dtype=torch.float32)
 
@@ -19,7 +20,7 @@ EXPECTED = torch.arange(4096, dtype=torch.float32)
 def evicted(b, how: str) -> torch.Tensor:
     """A tensor that has left, recomputable or on the host."""
     tensor = torch.arange(8192, dtype=torch.float32)[:4096].clone() if how == "swap" else torch.arange(4096, dtype=torch.float32)
-    state = b._runtime.evict(stowage.torch_private.address(tensor), how == "drop")
+    state = b._runtime.evict(address(tensor), how == "drop")
     assert state == {"drop": "dropped", "swap": "swapped"}[how]
     return tensor
 
@@ -73,16 +74,16 @@ def test_an_array_that_the_program_keeps_stays_valid():
     with stowage.budget("1MiB", release="both", debug=True) as b:
         tensor = torch.arange(4096, dtype=torch.float32)
         doubled = tensor * 2
-        b._runtime.evict(stowage.torch_private.address(doubled), True)
+        b._runtime.evict(address(doubled), True)
         array = tensor.numpy()
         for i in range(60):
             torch.full((1 << 15,), float(i)) + 1
-        assert b._runtime.evict(stowage.torch_private.address(tensor), False) == "kept"
+        assert b._runtime.evict(address(tensor), False) == "kept"
         assert numpy.array_equal(array, EXPECTED.numpy())
         array[:] = 7  # unseen by the dispatcher
         assert torch.equal(doubled, EXPECTED * 2)
         after = tensor + 1
-        assert b._runtime.evict(stowage.torch_private.address(after), True) == "swapped"  # no recipe: it may change unseen
+        assert b._runtime.evict(address(after), True) == "swapped"  # no recipe: it may change unseen
         array[:] = 9
         assert bool((after == 8).all())
 
@@ -102,6 +103,6 @@ def test_memory_of_others_is_never_a_recipe():
     array = numpy.ones(4096, dtype=numpy.float32)
     with stowage.budget("64MiB", debug=True) as b:
         plus = torch.from_numpy(array) + 1
-        assert b._runtime.evict(stowage.torch_private.address(plus), True) == "swapped"
+        assert b._runtime.evict(address(plus), True) == "swapped"
         array[:] = 5
         assert bool((plus == 2).all())
