@@ -51,6 +51,7 @@ void Budget::enter() {
     throw Error("another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is one at a time");
   }
   active_ = true;
+  home_ = std::this_thread::get_id();
   entered_ns_ = now_ns();
   reset_peak();
   current_limit_ = std::max(options_.limit_bytes, live_bytes());  // until shrink()
@@ -92,7 +93,7 @@ std::string Budget::leave() {
   {
     const std::lock_guard lock(state_);
     const BudgetStats final_stats = stats_;
-    release_all();
+    release_all(/*known_outside=*/true);
     stats_ = final_stats;
     set_guardian(nullptr, 0);
     active_ = false;
@@ -131,11 +132,13 @@ std::string Budget::bring_all_back() {
 }
 
 // Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.
-void Budget::release_all() {
+void Budget::release_all(bool known_outside) {
   forget_undo();
   while (!leaving_.empty()) finish_out(*leaving_.back());
   std::vector<Ref<Value>> all;
-  for (Value* value : values()) all.emplace_back(value);
+  for (Value* value : values()) {
+    if (known_outside || !value->known_outside) all.emplace_back(value);
+  }
   for (const Ref<Value>& value : all) {
     lose_recipe(*value);
     if (value->storage != nullptr) part(*value);

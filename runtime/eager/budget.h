@@ -13,10 +13,12 @@
 // no Python under it). One budget at a time in a process.
 #pragma once
 
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 
 #include "runtime/allocator.h"
@@ -150,6 +152,11 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void roll_back();
   void hold_on_host(c10::StorageImpl& storage, Value& now, void* host);
 
+  // sleep.cpp
+  void sleep_if_far();
+  void wake();
+  [[nodiscard]] bool at_home() const { return std::this_thread::get_id() == home_; }
+
   // lives.cpp: from the first meeting to the end
   Value* value_in(c10::StorageImpl* storage) const;
   Value* meet(const at::Tensor& tensor, const OpTraits* origin, bool made);
@@ -164,7 +171,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
   // block.cpp: leaving
   std::string bring_all_back();
-  void release_all();
+  void release_all(bool known_outside);
   void part(Value& value);
 
   // evict.cpp: letting go
@@ -229,6 +236,9 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::int64_t fixed_bytes_ = 0;                                 // that could not leave when the update began
   std::unordered_map<std::uint64_t, std::int64_t> went_through_;  // by optimizer: the most of them so far
   std::unordered_map<c10::StorageImpl*, Undo> undo_;
+  std::thread::id home_;  // that entered
+  std::atomic<bool> asleep_{false};
+  int updates_seen_ = 0;
   bool active_ = false;
 };
 

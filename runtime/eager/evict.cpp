@@ -48,6 +48,7 @@ std::int64_t waited_ns() { return tl_waited_ns; }
 void Budget::make_room(std::int64_t bytes) {
   const CountWait count;
   const std::lock_guard lock(state_);
+  if (asleep_) return wake();
   const std::int64_t start = now_ns();
   pin_running();
   while (live_bytes() + bytes > current_limit_) {

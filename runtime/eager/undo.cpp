@@ -5,7 +5,7 @@
 //        └─────────────────────────────────────────────────────┘
 //
 // The copies cost as much as the state is large, so they are made only while it is unknown whether the step fits: the first one of each
-// optimizer, and later ones that begin with more bytes that cannot leave than the last one that went through.
+// optimizer, and later ones that begin with more bytes that cannot leave than those that went through; not where half of the limit is free.
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -17,20 +17,24 @@ namespace stowage::runtime::eager {
 
 void Budget::begin_update(std::uint64_t optimizer) {
   const std::lock_guard lock(state_);
-  if (++updates_under_way_ > 1) return;
+  if (!asleep_ && at_home()) attach_thread(true);  // woken inside a backward pass, whose end takes the hook off again
+  if (++updates_under_way_ > 1 || asleep_) return;
   forget_undo();
   updating_ = optimizer;
   fixed_bytes_ = live_bytes() - keeper_.evictable_bytes();
   const auto last = went_through_.find(optimizer);
-  undoing_ = last == went_through_.end() || fixed_bytes_ > last->second;
+  const bool like_one_before = last != went_through_.end() && fixed_bytes_ <= last->second + options_.limit_bytes / 64;
+  undoing_ = live_bytes() > options_.limit_bytes / 2 && !like_one_before;
 }
 
 void Budget::end_update() {
   const std::lock_guard lock(state_);
   if (updates_under_way_ == 0 || --updates_under_way_ > 0) return;
+  if (asleep_) return;
   std::int64_t& fixed = went_through_[updating_];
   fixed = std::max(fixed, fixed_bytes_);
   forget_undo();
+  sleep_if_far();
 }
 
 // An optimizer does not record gradients: what does comes after one that was left by an exception.

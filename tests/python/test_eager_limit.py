@@ -134,3 +134,27 @@ def test_stats_and_timeline():
     assert 0 < max(live) <= stats["limit_bytes"]
     kinds = collections.Counter(event["event"] for event in events)
     assert (kinds["drop"], kinds["swap_out"]) == (stats["dropped"], stats["swapped_out"])
+
+
+def test_a_limit_far_away_sleeps_and_wakes_in_time():
+    """Steps that stay below half of the limit are not watched; one that then grows past it is, and every bit is right."""
+
+    class Growing(Gpt):
+        @staticmethod
+        def batches(count):
+            small, large = Gpt.batches(5, batch=2, length=10), Gpt.batches(count, batch=24)
+            return [*small, *large]
+
+    expected, peak = budgeted.train(Growing)
+    budget = stowage.budget(int(peak * 0.7), debug=True)
+    got, _ = budgeted.train(Growing, budget)
+    budgeted.assert_same(expected, got)
+    small_ops = budget.stats()["ops"]
+    assert budget.stats()["evictions"] > 0
+    assert budget.stats()["peak_bytes"] <= peak * 0.7
+    budgeted.assert_nothing_left(budget)
+
+    far = stowage.budget("8GiB")
+    budgeted.train(Growing, far)
+    assert far.stats()["ops"] < small_ops / 2  # seen
+    budgeted.assert_nothing_left(far)

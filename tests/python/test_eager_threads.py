@@ -15,8 +15,6 @@ import stowage
 from stowage.torch_private import address
 
 
-
-
 def in_thread(work):
     """Its result, or its exception."""
     out = []
