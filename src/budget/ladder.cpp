@@ -8,9 +8,8 @@ namespace {
 // More rungs lose less between a budget and the rung below it, and cost more plans.
 std::int32_t rungs_for(std::int32_t ops) { return ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
 
-constexpr int kLooks = 6;  // rungs below the first one that are looked at in a graph of more than kSmall ops
+constexpr int kLooks = 8;  // rungs below the first one that are looked at in a graph of more than kSmall ops
 constexpr std::int32_t kSmall = 300;
-constexpr int kFailures = 4;  // rungs in a row without a plan
 constexpr std::int64_t kBoundWork = 1'000'000'000;
 constexpr int kHalvingsBetweenRungs = 4;
 
@@ -40,14 +39,18 @@ std::optional<Met> Ladder::best_within(std::int64_t capacity) {
     return met.has_value();
   };
   bound_.at(capacity);
-  int looks = 0, failures = 0;
+  int looks = 0;
+  bool failed = false;
   for (std::int32_t i = rungs_ - 1; i >= 0 && !stopped(); --i) {
     if (rung(i) > capacity) continue;
     if (rung(i) < bound_.least_capacity()) break;
-    if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) break;
+    if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) return *best;
     if (recipes_.ops > kSmall && ++looks > kLooks) break;
-    failures = consider(rung(i)) ? 0 : failures + 1;
-    if (recipes_.ops > kSmall && failures >= kFailures) break;
+    if (consider(rung(i))) continue;
+    // Below the first rung without a plan lies the smallest, perhaps between rungs; rungs further down have one by luck.
+    if (!failed && smallest() <= capacity) consider(smallest());
+    failed = true;
+    if (recipes_.ops > kSmall) break;
   }
   if (best == nullptr && smallest() <= capacity) consider(smallest());
   return best != nullptr ? std::optional(*best) : std::nullopt;

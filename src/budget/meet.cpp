@@ -118,8 +118,9 @@ class Meeting {
  private:
   std::optional<Met> search() {
     const std::int64_t align = recipes_.graph->align;
+    const std::int64_t close = recipes_.ops <= kSmall ? 0 : capacity_ / 200;
     std::int64_t limit = capacity_, above = capacity_, nothing = 0;
-    for (int round = 0; round < kLimits && limit > nothing && !stopped(); ++round) {
+    for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped(); ++round) {
       const Pool pool = fit(recipes_, orders_, rules_, limit, options_);
       if (pool.empty()) {
         nothing = limit;

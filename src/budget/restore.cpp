@@ -18,40 +18,36 @@ std::optional<Move> Restorer::drop(const Gap& gap) {
 }
 
 // What the runs add to what is live at the position besides them: results stay until the last of the runs that needs them.
-std::int64_t Restorer::overload(const Gap& gap) const {
+std::int64_t Restorer::overload(const Gap& gap) {
   std::int64_t live = -recipes_.bytes[gap.buffer];
   if (move_.at < ledger_.size()) live += ledger_.live().at(move_.at) - ledger_.added(move_.at);
   for (const Extension& e : move_.extensions)
     if (e.to == move_.at) live += recipes_.bytes[e.buffer];
-  std::vector<std::pair<std::int32_t, std::size_t>> last;  // (buffer, the last run that needs it)
   for (std::size_t i = 0; i < move_.runs.size(); ++i)
-    for (const Need& need : recipes_.needs[move_.runs[i]]) last.emplace_back(need.buffer, i);
-  std::sort(last.begin(), last.end());
-  const auto last_need = [&](std::int32_t b) {
-    const auto next = std::upper_bound(last.begin(), last.end(), std::pair{b, last.size()});
-    return next != last.begin() && (next - 1)->first == b ? static_cast<std::int64_t>((next - 1)->second) : -1;
-  };
+    for (const Need& need : recipes_.needs[move_.runs[i]]) last_need_[need.buffer] = static_cast<std::int32_t>(i);
   std::int64_t over = 0;
-  std::vector<std::int32_t> made;
   for (std::size_t i = 0; i < move_.runs.size(); ++i) {
     std::vector<char> ended;
     for (const Takeover& pair : recipes_.takeovers.pairs(move_.runs[i])) {
       const std::int32_t r = pair.read.value;
-      const bool ends = r != gap.buffer && last_need(r) == static_cast<std::int64_t>(i) && std::find(made.begin(), made.end(), r) != made.end();
+      const bool ends = r != gap.buffer && made_[r] != 0 && last_need_[r] == static_cast<std::int32_t>(i);
       ended.push_back(ends ? 1 : 0);
     }
     over += std::max<std::int64_t>(0, live + recipes_.takeovers.best(move_.runs[i], ended).added - capacity_);
     for (const std::int32_t b : recipes_.creates[move_.runs[i]])
-      if (b == gap.buffer || last_need(b) > static_cast<std::int64_t>(i)) {
+      if (b == gap.buffer || last_need_[b] > static_cast<std::int32_t>(i)) {
         live += recipes_.bytes[b];
-        made.push_back(b);
+        made_[b] = 1;
       }
-    std::erase_if(made, [&](std::int32_t b) {
-      if (b == gap.buffer || last_need(b) > static_cast<std::int64_t>(i)) return false;
-      live -= recipes_.bytes[b];
-      return true;
-    });
+    for (const Need& need : recipes_.needs[move_.runs[i]])
+      if (made_[need.buffer] != 0 && need.buffer != gap.buffer && last_need_[need.buffer] == static_cast<std::int32_t>(i)) {
+        live -= recipes_.bytes[need.buffer];
+        made_[need.buffer] = 0;
+      }
   }
+  made_[gap.buffer] = 0;
+  for (const std::int32_t op : move_.runs)
+    for (const Need& need : recipes_.needs[op]) last_need_[need.buffer] = -1;
   return over;
 }
 

@@ -34,7 +34,13 @@ struct Move {
 class Restorer {
  public:
   Restorer(const Ledger& ledger, std::int64_t capacity, std::int32_t longest_chain = 200)
-      : ledger_(ledger), recipes_(ledger.recipes()), capacity_(capacity), longest_(longest_chain), seen_(ledger.recipes().buffers, 0) {}
+      : ledger_(ledger),
+        recipes_(ledger.recipes()),
+        capacity_(capacity),
+        longest_(longest_chain),
+        made_(recipes_.buffers, 0),
+        last_need_(recipes_.buffers, -1),
+        seen_(recipes_.buffers, 0) {}
 
   // The move after which the gap holds nothing: the buffer is made again before gap.to. None: it cannot be.
   std::optional<Move> drop(const Gap& gap);
@@ -46,13 +52,15 @@ class Restorer {
   bool hoist(std::int32_t buffer, const Event& next);
   bool rerun(std::int32_t buffer, std::int32_t version);
   bool run(std::int32_t op, std::int32_t chain_buffer);
-  [[nodiscard]] std::int64_t overload(const Gap& gap) const;
+  [[nodiscard]] std::int64_t overload(const Gap& gap);
   bool fits(std::int32_t from, std::int32_t to, std::int64_t bytes) const;
 
   const Ledger& ledger_;
   const Recipes& recipes_;
   std::int64_t capacity_;
   std::int32_t longest_;
+  std::vector<char> made_;               // per buffer, of overload(): a run has made it, and a later one needs it
+  std::vector<std::int32_t> last_need_;  // per buffer, of overload(): the last run that needs it; -1: none
   std::vector<std::int32_t> seen_;  // per buffer: version promised by the move at hand; 0: none
   std::int64_t looked_ = 0, looked_before_ = 0;
   Move move_;
