@@ -22,6 +22,7 @@ from typing import Any, Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+os.environ["STOWAGE_PLAN_CACHE"] = "off"  # what is timed is planning, not reading what was planned before
 _TCMALLOC = ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _LIBRARY_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 

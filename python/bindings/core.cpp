@@ -130,6 +130,22 @@ nb::tuple roam_parts() {
   return nb::tuple(names);
 }
 
+// What plans depend on, but for the costs. Source lines and module names change when a script is edited, the plan does not.
+std::string structure_sha256(stowage::Graph graph) {
+  graph.name.clear();
+  graph.meta.clear();
+  for (stowage::Buffer& buffer : graph.buffers) {
+    buffer.name.clear();
+    buffer.meta.clear();
+  }
+  for (stowage::Op& op : graph.ops) {
+    op.name.clear();
+    op.meta.clear();
+    op.cost_ns = 0;
+  }
+  return stowage::sha256_hex(stowage::to_json(graph));
+}
+
 void bind_graph(nb::module_& m) {
   nb::class_<stowage::Graph>(m, "Graph", "A training step as buffers and ops: bytes, costs and dependencies.")
       .def_static("load", [](const std::filesystem::path& path) { return stowage::load_graph(path.string()); }, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
@@ -141,6 +157,12 @@ void bind_graph(nb::module_& m) {
       .def_ro("name", &stowage::Graph::name)
       .def_ro("align", &stowage::Graph::align)
       .def_ro("sha256", &stowage::Graph::sha256)
+      .def_prop_ro("structure_sha256", &structure_sha256, "Digest of the graph without its names, notes and costs.")
+      .def_prop_ro("costs_ns", [](const stowage::Graph& g) {
+        std::vector<std::int64_t> costs;
+        for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
+        return costs;
+      })
       .def_prop_ro("ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
       .def_prop_ro("buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
       .def_prop_ro("resident_bytes", &stowage::resident_bytes)

@@ -16,6 +16,7 @@
 #include "runtime/takeover.h"
 #include "source_line.h"
 #include "stowage/error.h"
+#include "stowage/io.h"
 #include "tensors.h"
 
 namespace nb = nanobind;
@@ -122,7 +123,11 @@ void bind_executor(nb::module_& m) {
       .def("fill", &rt::Arena::fill, "value"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
-  nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; });
+  nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
+      .def("set_costs_ns", [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {
+        for (std::size_t i = 0; i < l.lowered->graph.ops.size(); ++i) l.lowered->graph.ops[i].cost_ns = costs.at(i);
+        stowage::seal(l.lowered->graph);
+      }, "costs"_a, "Of the graph's ops.");
   m.def("lower", [](const TapeHandle& tape, const std::string& name) {
     return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
   }, "tape"_a, "name"_a);

@@ -268,6 +268,7 @@ class CompiledStep:
             "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
             "host_bytes": self._latest.host_bytes if self._latest else 0,
             "stall_ns": _median(self._stall_ns[-100:]),
+            "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
         }
 
 

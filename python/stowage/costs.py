@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-import tempfile
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+
+from stowage.cache_directory import cache_directory, replace_file
 
 _VERSION = 1
 _KEPT = 8  # samples of a key, the newest
@@ -104,33 +104,18 @@ class CostFile:
             "format": "stowage-costs", "version": _VERSION, "machine": self.machine,
             "ops": ops, "link_gbps": {**link, **self.link_gbps},
         }  # fmt: skip
-        temporary = None
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
-            with os.fdopen(handle, "w") as file:
-                json.dump(data, file)
-            os.replace(temporary, self.path)
-        except OSError:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            return
-        self._fresh.clear()
+        if replace_file(self.path, json.dumps(data).encode()):
+            self._fresh.clear()
 
 
 def cost_file() -> CostFile:
     """That of this machine, torch and number of threads."""
     machine = {"torch": torch.__version__, "cpu": _cpu_model(), "threads": torch.get_num_threads()}
     name = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:16]
-    path = _directory() / f"costs-{name}.json"
+    path = cache_directory() / f"costs-{name}.json"
     if path not in _FILES:
         _FILES[path] = CostFile(path, machine)
     return _FILES[path]
-
-
-def _directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache")) / "stowage"
 
 
 def _cpu_model() -> str:

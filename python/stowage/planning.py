@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Sequence
 
-from stowage import _core
+from stowage import _core, plan_cache
 from stowage._core import Graph
 from stowage.errors import Error, Infeasible
 from stowage.progress import shown
@@ -16,11 +17,13 @@ from stowage.reporting import write_report
 class Plan:
     """What runs when, and where each buffer lies, with the proof of how good it is."""
 
-    def __init__(self, plan: _core.Plan, summary: dict, graph: Graph | None = None, link_gbps: float | None = None):
+    def __init__(self, plan: _core.Plan, summary: dict, graph: Graph | None = None, link_gbps: float | None = None,
+                 from_cache: bool = False):  # fmt: skip
         self._plan = plan
         self._summary = summary
         self._graph = graph
         self._link_gbps = link_gbps
+        self.from_cache = from_cache  # made by an earlier process; see plan_cache.py
 
     @classmethod
     def load(cls, path: str) -> "Plan":
@@ -65,7 +68,8 @@ class Plan:
     def with_costs_of(self, graph: Graph) -> "Plan":
         """The same plan, which neither recomputes nor swaps, for the same graph with other costs."""
         step_ns = graph.program_step_ns
-        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns}, graph, self._link_gbps)
+        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns}, graph, self._link_gbps,
+                    self.from_cache)  # fmt: skip
 
     @property
     def arena_bytes(self) -> int:
@@ -96,6 +100,7 @@ def plan(
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
     takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
+    Plans are kept on disk (plan_cache.py): the same graph and options give a plan of before, unless STOWAGE_PLAN_CACHE is "off".
     time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
     method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
     roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack",
@@ -108,11 +113,16 @@ def plan(
         raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
     library = highs_library() if method == "roam" else ""
+    options = plan_options(budget_bytes, keep_order, takeover, time_limit, seed, link_gbps)
+    if method == "stowage" and (kept := _kept(graph, options, link_gbps)):
+        return kept
     with shown("planning", progress) as report:
         planned = _core.plan(
             graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library, report
         )
     if planned.plan is not None:
+        if method == "stowage":
+            plan_cache.keep(graph, options, plan_cache.Entry(planned.plan, planned.summary, graph.costs_ns))
         return Plan(planned.plan, planned.summary, graph, link_gbps)
     if planned.outcome == "infeasible":
         raise Infeasible(
@@ -124,6 +134,28 @@ def plan(
     raise Error(
         f"no plan of graph '{graph.name}' within {budget_bytes} bytes was found; the smallest found needs {planned.smallest_bytes}"
     )
+
+
+def plan_options(
+    budget_bytes: int | None, keep_order: bool = False, takeover: bool = True, time_limit: float = 0.0, seed: int = 0,
+    link_gbps: float | None = None,
+) -> dict:  # fmt: skip
+    """What a plan depends on besides its graph, as the plan cache files it."""
+    return {"budget_bytes": budget_bytes, "keep_order": keep_order, "takeover": takeover, "time_limit": time_limit, "seed": seed,
+            "link_gbps": link_gbps if budget_bytes is not None else None}  # fmt: skip
+
+
+def _kept(graph: Graph, options: dict, link_gbps: float | None) -> Plan | None:
+    """The plan that an earlier process made, if one did."""
+    start = time.perf_counter()
+    entry = plan_cache.find(graph, options)
+    if entry is None:
+        return None
+    if entry.costs_ns != graph.costs_ns:  # of no consequence without a budget, but the predicted time is of these
+        entry.summary["program_step_ns"] = entry.summary["step_ns"] = graph.program_step_ns
+    load = time.perf_counter() - start
+    entry.summary["seconds"] = {**dict.fromkeys(entry.summary["seconds"], 0.0), "load": load, "total": load}
+    return Plan(entry.plan, entry.summary, graph, link_gbps, from_cache=True)
 
 
 def check(graph: Graph, plan: Plan) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from stowage import _runtime
+from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
-from stowage.planning import Plan, check, plan
+from stowage.planning import Plan, check, plan, plan_options
 from stowage.progress import shown
 from stowage.recording import OptimizerEvent, Recording
 from stowage.torch_private import address, addresses, flatten, unflatten
@@ -52,6 +52,7 @@ class Replay:
         self._costs = cost_file()
         self._cost_keys = recording.tape.cost_keys()
         self._timed_runs = 0
+        self._rehearsed = False
         self._make_plan()
         self._parameters = recording.world.parameters()
         self._optimizers = [e.optimizer for e in self.events if isinstance(e, OptimizerEvent)]
@@ -69,11 +70,30 @@ class Replay:
     def _make_plan(self) -> None:
         self._guessed = self._costs.price(self.recording.tape)
         lowered = _runtime.lower(self.recording.tape, self.name)
+        link_gbps = self._lane_gbps()
+        options = plan_options(self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        if self.budget is not None:
+            self._take_kept_costs(lowered, options)
         self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=self._lane_gbps())
+        self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not self.plan.from_cache:
+            plan_cache.keep(self.graph, options, plan_cache.Entry(self.plan._plan, self.plan.summary(), self.graph.costs_ns, provisional=True))
         with shown("checking the plan and making it executable"):
             check(self.graph, self.plan)
             self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+
+    def _take_kept_costs(self, lowered: Any, options: dict) -> None:
+        """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new ones where they are
+        near, and then that plan does too. Guesses are not taken where costs have been measured, except for what is only rehearsed."""
+        kept = plan_cache.kept_costs(lowered.graph, options, measured=self._guessed < _GUESSED_ENOUGH)
+        if kept is None:
+            return
+        costs_ns, provisional = kept
+        if not provisional:
+            lowered.set_costs_ns(costs_ns)
+        elif not self._rehearsed:
+            lowered.set_costs_ns(costs_ns)
+            self._guessed = 1.0
 
     def _lane_gbps(self) -> float | None:
         if self.room.link_gbps is not None or self.budget is None:
@@ -240,6 +260,7 @@ class Replay:
     def replan_if_learned(self) -> bool:
         """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a budget, the plan
         rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
+        self._rehearsed = True
         if self._executor.learned_something:
             self._make_plan()
             return True

@@ -17,5 +17,6 @@ def one_thread():
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """Costs measured by tests stay with them."""
+    """Costs measured by tests stay with them; each test makes its own plans (but test_plan_cache.py)."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["STOWAGE_PLAN_CACHE"] = "off"
