@@ -54,6 +54,7 @@ ShardingOptions parse_sharding_options(std::string_view json, const std::string&
 MeshPlacement parse_placement(std::string_view text);  // "S0,R"; throws Error naming the text
 std::string to_text(const MeshPlacement& placement);
 std::string to_json(const ShardingPlan& plan);
+std::string sharding_rules_json(const TensorProgram& program);  // how each op may run on parts; one entry for each element of list ops
 
 std::string sha256_hex(std::string_view bytes);
 

@@ -237,5 +237,7 @@ NB_MODULE(_core, m) {
     return stowage::to_json(stowage::plan_sharding(stowage::parse_program(program, "program"), stowage::parse_mesh(mesh, "mesh"),
                                                    stowage::parse_sharding_options(options, "options")));
   }, "program"_a, "mesh"_a, "options"_a = "{}", "JSON texts in and out: docs/formats.md section 5.");
+  m.def("sharding_rules", [](const std::string& program) { return stowage::sharding_rules_json(stowage::parse_program(program, "program")); },
+        "program"_a, "How each op of a program may run on parts, as JSON.");
   m.def("parse_bytes", &stowage::parse_bytes, "text"_a);
 }

@@ -15,6 +15,13 @@ bool draws_random_numbers(const UnitView& unit) {
   return names.contains(unit.name) || (unit.name.find("attention") != std::string::npos && unit.number("dropout_p", 0) > 0);
 }
 
+bool has_dimensions(const UnitView& unit) {
+  for (int s = 0; s < unit.slots(); ++s)
+    for (const std::int64_t size : unit.shape(s))
+      if (size > 1) return true;
+  return false;
+}
+
 }  // namespace
 
 AxisRow whole_row(const UnitView& unit) {
@@ -62,8 +69,12 @@ OpRule rule_of(const UnitView& unit) {
     rule.why = concat(unit.op().target, " draws random numbers: whole, so that they are those of one device");
     return rule;
   }
-  for (const auto& family : families)
-    if (family(unit, rule)) return rule;
+  for (const auto& family : families) {
+    if (!family(unit, rule)) continue;
+    rule.no_empty = family != pointwise_rule && family != view_rule && family != matmul_rule && family != optimizer_rule && family != creation_rule;
+    if (rule.rows.size() == 1 && rule.why.empty() && has_dimensions(unit)) rule.why = concat(unit.op().target, " needs all of its input");
+    return rule;
+  }
   rule.why = concat("no rule for ", unit.op().target);
   return rule;
 }

@@ -40,6 +40,7 @@ struct OpRule {
   bool follows = false;       // one input, and each way to cut it has its row: the result lives as the input does
   bool linear = false;        // of those that follow: partial sums pass through
   bool random = false;
+  bool no_empty = false;      // the kernel does not run on parts without a number
   std::string why;            // there is no rule, or only whole tensors are right
   std::string recipe;         // of rows from `recipe_from` on
   int recipe_from = 0;

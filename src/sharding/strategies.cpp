@@ -84,7 +84,35 @@ class Composer {
     return true;
   }
 
+  // Every device has a part: slices of slices may run out at different places, so all sizes that occur are followed.
+  bool all_have_parts(const UnitView::Shape& shape, Code code) const {
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      std::set<std::int64_t> sizes = {shape[d]};
+      for (std::size_t a = 0; a < mesh_.axes.size(); ++a) {
+        if (axis_code(code, a) != shard(static_cast<int>(d))) continue;
+        std::set<std::int64_t> cut;
+        for (const std::int64_t size : sizes) {
+          const std::int64_t n = mesh_.axes[a].size, slice = (size + n - 1) / n;
+          if (slice == 0 || slice * (n - 1) >= size) return false;
+          cut.insert({slice, size - slice * (n - 1)});
+        }
+        sizes = std::move(cut);
+      }
+    }
+    return true;
+  }
+
+  bool parts_suffice(const Strategy& strategy) const {
+    if (!rule_.no_empty) return true;
+    for (std::size_t s = 0; s < strategy.in.size(); ++s)
+      if (!all_have_parts(view_.shape(static_cast<int>(s)), strategy.in[s])) return false;
+    for (std::size_t o = 0; o < strategy.out.size(); ++o)
+      if (view_.has_output(static_cast<int>(o)) && !all_have_parts(view_.out_shape(static_cast<int>(o)), strategy.out[o])) return false;
+    return true;
+  }
+
   bool valid(const Strategy& strategy) const {
+    if (!parts_suffice(strategy)) return false;
     for (std::size_t s = 0; s < strategy.in.size(); ++s)
       if (!cuts_fit(view_.shape(static_cast<int>(s)), strategy.in[s])) return false;
     for (std::size_t o = 0; o < strategy.out.size(); ++o)
