@@ -6,9 +6,13 @@
 //
 // Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
 // nearly always reached, and then stage 1 needs no search.
+//
+// A limit on the peak is met from without: while the peak of the plan's ledger passes it, the bytes that count (state, saved) get a
+// smaller budget. So a plan under a limit is not proven the fastest one; the bound stays that of the search without the limit.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "sharding/ledger.h"
 #include "sharding/sharding_milp.h"
@@ -16,6 +20,8 @@
 
 namespace stowage {
 namespace {
+
+constexpr int kLimitRounds = 12;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -26,8 +32,28 @@ class Planner {
 
   ShardingPlan run() {
     find_fewest();
-    const bool time_first = options_.goal == ShardingGoal::kLeastTime;
-    const double budget = time_first ? kInfinity : (1 + options_.eps) * redundancy_.value;
+    double budget = options_.goal == ShardingGoal::kLeastTime ? kInfinity : (1 + options_.eps) * redundancy_.value;
+    ShardingPlan plan = search(budget);
+    if (!options_.memory_limit_bytes) return plan;
+    const double bound = plan.time.bound;
+    const auto limit = static_cast<double>(*options_.memory_limit_bytes);
+    if (static_cast<double>(least_state()) > limit) return nothing(Outcome::kInfeasible);
+    for (int round = 0; round < kLimitRounds && !plan.ops.empty(); ++round) {
+      const double over = static_cast<double>(plan.bytes.peak) - limit;
+      if (over <= 0) {
+        if (round > 0 && plan.time.outcome == Outcome::kOptimal) plan.time.outcome = Outcome::kFeasible;
+        plan.time.bound = bound;
+        return plan;
+      }
+      budget = std::max(redundancy_.value, std::min(budget, counted(plan.bytes)) - over);
+      if (budget >= counted(plan.bytes)) break;  // nothing that counts is left to give
+      plan = search(budget);
+    }
+    return nothing(Outcome::kUnknown);
+  }
+
+ private:
+  ShardingPlan search(double budget) {
     MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = left()});
     if (answer.choice.homes.empty()) return nothing(answer.outcome);
     settle_strategies(space_, answer.choice);
@@ -39,7 +65,23 @@ class Planner {
     return plan;
   }
 
- private:
+  static double counted(const ShardingBytes& b) {
+    return static_cast<double>(b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved);
+  }
+
+  // What exists before the step, each tensor where it is smallest: no plan has a lower peak.
+  [[nodiscard]] std::int64_t least_state() const {
+    std::int64_t sum = 0;
+    for (std::size_t t = 0; t < space_.program->tensors.size(); ++t) {
+      if (space_.storage.maker[t] >= 0 || space_.storage.counted[t] != Counted::kFull) continue;
+      std::int64_t least = std::numeric_limits<std::int64_t>::max();
+      const ProgramTensor& tensor = space_.program->tensors[t];
+      for (const Code code : all_codes(tensor, space_.mesh.axes.size())) least = std::min(least, largest_bytes(tensor, code, space_.mesh));
+      sum += least;
+    }
+    return sum;
+  }
+
   // Every home where it counts least, every unit by the strategy that copies least: a plan, and if it meets the bound, the best.
   void find_fewest() {
     Choice choice;
