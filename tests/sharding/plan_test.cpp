@@ -1,0 +1,115 @@
+// What a plan promises: limits, fixed placements, the shape of a training step's optimum.
+#include <gtest/gtest.h>
+
+#include "stowage/error.h"
+#include "stowage/io.h"
+
+namespace stowage::testing {
+namespace {
+
+// y = x w, loss = sum(y); dw = x^T dy; w updated with one state. Shapes divide by 4, or not.
+TensorProgram linear_step(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  TensorProgram p;
+  const auto tensor = [&](std::vector<std::int64_t> shape, TensorKind kind, int of = -1, int alias = -1) {
+    p.tensors.push_back({.name = "", .shape = std::move(shape), .item_bytes = 4, .kind = kind, .of = TensorId(of), .alias_of = TensorId(alias)});
+    return static_cast<int>(p.tensors.size()) - 1;
+  };
+  const auto op = [&](const char* target, Phase phase, std::vector<std::pair<const char*, int>> args, std::vector<int> outs) -> ProgramOp& {
+    ProgramOp& made = p.ops.emplace_back();
+    made.target = target;
+    made.phase = phase;
+    for (const auto& [name, t] : args) made.args.push_back({name, {TensorId(t)}, false});
+    for (const int t : outs) made.outputs.emplace_back(t);
+    return made;
+  };
+  const int x = tensor({rows, in}, TensorKind::kInput), w = tensor({in, out}, TensorKind::kParameter), m = tensor({in, out}, TensorKind::kOptimizerState, 1);
+  const int y = tensor({rows, out}, TensorKind::kActivation), r = tensor({rows, out}, TensorKind::kActivation);
+  op("aten.mm.default", Phase::kForward, {{"self", x}, {"mat2", w}}, {y});
+  op("aten.relu.default", Phase::kForward, {{"self", y}}, {r});
+  const int dy = tensor({rows, out}, TensorKind::kActivation), xt = tensor({in, rows}, TensorKind::kActivation, -1, x);
+  op("aten.threshold_backward.default", Phase::kBackward, {{"grad_output", r}, {"self", r}}, {dy});
+  op("aten.t.default", Phase::kBackward, {{"self", x}}, {xt});
+  const int dw = tensor({in, out}, TensorKind::kGradient, w);
+  op("aten.mm.default", Phase::kBackward, {{"self", xt}, {"mat2", dy}}, {dw});
+  op("aten._fused_sgd_.default", Phase::kOptimizer, {{"self", w}, {"grads", dw}, {"momentum_buffer_list", m}}, {}).writes = {TensorId(w), TensorId(m)};
+  return p;
+}
+
+Mesh mesh_of(std::vector<std::int32_t> sizes) {
+  Mesh mesh;
+  for (const std::int32_t size : sizes) mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
+  return mesh;
+}
+
+TEST(ShardingPlan, NothingIsRedundantWhereShapesDivide) {
+  for (const auto& sizes : {std::vector<std::int32_t>{4}, {2, 2}, {2, 4}, {2, 2, 2}}) {
+    const ShardingPlan plan = plan_sharding(linear_step(32, 16, 64), mesh_of(sizes), {});
+    EXPECT_EQ(plan.redundancy.outcome, Outcome::kOptimal);
+    EXPECT_EQ(plan.bytes.redundant, 0);
+    EXPECT_EQ(plan.bytes.parameters + plan.bytes.optimizer_state + plan.bytes.gradients, 3 * 16 * 64 * 4 / mesh_of(sizes).devices());
+    EXPECT_EQ(plan.bytes.saved, 32 * 64 * 4 / mesh_of(sizes).devices());  // relu's result; x is an input
+    EXPECT_EQ(plan.time.outcome, Outcome::kOptimal);
+  }
+}
+
+TEST(ShardingPlan, UnevenPartsCountAsTheyAre) {
+  const ShardingPlan plan = plan_sharding(linear_step(5, 7, 3), mesh_of({4}), {});
+  EXPECT_EQ(plan.bytes.parameters, 2 * 3 * 4);  // 7 rows over 4 devices: 2, or 3 columns: 1 of each of the 7 rows
+  EXPECT_EQ(plan.bytes.inputs, std::min(2 * 7, 5 * 2) * 4);
+  EXPECT_GT(plan.bytes.redundant, 0);
+}
+
+TEST(ShardingPlan, FixedPlacementsAreKept) {
+  ShardingOptions options;
+  options.goal = ShardingGoal::kLeastTime;
+  for (const int t : {1, 2}) options.fixed[t] = parse_placement("R");
+  options.fixed[8 - 1] = parse_placement("S1");
+  const ShardingPlan plan = plan_sharding(linear_step(32, 16, 64), mesh_of({4}), options);
+  EXPECT_EQ(to_text(plan.tensors[1].placement), "R");
+  EXPECT_EQ(to_text(plan.tensors[7].placement), "S1");
+  EXPECT_EQ(plan.bytes.parameters, 16 * 64 * 4);
+}
+
+TEST(ShardingPlan, MoreRoomIsNeverSlower) {
+  double before = -1;
+  for (const double eps : {0.0, 0.1, 0.5, 3.0}) {
+    ShardingOptions options;
+    options.eps = eps;
+    options.relative_gap = 0;
+    const ShardingPlan plan = plan_sharding(linear_step(64, 48, 40), mesh_of({2, 4}), options);
+    const double ns = plan.compute_ns + plan.communication_ns;
+    if (before >= 0) {
+      EXPECT_LE(ns, before * (1 + 1e-6));
+    }
+    EXPECT_NEAR(ns, plan.time.bound, 1e-5 * ns);
+    before = ns;
+  }
+}
+
+TEST(ShardingPlan, ALimitHoldsOrIsSaidNotToFit) {
+  ShardingOptions options;
+  options.goal = ShardingGoal::kLeastTime;
+  const TensorProgram program = linear_step(4096, 256, 256);
+  const std::int64_t free = plan_sharding(program, mesh_of({4}), options).bytes.peak;
+  options.memory_limit_bytes = free;
+  EXPECT_LE(plan_sharding(program, mesh_of({4}), options).bytes.peak, free);
+  options.memory_limit_bytes = 1000;
+  const ShardingPlan none = plan_sharding(program, mesh_of({4}), options);
+  EXPECT_EQ(none.time.outcome, Outcome::kInfeasible);
+  EXPECT_TRUE(none.ops.empty());
+}
+
+TEST(ShardingPlan, SizeOfTheSearchDependsOnAxesNotOnDevices) {
+  const TensorProgram program = linear_step(4096, 4096, 4096);
+  EXPECT_EQ(plan_sharding(program, mesh_of({2, 4}), {}).variables, plan_sharding(program, mesh_of({32, 32}), {}).variables);
+}
+
+TEST(ShardingPlan, SamePlanEachTime) {
+  const TensorProgram program = linear_step(64, 48, 40);
+  EXPECT_EQ(to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40), to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40));
+  const ShardingPlan a = plan_sharding(program, mesh_of({2, 2}), {}), b = plan_sharding(program, mesh_of({2, 2}), {});
+  for (std::size_t t = 0; t < a.tensors.size(); ++t) EXPECT_EQ(a.tensors[t].placement, b.tensors[t].placement) << t;
+}
+
+}  // namespace
+}  // namespace stowage::testing
