@@ -234,32 +234,6 @@ void settle_strategies(const Space& space, Choice& choice) {
     if (!space.units[u].charged) choice.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
 }
 
-double settle_copies(const Space& space, Choice& choice) {
-  std::vector<std::vector<double>> bytes(space.units.size());
-  for (std::size_t u = 0; u < space.units.size(); ++u)
-    if (space.units[u].charged) bytes[u].assign(space.units[u].usable.size(), 0);
-  for (const SpaceEdge& edge : space.edges) {
-    const auto u = static_cast<std::size_t>(edge.unit);
-    if (edge.output || edge.charged == 0) continue;
-    const SpaceTensor& tensor = space.tensors[static_cast<std::size_t>(edge.tensor_class)];
-    const auto h = static_cast<std::size_t>(tensor.home);
-    const Code home = tensor.of_root(space.homes[h].codes[static_cast<std::size_t>(choice.homes[h])], space.mesh.axes.size());
-    for (std::size_t i = 0; i < bytes[u].size(); ++i) {
-      const UnitType& type = space.types[static_cast<std::size_t>(space.units[u].type)];
-      const Code in = type.strategies[static_cast<std::size_t>(space.units[u].usable[i])].in[static_cast<std::size_t>(edge.at)];
-      if (in != home) bytes[u][i] += edge.charged * static_cast<double>(largest_bytes(space.example(edge.tensor_class), in, space.mesh));
-    }
-  }
-  double sum = 0;
-  for (std::size_t u = 0; u < bytes.size(); ++u) {
-    if (bytes[u].empty()) continue;
-    const auto best = std::min_element(bytes[u].begin(), bytes[u].end());
-    choice.strategies[u] = static_cast<std::int32_t>(best - bytes[u].begin());
-    sum += *best;
-  }
-  return sum;
-}
-
 ShardingPlan make_ledger(const Space& space, const Choice& choice) { return Ledger(space, choice).run(); }
 
 }  // namespace stowage

@@ -9,9 +9,6 @@ namespace stowage {
 // For each unit that chooses, the cheapest strategy, given where tensors live; units whose copies count keep theirs.
 void settle_strategies(const Space& space, Choice& choice);
 
-// For each unit whose copies count, the strategy that copies fewest bytes. Returns their sum.
-double settle_copies(const Space& space, Choice& choice);
-
 ShardingPlan make_ledger(const Space& space, const Choice& choice);
 
 }  // namespace stowage

@@ -82,19 +82,17 @@ class Planner {
     return sum;
   }
 
-  // Every home where it counts least, every unit by the strategy that copies least: a plan, and if it meets the bound, the best.
+  // Every home where it counts least is a bound. A plan that meets it proves it: units whose copies count must then copy nothing,
+  // which is looked for only where there are such units; if there is no such plan, the bytes are searched for.
   void find_fewest() {
-    Choice choice;
-    for (const HomeClass& home : space_.homes)
-      choice.homes.push_back(static_cast<std::int32_t>(std::min_element(home.bytes.begin(), home.bytes.end()) - home.bytes.begin()));
-    choice.strategies.assign(space_.units.size(), 0);
-    const double copies = settle_copies(space_, choice);
-    redundancy_ = {Outcome::kOptimal, space_.least_bytes + copies, space_.least_bytes, 0};
-    if (copies > 0) {
-      const MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left()});
-      redundancy_.outcome = bytes.outcome;
-      redundancy_.value = space_.least_bytes + std::min(copies, bytes.objective);
-      redundancy_.bound += std::max(0.0, bytes.bound);
+    redundancy_ = {Outcome::kOptimal, space_.least_bytes, space_.least_bytes, 0};
+    const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(), [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
+    if (bound_to_others) {
+      MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left()});
+      if (bytes.choice.homes.empty()) bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left()});
+      redundancy_.outcome = bytes.choice.homes.empty() ? Outcome::kUnknown : bytes.outcome;
+      redundancy_.value = std::round(space_.least_bytes + bytes.objective);
+      redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));
     }
     redundancy_.seconds = now() - started_;
   }

@@ -21,7 +21,8 @@ class ShardingMilp {
     for (const SpaceEdge& edge : space_.edges) add_edge(edge);
     add_budget();
     MilpOptions milp;
-    milp.relative_gap = options_.relative_gap;
+    milp.relative_gap = request_.bytes_only ? 0 : options_.relative_gap;
+    if (request_.bytes_only) milp.absolute_gap = 0.5 / kNsPerUnit;  // bytes are whole
     milp.iteration_limit = options_.iteration_limit;
     milp.time_limit_seconds = request_.seconds;
     milp.seed = options_.seed;
