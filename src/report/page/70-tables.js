@@ -1,7 +1,7 @@
 // Tables: what holds a moment, and what the decisions saved and cost.
 
 function meter(share, colour) {
-  return el("span", { class: "meter" }, el("i", { style: { width: Math.max(1, 100 * share) + "%", background: colour || "" } }));
+  return el("span", { class: "meter" }, el("i", { style: { width: (share > 0 ? Math.max(1, 100 * share) : 0) + "%", background: colour || "" } }));
 }
 function swatch(colour) { return el("i", { style: { background: colour } }); }
 

@@ -18,13 +18,13 @@ function showLedger(ledger) {
 const EVENT_COLOURS = ["again", "swap", "bound", "accent", "budget", "muted"];
 
 function showTimeline(state, timeline) {
-  const events = timeline.events, kinds = [...new Set(events.map(e => e.event))].sort(), colour = kind => state.palette[EVENT_COLOURS[kinds.indexOf(kind) % EVENT_COLOURS.length]];
+  const events = timeline.events, kinds = [...new Set(events.map(e => e.event))].sort(), token = kind => EVENT_COLOURS[kinds.indexOf(kind) % EVENT_COLOURS.length], colour = kind => state.palette[token(kind)];
   const groups = kinds.map(kind => { const own = events.filter(e => e.event === kind); return { kind, n: own.length, bytes: own.reduce((n, e) => n + e.bytes, 0) }; });
   byId("timeline-note").textContent = `${count(events.length, "event")}${timeline.limit_bytes !== undefined ? " under a limit of " + bytesText(timeline.limit_bytes) : ""}.`;
-  replace(byId("timeline-kinds"), ...groups.map(g => el("span", { class: "key" }, swatch(colour(g.kind)), `${g.kind}: ${g.n.toLocaleString("en")}, ${bytesText(g.bytes)}`)));
+  replace(byId("timeline-kinds"), ...groups.map(g => el("span", { class: "key" }, swatch(`var(--${token(g.kind)})`), `${g.kind}: ${g.n.toLocaleString("en")}, ${bytesText(g.bytes)}`)));
   sortedTable(byId("timeline-table"), events, [
     { title: "Time", num: true, value: e => e.t_ns, cell: e => timeText(e.t_ns) },
-    { title: "Event", value: e => e.event, cell: e => el("span", { class: "kind" }, swatch(colour(e.event)), e.event) },
+    { title: "Event", value: e => e.event, cell: e => el("span", { class: "kind" }, swatch(`var(--${token(e.event)})`), e.event) },
     { title: "Bytes", num: true, value: e => e.bytes, cell: e => bytesText(e.bytes) },
     { title: "Op", value: e => e.op, cell: e => el("span", { class: "mono" }, e.op) },
   ], { page: 15, order: { column: 2, down: true }, empty: "Nothing had to be released." });
