@@ -77,7 +77,7 @@ class CompiledStep:
     # ---- Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if fake_mode_active() or _runtime.intercepting():
+        if fake_mode_active() or _runtime.intercepting() or _runtime.budget_active():  # a budget's block watches what eager does
             return self._fn(*args, **kwargs)
         with self._lock:
             return self._step(args, kwargs)

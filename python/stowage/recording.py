@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stowage import _runtime
+from stowage.errors import Unsupported
 from stowage.torch_private import address, addresses, flatten, local_tensor, storage_address
 from stowage.world import World
 
@@ -198,6 +199,8 @@ def record(
     absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
     world: what the function sees, when that is more than can be found from ``fn``.
     """
+    if _runtime.budget_active() and not fake:
+        raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
     declare_world(recorder, world, inputs)

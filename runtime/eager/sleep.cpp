@@ -1,12 +1,12 @@
-// A limit that is far away costs nothing: once whole steps have stayed below half of it, the hook is taken off the thread, and only
-// the allocator goes on counting. It wakes the budget when live bytes pass 60 % of the limit.
+// A limit that is far away costs nothing: once whole steps have stayed below 55 % of it, the hook is taken off the thread, and only
+// the allocator goes on counting. It wakes the budget when live bytes pass 65 % of the limit.
 //
 //   limit  ────────────────────────────────────────────────
-//   60 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ▲ awake: ops are seen again, tensors are known when they are next used
-//   50 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─╱
+//   65 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ▲ awake: ops are seen again, tensors are known when they are next used
+//   55 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─╱
 //          ╱╲__╱╲__   asleep   ╱╲__╱╲__╱
 //
-// What was made meanwhile has no recipe, and stays until something touches it: at most 60 % of the limit.
+// What was made meanwhile has no recipe, and stays until something touches it: at most 65 % of the limit.
 #include "runtime/eager/budget.h"
 
 namespace stowage::runtime::eager {
@@ -14,12 +14,12 @@ namespace stowage::runtime::eager {
 // After an optimizer's step, under the lock.
 void Budget::sleep_if_far() {
   if (asleep_ || !at_home() || ++updates_seen_ < 2) return;
-  const bool far = peak_bytes() <= options_.limit_bytes / 2;
+  const bool far = peak_bytes() <= options_.limit_bytes / 100 * 55;
   const bool all_there = fetching_.empty() && leaving_.empty() && stats_.drops + stats_.swaps_out == 0;
   if (!far || !all_there || running_ != nullptr) return;
   release_all(/*known_outside=*/false);
   asleep_ = true;
-  set_limit(options_.limit_bytes / 10 * 6);
+  set_limit(options_.limit_bytes / 100 * 65);
   attach_thread(false);
 }
 

@@ -136,8 +136,24 @@ def test_stats_and_timeline():
     assert (kinds["drop"], kinds["swap_out"]) == (stats["dropped"], stats["swapped_out"])
 
 
+def test_steps_of_stowage_compile_run_eagerly_inside():
+    compiled = []
+
+    def planned_elsewhere(model, optimizer, batch):
+        if not compiled:
+            compiled.append(stowage.compile(lambda x: budgeted.plain_step(model, optimizer, x)))
+        return compiled[0](batch)
+
+    expected, peak = budgeted.train(Gpt)
+    got, _ = budgeted.train(Gpt, stowage.budget(int(peak * 0.6)), step=planned_elsewhere)
+    budgeted.assert_same(expected, got)
+    assert compiled[0].stats()["planned_steps"] == 0
+    with stowage.budget("1GiB"), pytest.raises(stowage.Unsupported, match="inside a stowage.budget block"):
+        stowage.capture(lambda x: x * 2, torch.ones(4))
+
+
 def test_a_limit_far_away_sleeps_and_wakes_in_time():
-    """Steps that stay below half of the limit are not watched; one that then grows past it is, and every bit is right."""
+    """Steps that stay far below the limit are not watched; one that then grows past it is, and every bit is right."""
 
     class Growing(Gpt):
         @staticmethod
