@@ -1,6 +1,7 @@
 // An explanation as one screen of text.
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "explain/advice.h"
 
@@ -10,7 +11,7 @@ namespace {
 using explained::mebibytes;
 using explained::short_line;
 
-constexpr std::size_t kHolders = 8;  // shown by name
+constexpr std::size_t kHolders = 8;  // rows shown
 constexpr std::size_t kAdvice = 5;
 
 std::string padded_left(std::string text, std::size_t width) { return std::string(width - std::min(width, text.size()), ' ') + text; }
@@ -113,30 +114,56 @@ std::string op_and_line(const Graph& graph, OpId id, const char* none) {
   return (target.starts_with("aten::") ? target.substr(6) : target) + (line.empty() ? "" : " " + line);
 }
 
+// Buffers of one kind that the same kernels make and need last, such as those of repeated layers, are one row.
+struct Row {
+  std::int64_t bytes = 0;
+  std::size_t buffers = 0;
+  std::string kind, name, maker, last_user;  // name: of the largest
+};
+
+std::vector<Row> rows(const Graph& graph, const PeakMoment& peak) {
+  std::vector<Row> rows;
+  std::map<std::array<std::string, 3>, std::size_t> row_of;
+  for (const PeakHolder& h : peak.holders) {  // largest first
+    const bool scratch = !h.buffer.valid();
+    Row row{h.bytes, 1, scratch ? "scratch" : std::string(kBufferKindNames[static_cast<std::size_t>(graph.buffer(h.buffer).kind)]),
+            scratch ? "" : graph.buffer(h.buffer).name, op_and_line(graph, h.maker, "a copy from the host"),
+            op_and_line(graph, h.last_user, "the end")};
+    const auto [at, added] = row_of.try_emplace({row.kind, row.maker, row.last_user}, rows.size());
+    if (added) {
+      rows.push_back(std::move(row));
+    } else {
+      rows[at->second].bytes += row.bytes;
+      ++rows[at->second].buffers;
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.bytes > b.bytes; });
+  return rows;
+}
+
 std::string holders(const Graph& graph, const Explanation& e, std::size_t width) {
   const PeakMoment& peak = e.peak;
   std::string out = "\nWhat holds the peak: step " + std::to_string(peak.step) + " of " + std::to_string(e.result.plan->steps.size()) +
                     (peak.op.valid() ? ", " + op_and_line(graph, peak.op, "") : "") + "\n";
   const std::size_t column = (width - 12 - 2 - 12 - 2 * 2) / 3;
-  out += padded_right("", 12) + "  " + padded_right("kind", 12) + padded_right("buffer", column) + "  " + padded_right("made by", column) +
+  out += padded_right("", 12) + "  " + padded_right("kind", 12) + padded_right("buffers", column) + "  " + padded_right("made by", column) +
          "  needed until\n";
   std::int64_t rest = 0;
-  for (std::size_t i = 0; i < peak.holders.size(); ++i) {
-    const PeakHolder& h = peak.holders[i];
+  std::size_t more = 0;
+  const std::vector<Row> all = rows(graph, peak);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Row& row = all[i];
     if (i >= kHolders) {
-      rest += h.bytes;
+      rest += row.bytes, more += row.buffers;
       continue;
     }
-    const bool scratch = !h.buffer.valid();
-    std::string kind = scratch ? "scratch" : std::string(kBufferKindNames[static_cast<std::size_t>(graph.buffer(h.buffer).kind)]);
-    out += padded_left(mebibytes(h.bytes), 12) + "  " + padded_right(kind, 12) + padded_right(scratch ? "" : graph.buffer(h.buffer).name, column) +
-           "  " + padded_right(op_and_line(graph, h.maker, "a copy from the host"), column) + "  " +
-           padded_right(op_and_line(graph, h.last_user, "the end"), column);
+    const std::string name = row.buffers == 1 ? row.name : std::to_string(row.buffers) + " as " + row.name;
+    out += padded_left(mebibytes(row.bytes), 12) + "  " + padded_right(row.kind, 12) + padded_right(name, column) + "  " +
+           padded_right(row.maker, column) + "  " + padded_right(row.last_user, column);
     out.erase(out.find_last_not_of(' ') + 1);
     out += "\n";
   }
-  if (peak.holders.size() > kHolders)
-    out += padded_left(mebibytes(rest), 12) + "  in " + std::to_string(peak.holders.size() - kHolders) + " more\n";
+  if (more > 0) out += padded_left(mebibytes(rest), 12) + "  in " + std::to_string(more) + " more\n";
   return out;
 }
 

@@ -310,6 +310,7 @@ TEST(Explain, TextIsOneScreen) {
     EXPECT_NE(text.find("What holds the peak"), std::string::npos);
     if (width >= 100) {
       EXPECT_NE(text.find("mm train.py:4"), std::string::npos) << text;
+      EXPECT_NE(text.find("3 as g"), std::string::npos) << text;  // the gradients of the three layers are one row
     }
   }
 }
