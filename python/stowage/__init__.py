@@ -78,6 +78,13 @@ def shard(train_step, mesh, **options):
     return split(train_step, mesh, **options)
 
 
+def shard_plan(train_step, args=(), kwargs=None, *, mesh, **options):
+    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.shard_paper.shard_plan, which says more."""
+    from stowage.shard_paper import shard_plan as plan_only
+
+    return plan_only(train_step, args, kwargs, mesh=mesh, **options)
+
+
 __all__ = [
     "CompiledStep",
     "Error",
@@ -97,4 +104,5 @@ __all__ = [
     "max_batch",
     "plan",
     "shard",
+    "shard_plan",
 ]

@@ -30,7 +30,7 @@ from stowage.shard_capture import Program, capture_program
 from stowage.shard_checkpoint import CheckpointMixin
 from stowage.shard_group import Ranks, as_mesh
 from stowage.shard_mode import OpPlan, PlacedMode
-from stowage.shard_plan import ShardingPlan, mesh_document, solve
+from stowage.shard_placements import ShardingPlan, mesh_document, solve
 from stowage.shard_world import ShardedState, ShardedWorld, named_parameters
 from stowage.signature import signature
 from stowage.torch_private import flatten, tree_map, unflatten

@@ -1,0 +1,76 @@
+"""Plans for meshes without devices, from fakes."""
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import stowage
+
+
+def _fake_step(width: int):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        batch = torch.zeros(256, width)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    def train_step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return train_step, batch
+
+
+def test_no_redundancy_where_everything_divides():
+    step, batch = _fake_step(1024)
+    plan = stowage.shard_plan(step, (batch,), mesh=(8,))
+    summary = plan.summary()
+    assert summary["redundancy"]["gap"] == 0
+    numbers = 2 * 4 * 1024 * 1024 + 5 * 1024
+    assert summary["bytes"]["parameters"] == numbers * 4 // 8
+    assert plan.local_bytes([0], [8])["parameters"] == numbers * 4 // 8
+
+
+def test_a_thousand_devices_are_no_harder_than_eight():
+    from stowage.shard_paper import frontier, program_of
+
+    step, batch = _fake_step(1024)
+    program = program_of(step, (batch,))
+    few, many = (stowage.shard_plan(program, mesh=mesh).summary() for mesh in ((8,), (256,)))
+    assert few["choices"] == many["choices"]
+    assert many["bytes"]["parameters"] * 32 == few["bytes"]["parameters"]
+    points = frontier(program, mesh=(8,), eps=(0.0, 1.0))
+    assert points[1]["time"]["value"] <= points[0]["time"]["value"]
+
+
+def test_a_capture_changes_nothing():
+    from stowage.shard_paper import program_of
+
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def train_step(x):
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    before = [p.clone() for p in model.parameters()]
+    held = list(model.parameters())
+    program = program_of(train_step, (torch.ones(2, 4),))
+    assert all(a is b for a, b in zip(held, model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    assert all(p.grad is None for p in model.parameters()) and not optimizer.state
+    assert {op["phase"] for op in program.ops} == {"forward", "backward", "optimizer"}
+
+
+def test_a_step_that_reads_its_data_is_refused():
+    from stowage.shard_paper import program_of
+
+    with pytest.raises(stowage.Unsupported, match="depend on data"):
+        program_of(lambda x: x.sum().item(), (torch.ones(3),))
