@@ -70,7 +70,7 @@ class AccessHistory {
   };
   // The last place of a context, by its hash; newer ones push out older ones.
   struct Places {
-    explicit Places(int length_) : length(length_), at(1 << 16, {0, kUnknown}) {}
+    explicit Places(int length_) : length(length_), at(1 << 14, {0, kUnknown}) {}
     int length;
     std::uint64_t hash = 0, power = 1;
     std::vector<std::pair<std::uint64_t, std::int64_t>> at;
