@@ -18,7 +18,8 @@ class ShardingMilp {
   MilpAnswer run() {
     add_homes();
     add_units();
-    for (const SpaceEdge& edge : space_.edges) add_edge(edge);
+    for (const SpaceEdge& edge : space_.edges)
+      if (!request_.bytes_only || edge.pinned || edge.charged > 0) add_edge(edge);  // the others cost time alone
     add_budget();
     MilpOptions milp;
     milp.relative_gap = request_.bytes_only ? 0 : options_.relative_gap;
