@@ -126,6 +126,7 @@ void bind_eager(nb::module_& m) {
       .def("counters", [](const eager::Budget& b) { return counters_dict(b.counters()); })
       .def("alive", &alive_dict)
       .def("timeline", &timeline_list);
+  m.def("thread_attached", &stowage::runtime::thread_attached);
   m.def("budget_active", [] { return eager::active_budget() != nullptr; });
   m.def("budget_policies", [] {
     std::vector<std::string> names;

@@ -103,11 +103,13 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
         """For a thread that was started inside the block and works on its tensors."""
         if not self._runtime.active:
             raise Error("attach() works inside the block")
+        seen_already = _runtime.thread_attached()
         self._runtime.attach()
         try:
             yield self
         finally:
-            self._runtime.detach()
+            if not seen_already:
+                self._runtime.detach()
 
     def restore(self, tensor: torch.Tensor) -> torch.Tensor:
         """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the dispatcher."""

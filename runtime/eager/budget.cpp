@@ -12,7 +12,7 @@ void Budget::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys
   const OpTraits& op = traits_of(handle);
   if (keys.has(c10::DispatchKey::Python)) {  // a mode or a subclass: its inner calls come here
     handle.redispatchBoxed(keys, stack);
-  } else if (op.view || asleep_.load(std::memory_order_relaxed)) {
+  } else if (op.view || asleep_.load(std::memory_order_relaxed) || inside_unwatched_op()) {
     run_unseen(handle, keys, stack);
   } else if (!op.lists || !run_split(handle, op, keys, stack)) {
     run(handle, op, keys, stack);

@@ -155,6 +155,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   // sleep.cpp
   void sleep_if_far();
   void wake();
+  bool inside_unwatched_op();
   [[nodiscard]] bool at_home() const { return std::this_thread::get_id() == home_; }
 
   // lives.cpp: from the first meeting to the end
@@ -238,6 +239,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::unordered_map<c10::StorageImpl*, Undo> undo_;
   std::thread::id home_;  // that entered
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> settling_{false};
   int updates_seen_ = 0;
   bool active_ = false;
 };

@@ -7,6 +7,8 @@
 //          ╱╲__╱╲__   asleep   ╱╲__╱╲__╱
 //
 // What was made meanwhile has no recipe, and stays until something touches it: at most 65 % of the limit.
+#include <c10/core/InferenceMode.h>
+
 #include "runtime/eager/budget.h"
 
 namespace stowage::runtime::eager {
@@ -23,11 +25,20 @@ void Budget::sleep_if_far() {
   attach_thread(false);
 }
 
+// The allocation that wakes it is made by an op that nobody watches, so what that op uses is not pinned. As long as it is unknown it
+// cannot leave; so what the op calls inside, recognized by autograd having been taken off, goes unwatched too.
 void Budget::wake() {
+  settling_ = true;
   asleep_ = false;
   updates_seen_ = 0;
   set_limit(current_limit_);
   if (at_home()) attach_thread(true);
+}
+
+bool Budget::inside_unwatched_op() {
+  if (!settling_ || !at_home()) return false;
+  settling_ = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU) && !c10::InferenceMode::is_enabled();
+  return settling_;
 }
 
 }  // namespace stowage::runtime::eager
