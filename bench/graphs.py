@@ -23,7 +23,7 @@ import common
 
 FORMS = ("adam", "paper")
 PAPER_MODELS = ("alexnet", "vgg11", "mnasnet0_5", "mobilenet_v2", "efficientnet_b0", "vit_b_16", "roberta")
-_SHAPING = ("bench/graphs.py", "bench/models*.py", "runtime/*", "python/stowage/*.py", "python/bindings/*")
+_SHAPING = ("bench/graphs.py", "bench/models*.py", "runtime/**/*", "python/stowage/*.py", "python/bindings/*")
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def handlers(config: dict) -> dict:
 def _digest() -> str:
     digest = hashlib.sha256()
     for pattern in _SHAPING:
-        for path in sorted(common.ROOT.glob(pattern)):
+        for path in sorted(p for p in common.ROOT.glob(pattern) if p.is_file()):
             digest.update(path.name.encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
