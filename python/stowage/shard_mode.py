@@ -84,19 +84,22 @@ def _draws(func, args: tuple, kwargs: dict) -> bool:
 
 def _shapes_in(program: Program, op: dict) -> tuple:
     ids = [i for value in op["args"].values() for i in (value if isinstance(value, list) else [value])]
-    return tuple(tuple(program.tensors[i]["shape"]) for i in ids)
+    sizes = sorted((k, tuple(v)) for k, v in op.get("attributes", {}).items() if isinstance(v, list))
+    return tuple(tuple(program.tensors[i]["shape"]) for i in ids), tuple(sizes)
 
 
 def _shapes(func, args: tuple, kwargs: dict) -> tuple:
-    """Of all tensors of all arguments, in schema order."""
-    shapes = []
+    """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ by them)."""
+    shapes, sizes = [], []
     for i, argument in enumerate(func._schema.arguments):
-        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
         if isinstance(value, torch.Tensor):
             shapes.append(tuple(value.shape))
         elif isinstance(value, (list, tuple)):
             shapes += [tuple(t.shape) for t in value if isinstance(t, torch.Tensor)]
-    return tuple(shapes)
+            if all(isinstance(v, (bool, int)) for v in value):
+                sizes.append((argument.name, tuple(value)))
+    return tuple(shapes), tuple(sorted(sizes))
 
 
 class PlacedOp:
