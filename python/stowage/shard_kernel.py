@@ -127,6 +127,10 @@ def run_local(func, moved: Moved, mesh) -> Any:
             result = func(*tree_map(parts.take, moved.args), **tree_map(parts.take, moved.kwargs))
         except NotImplementedError as reason:
             raise Unsupported(f"{func} cannot run under a mesh: {reason}") from None
+        except RuntimeError:
+            if func._schema.name.split("::")[1] not in _VIEWS:
+                raise
+            result = func(parts.take(moved.args[0]).contiguous(), *moved.args[1:], **moved.kwargs)
 
     def wrap(t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or isinstance(t, DTensor):
