@@ -137,7 +137,11 @@ def _model(name: str, size: int, dtype=torch.float64, tolerance: float = 1e-9, e
 
 
 def gpt2_with_tied_embeddings(rank, size):
-    _model("gpt2", size)
+    make, batches = training("gpt2")
+    pair = Pair(make, batches, (size,), zero_plan)
+    pair.run(1e-9)
+    pair.check_planned()
+    pair.check_ledger()
 
 
 def bert(rank, size):
