@@ -177,6 +177,8 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
         if placed is not None:
             return self._run_placed(func, args, kwargs, placed)
+        if "scaled_dot_product" in func._schema.name:
+            return self._run_whole(func, args, kwargs)  # DTensor works out its shape on meta tensors, which a recording refuses
         try:
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as reason:
@@ -226,7 +228,7 @@ class PlacedMode(TorchDispatchMode):
         moved = Moved(func, args, kwargs, self._mesh)
         moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count)
         try:
-            if _draws(func, args, kwargs):
+            if "scaled_dot_product" in func._schema.name or _draws(func, args, kwargs):
                 raise NotImplementedError  # DTensor would draw other numbers on every rank
             result = func(*moved.args, **moved.kwargs)
         except (NotImplementedError, RuntimeError):
