@@ -111,7 +111,7 @@ def test_two_kernel_threads():
 def test_without_replaying_the_generator_the_bits_differ():
     """The negative control: what the tests above compare does depend on what they are about."""
     expected, peak = budgeted.train(Gpt)
-    budget = stowage.budget(int(peak * 0.65), release="recompute", policy="lru", _replay_generator=False)
+    budget = stowage.budget(budgeted.share(peak, 0.65), release="recompute", policy="lru", _replay_generator=False)
     got, _ = budgeted.train(Gpt, budget)
     assert budget.stats()["recomputed_ops"] > 0
     assert expected != got

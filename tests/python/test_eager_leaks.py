@@ -52,7 +52,7 @@ def test_the_way_out_by_an_exception(end, error):
         return keep[-1]
 
     expected = content(torch.nn.functional.softmax(model.eval()(Gpt.batches(1)[0]), -1))
-    budget = stowage.budget(int(peak * 0.5), debug=True)
+    budget = stowage.budget(budgeted.share(peak, 0.5), debug=True)
     with pytest.raises(error), budget:
         result = torch.nn.functional.softmax(forward(Gpt.batches(1)[0]), -1)
         budget._runtime.evict(address(result), True)
@@ -74,7 +74,7 @@ def test_nothing_of_many_blocks_stays():
     _, peak = budgeted.train(Gpt, steps=1)
 
     def block():
-        with stowage.budget(int(peak * 0.6)) as b:
+        with stowage.budget(budgeted.share(peak, 0.6)) as b:
             for batch in batches:
                 budgeted.plain_step(model, optimizer, batch)
             optimizer.zero_grad()
@@ -96,7 +96,7 @@ def test_values_and_recipes_do_not_pile_up_from_step_to_step():
     _, peak = budgeted.train(Gpt, steps=2)
     average = torch.zeros(64, 64)
     counts = []
-    with stowage.budget(int(peak * 0.5)) as b:
+    with stowage.budget(budgeted.share(peak, 0.5)) as b:
         for batch in Gpt.batches(12):
             budgeted.plain_step(model, optimizer, batch)
             average = 0.9 * average + 0.1  # a chain without end

@@ -16,7 +16,7 @@ from stowage import _runtime
 def smallest_limit(make_model, low: float, high: float, tries: int = 6) -> tuple[int, int]:
     """(a limit that is met, one that is not), close to each other."""
     _, peak = budgeted.train(make_model, steps=2)
-    fits, fails = int(high * peak), int(low * peak)
+    fits, fails = budgeted.share(peak, high), budgeted.share(peak, low)
     for _ in range(tries):
         middle = (fits + fails) // 2
         try:
@@ -35,7 +35,7 @@ def test_the_smallest_limit_keeps_every_bit():
         budget = stowage.budget(int(fits * 1.02), release=release, debug=True)
         got, _ = budgeted.train(Gpt, budget)
         budgeted.assert_same(expected, got)
-        assert budget.stats()["peak_bytes"] <= fits * 1.02 < 0.4 * peak
+        assert budget.stats()["peak_bytes"] <= fits * 1.02 < budgeted.share(peak, 0.4)
 
 
 def test_a_limit_that_cannot_be_met_says_what_is_pinned_and_how_much_is_short():
@@ -121,7 +121,7 @@ def test_arguments_are_checked():
 
 
 def test_stats_and_timeline():
-    b = stowage.budget(int(budgeted.train(Gpt, steps=2)[1] * 0.5))
+    b = stowage.budget(budgeted.share(budgeted.train(Gpt, steps=2)[1], 0.5))
     budgeted.train(Gpt, b, steps=2)
     stats = b.stats()
     assert {"limit_bytes", "peak_bytes", "evictions", "recomputed_ops", "recompute_ns", "swapped_bytes", "stall_ns"} <= stats.keys()
@@ -145,7 +145,7 @@ def test_steps_of_stowage_compile_run_eagerly_inside():
         return compiled[0](batch)
 
     expected, peak = budgeted.train(Gpt)
-    got, _ = budgeted.train(Gpt, stowage.budget(int(peak * 0.6)), step=planned_elsewhere)
+    got, _ = budgeted.train(Gpt, stowage.budget(budgeted.share(peak, 0.6)), step=planned_elsewhere)
     budgeted.assert_same(expected, got)
     assert compiled[0].stats()["planned_steps"] == 0
     with stowage.budget("1GiB"), pytest.raises(stowage.Unsupported, match="inside a stowage.budget block"):
@@ -162,12 +162,12 @@ def test_a_limit_far_away_sleeps_and_wakes_in_time():
             return [*small, *large]
 
     expected, peak = budgeted.train(Growing)
-    budget = stowage.budget(int(peak * 0.7), debug=True)
+    budget = stowage.budget(budgeted.share(peak, 0.7), debug=True)
     got, _ = budgeted.train(Growing, budget)
     budgeted.assert_same(expected, got)
     small_ops = budget.stats()["ops"]
     assert budget.stats()["evictions"] > 0
-    assert budget.stats()["peak_bytes"] <= peak * 0.7
+    assert budget.stats()["peak_bytes"] <= budget.stats()["limit_bytes"]
     budgeted.assert_nothing_left(budget)
 
     far = stowage.budget("8GiB")

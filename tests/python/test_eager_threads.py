@@ -117,7 +117,7 @@ def test_workers_of_a_data_loader():
         return budgeted.train(Loaded, budget)
 
     expected, peak = through_loader()
-    budget = stowage.budget(int(peak * 0.6), debug=True)
+    budget = stowage.budget(budgeted.share(peak, 0.6), debug=True)
     got, _ = through_loader(budget)
     assert budget.stats()["evictions"] > 0
     budgeted.assert_same(expected, got)
