@@ -97,7 +97,11 @@ class Measurement:
             rivals = [p for p in self.points.values() if "ratio" in p and (kind == "joint" or not p["host_bytes"])]
             by_name = {p["name"]: p for p in rivals}
             theirs = [by_name[name]["peak_bytes"] for name in budget_report.frontier(rivals)]
-            for arena in choose_budgets(least[kind] - resident, eager, theirs, count):
+            if self.options.shares:
+                arenas = [int(eager * share) for share in self.options.shares]
+            else:
+                arenas = choose_budgets(least[kind] - resident, eager, theirs, count)
+            for arena in arenas:
                 made[f"stowage {kind} {arena / eager:.3f}"] = {"stowage": {"budget": resident + arena, **link}, "kind": kind}
         return made
 
@@ -193,6 +197,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="further rounds of the best rivals, and rounds of Stowage (default 10)")
     parser.add_argument("--budgets", type=int, default=12, help="of Stowage, recomputing and swapping (default 12)")
     parser.add_argument("--recompute-budgets", type=int, default=6, help="of Stowage, recomputing alone (default 6)")
+    parser.add_argument("--shares", nargs="+", type=float, help="budgets instead of these: shares of eager's peak, both ways")
     parser.add_argument("--memory-gib", type=float, default=16, help="of all processes together (default 16)")
     parser.add_argument("--jobs", type=int, default=2, help="processes that prepare at once (default 2)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
