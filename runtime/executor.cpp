@@ -231,7 +231,10 @@ at::Tensor Executor::external_output(std::size_t i, const std::vector<at::Tensor
   const Block& block = tape_->blocks[slot.block.index()];
   if (!block.external) return {};
   const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
-  return slot.origin == Slot::Origin::kExternal ? owner : make_alias(owner.storage(), slot.meta);
+  if (slot.origin == Slot::Origin::kExternal) return owner;
+  TensorMeta meta = slot.meta;
+  if (block.input >= 0) meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
+  return make_alias(owner.storage(), meta);
 }
 
 void Executor::copy_outputs(const std::vector<at::Tensor>& outputs) {
@@ -252,6 +255,17 @@ void Executor::drop_everything() {
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     if (!tape_->blocks[i].external || tape_->blocks[i].input >= 0) storages_[i] = c10::Storage();
   }
+}
+
+bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
+  for (const auto& [id, alignment] : input_blocks_) {
+    const Block& block = tape_->blocks[id.index()];
+    const std::int64_t start = span_bytes(inputs.at(static_cast<std::size_t>(block.input))).first;
+    if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
+  }
+  return std::none_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    return input.has_storage() && resident_storages_.contains(input.storage().unsafeGetStorageImpl());
+  });
 }
 
 bool Executor::residents_unchanged() const {

@@ -14,6 +14,8 @@
 
 #include <memory>
 #include <optional>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "runtime/allocator.h"
@@ -60,7 +62,10 @@ class Executor {
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
-  // Runs the step. `inputs` by argument number; outputs[i] receives tape.returned[i] when that lies in the arena (undefined
+  // True when these may be bound: they are no residents, and begin in their storages where the step's views of them can.
+  [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;
+
+  // Runs the step. `inputs` by argument number, accepted; outputs[i] receives tape.returned[i] when that lies in the arena (undefined
   // entries are skipped).
   // An exception of a kernel passes through, with all arena tensors dropped. Throws Error when a buffer cannot be read back from the
   // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
@@ -133,6 +138,7 @@ class Executor {
   void write_script();
   void bind_residents();
   void bind_inputs(const std::vector<at::Tensor>& inputs);
+  [[nodiscard]] c10::Storage storage_of(const Block& block, const std::vector<at::Tensor>& inputs) const;
   void call(const Instruction& instruction, torch::jit::Stack& stack);
   void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
@@ -178,6 +184,8 @@ class Executor {
   std::vector<bool> keep_state_;        // by draws: the generator state after that many is restored later
   std::vector<std::optional<GeneratorState>> states_;
   std::vector<BlockId> mutated_;        // externals that the step writes
+  std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;  // and what their first byte's place must be a multiple of
+  std::unordered_set<const c10::StorageImpl*> resident_storages_;
   Rehearsal* rehearsal_ = nullptr;
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;

@@ -48,8 +48,17 @@ void Executor::bind_residents() {
     if (!block.external) continue;
     if (written[i]) mutated_.push_back(BlockId(i));
     if (written[i] && block.kind == BufferKind::kModuleBuffer) early_.blocks.push_back(BlockId(i));
-    if (block.input >= 0) continue;
+    if (block.input >= 0) {
+      input_blocks_.emplace_back(BlockId(i), 1);
+      continue;
+    }
     storages_[i] = block.tensor.storage();
+    resident_storages_.insert(storages_[i].unsafeGetStorageImpl());
+  }
+  for (auto& [block, alignment] : input_blocks_) {
+    for (const Slot& slot : tape_->slots) {
+      if (slot.block == block) alignment = std::max(alignment, static_cast<std::int64_t>(slot.meta.dtype.itemsize()));
+    }
   }
   for (std::size_t i = 0; i < tape_->slots.size(); ++i) {
     const Slot& slot = tape_->slots[i];
@@ -161,13 +170,17 @@ void Executor::write_script() {
 }
 
 void Executor::bind_inputs(const std::vector<at::Tensor>& inputs) {
-  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
-    const Block& block = tape_->blocks[i];
-    if (!block.external || block.input < 0) continue;
-    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
-    storages_[i] = input.storage();
-    tensors_[block.owner.index()] = input;
+  for (const auto& [id, alignment] : input_blocks_) {
+    const Block& block = tape_->blocks[id.index()];
+    storages_[id.index()] = storage_of(block, inputs);
+    tensors_[block.owner.index()] = make_alias(storages_[id.index()], tape_->slots[block.owner.index()].meta);
   }
+}
+
+// The part of an argument's storage that the step knows. It begins with that argument.
+c10::Storage Executor::storage_of(const Block& block, const std::vector<at::Tensor>& inputs) const {
+  const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
+  return part_of(input.storage(), span_bytes(input).first, block.bytes);
 }
 
 }  // namespace stowage::runtime

@@ -86,8 +86,8 @@ StateDigest Executor::state(const std::vector<at::Tensor>& inputs, const std::ve
     now.storages.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
   };
   for (const BlockId block : mutated_) {
-    const int input = tape_->blocks[block.index()].input;
-    add(input >= 0 ? inputs[static_cast<std::size_t>(input)].storage() : storages_[block.index()]);
+    const Block& b = tape_->blocks[block.index()];
+    add(b.input >= 0 ? storage_of(b, inputs) : storages_[block.index()]);
   }
   for (const c10::Storage& storage : host_written) add(storage);
   return now;

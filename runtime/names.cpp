@@ -3,6 +3,7 @@
 #include <c10/core/DispatchKeySet.h>
 
 #include "runtime/allocator.h"
+#include "runtime/tensors.h"
 
 namespace stowage::runtime {
 namespace {
@@ -46,8 +47,8 @@ SlotId Names::known_slot(const at::Tensor& tensor) const {
   if (it == tensors_.end()) return {};
   const Slot& slot = tape_.slots[it->second.index()];
   const KnownStorage* storage = known_storage(tensor);
-  const bool same = storage != nullptr && storage->block == slot.block && slot.meta.describes(tensor);
-  return same ? it->second : SlotId{};
+  if (storage == nullptr || block_in(*storage, tensor) != slot.block) return {};
+  return slot.meta.describes(tensor, tape_.blocks[slot.block.index()].start_bytes) ? it->second : SlotId{};
 }
 
 const Names::KnownStorage* Names::known_storage(const at::Tensor& tensor) const {
@@ -60,7 +61,7 @@ const Names::KnownStorage* Names::known_storage(const at::Tensor& tensor) const 
 
 SlotId Names::add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block) {
   const SlotId id(tape_.slots.size());
-  tape_.slots.push_back({origin, block, TensorMeta::of(tensor)});
+  tape_.slots.push_back({origin, block, TensorMeta::of(tensor, tape_.blocks[block.index()].start_bytes)});
   tensors_[tensor.unsafeGetTensorImpl()] = id;
   return id;
 }
@@ -72,7 +73,7 @@ BlockId Names::add_block(const at::Tensor& tensor) {
   tape_.blocks.push_back(std::move(block));
   data_.push_back(data_of(tensor));
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  KnownStorage known{id, live_.number(data_.back()), std::nullopt};
+  KnownStorage known{id, live_.number(data_.back()), std::nullopt, {}};
   if (data_.back() == nullptr) {
     known.keep = c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
   }
@@ -80,19 +81,73 @@ BlockId Names::add_block(const at::Tensor& tensor) {
   return id;
 }
 
-SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input) {
-  if (!unsupported(tensor).empty()) return {};  // refused if an op uses it
-  if (const SlotId known = known_slot(tensor); known.valid()) return known;
-  if (const KnownStorage* storage = known_storage(tensor)) return add_slot(tensor, Slot::Origin::kAlias, storage->block);
-  const BlockId block_id = add_block(tensor);
-  const SlotId slot = add_slot(tensor, Slot::Origin::kExternal, block_id);
-  Block& block = tape_.blocks[block_id.index()];
+// Of a storage that is known already: another part of it.
+BlockId Names::add_part(const at::Tensor& tensor, std::int64_t start_bytes, std::int64_t end_bytes) {
+  BlockId id(tape_.blocks.size());
+  if (known_storage(tensor) == nullptr) {
+    id = add_block(tensor);
+  } else {
+    tape_.blocks.emplace_back();
+    data_.push_back(data_of(tensor));
+  }
+  Block& block = tape_.blocks[id.index()];
+  block.start_bytes = start_bytes;
+  block.bytes = end_bytes - start_bytes;
+  storages_.at(tensor.storage().unsafeGetStorageImpl()).parts.push_back({id, start_bytes, end_bytes});
+  return id;
+}
+
+BlockId Names::block_in(const KnownStorage& storage, const at::Tensor& tensor) {
+  if (storage.parts.empty() || tensor.numel() == 0) return storage.block;
+  const auto [start, end] = span_bytes(tensor);
+  for (const Part& part : storage.parts) {
+    if (part.start_bytes <= start && end <= part.end_bytes) return part.block;
+  }
+  return {};
+}
+
+SlotId Names::alias_in(const KnownStorage& storage, const at::Tensor& tensor, std::string& refusal) {
+  const BlockId block = block_in(storage, tensor);
+  if (!block.valid()) {
+    refusal = "a tensor over memory that an argument shares, beyond that argument";
+  } else if (tape_.blocks[block.index()].start_bytes % static_cast<std::int64_t>(tensor.dtype().itemsize()) != 0) {
+    refusal = "arguments of several dtypes that overlap in one storage";
+  }
+  return refusal.empty() ? add_slot(tensor, Slot::Origin::kAlias, block) : SlotId{};
+}
+
+SlotId Names::add_external(const at::Tensor& tensor, BlockId id, BufferKind kind, std::string name) {
+  const SlotId slot = add_slot(tensor, Slot::Origin::kExternal, id);
+  Block& block = tape_.blocks[id.index()];
   block.kind = kind;
   block.external = true;
-  block.input = input;
   block.name = std::move(name);
   block.owner = slot;
-  if (input < 0) block.tensor = tensor;
+  return slot;
+}
+
+SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  if (!unsupported(tensor).empty()) return {};  // refused if an op uses it
+  if (const SlotId known = known_slot(tensor); known.valid()) return known;
+  std::string refused_if_used;
+  if (const KnownStorage* storage = known_storage(tensor)) return alias_in(*storage, tensor, refused_if_used);
+  const BlockId block = add_block(tensor);
+  const SlotId slot = add_external(tensor, block, kind, std::move(name));
+  tape_.blocks[block.index()].tensor = tensor;
+  return slot;
+}
+
+SlotId Names::declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
+  if (!unsupported(tensor).empty()) return {};
+  if (const SlotId known = known_slot(tensor); known.valid()) return known;
+  std::string refused_if_used;
+  if (const KnownStorage* storage = known_storage(tensor)) {
+    const bool whole = storage->parts.empty();  // of a module, which is refused
+    if (whole || block_in(*storage, tensor).valid()) return alias_in(*storage, tensor, refused_if_used);
+  }
+  const BlockId block = add_part(tensor, start_bytes, end_bytes);
+  const SlotId slot = add_external(tensor, block, BufferKind::kInput, std::move(name));
+  tape_.blocks[block.index()].input = input;
   return slot;
 }
 
@@ -104,16 +159,16 @@ SlotId Names::use(const at::Tensor& tensor, std::string& refusal) {
       refusal = "a storage that was resized or replaced in place";
       return {};
     }
-    return add_slot(tensor, Slot::Origin::kAlias, storage->block);
+    return alias_in(*storage, tensor, refusal);
   }
   if (refusal = unexplained(tensor); !refusal.empty()) return {};
-  return declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()), -1);
+  return declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
 }
 
 SlotId Names::result(const at::Tensor& tensor, std::vector<BlockId>& created, std::string& refusal) {
   if (const SlotId known = known_slot(tensor); known.valid()) return known;
   if (refusal = unsupported(tensor); !refusal.empty()) return {};
-  if (const KnownStorage* storage = known_storage(tensor)) return add_slot(tensor, Slot::Origin::kAlias, storage->block);
+  if (const KnownStorage* storage = known_storage(tensor)) return alias_in(*storage, tensor, refusal);
   const BlockId block = add_block(tensor);
   const SlotId slot = add_slot(tensor, Slot::Origin::kResult, block);
   tape_.blocks[block.index()].owner = slot;
@@ -124,7 +179,7 @@ SlotId Names::result(const at::Tensor& tensor, std::vector<BlockId>& created, st
 BlockId Names::block_of(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return {};
   const KnownStorage* storage = known_storage(tensor);
-  return storage == nullptr ? BlockId{} : storage->block;
+  return storage == nullptr ? BlockId{} : block_in(*storage, tensor);
 }
 
 bool Names::is_alive(const KnownStorage& storage) const {

@@ -23,7 +23,11 @@ class Names {
   Names(Tape& tape, bool fake) : tape_(tape), fake_(fake) {}
 
   // An external tensor, before or while the step runs.
-  SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input);
+  SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
+
+  // An argument of the step. It lies in bytes [start, end) of its storage, which other arguments may share; the first that is declared
+  // begins there, and its `input` is the part's. What lies outside all parts is not known.
+  SlotId declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
 
   // A tensor that an op reads or writes, or that the user returns. Unknown ones are aliases of a known block, or constants.
   // Sets `refusal` and returns an invalid id when the tensor is of a kind that cannot be replayed.
@@ -32,7 +36,7 @@ class Names {
   // A tensor that an op has returned: a new block, or an alias of a known one. `created` is appended to when the block is new.
   SlotId result(const at::Tensor& tensor, std::vector<BlockId>& created, std::string& refusal);
 
-  // The block that lies in this tensor's storage, or an invalid id.
+  // The block that lies in this tensor's storage, or an invalid id. Several arguments of one storage: the one that it looks into.
   [[nodiscard]] BlockId block_of(const at::Tensor& tensor) const;
 
   // Where a block's data lay when it became known; nullptr for fakes.
@@ -42,18 +46,28 @@ class Names {
   [[nodiscard]] std::vector<BlockId> alive() const;
 
  private:
-  struct KnownStorage {
+  struct Part {
     BlockId block;
+    std::int64_t start_bytes;
+    std::int64_t end_bytes;
+  };
+  struct KnownStorage {
+    BlockId block;  // the first of the parts, where there are some
     std::int64_t number;
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> keep;  // only without a number
+    std::vector<Part> parts;                                        // only of arguments; apart from each other
   };
 
   [[nodiscard]] std::string unsupported(const at::Tensor& tensor) const;
   [[nodiscard]] std::string unexplained(const at::Tensor& tensor) const;
   SlotId known_slot(const at::Tensor& tensor) const;
   const KnownStorage* known_storage(const at::Tensor& tensor) const;
+  static BlockId block_in(const KnownStorage& storage, const at::Tensor& tensor);
+  SlotId alias_in(const KnownStorage& storage, const at::Tensor& tensor, std::string& refusal);
+  SlotId add_external(const at::Tensor& tensor, BlockId block, BufferKind kind, std::string name);
   SlotId add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block);
   BlockId add_block(const at::Tensor& tensor);
+  BlockId add_part(const at::Tensor& tensor, std::int64_t start_bytes, std::int64_t end_bytes);
   [[nodiscard]] const void* data_of(const at::Tensor& tensor) const;
   [[nodiscard]] bool is_alive(const KnownStorage& storage) const;
 

@@ -64,6 +64,12 @@ bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 
 bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "_local_scalar_dense"; }
 
+int absolute_offset_argument(const c10::OperatorHandle& op) {
+  if (!in_aten(op) || !base_name(op).starts_with("as_strided")) return -1;
+  const std::optional<int> position = op.schema().argumentIndexWithName("storage_offset");
+  return position.value_or(-1);
+}
+
 bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view); }
 
 bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {

@@ -32,6 +32,9 @@ bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 // Returns a number read from a tensor (Tensor.item()).
 bool reads_scalar(const c10::OperatorHandle& op);
 
+// Position of the argument that counts elements from the beginning of the first one's storage, or -1.
+int absolute_offset_argument(const c10::OperatorHandle& op);
+
 // Changes sizes, strides or storage of an argument in place.
 bool changes_metadata(const c10::OperatorHandle& op);
 

@@ -32,8 +32,12 @@ bool has_unreplayable_argument(const c10::IValue& value) {
 Recorder::Recorder(RecordOptions options)
     : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {}
 
-SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input) {
-  return names_.declare(tensor, kind, std::move(name), input);
+SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  return names_.declare(tensor, kind, std::move(name));
+}
+
+SlotId Recorder::declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
+  return names_.declare_input(tensor, std::move(name), input, start_bytes, end_bytes);
 }
 
 void Recorder::start() {
@@ -148,6 +152,16 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     op.tensors.push_back(std::move(ref));
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
+  look_for_absolute_offset(op);
+}
+
+// x.as_strided(sizes, strides, 5) counts from the beginning of the storage, of which an argument may be a slice.
+void Recorder::look_for_absolute_offset(const TapeOp& op) {
+  const int position = absolute_offset_argument(op.handle);
+  if (position < 0 || op.arguments[static_cast<std::size_t>(position)].isNone()) return;
+  for (const SlotId slot : op.tensors[0].slots) {
+    if (slot.valid()) tape_->absolute_inputs |= tape_->blocks[tape_->slots[slot.index()].block.index()].input >= 0;
+  }
 }
 
 // torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run again, so it
@@ -157,7 +171,7 @@ void Recorder::lift(const at::Tensor& tensor) {
   if (!options_.fake && !names_.block_of(tensor).valid()) {
     const c10::DataPtr& data = tensor.storage().data_ptr();
     if (block_origin(data.get(), data.get_deleter()) != BlockOrigin::kOurs) return;  // torch.from_numpy: likewise
-    const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()), -1);
+    const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
     const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
     if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
   }

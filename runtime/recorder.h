@@ -28,8 +28,9 @@ class Recorder final : public Interceptor {
  public:
   explicit Recorder(RecordOptions options);
 
-  // Before the step: the tensors that it will find. `input` >= 0: argument number of the step, bound anew in every replay.
-  SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name, int input = -1);
+  // Before the step: the tensors that it will find. Arguments, which are bound anew in every replay: see Names::declare_input.
+  SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
+  SlotId declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
 
   void start();
   // Around a call of optimizer.step(); `gradients` are the .grad tensors that it will see (undefined ones allowed).
@@ -57,6 +58,7 @@ class Recorder final : public Interceptor {
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);
+  void look_for_absolute_offset(const TapeOp& op);
   void expect_generator_state(TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);

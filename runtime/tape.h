@@ -30,11 +30,12 @@ using TapeOpId = Id<struct TapeOpTag>;
 struct TensorMeta {
   std::vector<std::int64_t> sizes;
   std::vector<std::int64_t> strides;
-  std::int64_t storage_offset = 0;
+  std::int64_t storage_offset = 0;  // from the beginning of its block
   caffe2::TypeMeta dtype;
 
-  [[nodiscard]] bool describes(const at::Tensor& tensor) const;
-  static TensorMeta of(const at::Tensor& tensor);
+  // Of a tensor whose block begins so many bytes into its storage.
+  [[nodiscard]] bool describes(const at::Tensor& tensor, std::int64_t start_bytes = 0) const;
+  static TensorMeta of(const at::Tensor& tensor, std::int64_t start_bytes = 0);
 };
 
 struct Slot {
@@ -49,7 +50,8 @@ struct Block {
   BufferKind kind = BufferKind::kTemporary;
   bool external = false;  // existed before the step, or holds a constant that the step's Python made
   bool refreshed = false; // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
-  int input = -1;         // external: position in the step's inputs, or -1
+  int input = -1;         // external: position in the step's inputs of the one that begins it, or -1
+  std::int64_t start_bytes = 0;  // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::string name;       // external: as the user knows it
   at::Tensor tensor;      // external, not an input: the tensor that owns it (defined until the tape is dropped)
   TapeOpId creator;       // not external
@@ -109,6 +111,7 @@ struct Tape {
   std::vector<SlotId> returned;    // slots to hand out at the end of a step
   int random_ops = 0;
   int final_restore = -1;          // as TapeOp::restore, after the last op
+  bool absolute_inputs = false;    // the step counts from the beginning of an argument's storage: the next must begin there, too
   std::string refusal;             // why this step cannot be replayed; empty when it can
   std::int64_t wall_ns = 0;
 

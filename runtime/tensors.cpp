@@ -1,5 +1,7 @@
 #include "runtime/tensors.h"
 
+#include <memory>
+
 namespace stowage::runtime {
 namespace {
 
@@ -16,6 +18,24 @@ at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, meta.storage_offset);
   return tensor;
+}
+
+c10::Storage part_of(const c10::Storage& whole, std::int64_t start_bytes, std::int64_t bytes) {
+  if (start_bytes == 0 && bytes == static_cast<std::int64_t>(whole.nbytes())) return whole;
+  auto keep = std::make_unique<c10::Storage>(whole);
+  void* data = static_cast<char*>(keep->mutable_data()) + start_bytes;
+  const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+          c10::DataPtr(data, keep.release(), let_go, whole.device()), /*allocator=*/nullptr, /*resizable=*/false};
+}
+
+std::pair<std::int64_t, std::int64_t> span_bytes(const at::Tensor& tensor) {
+  const auto size = static_cast<std::int64_t>(tensor.dtype().itemsize());
+  const std::int64_t first = tensor.storage_offset() * size;
+  if (tensor.numel() == 0) return {first, first};
+  std::int64_t last = tensor.storage_offset();
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return {first, (last + 1) * size};
 }
 
 at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes) {

@@ -90,9 +90,12 @@ void bind_recorder(nb::module_& m) {
         options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
         new (self) rt::Recorder(std::move(options));
       }, "fake"_a, "hidden"_a, "distributed"_a = false)
-      .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input) {
-        r.declare(tensor_at(tensor), kind_named(kind), std::move(name), input);
-      }, "tensor"_a, "kind"_a, "name"_a, "input"_a = -1)
+      .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
+        r.declare(tensor_at(tensor), kind_named(kind), std::move(name));
+      }, "tensor"_a, "kind"_a, "name"_a)
+      .def("declare_input", [](rt::Recorder& r, Address tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
+        r.declare_input(tensor_at(tensor), std::move(name), input, start_bytes, end_bytes);
+      }, "tensor"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("refuse", &rt::Recorder::refuse, "reason"_a)
@@ -166,6 +169,8 @@ void bind_executor(nb::module_& m) {
       }, "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
+      .def("accepts", [](const rt::Executor& executor, const std::vector<Address>& inputs) { return executor.accepts(tensors_at(inputs)); },
+           "inputs"_a)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
       .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool time_ops) {
         const std::vector<at::Tensor> in = tensors_at(inputs);

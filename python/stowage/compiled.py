@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import warnings
+from collections import deque
 from typing import Any, Callable
 
 import torch
@@ -24,7 +25,7 @@ from stowage.planning import parse_bytes
 from stowage.progress import shown
 from stowage.recording import record
 from stowage.replay import Mismatch, Replay, Room
-from stowage.signature import signature
+from stowage.signature import difference, signature
 from stowage.torch_private import fake_mode_active
 
 _MAX_RECORDINGS = 8  # of one signature within _RECENT_CALLS of its calls; a step that changes more often runs eagerly
@@ -32,6 +33,8 @@ _RECENT_CALLS = 64
 _MAX_REPLAYS = 8  # kept per signature, the newest
 _MAX_UNSETTLED = 3
 _MAX_REHEARSALS = 4
+_RECENT_NEW = 20  # calls; when half of them have signatures that were never seen, new ones are recorded only when they come again
+_MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
 
 class _Entry:
@@ -73,6 +76,9 @@ class CompiledStep:
         self._stall_ns: list[int] = []
         self._misses = 0
         self._measured_peak = 0
+        self._new: deque[bool] = deque(maxlen=_RECENT_NEW)  # of the latest calls: was the signature new?
+        self._restless = False
+        self._latest_key: Any = None
 
     # ---- Calling
 
@@ -89,14 +95,16 @@ class CompiledStep:
             return self._refused(_Entry(), str(reason), args, kwargs)
         entry = self._entries.setdefault(key, _Entry())
         entry.calls += 1
+        self._watch_signatures(key, entry)
         if entry.over_budget is not None:
             raise entry.over_budget
         if entry.refusal:
             return self._eager(args, kwargs)
-        replay = self._current(entry)
+        replay = self._current(entry, inputs)
         if replay is None:
-            if self._eager_steps == 0:
-                return self._eager(args, kwargs)  # optimizer state and lazy caches come into being
+            # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
+            if self._eager_steps == 0 or (self._restless and entry.calls == 1):
+                return self._eager(args, kwargs)
             return self._record(entry, args, kwargs, inputs)
         try:
             if id(replay) not in entry.trusted:
@@ -108,10 +116,23 @@ class CompiledStep:
             self._drop(entry, replay)
             return self._record(entry, args, kwargs, inputs)
 
-    def _current(self, entry: _Entry) -> Replay | None:
+    def _watch_signatures(self, key: Any, entry: _Entry) -> None:
+        """Whoever passes something else in every call (a step number, ever other lengths) should hear that nothing gets planned."""
+        self._new.append(entry.calls == 1)
+        if sum(self._new) >= _RECENT_NEW // 2 and not self._restless:
+            self._restless = True
+            warnings.warn(f"stowage: {sum(self._new)} of the last {len(self._new)} calls ran eagerly, because their signature was new: "
+                          f"{difference(self._latest_key, key)}. A plan serves arguments of the same shapes, dtypes, strides and values of "
+                          "all that is no tensor; from now on a step is planned when its signature comes again", stacklevel=4)  # fmt: skip
+        self._latest_key = key
+        if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
+            idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
+            self._entries.pop(next(idle, None), None)
+
+    def _current(self, entry: _Entry, inputs: list[torch.Tensor]) -> Replay | None:
         """The newest replay whose guards hold."""
         for replay in reversed(entry.replays):
-            if not replay.changed():
+            if not replay.changed(inputs):
                 return replay
         return None
 

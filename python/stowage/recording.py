@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stowage import _runtime
 from stowage.errors import Unsupported
+from stowage.signature import parts
 from stowage.torch_private import address, addresses, flatten, local_tensor, storage_address
 from stowage.world import World
 
@@ -156,8 +157,9 @@ def declare_optimizer(recorder, optimizer) -> None:
 def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
     for kind, name, tensor in world.owned():
         recorder.declare(address(tensor), kind, name)
-    for i, tensor in enumerate(inputs):
-        recorder.declare(address(tensor), "input", f"input_{i}", i)
+    where = parts(inputs)
+    for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):  # those that parts begin with are declared before others
+        recorder.declare_input(address(inputs[i]), f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
     for path, module in world.modules:
         for name, parameter in module.named_parameters(prefix=path):
             recorder.declare(address(parameter), "parameter", name)

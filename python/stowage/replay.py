@@ -113,7 +113,7 @@ class Replay:
 
     # ---- Guards
 
-    def changed(self) -> str:
+    def changed(self, inputs: list[torch.Tensor]) -> str:
         """What no longer is as it was when the step was recorded, or ""."""
         changed = self.recording.world.guard.changed()
         if changed:
@@ -124,7 +124,9 @@ class Replay:
         for p in self.recording.returned_grads:
             if p.grad is not None:
                 return "a gradient that was None"
-        return "" if self._executor.residents_unchanged() else "the memory of a parameter, buffer or optimizer state"
+        if not self._executor.residents_unchanged():
+            return "the memory of a parameter, buffer or optimizer state"
+        return "" if self._executor.accepts(addresses(inputs)) else "where an argument lies in its storage"
 
     # ---- Running
 

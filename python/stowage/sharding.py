@@ -121,7 +121,7 @@ class ShardedStep(CheckpointMixin):
                      {**self._options, **({"fixed": fixed} if fixed else {})})
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        wish = self._wish(entry)
+        wish = self._wish(entry, inputs)
         if wish < _REHEARSE:
             wish = self._ranks.agree(wish, key)
             return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
@@ -142,10 +142,10 @@ class ShardedStep(CheckpointMixin):
             return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
         return self._judge(entry, rehearsal, args, kwargs, inputs)
 
-    def _wish(self, entry: _Entry) -> int:
+    def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
         if entry.refusal or not self._state.has_optimizer_state():
             return _EAGER
-        if entry.replay is None or entry.replay.changed():
+        if entry.replay is None or entry.replay.changed(inputs):
             if entry.recordings >= _MAX_RECORDINGS:
                 self._refuse(entry, f"what it reads has changed {_MAX_RECORDINGS} times")
                 return _EAGER
