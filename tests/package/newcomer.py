@@ -1,4 +1,4 @@
-"""A small training script as people have it; the five lines marked with ``# +`` are what Stowage adds or changes."""
+"""A small training script as people have it; the lines marked with ``# +`` are what Stowage adds or changes."""
 
 import sys
 
@@ -19,7 +19,7 @@ def train_step(batch):
     loss = torch.nn.functional.cross_entropy(model(batch[:, :16]), batch[:, 16])
     loss.backward()
     optimizer.step()
-    return loss.detach()  # +
+    return loss.detach()
 
 
 for batch in loader:

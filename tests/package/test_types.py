@@ -43,6 +43,12 @@ def test_a_user_s_program(tmp_path):
         assert what in seen[line], out
 
 
+def test_the_runtime_s_stub_is_as_generated():
+    """Wheels are built without torch and bring the one that is kept among the sources."""
+    made, kept = Path(stowage._core.__file__).with_name("_runtime.pyi"), Path(__file__).parents[2] / "python" / "stowage" / "_runtime.pyi"
+    assert kept.read_text() == made.read_text(), f"copy {made} to {kept}"
+
+
 @pytest.mark.parametrize("name", ["_core", "_runtime"])
 def test_the_stub_names_all_that_the_library_has(name):
     module = __import__(f"stowage.{name}", fromlist=[name])
