@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/torch_versions.h"
+
 namespace stowage::runtime {
 namespace {
 
@@ -61,7 +63,7 @@ at::Tensor all_gather(const at::Tensor& input, const Group& group) {
   at::Tensor result = at::empty(sizes, input.options());
   at::Tensor from = borrowed(input);
   at::Tensor to = borrowed(result);
-  finish(group->all_gather_single(to, from));
+  finish(torch_versions::all_gather(*group, to, from));
   return result;
 }
 
@@ -80,7 +82,7 @@ at::Tensor reduce_scatter(const at::Tensor& input, const std::string& how, const
   at::Tensor to = borrowed(result);
   c10d::ReduceScatterOptions options;
   options.reduceOp = reduction(how);
-  finish(group->reduce_scatter_single(to, from, options));
+  finish(torch_versions::reduce_scatter(*group, to, from, options));
   return result;
 }
 
@@ -91,7 +93,7 @@ at::Tensor all_to_all(const at::Tensor& input, std::vector<std::int64_t> to_rows
   at::Tensor result = at::empty(sizes, input.options());
   at::Tensor from = borrowed(input);
   at::Tensor to = borrowed(result);
-  finish(group->all_to_all_single(to, from, to_rows, from_rows));
+  finish(torch_versions::all_to_all(*group, to, from, to_rows, from_rows));
   return result;
 }
 

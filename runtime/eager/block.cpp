@@ -1,11 +1,13 @@
 // Entering and leaving the block, and what its face asks for.
 #include <pthread.h>
+#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
+#include "runtime/torch_versions.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime::eager {
@@ -37,7 +39,11 @@ Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
 
 Budget::Budget(const BudgetOptions& options)
     : options_(options), heap_(std::make_shared<HostHeap>(options.host_limit_bytes)), link_(threaded_link(heap_, options.link_gbps)),
-      keeper_(keeper_options(options)) {}
+      keeper_(keeper_options(options)) {
+  if (!torch_versions::kStoragesCallBack) {
+    throw Error("stowage.budget needs torch 2.13 or newer: the storages of torch " TORCH_VERSION " do not tell when their address is taken");
+  }
+}
 
 Budget::~Budget() {
   if (active_) leave();

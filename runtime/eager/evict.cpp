@@ -137,7 +137,7 @@ c10::DataPtr Budget::take_block(Value& value) {
   }
   // The mark's reference becomes the context's.
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, &value, evicted_deleter(), c10::Device(c10::kCPU)));
-  storage->clear_materializer();
+  unwatch(*storage);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "stowage: " + value.name() + " is not in memory now (stowage.budget has let it go), and is read past PyTorch's dispatcher or by a "
       "thread that the budget does not see; call budget.restore(tensor) before, or run the thread's work in `with budget.attach():`");

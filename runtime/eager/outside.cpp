@@ -3,6 +3,7 @@
 // A storage that is evicted throws. One that is resident carries a materializer, which PyTorch calls once, when a mutable pointer is
 // asked for: outside a kernel that means that the address may be kept. Kernels ask too; the watch is then set again at the next op.
 #include "runtime/eager/budget.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 namespace {
@@ -19,10 +20,8 @@ void pointer_leaves(c10::StorageImpl* storage) {
 InKernel::InKernel() { ++tl_kernels; }
 InKernel::~InKernel() { --tl_kernels; }
 
-void watch(c10::StorageImpl& storage) {
-  if (!storage.has_materializer()) storage.set_materializer(&pointer_leaves);
-}
+void watch(c10::StorageImpl& storage) { torch_versions::call_back(storage, &pointer_leaves); }
 
-void unwatch(c10::StorageImpl& storage) { storage.clear_materializer(); }
+void unwatch(c10::StorageImpl& storage) { torch_versions::do_not_call_back(storage); }
 
 }  // namespace stowage::runtime::eager

@@ -12,6 +12,7 @@
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 namespace {
@@ -111,7 +112,7 @@ void Budget::fetch_back(Value& value) {
 void Budget::put(Value& value, c10::DataPtr block) {
   *block_mark(block.get_context(), block.get_deleter()) = &value;
   if (c10::StorageImpl* storage = value.storage) {
-    storage->clear_data_ptr_access_error_msg_();
+    torch_versions::allow_reads(*storage);
     storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
     storage->set_data_ptr_noswap(std::move(block));
     watch(*storage);

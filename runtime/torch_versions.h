@@ -1,0 +1,76 @@
+// Where versions of torch differ, 2.11 to 2.13: what has two names, or is missing from some, is asked for here and nowhere else.
+//
+//   in c10d::ProcessGroup     2.13: all_gather_single, ...       before: _allgather_base, ...
+//   in c10::StorageImpl       2.13: set_materializer             before: nothing like it, and so no stowage.budget
+//                             2.12: clear_data_ptr_access_...    before: the same (2.13 needs both)
+//
+// The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may find nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace stowage::runtime::torch_versions {
+
+// ---- Process groups
+
+template <class Group>
+auto all_gather(Group& group, at::Tensor& to, at::Tensor& from) {
+  if constexpr (requires { group.all_gather_single(to, from); }) {
+    return group.all_gather_single(to, from);
+  } else {
+    return group._allgather_base(to, from);
+  }
+}
+
+template <class Group, class Options>
+auto reduce_scatter(Group& group, at::Tensor& to, at::Tensor& from, const Options& options) {
+  if constexpr (requires { group.reduce_scatter_single(to, from, options); }) {
+    return group.reduce_scatter_single(to, from, options);
+  } else {
+    return group._reduce_scatter_base(to, from, options);
+  }
+}
+
+template <class Group>
+auto all_to_all(Group& group, at::Tensor& to, at::Tensor& from, std::vector<std::int64_t>& to_rows, std::vector<std::int64_t>& from_rows) {
+  if constexpr (requires { group.all_to_all_single(to, from, to_rows, from_rows); }) {
+    return group.all_to_all_single(to, from, to_rows, from_rows);
+  } else {
+    return group.alltoall_base(to, from, to_rows, from_rows);
+  }
+}
+
+// ---- Storages that call back when a pointer to write through is taken, and whose reads can be refused for a while
+
+template <class Storage>
+concept CallsBack = requires(Storage& storage, void (*function)(Storage*)) {
+  storage.set_materializer(function);
+  storage.clear_materializer();
+  storage.clear_data_ptr_access_error_msg_();
+};
+
+// Whether there are any; where not, the three functions below do nothing, and nobody may rely on them.
+inline constexpr bool kStoragesCallBack = CallsBack<c10::StorageImpl>;
+
+template <class Storage>
+void call_back(Storage& storage, void (*function)(Storage*)) {
+  if constexpr (CallsBack<Storage>) {
+    if (!storage.has_materializer()) storage.set_materializer(function);
+  }
+}
+
+template <class Storage>
+void do_not_call_back(Storage& storage) {
+  if constexpr (CallsBack<Storage>) storage.clear_materializer();
+}
+
+template <class Storage>
+void allow_reads(Storage& storage) {
+  if constexpr (CallsBack<Storage>) storage.clear_data_ptr_access_error_msg_();
+}
+
+}  // namespace stowage::runtime::torch_versions
