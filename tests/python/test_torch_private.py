@@ -1,7 +1,13 @@
 """Fails loudly when a private PyTorch interface that Stowage leans on has changed."""
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import _functional_collectives as collectives
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage import _runtime, torch_private
 
@@ -69,3 +75,88 @@ def test_allocator_counts_every_byte():
     assert _runtime.peak_bytes() == before + 4000 + 20000
     del t
     assert _runtime.live_bytes() == before
+
+
+# ---- What stowage.shard leans on (one rank is enough; what ranks do together is in test_shard.py)
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path_factory.mktemp("ranks") / "store"), 1), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_a_dtensor_is_made_over_a_part(mesh):
+    local = torch.arange(6.0).reshape(3, 2)
+    t = torch_private.make_dtensor(local, mesh, [Shard(0)], (3, 2), (2, 1))
+    assert isinstance(t, DTensor) and t.placements == (Shard(0),) and t.shape == (3, 2)
+    assert t._local_tensor is local and torch_private.local_tensor(t) is local
+    assert torch_private.address(t) == local._cdata
+    assert torch_private.storage_address(t) == local.untyped_storage()._cdata
+    parameter = torch.nn.Parameter(t)
+    assert torch_private.storage_address(parameter) == local.untyped_storage()._cdata
+
+
+def test_a_dtensor_is_redistributed_below_autograd(mesh):
+    local = torch.randn(4, 2)
+    t = torch_private.make_dtensor(local, mesh, [Shard(0)], (4, 2), (2, 1))
+    moved = torch_private.redistribute(t, [Replicate()])
+    assert moved.placements == (Replicate(),) and not moved.requires_grad and torch.equal(moved._local_tensor, local)
+    summed = torch_private.redistribute(torch_private.make_dtensor(local, mesh, [Partial("sum")], (4, 2), (2, 1)), [Replicate()])
+    assert torch.equal(summed._local_tensor, local)
+    assert torch_private.local_shape((4, 2), mesh, [Shard(0)]) == (4, 2)
+
+
+def test_waiting_collectives_give_plain_tensors(mesh):
+    lazy = collectives._maybe_wrap_tensor
+    with torch_private.waiting_collectives():
+        result = collectives.all_reduce(torch.ones(3), "sum", mesh)
+        assert type(result) is torch.Tensor and torch.equal(result, torch.ones(3))
+    assert collectives._maybe_wrap_tensor is lazy
+
+
+def test_a_dispatch_mode_closes_the_hook_and_it_can_be_opened():
+    closed = []
+
+    def note():
+        closed.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch_private._HOOK_KEY))
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            note()
+            with torch_private.hook_open():
+                note()
+                result = func(*args, **(kwargs or {}))
+            note()
+            return result
+
+    x = torch.ones(3)
+    recorder = _runtime.Recorder(False, [])
+    recorder.start()
+    with Mode():
+        x.neg()
+    recorder.stop()
+    assert closed == [True, False, True]
+    assert recorder.finish([]).ops == 1
+
+
+def test_parts_of_a_schema_that_sharding_reads():
+    """Names of arguments, their defaults, what is written to; tags that tell random numbers; the dicts of a module."""
+    arguments = torch.ops.aten.add_.Tensor._schema.arguments
+    assert [a.name for a in arguments] == ["self", "other", "alpha"] and arguments[2].default_value == 1
+    assert [a.alias_info is not None and a.alias_info.is_write for a in arguments] == [True, False, False]
+    assert torch.ops.aten.add_.Tensor._schema.name == "aten::add_"
+    assert torch.Tag.nondeterministic_seeded in torch.ops.aten.native_dropout.default.tags
+    assert torch.Tag.nondeterministic_seeded not in torch.ops.aten.mm.default.tags
+    norm = torch.nn.BatchNorm1d(2)
+    assert list(norm._parameters) == ["weight", "bias"] and list(norm._buffers) == ["running_mean", "running_var", "num_batches_tracked"]
+
+
+def test_backward_is_told_from_forward():
+    x = torch.ones(2, requires_grad=True)
+    seen = []
+    x.register_hook(lambda grad: seen.append(torch_private.in_backward()))
+    assert not torch_private.in_backward()
+    x.sum().backward()
+    assert seen == [True]
