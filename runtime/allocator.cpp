@@ -43,10 +43,7 @@ void count(std::int64_t bytes) {
       break;
     }
   }
-  live += bytes;
-  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
-  }
+  raise_peak(live + bytes);
 }
 
 // Address ranges of the arenas alive, so that a deleter can tell a planned block from one with a header.
@@ -162,6 +159,62 @@ std::int64_t live_bytes() { return g_live.load(); }
 std::int64_t peak_bytes() { return g_peak.load(); }
 void reset_peak() { g_peak.store(g_live.load()); }
 
+void raise_peak(std::int64_t bytes) {
+  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (bytes > peak && !g_peak.compare_exchange_weak(peak, bytes, std::memory_order_relaxed)) {
+  }
+}
+
+// ---- LiveBlocks
+
+void LiveBlocks::allocated(const void* data) {
+  blocks_[data] = {static_cast<std::int64_t>(alive_.size()), data};
+  alive_.push_back(true);
+}
+
+void LiveBlocks::freed(const void* data) {
+  const auto it = blocks_.find(data);
+  if (it == blocks_.end()) return;
+  forget(it->second.number);
+  blocks_.erase(it);
+}
+
+void LiveBlocks::leaves(const void* data, const void* storage) {
+  away_[storage] = at(data);
+  blocks_.erase(data);
+}
+
+void LiveBlocks::returns(const void* storage, const void* data) {
+  const auto it = away_.find(storage);
+  if (it == away_.end()) return;
+  freed(data);  // the new block has a number of its own
+  blocks_[data] = it->second;
+  away_.erase(it);
+}
+
+void LiveBlocks::dies_away(const void* storage) {
+  const auto it = away_.find(storage);
+  if (it == away_.end()) return;
+  forget(it->second.number);
+  away_.erase(it);
+}
+
+void LiveBlocks::forget(std::int64_t number) {
+  if (number != kOlder) alive_[static_cast<std::size_t>(number)] = false;
+}
+
+void content_leaves(const void* data, const void* storage) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->leaves(data, storage);
+}
+
+void content_returns(const void* storage, const void* data) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->returns(storage, data);
+}
+
+void content_dies_away(const void* storage) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->dies_away(storage);
+}
+
 // ---- Arena
 
 Arena::~Arena() { release(); }
@@ -274,6 +327,10 @@ void AllocationScript::reset_counters() {
 
 WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events) : previous_(tl_events) { tl_events = &events; }
 WatchAllocations::~WatchAllocations() { tl_events = previous_; }
+PauseWatching::PauseWatching() : events_(tl_events) { tl_events = nullptr; }
+PauseWatching::~PauseWatching() { tl_events = events_; }
+PauseWatching::Resume::Resume(const PauseWatching& pause) { tl_events = pause.events_; }
+PauseWatching::Resume::~Resume() { tl_events = nullptr; }
 LiveBlocks::LiveBlocks() : previous_(tl_live_blocks) { tl_live_blocks = this; }
 LiveBlocks::~LiveBlocks() { tl_live_blocks = previous_; }
 ArmScript::ArmScript(AllocationScript& script) : previous_(tl_script) { tl_script = &script; }

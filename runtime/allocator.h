@@ -104,6 +104,27 @@ class WatchAllocations {
   std::vector<AllocationEvent>* previous_;
 };
 
+// While alive, the calling thread's events are not noted: what happens is no part of the op that is being watched.
+class PauseWatching {
+ public:
+  PauseWatching();
+  ~PauseWatching();
+  PauseWatching(const PauseWatching&) = delete;
+  PauseWatching& operator=(const PauseWatching&) = delete;
+
+  // While alive, they are noted again: the op itself runs.
+  class Resume {
+   public:
+    explicit Resume(const PauseWatching& pause);
+    ~Resume();
+    Resume(const Resume&) = delete;
+    Resume& operator=(const Resume&) = delete;
+  };
+
+ private:
+  std::vector<AllocationEvent>* events_;
+};
+
 // While alive, the calling thread's allocations are answered by `script`.
 class ArmScript {
  public:
@@ -142,32 +163,60 @@ void set_limit(std::int64_t limit_bytes);
 void** block_mark(void* data, void (*deleter)(void*));
 
 // While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone would not do:
-// it is used again.)
+// it is used again.) Under an eager budget the content of a storage can leave its block and come back in another one: it keeps its
+// number, and where it lay first.
+//
+//   allocated(a) ─► number 7, a     leaves(a, S) ─► S holds 7, a     returns(S, b) ─► b: number 7, a
 class LiveBlocks {
  public:
   static constexpr std::int64_t kOlder = -1;  // not allocated since this began, or already freed
+
+  struct Known {
+    std::int64_t number = kOlder;
+    const void* first = nullptr;  // address
+  };
 
   LiveBlocks();
   ~LiveBlocks();
   LiveBlocks(const LiveBlocks&) = delete;
   LiveBlocks& operator=(const LiveBlocks&) = delete;
 
-  [[nodiscard]] std::int64_t number(const void* data) const {
-    const auto it = numbers_.find(data);
-    return it == numbers_.end() ? kOlder : it->second;
+  [[nodiscard]] Known at(const void* data) const {
+    const auto it = blocks_.find(data);
+    return it == blocks_.end() ? Known{kOlder, data} : it->second;
   }
-  void allocated(const void* data) { numbers_[data] = next_++; }
-  void freed(const void* data) { numbers_.erase(data); }
+  // Of a storage whose content has left its block.
+  [[nodiscard]] Known away(const void* storage) const {
+    const auto it = away_.find(storage);
+    return it == away_.end() ? Known{} : it->second;
+  }
+  [[nodiscard]] bool alive(std::int64_t number) const { return number != kOlder && alive_[static_cast<std::size_t>(number)]; }
+
+  void allocated(const void* data);
+  void freed(const void* data);
+  void leaves(const void* data, const void* storage);
+  void returns(const void* storage, const void* data);
+  void dies_away(const void* storage);
 
  private:
-  std::unordered_map<const void*, std::int64_t> numbers_;
-  std::int64_t next_ = 0;
+  void forget(std::int64_t number);
+
+  std::unordered_map<const void*, Known> blocks_;
+  std::unordered_map<const void*, Known> away_;
+  std::vector<bool> alive_;  // by number
   LiveBlocks* previous_;
 };
+
+// What an eager budget tells the calling thread's LiveBlocks, if there are any: a storage's content leaves its block, which is freed
+// next; it is back, in a new one; the storage dies meanwhile.
+void content_leaves(const void* data, const void* storage);
+void content_returns(const void* storage, const void* data);
+void content_dies_away(const void* storage);
 
 // Bytes that tensors asked for since install, arenas included: live now, and the largest so far since reset_peak().
 std::int64_t live_bytes();
 std::int64_t peak_bytes();
 void reset_peak();
+void raise_peak(std::int64_t bytes);  // to at least that: what was so before something called reset_peak()
 
 }  // namespace stowage::runtime

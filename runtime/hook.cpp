@@ -16,6 +16,7 @@ constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local Interceptor* tl_interceptor = nullptr;
 thread_local int tl_leaf_depth = 0;
+thread_local std::int64_t tl_aside_ns = 0;
 std::atomic<Interceptor*> g_shared{nullptr};
 
 struct InLeaf {
@@ -94,6 +95,8 @@ Intercept::~Intercept() { tl_interceptor = nullptr; }
 bool intercepting() { return tl_interceptor != nullptr; }
 
 void set_shared_interceptor(Interceptor* interceptor) { g_shared.store(interceptor); }
+std::int64_t aside_ns() { return tl_aside_ns; }
+void add_aside_ns(std::int64_t ns) { tl_aside_ns += ns; }
 void attach_thread(bool attached) { c10::impl::tls_set_dispatch_key_included(kKey, attached); }
 bool thread_attached() { return c10::impl::tls_is_dispatch_key_included(kKey); }
 

@@ -46,6 +46,10 @@ bool intercepting();
 // Serves every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager budget. nullptr: none.
 void set_shared_interceptor(Interceptor* interceptor);
 
+// What it does on the calling thread beside running the ops (bringing tensors back), in nanoseconds so far. It adds to that itself.
+std::int64_t aside_ns();
+void add_aside_ns(std::int64_t ns);
+
 // The calling thread (and autograd's threads that work for it) reports to the shared interceptor.
 void attach_thread(bool attached);
 bool thread_attached();

@@ -30,17 +30,23 @@ std::string Names::unsupported(const at::Tensor& tensor) const {
 // from outside the dispatcher while the step ran, and a replay would not see the next one.
 std::string Names::unexplained(const at::Tensor& tensor) const {
   if (fake_ || tensor.dim() == 0) return {};
-  const c10::DataPtr& data = tensor.storage().data_ptr();
+  const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   switch (block_origin(data.get(), data.get_deleter())) {
     case BlockOrigin::kEarlier: return {};
     case BlockOrigin::kForeign: return "a tensor over memory of another library (NumPy, DLPack) that is neither an argument nor reachable from the function";
     case BlockOrigin::kOurs: break;
   }
-  if (live_.number(data.get()) == LiveBlocks::kOlder) return {};
+  if (memory_of(tensor).number == LiveBlocks::kOlder) return {};
   return "a tensor made outside PyTorch's dispatcher (a compiled function or an extension)";
 }
 
-const void* Names::data_of(const at::Tensor& tensor) const { return fake_ ? nullptr : tensor.storage().data(); }
+// An eager budget may have evicted it just now: then its storage has no memory, and nothing here reads any.
+LiveBlocks::Known Names::memory_of(const at::Tensor& tensor) const {
+  if (fake_) return {};
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const void* data = storage->_mutable_data_ptr_no_checks().get();
+  return data != nullptr ? live_.at(data) : live_.away(storage);
+}
 
 SlotId Names::known_slot(const at::Tensor& tensor) const {
   const auto it = tensors_.find(tensor.unsafeGetTensorImpl());
@@ -55,7 +61,7 @@ const Names::KnownStorage* Names::known_storage(const at::Tensor& tensor) const 
   const auto it = storages_.find(tensor.storage().unsafeGetStorageImpl());
   if (it == storages_.end()) return nullptr;
   const KnownStorage& known = it->second;
-  if (known.keep.has_value() || live_.number(data_of(tensor)) == known.number) return &known;
+  if (known.keep.has_value() || memory_of(tensor).number == known.number) return &known;
   return nullptr;  // another storage, at the address of one that is gone
 }
 
@@ -71,9 +77,10 @@ BlockId Names::add_block(const at::Tensor& tensor) {
   Block block;
   block.bytes = static_cast<std::int64_t>(tensor.storage().nbytes());
   tape_.blocks.push_back(std::move(block));
-  data_.push_back(data_of(tensor));
+  const LiveBlocks::Known memory = memory_of(tensor);
+  data_.push_back(memory.first);
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  KnownStorage known{id, live_.number(data_.back()), std::nullopt, {}};
+  KnownStorage known{id, memory.number, std::nullopt, {}};
   if (data_.back() == nullptr) {
     known.keep = c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
   }
@@ -88,7 +95,7 @@ BlockId Names::add_part(const at::Tensor& tensor, std::int64_t start_bytes, std:
     id = add_block(tensor);
   } else {
     tape_.blocks.emplace_back();
-    data_.push_back(data_of(tensor));
+    data_.push_back(memory_of(tensor).first);
   }
   Block& block = tape_.blocks[id.index()];
   block.start_bytes = start_bytes;
@@ -155,7 +162,7 @@ SlotId Names::use(const at::Tensor& tensor, std::string& refusal) {
   if (const SlotId known = known_slot(tensor); known.valid()) return known;
   if (refusal = unsupported(tensor); !refusal.empty()) return {};
   if (const KnownStorage* storage = known_storage(tensor)) {
-    if (data(storage->block) != data_of(tensor)) {
+    if (data(storage->block) != memory_of(tensor).first) {
       refusal = "a storage that was resized or replaced in place";
       return {};
     }
@@ -184,7 +191,7 @@ BlockId Names::block_of(const at::Tensor& tensor) const {
 
 bool Names::is_alive(const KnownStorage& storage) const {
   if (storage.keep.has_value()) return fake_ && storage.keep->use_count() > 0;
-  return storage.number != LiveBlocks::kOlder && live_.number(data(storage.block)) == storage.number;
+  return live_.alive(storage.number);
 }
 
 std::vector<BlockId> Names::alive() const {

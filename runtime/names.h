@@ -1,7 +1,7 @@
 // Who is who: maps live tensors and storages to slots and blocks while a step is recorded.
 //
-// A storage is known by the address of its StorageImpl and the number of the memory block in it (LiveBlocks), a tensor by its
-// storage and metadata; neither is kept alive, so recording holds no more memory than eager does. (Weak references would also do,
+// A storage is known by the address of its StorageImpl and the number of the memory block in it (LiveBlocks; both hold while an eager
+// budget moves its content about), a tensor by its storage and metadata; neither is kept alive, so recording holds no more memory than eager does. (Weak references would also do,
 // but what they keep of each tensor splits the heap: the recorded step then took three times as long.) Storages without memory
 // of their own (fakes, zero bytes) have no number; those are held by weak reference.
 #pragma once
@@ -68,7 +68,7 @@ class Names {
   SlotId add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block);
   BlockId add_block(const at::Tensor& tensor);
   BlockId add_part(const at::Tensor& tensor, std::int64_t start_bytes, std::int64_t end_bytes);
-  [[nodiscard]] const void* data_of(const at::Tensor& tensor) const;
+  [[nodiscard]] LiveBlocks::Known memory_of(const at::Tensor& tensor) const;
   [[nodiscard]] bool is_alive(const KnownStorage& storage) const;
 
   Tape& tape_;

@@ -43,11 +43,11 @@ SlotId Recorder::declare_input(const at::Tensor& tensor, std::string name, int i
 void Recorder::start() {
   states_.push_back(GeneratorState::current());
   intercept_ = std::make_unique<Intercept>(*this);
-  started_ns_ = now_ns();
+  started_ns_ = now_ns() - aside_ns();
 }
 
 void Recorder::stop() {
-  tape_->wall_ns = now_ns() - started_ns_;
+  tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
   intercept_.reset();
   const GeneratorState last = GeneratorState::current();
   if (last == states_.back()) return;
@@ -122,9 +122,9 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   std::vector<AllocationEvent> events;
   {
     const WatchAllocations watch(events);
-    const std::int64_t start = now_ns();
+    const std::int64_t start = now_ns() - aside_ns();
     run_leaf(handle, keys, stack);
-    op.cost_ns = now_ns() - start;
+    op.cost_ns = now_ns() - aside_ns() - start;
   }
   // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
   if (draws) {

@@ -40,6 +40,7 @@ nb::dict stats_dict(const eager::Budget& budget) {
   d["lost_recipes"] = s.lost_recipes;
   d["split_ops"] = s.split_ops;
   d["out_of_memory"] = s.out_of_memory;
+  d["short_bytes"] = s.short_bytes;
   d["deepest_recompute"] = s.deepest_recompute;
   d["host_bytes"] = budget.host_bytes();
   d["host_peak_bytes"] = budget.host_peak_bytes();

@@ -209,6 +209,7 @@ NB_MODULE(_runtime, m) {
   m.def("live_bytes", &rt::live_bytes);
   m.def("peak_bytes", &rt::peak_bytes);
   m.def("reset_peak", &rt::reset_peak);
+  m.def("raise_peak", &rt::raise_peak, "bytes"_a);
   m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("intercepting", &rt::intercepting);
   bind_recorder(m);

@@ -5,10 +5,12 @@ The life of one signature (shapes, dtypes, flags):
     warm up ──► record ──► rehearse, then run eagerly and compare ──► planned ──► planned ──► ...
     (eager)     (eager)    (eager result; planned only if equal)          │ a guard fails, the optimizer's Python differs
                    ▲──────────────────────────────────────────────────────┘
+With a budget, what is eager runs under the eager budget's runtime (eager_calls.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -20,13 +22,15 @@ from typing import Any, Callable
 import torch
 
 from stowage import _runtime
+from stowage.eager_calls import EagerCalls
 from stowage.errors import Error, Unsupported
 from stowage.planning import parse_bytes
 from stowage.progress import shown
-from stowage.recording import record
+from stowage.recording import Recording, record
 from stowage.replay import Mismatch, Replay, Room
 from stowage.signature import difference, signature
 from stowage.torch_private import fake_mode_active
+from stowage.world import World
 
 _MAX_RECORDINGS = 8  # of one signature within _RECENT_CALLS of its calls; a step that changes more often runs eagerly
 _RECENT_CALLS = 64
@@ -47,6 +51,7 @@ class _Entry:
         self.recordings: list[int] = []  # at which of the calls
         self.unsettled = 0
         self.calls = 0
+        self.eager_calls = 0  # that went through
         self.refusal = ""
         self.over_budget: Error | None = None
 
@@ -66,6 +71,7 @@ class CompiledStep:
         self._arena = _runtime.Arena()
         directory = os.environ.get("STOWAGE_HOST_STORE", "")
         self._room = Room(self._arena, _host(directory, link_gbps), link_gbps, directory or "memory")
+        self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
@@ -92,19 +98,19 @@ class CompiledStep:
         try:
             key, inputs = signature(args, kwargs)
         except Unsupported as reason:
-            return self._refused(_Entry(), str(reason), args, kwargs)
+            return self._refused(_Entry(), str(reason), args, kwargs, [])
         entry = self._entries.setdefault(key, _Entry())
         entry.calls += 1
         self._watch_signatures(key, entry)
         if entry.over_budget is not None:
             raise entry.over_budget
         if entry.refusal:
-            return self._eager(args, kwargs)
+            return self._eager(entry, args, kwargs, inputs)
         replay = self._current(entry, inputs)
         if replay is None:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
             if self._eager_steps == 0 or (self._restless and entry.calls == 1):
-                return self._eager(args, kwargs)
+                return self._eager(entry, args, kwargs, inputs)
             return self._record(entry, args, kwargs, inputs)
         try:
             if id(replay) not in entry.trusted:
@@ -136,13 +142,30 @@ class CompiledStep:
                 return replay
         return None
 
-    def _eager(self, args: tuple, kwargs: dict) -> Any:
+    def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         start = time.perf_counter_ns()
-        result = self._fn(*args, **kwargs)
+        with self._within(entry, inputs):
+            result = self._fn(*args, **kwargs)
+        entry.eager_calls += 1
         self._eager_ns.append(time.perf_counter_ns() - start)
         self._eager_steps += 1
         self._absent_grads = frozenset()
         return result
+
+    def _within(self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None) -> contextlib.AbstractContextManager:
+        """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each time."""
+        if self._eager_calls is None:
+            return contextlib.nullcontext()
+        return self._eager_calls.within(world or World(self._fn), inputs, undo=not entry.refusal or entry.eager_calls < 2)
+
+    def _recorded(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Recording:
+        world = World(self._fn)
+        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads, world=world,
+                           within=self._within(entry, inputs, world))
+        entry.eager_calls += 1
+        self._eager_steps += 1
+        self._absent_grads = frozenset()
+        return recording
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         start = time.perf_counter_ns()
@@ -170,13 +193,11 @@ class CompiledStep:
         entry.recordings = [call for call in entry.recordings if call > entry.calls - _RECENT_CALLS]
         if len(entry.recordings) >= _MAX_RECORDINGS:
             why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
-            return self._refused(entry, why, args, kwargs)
+            return self._refused(entry, why, args, kwargs, inputs)
         start = time.perf_counter_ns()
         with shown("recording a step"):
-            recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
+            recording = self._recorded(entry, args, kwargs, inputs)
         self._eager_ns.append(time.perf_counter_ns() - start)
-        self._eager_steps += 1
-        self._absent_grads = frozenset()
         result = recording.result
         if recording.tape is None:
             entry.unsettled += 1
@@ -203,8 +224,8 @@ class CompiledStep:
         except (Error, Mismatch):
             raise
         except Exception:
-            return self._eager(args, kwargs)  # a kernel has raised, and will again
-        result = self._eager(args, kwargs)
+            return self._eager(entry, args, kwargs, inputs)  # a kernel has raised, and will again
+        result = self._eager(entry, args, kwargs, inputs)
         agrees = rehearsal.agrees(result, inputs) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         if agrees and (not learned or count >= _MAX_REHEARSALS):
@@ -218,9 +239,7 @@ class CompiledStep:
 
     def _check(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """Every check_every steps the user's Python runs, recorded, and is compared with the tape."""
-        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads)
-        self._eager_steps += 1
-        self._absent_grads = frozenset()
+        recording = self._recorded(entry, args, kwargs, inputs)
         self._planned_steps += 1  # so that the next check comes check_every steps later
         difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
         if difference:
@@ -236,9 +255,9 @@ class CompiledStep:
         entry.refusal = reason
         warnings.warn(f"stowage: this step runs eagerly: {reason}", category=UnsupportedWarning, stacklevel=4)
 
-    def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict) -> Any:
+    def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         self._refuse(entry, reason)
-        return self._eager(args, kwargs)
+        return self._eager(entry, args, kwargs, inputs)
 
     # ---- What is known
 
@@ -322,9 +341,10 @@ def compile(
     graphs, a planned call does not run the function's Python, except for the optimizers' and schedulers' step(). What that Python
     could read (flags, hyperparameters, closure, parameters) is watched; a change records anew.
 
-    budget: bytes that residents and arena together may take in planned steps, or "2GiB"; the first calls, which run eagerly, need
-        what eager needs. When no plan fits, every call after the recorded one raises Infeasible, with the smallest budget for which
-        a plan was found (or Error, when none fitting is proven), and leaves model and optimizer untouched.
+    budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call on: those that
+        run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no plan fits, every
+        call after the recorded one raises Infeasible, with the smallest budget for which a plan was found (or Error, when none
+        fitting is proven). A call that raises either leaves model and optimizer untouched.
     check_every: every so many steps the function runs eagerly and is compared with the recording.
     link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it. None: as
         fast as copies are on this machine, measured once.

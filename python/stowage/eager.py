@@ -26,7 +26,12 @@ from stowage.reporting import write_report
 from stowage.torch_private import address
 
 class OutOfMemory(Error, torch.OutOfMemoryError):
-    """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short."""
+    """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short.
+
+    ``bound_bytes``: of a compiled step with a budget: the smallest budget that may be enough for its eager calls, as far as is known.
+    """
+
+    bound_bytes = 0
 
 
 _RELEASES = ("both", "recompute", "swap")

@@ -193,13 +193,14 @@ def _hyperparameters(optimizer) -> list[dict]:
 
 def record(
     fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
-    world: World | None = None,
+    world: World | None = None, within: contextlib.AbstractContextManager | None = None,
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
     absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
     world: what the function sees, when that is more than can be found from ``fn``.
+    within: the block that it runs in; an eager budget is entered nowhere else.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
@@ -214,7 +215,7 @@ def record(
         recorder.refuse("an argument requires grad")
     had_grad = {id(p) for p in world.model_parameters() if p.grad is not None} | absent_grads
     session = _Session(recorder, world)
-    with session.watching(), _HostReads(recorder):
+    with session.watching(), within or contextlib.nullcontext(), _HostReads(recorder):
         recorder.start()
         try:
             result = fn(*args, **kwargs)

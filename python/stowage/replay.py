@@ -10,6 +10,7 @@ import torch
 
 from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
+from stowage.host_copy import GradAside
 from stowage.planning import Plan, check, plan, plan_options
 from stowage.progress import shown
 from stowage.recording import OptimizerEvent, Recording
@@ -198,7 +199,8 @@ class Replay:
     def host_state(self, *, always_back: bool = False):
         """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case. Yields a
         function that puts it back at once."""
-        self._executor.reserve()
+        dropped = [p for p in self.recording.dropped_grads if p.grad is not None]
+        aside = [GradAside(p) for p in dropped] if self.budget is not None else []  # eager has left them; the plan does not count them
         grads = [(p, p.grad) for p in self.recording.dropped_grads]
         saved = [(s.__dict__, dict(s.__dict__)) for s in self._schedulers]
         for optimizer in self._optimizers:
@@ -216,8 +218,13 @@ class Replay:
                 live.update(copy)
             for p, grad in grads:
                 p.grad = grad
+            if aside:
+                self.arena.release()
+            for grad in aside:
+                grad.put_back()
 
         try:
+            self._executor.reserve()
             yield undo
         except BaseException:
             undo()

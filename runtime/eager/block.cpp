@@ -79,7 +79,9 @@ void Budget::shrink() {
   current_limit_ = options_.limit_bytes;
   set_limit(current_limit_);
   while (live_bytes() > current_limit_) {
-    TORCH_CHECK_WITH(OutOfMemoryError, let_go_of_one(), explain(0));
+    if (let_go_of_one()) continue;
+    stats_.short_bytes = live_bytes() - current_limit_;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
   }
   reset_peak();
 }

@@ -62,6 +62,8 @@ void Budget::Running::end() {
 }
 
 void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const std::int64_t entered = now_ns();
+  const PauseWatching beside_the_op;
   Operands operands;
   collect(op, *stack, operands);
   std::unique_lock lock(state_);
@@ -101,6 +103,7 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     const std::int64_t start = now_ns();
     {
       const InKernel in_kernel;
+      const PauseWatching::Resume watching(beside_the_op);
       run_unseen(handle, keys, stack);
     }
     took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
@@ -120,6 +123,7 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
   ++stats_.ops;
   if (timeline_.due()) record(Event::Kind::kLive, live_bytes(), &op);
   follow_advice();
+  add_aside_ns(now_ns() - entered - took_ns);
 }
 
 // Whose values are where. False when some must be brought back first.

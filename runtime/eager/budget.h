@@ -52,6 +52,7 @@ struct BudgetStats {
   std::int64_t stall_ns = 0;           // the program waited for copies
   std::int64_t evict_ns = 0;           // choosing and letting go, copies that were waited for included
   std::int64_t out_of_memory = 0;
+  std::int64_t short_bytes = 0;        // the most that was missing then
   std::int64_t deepest_recompute = 0;
 };
 

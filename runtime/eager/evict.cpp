@@ -47,6 +47,7 @@ std::int64_t waited_ns() { return tl_waited_ns; }
 
 void Budget::make_room(std::int64_t bytes) {
   const CountWait count;
+  const PauseWatching beside_the_op;
   const std::lock_guard lock(state_);
   if (asleep_) return wake();
   const std::int64_t start = now_ns();
@@ -54,6 +55,7 @@ void Budget::make_room(std::int64_t bytes) {
   while (live_bytes() + bytes > current_limit_) {
     if (let_go_of_one()) continue;
     ++stats_.out_of_memory;
+    stats_.short_bytes = std::max(stats_.short_bytes, live_bytes() + bytes - current_limit_);
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(bytes));
   }
   stats_.evict_ns += now_ns() - start;
@@ -135,6 +137,7 @@ c10::DataPtr Budget::take_block(Value& value) {
     value.own.reset();
     return block;
   }
+  content_leaves(block.get(), storage);
   // The mark's reference becomes the context's.
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, &value, evicted_deleter(), c10::Device(c10::kCPU)));
   unwatch(*storage);

@@ -141,6 +141,7 @@ void Budget::evicted_storage_dies(Value* mark) noexcept {
   const std::lock_guard lock(state_);
   const Ref<Value> value = Ref<Value>::adopt(mark);
   if (!undo_.empty()) forget_undo(value->storage);
+  content_dies_away(value->storage);
   value->storage = nullptr;
   if (value->where == Where::kFetching) cancel_fetch(*value);
   if (value->where == Where::kSwapped && !value->recipe && needed(*value)) return;  // it waits on the host

@@ -114,6 +114,7 @@ void Budget::put(Value& value, c10::DataPtr block) {
   if (c10::StorageImpl* storage = value.storage) {
     torch_versions::allow_reads(*storage);
     storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
+    content_returns(storage, block.get());
     storage->set_data_ptr_noswap(std::move(block));
     watch(*storage);
   } else {

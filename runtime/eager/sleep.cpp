@@ -15,7 +15,7 @@ namespace stowage::runtime::eager {
 
 // After an optimizer's step, under the lock.
 void Budget::sleep_if_far() {
-  if (asleep_ || !at_home() || ++updates_seen_ < 2) return;
+  if (asleep_ || !at_home() || intercepting() || ++updates_seen_ < 2) return;  // a recorder needs the hook
   const bool far = peak_bytes() <= options_.limit_bytes / 100 * 55;
   const bool all_there = fetching_.empty() && leaving_.empty() && stats_.drops + stats_.swaps_out == 0;
   if (!far || !all_there || running_ != nullptr) return;

@@ -1,0 +1,113 @@
+"""The eager calls of a compiled step that has a budget: recorded or not, they run under stowage.budget.
+
+    compile(step, budget=B)     eager   recorded   rehearsal, eager   planned   planned   other shapes: recorded   ...   planned
+                                └── within B ──┘              └─ B ─┘                                  └─ B ─┘
+
+B counts what the plan's budget counts: the step's own tensors and what it makes. Other tensors that are alive come on top of it; they
+may have to make room meanwhile, and are back when the call ends. A call that does not fit raises OutOfMemory and has changed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from stowage import _runtime
+from stowage.eager import OutOfMemory, budget
+from stowage.host_copy import bytes_of, write_back
+from stowage.signature import parts
+from stowage.torch_private import local_tensor, storage_address
+from stowage.world import World
+
+
+class EagerCalls:
+    """``link_gbps`` as for compile(); 0 forbids swapping to plans, not to these few calls, which may need it where a plan does not."""
+
+    def __init__(self, budget_bytes: int, link_gbps: float | None, arena: _runtime.Arena):
+        self._budget_bytes = budget_bytes
+        self._link_gbps = link_gbps or None
+        self._arena = arena
+
+    @contextlib.contextmanager
+    def within(self, world: World, inputs: list[torch.Tensor], undo: bool = True) -> Iterator[None]:
+        """One call. ``undo``: keep on the host what is needed to take it back."""
+        self._arena.release()  # planned steps take it again
+        own = _own(world, inputs)
+        limit_bytes = self._budget_bytes + _runtime.live_bytes() - sum(end - start for _, start, end in own)
+        before = _Before(world, own) if undo else None
+        peak_bytes = _runtime.peak_bytes()
+        block = budget(max(limit_bytes, 1), link_gbps=self._link_gbps)
+        try:
+            with block:
+                try:
+                    yield
+                except torch.OutOfMemoryError as error:
+                    traceback.clear_frames(error.__traceback__)  # what the step has made dies before the rest comes back
+                    if before is not None:
+                        before.take_back_objects()
+                    raise
+        except OutOfMemory as error:
+            if before is not None:
+                before.take_back_content()
+            raise self._explained(error, block.stats()["short_bytes"]) from None
+        finally:
+            _runtime.raise_peak(peak_bytes)
+
+    def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:
+        bound_bytes = self._budget_bytes + short_bytes
+        needs = f", at least {bound_bytes} are needed" if short_bytes > 0 else ""
+        explained = OutOfMemory(f"the step does not run eagerly within its budget of {self._budget_bytes} bytes{needs}: {error}")
+        explained.bound_bytes = bound_bytes
+        return explained
+
+
+Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
+
+
+def _own(world: World, inputs: list[torch.Tensor]) -> list[Range]:
+    """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole storages."""
+    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *world.parameters()]
+    found += [p.grad for p in world.parameters() if p.grad is not None]
+    for _, module in world.modules:
+        found += module.buffers()
+    for optimizer in world.optimizers:
+        for values in (*optimizer.state.values(), *optimizer.param_groups):
+            found += [v for v in (values.values() if isinstance(values, dict) else ()) if isinstance(v, torch.Tensor)]
+    plain = (t.detach() for t in map(local_tensor, found) if t.layout == torch.strided and t.device.type == "cpu")
+    whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
+    slices = [(t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i]
+    own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
+    return [(t, start, end) for t, start, end in own if end > start]
+
+
+class _Before:
+    """A training step's state before a call: the tensors' bytes outside the allocator, and whatever holds tensors."""
+
+    def __init__(self, world: World, own: list[Range]):
+        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
+        self._generator = bytes_of(torch.get_rng_state())
+        self._grads = [(p, p.grad) for p in world.parameters()]
+        holders = [o.state for o in world.optimizers] + [s.__dict__ for s in world.schedulers]
+        holders += [s for o in world.optimizers for s in (*o.state.values(), *o.param_groups) if isinstance(s, dict)]
+        holders += [m._buffers for _, root in world.modules for m in root.modules()]
+        self._holders = [(holder, dict(holder)) for holder in holders]
+
+    def take_back_objects(self) -> None:
+        """Needs no tensor to be there."""
+        for p, grad in self._grads:
+            p.grad = grad
+        for holder, items in self._holders:
+            holder.clear()
+            holder.update(items)
+
+    def take_back_content(self) -> None:
+        self.take_back_objects()
+        for tensor, start, content in self._content:
+            write_back(tensor, content, start)
+        torch.set_rng_state(torch.frombuffer(bytearray(self._generator), dtype=torch.uint8))
+
+
+__all__ = ["EagerCalls"]

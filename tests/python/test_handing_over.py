@@ -1,0 +1,177 @@
+"""stowage.compile(step, budget=...): the limit holds from the first call on, also where plain eager does not fit."""
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import stowage
+from stowage import _runtime
+from stowage.compiled import UnsupportedWarning
+from stowage.host_copy import bytes_of
+
+STEPS = 6
+WIDTH = 48
+
+
+class Net(nn.Module):
+    """BatchNorm, dropout, in-place ReLU; its activations are many times its parameters."""
+
+    def __init__(self, depth: int = 8):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(depth))
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms):
+            x = x + F.dropout(torch.sin(F.relu_(norm(layer(x)))), 0.1, self.training)
+        return x
+
+
+class Training:
+    """Batches are made when they are needed, so that nothing but the step is alive."""
+
+    def __init__(self):
+        gc.collect()
+        self.outside = _runtime.live_bytes()
+        torch.manual_seed(5)
+        self.model = Net().train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.losses = []
+
+    def step(self):
+        model, optimizer = self.model, self.optimizer
+
+        def train_step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    def run(self, step, sizes) -> int:
+        """Peak of all that is alive, less what was before."""
+        _runtime.reset_peak()
+        torch.manual_seed(11)
+        for size in sizes:
+            self.losses.append(float(step(torch.randn(size, WIDTH))))
+        return _runtime.peak_bytes() - self.outside
+
+    def state(self):
+        tensors = [*self.model.state_dict().items()]
+        for i, state in enumerate(self.optimizer.state.values()):
+            tensors += [(f"{i}.{key}", value) for key, value in state.items()]
+        return [(name, bytes_of(t)) for name, t in [*tensors, ("generator", torch.get_rng_state())]]
+
+
+def assert_same(expected: Training, got: Training) -> None:
+    assert expected.losses == got.losses
+    for (name, x), (_, y) in zip(expected.state(), got.state(), strict=True):
+        assert x == y, name
+
+
+def eager(sizes) -> tuple[Training, int]:
+    training = Training()
+    return training, training.run(training.step(), sizes)
+
+
+def test_a_step_that_does_not_fit_is_compiled_under_its_budget():
+    sizes = [400] * STEPS
+    expected, peak = eager(sizes)
+    budget = int(peak * 0.6)
+    got = Training()
+    step = stowage.compile(got.step(), budget=budget, strict=True)
+    assert got.run(step, sizes) <= budget
+    assert step.refusal == ""
+    assert step.stats()["planned_steps"] >= 2
+    assert_same(expected, got)
+
+
+def test_other_shapes_midway_are_recorded_under_the_budget_too():
+    sizes = [300] * STEPS + [400] * STEPS + [300, 400]
+    expected, peak = eager(sizes)
+    budget = int(peak * 0.6)
+    got = Training()
+    step = stowage.compile(got.step(), budget=budget, strict=True)
+    assert got.run(step, sizes) <= budget
+    assert step.refusal == ""
+    assert step.stats()["planned_steps"] >= 6
+    assert_same(expected, got)
+
+
+def test_checks_and_steps_that_are_never_planned_stay_within_the_budget():
+    sizes = [400] * 8
+    expected, peak = eager(sizes)
+    budget = int(peak * 0.6)
+    checked = Training()
+    step = stowage.compile(checked.step(), budget=budget, check_every=2)
+    assert checked.run(step, sizes) <= budget
+    assert step.stats()["planned_steps"] >= 2
+    assert_same(expected, checked)
+
+    refused = Training()
+    plain = refused.step()
+
+    def reads_data(x):
+        loss = plain(x)
+        assert loss.item() >= 0
+        return loss
+
+    step = stowage.compile(reads_data, budget=budget)
+    with pytest.warns(UnsupportedWarning, match="item"):
+        assert refused.run(step, sizes) <= budget
+    assert_same(expected, refused)
+
+
+def recorded(training, train_step, budget):
+    """The tape of one step, recorded under a budget or not."""
+    from stowage.eager_calls import EagerCalls
+    from stowage.recording import record
+    from stowage.world import World
+
+    x = training.batch
+    world = World(train_step)
+    within = EagerCalls(budget, None, _runtime.Arena()).within(world, [x]) if budget else None
+    recording = record(train_step, (x,), {}, [x], world=world, within=within)
+    assert recording.refusal == ""
+    return recording.tape
+
+
+def test_the_recording_is_that_of_plain_eager():
+    """Neither the moves of tensors nor what is allocated to bring them back is on the tape."""
+    _, peak = eager([400] * 2)
+    training = Training()
+    train_step = training.step()
+    training.batch = torch.randn(400, WIDTH)
+    train_step(training.batch)
+    plain, limited = recorded(training, train_step, None), recorded(training, train_step, int(peak * 0.5))
+    assert plain.same_program(limited) == ""
+    graphs = [_runtime.lower(tape, "step").graph for tape in (plain, limited)]
+    assert graphs[0].program_peak_bytes == graphs[1].program_peak_bytes
+    assert graphs[0].resident_bytes == graphs[1].resident_bytes
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+def test_too_small_a_budget_leaves_everything_as_it_was(calls):
+    """The first call, and the recorded one: parameters, BatchNorm's statistics, moments, gradients, generator."""
+    training = Training()
+    train_step = training.step()
+    x = torch.randn(400, WIDTH)
+    for _ in range(calls):
+        train_step(x)
+    before = training.state()
+    grads = [p.grad for p in training.model.parameters()]
+    step = stowage.compile(train_step, budget=150_000)
+    for _ in range(2):
+        with pytest.raises(stowage.OutOfMemory, match="does not run eagerly within its budget of .*at least") as caught:
+            step(x)
+        assert caught.value.bound_bytes > 150_000
+    for (name, t), (_, u) in zip(before, training.state(), strict=True):
+        assert t == u, name
+    assert all(a is p.grad for a, p in zip(grads, training.model.parameters(), strict=True))
+    assert step.stats()["eager_steps"] == 0
+    train_step(x)
