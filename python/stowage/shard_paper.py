@@ -43,13 +43,4 @@ def frontier(program: Program, *, mesh: tuple[int, ...], eps: tuple[float, ...] 
     return [{"eps": e, **shard_plan(program, mesh=mesh, eps=e, **options).summary()} for e in eps]
 
 
-def ledger_of(plan: ShardingPlan) -> list[dict]:
-    """Every tensor that has redundant bytes, most first: name or id, kind, placement, bytes of the fullest device, redundant bytes."""
-    rows = []
-    for i, (tensor, planned) in enumerate(zip(plan.program.tensors, plan.document["tensors"], strict=True)):
-        if planned["redundant_bytes"] > 0 and (tensor["kind"] not in ("activation", "constant", "output") or planned["saved"]):
-            rows.append({"tensor": tensor.get("name", i), "kind": tensor["kind"], **{k: planned[k] for k in ("placement", "local_bytes", "redundant_bytes")}})
-    return sorted(rows, key=lambda row: -row["redundant_bytes"])
-
-
-__all__ = ["frontier", "ledger_of", "program_of", "shard_plan"]
+__all__ = ["frontier", "program_of", "shard_plan"]

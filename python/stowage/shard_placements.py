@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import Any
 
 from stowage import _core
 from stowage.errors import Infeasible
+from stowage.reporting import write_report
 from stowage.shard_capture import Program
 from stowage.shard_mode import OpPlan, parse_placement
 from stowage.shard_world import StatePlacement
 
 _KINDS = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer_state", "module_buffer": "buffers"}
+_NOT_KEPT = ("activation", "constant", "output", "input")
 
 
 def mesh_document(sizes: list[int], names: Any = None, links: dict | None = None) -> dict:
@@ -81,6 +84,25 @@ class ShardingPlan:
             if planned and planned.get("replicated"):
                 found.append({"op": op["target"], "why": planned.get("why", ""), "transient_bytes": planned.get("transient_bytes", 0)})
         return found
+
+    def ledger(self) -> list[dict]:
+        """Every tensor that lives between steps or is kept for backward, most redundant first: its bytes, its placement, the bytes of the
+        fullest device, those beyond an even share, and why it is kept."""
+        rows = []
+        for i, (tensor, planned) in enumerate(zip(self.program.tensors, self.document["tensors"], strict=True)):
+            shared = "alias_of" in tensor and tensor["kind"] != "gradient"
+            if shared or (tensor["kind"] in _NOT_KEPT and not planned.get("saved")):
+                continue
+            rows.append({"tensor": str(tensor.get("name") or f"tensor {i}"), "bytes": math.prod(tensor["shape"]) * tensor["item_bytes"],
+                         "placement": planned["placement"], "local_bytes": planned.get("local_bytes", 0),
+                         "redundant_bytes": planned.get("redundant_bytes", 0),
+                         "why": "saved for backward" if planned.get("saved") else tensor["kind"].replace("_", " ")})
+        return sorted(rows, key=lambda row: (-row["redundant_bytes"], -row["local_bytes"]))
+
+    def report(self, path: str | os.PathLike) -> None:
+        """The ledger as a page (.html)."""
+        devices = self.mesh.size() if hasattr(self.mesh, "size") else math.prod(self.mesh)
+        write_report(path, ledger=self.ledger(), devices=devices)
 
     def save(self, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:

@@ -74,3 +74,17 @@ def test_a_step_that_reads_its_data_is_refused():
 
     with pytest.raises(stowage.Unsupported, match="depend on data"):
         program_of(lambda x: x.sum().item(), (torch.ones(3),))
+
+
+def test_the_ledger_adds_up_and_is_a_page(tmp_path):
+    step, batch = _fake_step(1000)  # an eighth of 1000 is whole, of 8 * 500 too; biases as well
+    plan = stowage.shard_plan(step, (batch,), mesh=(8,))
+    rows = plan.ledger()
+    kept = [row for row in rows if row["why"] in ("parameter", "gradient", "optimizer state")]
+    assert sum(row["local_bytes"] for row in kept) == sum(plan.summary()["bytes"][k] for k in ("parameters", "gradients", "optimizer_state"))
+    assert any(row["why"] == "saved for backward" for row in rows)
+    assert [row["redundant_bytes"] for row in rows] == sorted((row["redundant_bytes"] for row in rows), reverse=True)
+    plan.report(tmp_path / "ledger.html")
+    assert "<html" in (tmp_path / "ledger.html").read_text()
+    with pytest.raises(stowage.Error, match=".html"):
+        plan.report(tmp_path / "ledger.pickle")
