@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from typing import Any
 
 from stowage import _core
@@ -36,6 +37,8 @@ def solve(program: str, mesh: dict, options: dict) -> str:
     for eps in (asked, *(e for e in _RELAXED if e > asked)):
         text = _core.plan_sharding(program, json.dumps(mesh), json.dumps({**options, "eps": eps}))
         if not text.endswith('"ops":[]}'):
+            if eps > asked:
+                warnings.warn(f"stowage: no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}", stacklevel=3)
             return text
     raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}")
 
