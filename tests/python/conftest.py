@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 
 import pytest
@@ -20,3 +21,14 @@ def own_cache(tmp_path_factory):
     """Costs measured by tests stay with them; each test makes its own plans (but test_plan_cache.py)."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["STOWAGE_PLAN_CACHE"] = "off"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Tests marked ``alone`` run in a process of their own."""
+    if pyfuncitem.get_closest_marker("alone") is None or os.environ.get("STOWAGE_TEST_ALONE"):
+        return None
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(pyfuncitem.config.rootpath / pyfuncitem.nodeid)],
+                          cwd=pyfuncitem.config.rootpath, env={**os.environ, "STOWAGE_TEST_ALONE": "1"}, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+    return True

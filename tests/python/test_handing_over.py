@@ -15,6 +15,8 @@ from stowage.host_copy import bytes_of
 STEPS = 6
 WIDTH = 48
 
+pytestmark = pytest.mark.alone
+
 
 class Net(nn.Module):
     """BatchNorm, dropout, in-place ReLU; its activations are many times its parameters."""
