@@ -22,7 +22,6 @@ from typing import Any, Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-os.environ["STOWAGE_PLAN_CACHE"] = "off"  # what is timed is planning, not reading what was planned before
 _TCMALLOC = ("libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _LIBRARY_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 
@@ -213,6 +212,7 @@ def publish(name: str, results: dict, table: str, path: str | None = None) -> No
 
 
 def parser(description: str, name: str) -> argparse.ArgumentParser:
+    os.environ["STOWAGE_PLAN_CACHE"] = "off"  # what is timed is planning, not reading what was planned before
     made = argparse.ArgumentParser(description=description.split("\n")[0], prog=f"bench/{name}.py")
     made.add_argument("-o", "--output", help=f'results as JSON (default bench/results/{name}.json; "-": none)')
     return made
