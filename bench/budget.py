@@ -98,7 +98,7 @@ class Measurement:
             by_name = {p["name"]: p for p in rivals}
             theirs = [by_name[name]["peak_bytes"] for name in budget_report.frontier(rivals)]
             if self.options.shares:
-                arenas = [int(eager * share) for share in self.options.shares]
+                arenas = [max(least[kind] - resident, int(eager * share)) for share in self.options.shares]
             else:
                 arenas = choose_budgets(least[kind] - resident, eager, theirs, count)
             for arena in arenas:
@@ -197,7 +197,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="further rounds of the best rivals, and rounds of Stowage (default 10)")
     parser.add_argument("--budgets", type=int, default=12, help="of Stowage, recomputing and swapping (default 12)")
     parser.add_argument("--recompute-budgets", type=int, default=6, help="of Stowage, recomputing alone (default 6)")
-    parser.add_argument("--shares", nargs="+", type=float, help="budgets instead of these: shares of eager's peak, both ways")
+    parser.add_argument("--shares", nargs="+", type=float, help="budgets instead of these: shares of eager's peak, both ways; 0 is the smallest")
+    parser.add_argument("--add", action="store_true", help="keep the points of earlier runs; each is relative to eager steps of its own run")
     parser.add_argument("--memory-gib", type=float, default=16, help="of all processes together (default 16)")
     parser.add_argument("--jobs", type=int, default=2, help="processes that prepare at once (default 2)")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall",
@@ -217,6 +218,9 @@ def main() -> None:
         result = Measurement(model, options).run()
         result["minutes"] = (time.perf_counter() - start) / 60
         result["environment"] = common.environment()
+        if options.add:
+            names = {p["name"] for p in result["points"]}
+            result["points"] = [p for r in known if r["model"] == model for p in r["points"] if p["name"] not in names] + result["points"]
         known = sorted([r for r in known if r["model"] != model] + [result], key=lambda r: MODELS.index(r["model"]))
         common.publish("budget", {"results": known}, budget_report.table([result]), options.output)
     if options.output != "-":
