@@ -14,7 +14,6 @@ import contextlib
 import functools
 import os
 import threading
-import time
 import warnings
 from collections import deque
 from typing import Any, Callable
@@ -29,6 +28,7 @@ from stowage.progress import shown
 from stowage.recording import Recording, record
 from stowage.replay import Mismatch, Replay, Room
 from stowage.signature import difference, signature
+from stowage.tally import Tally
 from stowage.torch_private import fake_mode_active
 from stowage.world import World
 
@@ -75,13 +75,7 @@ class CompiledStep:
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
-        self._eager_steps = 0
-        self._planned_steps = 0
-        self._eager_ns: list[int] = []
-        self._planned_ns: list[int] = []
-        self._stall_ns: list[int] = []
-        self._misses = 0
-        self._measured_peak = 0
+        self._tally = Tally(strict)
         self._new: deque[bool] = deque(maxlen=_RECENT_NEW)  # of the latest calls: was the signature new?
         self._restless = False
         self._latest_key: Any = None
@@ -109,13 +103,13 @@ class CompiledStep:
         replay = self._current(entry, inputs)
         if replay is None:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
-            if self._eager_steps == 0 or (self._restless and entry.calls == 1):
+            if self._tally.eager_steps == 0 or (self._restless and entry.calls == 1):
                 return self._eager(entry, args, kwargs, inputs)
             return self._record(entry, args, kwargs, inputs)
         try:
             if id(replay) not in entry.trusted:
                 return self._rehearse(entry, replay, args, kwargs, inputs)
-            if self._check_every and (self._planned_steps + 1) % self._check_every == 0:
+            if self._check_every and (self._tally.planned_steps + 1) % self._check_every == 0:
                 return self._check(entry, replay, args, kwargs, inputs)
             return self._planned(replay, inputs)
         except Mismatch:
@@ -143,12 +137,9 @@ class CompiledStep:
         return None
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        start = time.perf_counter_ns()
-        with self._within(entry, inputs):
+        with self._tally.eager_call(), self._within(entry, inputs):
             result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
-        self._eager_ns.append(time.perf_counter_ns() - start)
-        self._eager_steps += 1
         self._absent_grads = frozenset()
         return result
 
@@ -160,32 +151,19 @@ class CompiledStep:
 
     def _recorded(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Recording:
         world = World(self._fn)
-        recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads, world=world,
-                           within=self._within(entry, inputs, world))
+        with self._tally.eager_call():
+            recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads, world=world,
+                               within=self._within(entry, inputs, world))
         entry.eager_calls += 1
-        self._eager_steps += 1
         self._absent_grads = frozenset()
         return recording
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
-        start = time.perf_counter_ns()
-        result = replay.run(inputs)
-        self._planned_ns.append(time.perf_counter_ns() - start)
-        self._planned_steps += 1
+        result = self._tally.planned_call(replay.run, inputs)
         self._latest = replay
         self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
-        self._account(replay)
+        self._tally.account(replay.last_run)
         return result
-
-    def _account(self, replay: Replay) -> None:
-        run = replay.last_run
-        self._misses += run.misses
-        self._measured_peak = run.peak_bytes
-        self._stall_ns.append(run.stall_ns)
-        if run.rescued_bytes:
-            warnings.warn(f"stowage: {run.rescued_bytes} bytes could not be written to the host store; they waited in memory", stacklevel=5)
-        if self._strict and (run.misses or run.escaped_blocks):
-            raise Error(f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)")
 
     # ---- Recording and trust
 
@@ -194,10 +172,8 @@ class CompiledStep:
         if len(entry.recordings) >= _MAX_RECORDINGS:
             why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
             return self._refused(entry, why, args, kwargs, inputs)
-        start = time.perf_counter_ns()
         with shown("recording a step"):
             recording = self._recorded(entry, args, kwargs, inputs)
-        self._eager_ns.append(time.perf_counter_ns() - start)
         result = recording.result
         if recording.tape is None:
             entry.unsettled += 1
@@ -240,7 +216,7 @@ class CompiledStep:
     def _check(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """Every check_every steps the user's Python runs, recorded, and is compared with the tape."""
         recording = self._recorded(entry, args, kwargs, inputs)
-        self._planned_steps += 1  # so that the next check comes check_every steps later
+        self._tally.planned_steps += 1  # so that the next check comes check_every steps later
         difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
         if difference:
             warnings.warn(f"stowage: the step's Python has changed ({difference}); recording again", stacklevel=3)
@@ -295,19 +271,19 @@ class CompiledStep:
             "arena_bytes": summary.get("arena_bytes", 0),
             "resident_bytes": summary.get("resident_bytes", 0),
             "planned_peak_bytes": summary.get("peak_bytes", 0),
-            "measured_peak_bytes": self._measured_peak,
+            "measured_peak_bytes": self._tally.measured_peak_bytes,
             "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
             "gap": summary.get("gap", 0.0),
             "outcome": summary.get("outcome", "unknown"),
-            "misses": self._misses,
-            "eager_steps": self._eager_steps,
-            "planned_steps": self._planned_steps,
-            "step_ns": _median(self._planned_ns[-100:]),
-            "eager_step_ns": _median(self._eager_ns[-100:]),
+            "misses": self._tally.misses,
+            "eager_steps": self._tally.eager_steps,
+            "planned_steps": self._tally.planned_steps,
+            "step_ns": self._tally.planned_ns,
+            "eager_step_ns": self._tally.eager_ns,
             "recomputed_ops": summary.get("recomputed_ops", 0),
             "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
             "host_bytes": self._latest.host_bytes if self._latest else 0,
-            "stall_ns": _median(self._stall_ns[-100:]),
+            "stall_ns": self._tally.stall_ns,
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
         }
 
@@ -320,10 +296,6 @@ def _host(directory: str, link_gbps: float | None) -> _runtime.Host:
     """The host store as the environment wants it: in memory, or in a file of a directory; as large as needed, or limited."""
     limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
     return _runtime.Host(directory, limit or 0, link_gbps or 0.0)
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2] if values else 0
 
 
 def compile(
