@@ -123,7 +123,7 @@ def _widening(op, args) -> float:
 # ---- Saved tensors on the host
 
 
-class _OnHost:
+class OnHost:
     """Saved-tensor hooks. A storage is copied once, however many views of it are saved, and comes back once."""
 
     def __init__(self, stay: set[int]):
@@ -152,7 +152,7 @@ class _OnHost:
 
 
 class _HostCopy:
-    def __init__(self, t: torch.Tensor, owner: _OnHost):
+    def __init__(self, t: torch.Tensor, owner: OnHost):
         storage = t.untyped_storage()
         self._origin, self._version = StorageWeakRef(storage), t._version
         self._data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().copy()
@@ -242,7 +242,7 @@ class Step:
         if "ratio" in form:
             self.loss_fn = _compiled(self.loss_fn, form["ratio"], form["solver"], form["decompose"], self._partition)
         if form.get("host"):
-            self._host = _OnHost({t.untyped_storage()._cdata for t in self.stateless_residents()})
+            self._host = OnHost({t.untyped_storage()._cdata for t in self.stateless_residents()})
         parameters = list(self.model.parameters())
         if form.get("inside"):
             self.optimizers = [_adamw([p]) for p in parameters]

@@ -5,13 +5,20 @@ forms of training at 50 %: gradient accumulation, checkpointed blocks, autocast,
 loop optimizers. Compared are losses, parameters, buffers, optimizer state and the generator's state, with torch.equal; memory that is let
 go is filled with a byte, so that a stale read shows. The peak that the allocator counted is checked against the limit.
 
-    bench/eager_bits.py --quick                 two small models
+Small instances of the models, unless --large: every op is there, and hundreds of runs take minutes. What has been run is kept in the result
+file after each model, and the models named next time take their places in it.
+
+    bench/eager_bits.py --quick                 one model, three policies
     bench/eager_bits.py                         all of it
+    bench/eager_bits.py --models bert,depth     these again, the others as they are
 """
 
 from __future__ import annotations
 
 import collections
+import json
+import pathlib
+import time
 
 import common
 
@@ -53,7 +60,8 @@ def handlers(config: dict) -> dict:
 
     def train(form: str, budget=None) -> dict[str, torch.Tensor]:
         optimizer = form if form in ("foreach", "loop") else None
-        loop = models_eager.make(config["model"], {"foreach": "foreach", "loop": "adamw"}.get(optimizer), checkpointed=form == "checkpoint")
+        loop = models_eager.make(config["model"], {"foreach": "foreach", "loop": "adamw"}.get(optimizer), small=not config["large"],
+                                 checkpointed=form == "checkpoint")
         torch.manual_seed(1)
         _runtime.reset_peak()
         if budget is None:
@@ -113,16 +121,37 @@ def handlers(config: dict) -> dict:
 # ---- In the parent
 
 
-def runs(arguments):
-    """(model, form, policy, release, share or None for the smallest)"""
-    for model in arguments.models:
-        for policy in arguments.policies:
-            for release in RELEASES:
-                for share in (0.75, 0.5, None):
-                    yield model, "plain", policy, release, share
-        for form in FORMS:
-            for release in RELEASES:
-                yield model, form, "default", release, 0.5
+def runs(model: str, policies: tuple[str, ...]):
+    """(form, policy, release, share or None for the smallest)"""
+    for policy in policies:
+        for release in RELEASES:
+            for share in (0.75, 0.5, None):
+                yield "plain", policy, release, share
+    for form in FORMS:
+        for release in RELEASES:
+            yield form, "default", release, 0.5
+
+
+def measure(model: str, arguments) -> list[dict]:
+    results = []
+    with common.Worker({"model": model, "large": arguments.large}, arguments.threads) as worker:
+        for form, policy, release, share in runs(model, arguments.policies):
+            options = {"policy": policy, "release": release, "link_gbps": arguments.link}
+            start = time.monotonic()
+            found = (worker.ask("smallest", form=form, options=options) if share is None
+                     else worker.ask("compare", form=form, limit_share=share, options=options))
+            results.append({"model": model, "form": form, "policy": policy, "release": release, "share": share} | found)
+            common.say(f"{model} {form} {policy} {release} {share}: {found['outcome']} ({time.monotonic() - start:.1f} s)")
+    return results
+
+
+def table(results: dict) -> str:
+    counts: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
+    for run in results["runs"]:
+        counts[run["model"], run["form"] if run["form"] != "plain" else run["policy"]][run["outcome"]] += 1
+    rows = [[model, what, count["same"], count["infeasible"], count.total() - count["same"] - count["infeasible"]]
+            for (model, what), count in counts.items()]
+    return common.markdown(["model", "policy or form", "same bits", "limit not met", "wrong"], rows, left=2)
 
 
 def main() -> None:
@@ -133,31 +162,16 @@ def main() -> None:
     parser.add_argument("--policies", type=names, default=POLICIES)
     parser.add_argument("--link", type=float, default=4.0, help="GB/s each way")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--large", action="store_true", help="the models of bench/eager.py")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.models, arguments.policies = ("launch",), ("default", "delta", "random")
-    rows, results, workers = [], [], {}
-    counts: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
-    for model, form, policy, release, share in runs(arguments):
-        if model not in workers:
-            for worker in workers.values():
-                worker.close()
-            workers = {model: common.Worker({"model": model}, arguments.threads)}
-        options = {"policy": policy, "release": release, "link_gbps": arguments.link}
-        found = (workers[model].ask("smallest", form=form, options=options) if share is None
-                 else workers[model].ask("compare", form=form, limit_share=share, options=options))
-        results.append({"model": model, "form": form, "policy": policy, "release": release, "share": share} | found)
-        counts[model, form if form != "plain" else policy][found["outcome"]] += 1
-        if found["outcome"] not in ("same", "infeasible"):
-            common.say(f"{model} {form} {policy} {release} {share}: {found}")
-    for worker in workers.values():
-        worker.close()
-    for (model, what), count in counts.items():
-        bad = sum(n for outcome, n in count.items() if outcome not in ("same", "infeasible"))
-        rows.append([model, what, count["same"], count["infeasible"], bad])
-    common.publish("eager_bits", {"runs": results}, common.markdown(["model", "policy or form", "same bits", "limit not met", "wrong"], rows, left=2),
-                   arguments.output)
-    if any(row[-1] for row in rows):
+    path = pathlib.Path(arguments.output or common.RESULTS / "eager_bits.json")
+    kept = json.loads(path.read_text())["runs"] if path.is_file() else []
+    for model in arguments.models:
+        kept = [run for run in kept if run["model"] != model] + measure(model, arguments)
+        common.publish("eager_bits", {"runs": kept}, table({"runs": kept}), arguments.output)
+    if any(run["outcome"] not in ("same", "infeasible") for run in kept):
         raise SystemExit(1)
 
 

@@ -26,7 +26,7 @@ def handlers(config: dict) -> dict:
             loops[kind] = models_eager.make(name, checkpointed=kind == "checkpoint")
             if kind == "host":
                 stay = {t.untyped_storage()._cdata for t in [*loops[kind].model.parameters(), *loops[kind].model.buffers()]}
-                loops[kind].around_forward = budget_rivals._OnHost(stay).hooks
+                loops[kind].around_forward = budget_rivals.OnHost(stay).hooks
             for i in range(2):
                 loops[kind].step(i)
         return loops[kind]

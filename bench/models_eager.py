@@ -81,18 +81,18 @@ def launch(checkpointed: bool = False):
     return gpt2(checkpointed, 2, 32, 2, 32)
 
 
-def bert(checkpointed: bool = False):
+def bert(checkpointed: bool = False, layers: int = 4, width: int = 256, tokens: int = 128):
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024, vocab_size=2000)
+    config = BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=4, intermediate_size=4 * width, vocab_size=2000)
     model = BertForMaskedLM(config)
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model, lambda m, x: m(input_ids=x, labels=x).loss, _tokens(2000, 4, [128] * 2)
+    return model, lambda m, x: m(input_ids=x, labels=x).loss, _tokens(2000, 4, [tokens] * 2)
 
 
 class _Encoder(nn.Module):
-    def __init__(self, checkpointed: bool, vocabulary: int = 1000, width: int = 192, layers: int = 6):
+    def __init__(self, checkpointed: bool, width: int, layers: int, vocabulary: int = 1000):
         super().__init__()
         self.embed, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
         self.layers = nn.ModuleList(_Block(nn.TransformerEncoderLayer(width, 4, 4 * width, 0.1, batch_first=True), checkpointed)
@@ -105,10 +105,10 @@ class _Encoder(nn.Module):
         return self.head(y)
 
 
-def varying(checkpointed: bool = False):
+def varying(checkpointed: bool = False, width: int = 192, layers: int = 6, tokens: int = 48):
     """A Transformer encoder of 6 layers, width 192, with 48 to 176 tokens a batch."""
-    lengths = [random.Random(i).randrange(48, 177, 8) for i in range(BATCHES)]
-    return _Encoder(checkpointed), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()), _tokens(1000, 4, lengths)
+    lengths = [random.Random(i).randrange(tokens, 4 * tokens - 15, 8) for i in range(BATCHES)]
+    return _Encoder(checkpointed, width=width, layers=layers), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()), _tokens(1000, 4, lengths)
 
 
 # ---- Convolutions
@@ -131,36 +131,36 @@ class _ResNetBlock(nn.Module):
 class _ResNet(nn.Module):
     """He et al. (2016) with bottlenecks."""
 
-    def __init__(self, depths: tuple[int, ...], checkpointed: bool, classes: int = 100):
+    def __init__(self, depths: tuple[int, ...], checkpointed: bool, width: int, classes: int = 100):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
-        blocks, i = [], 64
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        blocks, i = [], width
         for stage, depth in enumerate(depths):
             for n in range(depth):
-                blocks.append(_Block(_ResNetBlock(i, 256 << stage, 2 if stage and n == 0 else 1), checkpointed))
-                i = 256 << stage
+                blocks.append(_Block(_ResNetBlock(i, 4 * width << stage, 2 if stage and n == 0 else 1), checkpointed))
+                i = 4 * width << stage
         self.blocks, self.out = nn.Sequential(*blocks), nn.Linear(i, classes)
 
     def forward(self, x):
         return self.out(F.dropout(self.blocks(self.stem(x)).mean((2, 3)), 0.1, self.training))
 
 
-def resnet(depths: tuple[int, ...], checkpointed: bool, count: int, size: int):
-    return _ResNet(depths, checkpointed), lambda m, b: F.cross_entropy(m(b[0]), b[1]), _images(count, size, 100)
+def resnet(depths: tuple[int, ...], checkpointed: bool, count: int, size: int, width: int):
+    return _ResNet(depths, checkpointed, width), lambda m, b: F.cross_entropy(m(b[0]), b[1]), _images(count, size, 100)
 
 
-def resnet50(checkpointed: bool = False, count: int = 8, size: int = 64):
-    return resnet((3, 4, 6, 3), checkpointed, count, size)
+def resnet50(checkpointed: bool = False, count: int = 8, size: int = 64, width: int = 64):
+    return resnet((3, 4, 6, 3), checkpointed, count, size, width)
 
 
-def resnet101(checkpointed: bool = False, count: int = 8, size: int = 64):
-    return resnet((3, 4, 23, 3), checkpointed, count, size)
+def resnet101(checkpointed: bool = False, count: int = 8, size: int = 64, width: int = 64):
+    return resnet((3, 4, 23, 3), checkpointed, count, size, width)
 
 
 class _Depth(nn.Module):
     """Huang et al. (2016), stochastic depth: each step trains another subset of 16 residual blocks, with BatchNorm and dropout."""
 
-    def __init__(self, checkpointed: bool, width: int = 48):
+    def __init__(self, checkpointed: bool, width: int):
         super().__init__()
         self.stem, self.out = nn.Conv2d(3, width, 3, padding=1), nn.Linear(width, 10)
         body = lambda: nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(inplace=True),  # noqa: E731
@@ -174,11 +174,11 @@ class _Depth(nn.Module):
         return self.out(y.mean((2, 3)))
 
 
-def depth(checkpointed: bool = False):
+def depth(checkpointed: bool = False, count: int = 8, width: int = 48):
     """16 residual blocks of which 5 to 16 run, drawn anew for each batch."""
-    images = _images(8, 32, 10) * (BATCHES // 2)
+    images = _images(count, 32, 10) * (BATCHES // 2)
     chosen = [sorted(random.Random(i).sample(range(16), random.Random(i + 50).randint(5, 16))) for i in range(BATCHES)]
-    return _Depth(checkpointed), lambda m, b: F.cross_entropy(m(b[0][0], b[1]), b[0][1]), list(zip(images, chosen))
+    return _Depth(checkpointed, width), lambda m, b: F.cross_entropy(m(b[0][0], b[1]), b[0][1]), list(zip(images, chosen))
 
 
 BUILDERS: dict[str, Callable] = {f.__name__: f for f in (gpt2, bert, resnet50, resnet101, varying, depth, launch)}
@@ -188,10 +188,14 @@ OPTIMIZERS = {
     "fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, foreach=False),
 }
+# The same networks, so small that hundreds of runs take minutes.
+SMALL = {"gpt2": {"layers": 3, "width": 64, "count": 2, "tokens": 64}, "bert": {"layers": 3, "width": 64, "tokens": 48},
+         "resnet50": {"count": 2, "size": 32, "width": 16}, "resnet101": {"count": 2, "size": 32, "width": 16},
+         "varying": {"width": 64, "layers": 3, "tokens": 24}, "depth": {"count": 2, "width": 16}}
 USUAL = {"resnet50": "sgd", "resnet101": "sgd", "depth": "sgd"}
 
 
-def make(name: str, optimizer: str | None = None, **options: Any) -> Loop:
+def make(name: str, optimizer: str | None = None, small: bool = False, **options: Any) -> Loop:
     torch.manual_seed(0)
-    model, loss, batches = BUILDERS[name](**options)
+    model, loss, batches = BUILDERS[name](**(SMALL.get(name, {}) if small else {}), **options)
     return Loop(model.train(), OPTIMIZERS[optimizer or USUAL.get(name, "fused")](model.parameters()), loss, batches)

@@ -84,6 +84,7 @@ class ValueTable;
 class Keeper {
  public:
   explicit Keeper(const Options& options);  // throws Error for a policy that there is not
+  void set_limit(std::int64_t limit_bytes);
   ~Keeper();
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;

@@ -108,7 +108,7 @@ void bind_eager(nb::module_& m) {
         new (self) eager::Budget(options);
       }, "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
            "host_limit_bytes"_a, "seed"_a)
-      .def("enter", &eager::Budget::enter)
+      .def("enter", &eager::Budget::enter, "limit_bytes"_a)
       .def("adopt", [](eager::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &eager::Budget::shrink, unlocked)
       .def("leave", &eager::Budget::leave, unlocked)

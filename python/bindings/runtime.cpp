@@ -55,6 +55,24 @@ struct TapeHandle {
   std::shared_ptr<rt::Tape> tape;
 };
 
+std::vector<std::pair<Address, std::int64_t>> held_storages(const TapeHandle& handle) {
+  std::vector<std::pair<Address, std::int64_t>> held;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    held.emplace_back(reinterpret_cast<Address>(storage), static_cast<std::int64_t>(storage->nbytes()));
+  };
+  for (const rt::Block& block : handle.tape->blocks) {
+    if (block.external && block.input < 0) add(block.tensor);
+  }
+  for (const rt::TapeOp& op : handle.tape->ops) {
+    for (const c10::IValue& argument : op.arguments) {
+      if (argument.isTensor()) add(argument.toTensor());
+    }
+  }
+  return held;
+}
+
 struct LoweredHandle {
   std::shared_ptr<rt::Lowered> lowered;
 };
@@ -79,6 +97,7 @@ void bind_recorder(nb::module_& m) {
       }, [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
         for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
       })
+      .def("held_storages", &held_storages, "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
       .def("same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); }, "other"_a,
            "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
 

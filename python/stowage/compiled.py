@@ -147,7 +147,8 @@ class CompiledStep:
         """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each time."""
         if self._eager_calls is None:
             return contextlib.nullcontext()
-        return self._eager_calls.within(world or World(self._fn), inputs, undo=not entry.refusal or entry.eager_calls < 2)
+        tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
+        return self._eager_calls.within(world or World(self._fn), inputs, tapes, undo=not entry.refusal or entry.eager_calls < 2)
 
     def _recorded(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Recording:
         world = World(self._fn)

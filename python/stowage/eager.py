@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import time
 from typing import Any, Callable
 
 import torch
@@ -22,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from stowage import _runtime
 from stowage.errors import Error
 from stowage.planning import parse_bytes
+from stowage.progress import Report, shown, visible
 from stowage.reporting import write_report
 from stowage.torch_private import address
 
@@ -47,16 +49,19 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
     link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast as memory is.
     prefetch: bring copies back ahead of use, beside the kernels.
     debug: fill memory that is let go, so that a stale read shows at once.
+    progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a terminal; a callable
+        gets (what, None) after optimizer steps instead; False keeps silent.
 
     The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it is), saying what
     is pinned and by how much the limit is short. When the block is left, by an exception too, every tensor is back. One block at a time
     in a process. Other threads that compute on the loop's tensors do so in ``with b.attach():``. Reads past the dispatcher that go
     through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling, copying) bring their tensor back; any other raises an error that
-    names it.
+    names it. NumPy arrays that were made of a tensor before the block are seen, and the tensor stays where it is; a bare data_ptr() that was
+    taken before it leaves no trace: call restore(tensor), which keeps it there.
     """
 
     def __init__(self, limit: int | str, policy: str = "default", release: str = "both", link_gbps: float | None = None, *,
-                 prefetch: bool = True, debug: bool = False, seed: int = 0, _replay_generator: bool = True):
+                 prefetch: bool = True, debug: bool = False, seed: int = 0, progress: Callable | bool | None = None, _replay_generator: bool = True):
         self.limit_bytes = parse_bytes(limit)
         if self.limit_bytes is None or self.limit_bytes <= 0:
             raise ValueError(f"budget() needs a limit of at least one byte, not {limit!r}")
@@ -71,14 +76,19 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
         self._runtime = _runtime.Budget(self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed)
         self._used = False
         self._patches: _Patches | None = None
+        self._progress = progress
+        self._line = contextlib.ExitStack()
 
     def __enter__(self) -> budget:
         if self._used:
             raise Error("a stowage.budget is entered once: make another one")
-        self._runtime.enter()
+        self._runtime.enter(self.limit_bytes)
         self._used = True
         self._patches = _Patches(self._runtime)
         try:
+            if callable(self._progress) or (self._progress is not False and visible()):
+                tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
+                self._patches.after_steps(tell)
             if _runtime.live_bytes() > self.limit_bytes // 2:  # what exists already may have to make room
                 for tensor in _existing_tensors():
                     self._runtime.adopt(address(tensor))
@@ -90,6 +100,11 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
             raise
         return self
 
+    def _again(self, limit_bytes: int) -> budget:
+        """The same block once more, with another limit and what it has learnt: for the calls of a compiled step."""
+        self.limit_bytes, self._used = limit_bytes, False
+        return self
+
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         lost = self._leave()
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
@@ -98,6 +113,7 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
             raise Error(f"not every tensor could be brought back: {lost}") from error
 
     def _leave(self) -> str:
+        self._line.close()
         if self._patches is not None:
             self._patches.undo()
             self._patches = None
@@ -163,6 +179,26 @@ def _restore(runtime: Any, tensor: Any, for_good: bool) -> None:
         raise OutOfMemory(str(error)) from None
 
 
+class _Telling:
+    """The progress line, after an optimizer's step."""
+
+    EVERY_S = 0.2
+
+    def __init__(self, block: budget, report: Report):
+        self._block, self._report = block, report
+        self._begin_s = self._last_s = time.monotonic()
+
+    def __call__(self, *_: Any) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s < self.EVERY_S and not callable(self._block._progress):
+            return
+        self._last_s = now_s
+        stats = self._block._runtime.stats()
+        live, limit = (f"{bytes_ / 2**20:,.0f}" for bytes_ in (_runtime.live_bytes(), self._block.limit_bytes))
+        share = (stats["recompute_ns"] + stats["stall_ns"] + stats["evict_ns"]) / 1e9 / max(now_s - self._begin_s, 1e-9)
+        self._report(f"{live} of {limit} MiB, {stats['evictions']:,} let go, {share:.0%} of the time for that", None)
+
+
 class _Patches:
     """While a budget is active: the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
     knows when an optimizer's step begins and ends."""
@@ -194,6 +230,9 @@ class _Patches:
 
         self._originals.append((torch.Tensor, name, original, name in torch.Tensor.__dict__))
         setattr(torch.Tensor, name, restored_first)
+
+    def after_steps(self, call: Callable) -> None:
+        self._handles.append(register_optimizer_step_post_hook(call))
 
     def undo(self) -> None:
         for handle in self._handles:

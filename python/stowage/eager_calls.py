@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -30,18 +30,21 @@ class EagerCalls:
         self._budget_bytes = budget_bytes
         self._link_gbps = link_gbps or None
         self._arena = arena
+        self._block: budget | None = None  # one for all calls: it learns the order of accesses, and that the limit is far away
 
     @contextlib.contextmanager
-    def within(self, world: World, inputs: list[torch.Tensor], undo: bool = True) -> Iterator[None]:
-        """One call. ``undo``: keep on the host what is needed to take it back."""
+    def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True) -> Iterator[None]:
+        """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``: keep on the host what
+        is needed to take the call back."""
         self._arena.release()  # planned steps take it again
         own = _own(world, inputs)
-        limit_bytes = self._budget_bytes + _runtime.live_bytes() - sum(end - start for _, start, end in own)
+        own_bytes = sum(end - start for _, start, end in own) + _held_bytes(tapes, {storage_address(t) for t, _, _ in own})
+        limit_bytes = self._budget_bytes + _runtime.live_bytes() - own_bytes
         before = _Before(world, own) if undo else None
         peak_bytes = _runtime.peak_bytes()
-        block = budget(max(limit_bytes, 1), link_gbps=self._link_gbps)
+        self._block = self._block or budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False)
         try:
-            with block:
+            with self._block._again(max(limit_bytes, 1)):
                 try:
                     yield
                 except torch.OutOfMemoryError as error:
@@ -52,7 +55,7 @@ class EagerCalls:
         except OutOfMemory as error:
             if before is not None:
                 before.take_back_content()
-            raise self._explained(error, block.stats()["short_bytes"]) from None
+            raise self._explained(error, self._block.stats()["short_bytes"]) from None
         finally:
             _runtime.raise_peak(peak_bytes)
 
@@ -81,6 +84,12 @@ def _own(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     slices = [(t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i]
     own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
     return [(t, start, end) for t, start, end in own if end > start]
+
+
+def _held_bytes(tapes: Iterable[_runtime.Tape], but: set[int]) -> int:
+    """Of the storages that tapes keep alive: numbers that Python made and the step reads, a kilobyte or so each."""
+    held = {address: bytes_ for tape in tapes for address, bytes_ in tape.held_storages()}
+    return sum(bytes_ for address, bytes_ in held.items() if address not in but)
 
 
 class _Before:

@@ -49,7 +49,7 @@ Budget::~Budget() {
   if (active_) leave();
 }
 
-void Budget::enter() {
+void Budget::enter(std::int64_t limit_bytes) {
   static const int registered = pthread_atfork(nullptr, nullptr, &on_its_own);
   (void)registered;
   Budget* none = nullptr;
@@ -58,12 +58,17 @@ void Budget::enter() {
   }
   active_ = true;
   home_ = std::this_thread::get_id();
-  entered_ns_ = now_ns();
+  if (entered_ns_ == 0) entered_ns_ = now_ns();
+  stats_.short_bytes = 0;
+  updates_under_way_ = 0;
+  settling_ = false;
+  options_.limit_bytes = limit_bytes;
+  keeper_.set_limit(limit_bytes);
   reset_peak();
-  current_limit_ = std::max(options_.limit_bytes, live_bytes());  // until shrink()
+  current_limit_ = std::max(limit_bytes, live_bytes());  // until shrink()
   set_guardian(this, current_limit_);
   set_shared_interceptor(this);
-  attach_thread(true);
+  attach_thread(!asleep_);
 }
 
 void Budget::attach_this_thread() { attach_thread(true); }
@@ -84,8 +89,8 @@ void Budget::shrink() {
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
   }
   reset_peak();
+  if (asleep_) set_limit(waking_bytes());  // wakes at once where more is live already
 }
-
 
 // Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any more, and what
 // cannot be brought back is named, after all the rest is back.
@@ -176,7 +181,7 @@ void Budget::restore(const at::Tensor& tensor, bool for_good) {
     const std::lock_guard lock(state_);
     Value* value = value_in(storage);
     if (value == nullptr && for_good) value = meet(tensor, nullptr, false);
-    if (value == nullptr || value->small) return;
+    if (value == nullptr || (value->small && !for_good)) return;
     one.push_back(Ref<Value>(value));
   }
   const auto clean_up = [&](bool pinned) {
@@ -201,18 +206,16 @@ void Budget::touched_outside(c10::StorageImpl* storage) {
   Value* value = value_in(storage);
   if (value == nullptr || value->known_outside || !value->resident()) return;
   const Ref<Value> past(value);
-  const bool small = value->small;
   take_off(*value);
-  if (small) return;
   void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(), storage->_mutable_data_ptr_no_checks().get_deleter());
   Ref<Value> now(new Value(*this));
   now->storage = storage;
   now->bytes = past->bytes;
   now->origin = past->origin;
   now->made = past->made;
+  now->small = past->small;
   now->known_outside = true;
-  now->id = keeper_.created(now->bytes, /*evictable=*/false);
-  note_row(*now);
+  if (!now->small) note_row(*now, /*evictable=*/false);
   *mark = now.release();
 }
 
@@ -248,6 +251,5 @@ BudgetStats Budget::stats() const {
   if (active_) stats.peak_bytes = peak_bytes();
   return stats;
 }
-
 
 }  // namespace stowage::runtime::eager

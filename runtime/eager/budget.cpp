@@ -165,6 +165,10 @@ void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch
   for (const Operand& operand : operands) {
     Value* value = operand.value;
     if (!operand.written || value == nullptr) continue;
+    if (value->known_outside) {  // it has no past that a recipe reads, and must not be taken for a value that may leave
+      rememberable = false;
+      continue;
+    }
     if (value->storage != nullptr) take_off(*value);
     if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value)) rememberable = false;
   }

@@ -61,8 +61,9 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   explicit Budget(const BudgetOptions& options);
   ~Budget() override;
 
-  // From here on the limit holds, and this thread's ops are seen. Throws when another budget is active.
-  void enter();
+  // From here on the limit holds, and this thread's ops are seen. Throws when another budget is active. Once it has been left it may
+  // be entered again, with another limit: what it has learnt of the program, and that it may sleep, is kept.
+  void enter(std::int64_t limit_bytes);
   // What is live and known by then is within the limit, or this throws.
   void adopt(const at::Tensor& tensor);
   void shrink();
@@ -155,6 +156,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
   // sleep.cpp
   void sleep_if_far();
+  [[nodiscard]] std::int64_t waking_bytes() const { return options_.limit_bytes / 100 * 65; }
   void wake();
   bool inside_unwatched_op();
   [[nodiscard]] bool at_home() const { return std::this_thread::get_id() == home_; }
@@ -169,7 +171,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void set_where(Value& value, Where where);
   static int ghost_depth(const Recipe& recipe);
   static bool there(const Value& value) { return value.small || value.resident(); }
-  void note_row(Value& value);
+  void note_row(Value& value, bool evictable);
 
   // block.cpp: leaving
   std::string bring_all_back();

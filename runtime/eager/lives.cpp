@@ -32,18 +32,19 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   value->small = value->bytes < kSmallBytes;
   value->origin = origin;
   value->made = made;
+  value->known_outside = !storage->resizable();  // so numpy() leaves it: an array looks into it, made before the block perhaps
   if (!value->small) {
     const bool looked_at = value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
-    value->id = keeper_.created(value->bytes, !looked_at);
-    note_row(*value);
-    watch(*storage);
+    note_row(*value, !looked_at && !value->known_outside);
+    if (!value->known_outside) watch(*storage);
   }
   Value* known = value.release();
   *mark = known;
   return known;
 }
 
-void Budget::note_row(Value& value) {
+void Budget::note_row(Value& value, bool evictable) {
+  value.id = keeper_.created(value.bytes, evictable);
   if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
   rows_[value.id.index()] = &value;
 }

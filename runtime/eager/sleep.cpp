@@ -21,7 +21,7 @@ void Budget::sleep_if_far() {
   if (!far || !all_there || running_ != nullptr) return;
   release_all(/*known_outside=*/false);
   asleep_ = true;
-  set_limit(options_.limit_bytes / 100 * 65);
+  set_limit(waking_bytes());
   attach_thread(false);
 }
 

@@ -79,7 +79,7 @@ void Budget::roll_back() {
   for (auto& [storage, undo] : undo_) {
     Value* now = value_in(storage);
     if (now == nullptr || now->resident()) {
-      if (now != nullptr) take_off(*now);
+      if (now != nullptr && !now->known_outside) take_off(*now);
       std::memcpy(storage->_mutable_data_ptr_no_checks().get(), undo.host, static_cast<std::size_t>(undo.bytes));
     } else {
       hold_on_host(*storage, *now, std::exchange(undo.host, nullptr));
@@ -102,8 +102,7 @@ void Budget::hold_on_host(c10::StorageImpl& storage, Value& now, void* host) {
   value->bytes = past->bytes;
   value->origin = past->origin;
   value->made = past->made;
-  value->id = keeper_.created(value->bytes);
-  note_row(*value);
+  note_row(*value, /*evictable=*/true);
   value->host = host;
   set_where(*value, Where::kSwapped);
   keeper_.released(value->id, stowage::eager::How::kSwap);

@@ -14,6 +14,8 @@ Keeper::Keeper(const Options& options)
 
 Keeper::~Keeper() = default;
 
+void Keeper::set_limit(std::int64_t limit_bytes) { table_->set_limit(limit_bytes); }
+
 Value& Keeper::row(ValueId value) { return (*table_)[value]; }
 
 // Tells the policy when a value became a candidate, or is none any more.

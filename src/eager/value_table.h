@@ -27,6 +27,7 @@ class ValueTable {
   [[nodiscard]] std::size_t rows() const { return rows_.size(); }
   [[nodiscard]] std::size_t in_use() const { return rows_.size() - free_.size(); }
   [[nodiscard]] const Options& options() const { return options_; }
+  void set_limit(std::int64_t limit_bytes) { options_.limit_bytes = limit_bytes; }
 
   // May it be let go at all, pins aside?
   [[nodiscard]] bool candidate(ValueId id) const;

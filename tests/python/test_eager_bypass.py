@@ -88,6 +88,38 @@ def test_an_array_that_the_program_keeps_stays_valid():
         assert bool((after == 8).all())
 
 
+def test_an_array_made_before_the_block_stays_valid():
+    tensor = torch.arange(4096, dtype=torch.float32)
+    array = tensor.numpy()
+    with stowage.budget("1MiB", debug=True) as b:
+        doubled = tensor * 2
+        assert b._runtime.evict(address(tensor), False) == "kept"
+        assert b._runtime.evict(address(doubled), True) == "swapped"  # no recipe: the array may change unseen
+        for i in range(60):
+            torch.full((1 << 15,), float(i)) + 1
+        array[:] = 7
+        assert torch.equal(doubled, EXPECTED * 2)
+        assert bool((tensor == 7).all())
+
+
+@pytest.mark.parametrize("count", [4096, 16])
+@pytest.mark.parametrize("export", [lambda t: t.numpy(), lambda t: numpy.from_dlpack(t)], ids=["numpy", "dlpack"])
+def test_in_place_ops_do_not_end_that_an_address_is_known(count, export):
+    """Neither on a large tensor, which could leave, nor on a small one, which others could be made from."""
+    with stowage.budget("1MiB", debug=True) as b:
+        tensor = torch.zeros(count)
+        array = export(tensor)
+        tensor.add_(1)
+        assert b._runtime.evict(address(tensor), False) == "kept"
+        large = tensor.repeat(8192 // count)
+        assert b._runtime.evict(address(large), True) == "swapped"
+        assert numpy.array_equal(array, numpy.ones(count, dtype=numpy.float32))
+        if array.flags.writeable:
+            array[:] = 3
+            assert bool((tensor == 3).all())
+        assert bool((large == 1).all())
+
+
 @pytest.mark.parametrize("how", ["drop", "swap"])
 def test_any_other_read_is_an_error_that_names_the_tensor(how):
     with stowage.budget("64MiB") as b:

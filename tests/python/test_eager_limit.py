@@ -136,6 +136,16 @@ def test_stats_and_timeline():
     assert (kinds["drop"], kinds["swap_out"]) == (stats["dropped"], stats["swapped_out"])
 
 
+def test_progress_is_told_after_optimizer_steps_and_not_shown_where_nobody_looks(capfd):
+    lines = []
+    limit = budgeted.share(budgeted.train(Gpt, steps=2)[1], 0.5)
+    budgeted.train(Gpt, stowage.budget(limit, progress=lambda what, fraction: lines.append(what)), steps=3)
+    assert len(lines) == 3
+    assert all(line.startswith("budget, ") and " MiB, " in line and line.endswith("% of the time for that") for line in lines)
+    budgeted.train(Gpt, stowage.budget(limit), steps=2)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_steps_of_stowage_compile_run_eagerly_inside():
     compiled = []
 

@@ -118,6 +118,51 @@ def test_checks_and_steps_that_are_never_planned_stay_within_the_budget():
     assert_same(expected, refused)
 
 
+def test_what_recordings_keep_alive_counts_too(monkeypatch):
+    """Numbers on the tapes of earlier calls: a kilobyte, by which a later call would otherwise pass the budget."""
+    sizes = [300] * 3 + [400] * 3 + [300, 400]
+    _, peak = eager(sizes)
+    got = Training()
+    limits = []
+    again = stowage.budget._again
+    monkeypatch.setattr(stowage.budget, "_again", lambda block, limit: limits.append(limit - got.outside) or again(block, limit))
+    budget = int(peak * 0.6)
+    got.run(stowage.compile(got.step(), budget=budget, strict=True), sizes)
+    assert len(limits) >= 5
+    assert max(limits) <= budget + 4, limits  # the loss of the rehearsed step, which the eager one is compared with
+
+
+def test_calls_that_are_never_planned_learn_from_each_other():
+    """One block serves them all: what follows which op is foreseen from the second call on, and a limit far away puts it to sleep."""
+
+    def stats_of(share: float, calls: int) -> list[dict]:
+        training = Training()
+        plain = training.step()
+
+        def reads_data(x):
+            loss = plain(x)
+            assert loss.item() >= 0
+            return loss
+
+        step = stowage.compile(reads_data, budget=int(peak * share))
+        found = []
+        with pytest.warns(UnsupportedWarning, match="item"):
+            for _ in range(calls):
+                training.run(step, [400])
+                found.append(step._eager_calls._block.stats())
+        assert_same(expected, training)
+        return found
+
+    expected, peak = eager([400])
+    for _ in range(5):
+        expected.run(expected.step(), [400])
+    tight, far = stats_of(0.6, 6), stats_of(4, 6)
+    assert tight[-1]["policy"]["foreseen_ops"] > 0.6 * tight[-1]["ops"]
+    assert tight[-1]["evictions"] > tight[-2]["evictions"] > 0
+    assert far[-1]["evictions"] == 0
+    assert far[-1]["ops"] == far[-2]["ops"] > 0
+
+
 def recorded(training, train_step, budget):
     """The tape of one step, recorded under a budget or not."""
     from stowage.eager_calls import EagerCalls
