@@ -1,6 +1,6 @@
-"""Writing down what a training step computes, as a TensorProgram (docs/formats.md, section 5), without computing it.
+"""Capturing a training step as a program, without computing it.
 
-    user's step ──FakeTensorMode──► ops of forward, backward, optimizer ──► tensors (regions of storages) and ops, as JSON
+    user's step ──FakeTensorMode──► ops of forward, backward, optimizer ──Pen──► Program
 
 Nothing of the user's is changed: while the capture runs, modules and optimizers hold fakes; afterwards what they held before. The step's
 Python runs twice: once so that the optimizers make their state, once under the pen.
@@ -9,201 +9,15 @@ Python runs twice: once so that the optimizers make their state, once under the 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage.errors import Unsupported
-from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, in_backward, is_fake, local_tensor, masks_as_run, storage_address, tree_map
+from stowage.shard_program import Pen, Program, region_of
+from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, local_tensor, masks_as_run, tree_map
 from stowage.world import World
-
-# Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
-PASSED_OVER = {"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default", "aten._local_scalar_dense.default",
-               "aten.is_same_size.default"}
-
-
-def is_passed_over(func) -> bool:
-    return str(func) in PASSED_OVER or func.namespace in ("profiler", "prim")
-
-
-@dataclass
-class Program:
-    """What was captured. ``parameters``, ``gradients``: tensor ids by name; ``states``: (parameter's name, key) -> tensor id."""
-
-    name: str
-    tensors: list[dict] = field(default_factory=list)
-    ops: list[dict] = field(default_factory=list)
-    parameters: dict[str, int] = field(default_factory=dict)
-    gradients: dict[str, int] = field(default_factory=dict)
-    states: dict[tuple[str, str], int] = field(default_factory=dict)
-    inputs: list[int] = field(default_factory=list)
-    buffers: dict[str, int] = field(default_factory=dict)
-    strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
-
-    def to_json(self) -> str:
-        document = {"format": "stowage-program", "version": 1, "name": self.name, "tensors": self.tensors, "ops": self.ops}
-        return json.dumps(document, separators=(",", ":"))
-
-
-class _Pen(TorchDispatchMode):
-    """Writes each op that passes."""
-
-    def __init__(self, program: Program):
-        super().__init__()
-        self.program = program
-        self.ids: dict[tuple, int] = {}  # by region
-        self.latest: dict[int, int] = {}  # by storage: the first tensor that was seen of it
-        self.makers: dict[int, int] = {}  # by tensor id: position of the op that made it
-        self.keep: list[Any] = []  # storages stay, so that their addresses are theirs
-        self.in_optimizer = False
-        self.backward_begun = False
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if not is_passed_over(func):
-            if func.namespace in ("_c10d_functional", "c10d", "_dtensor"):
-                raise Unsupported(f"{func} in the step: it communicates by itself")
-            before = self._arguments(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if not is_passed_over(func):
-            self._write(func, before, result)
-        return result
-
-    # ---- Tensors
-
-    def tensor(self, t: torch.Tensor, kind: str | None = None, **more: Any) -> int:
-        """The id of a tensor; a new one where its region is not known."""
-        region = _region(t)
-        if region in self.ids and kind is None:
-            return self.ids[region]
-        return self._add(t, kind or "constant", **more)
-
-    def _add(self, t: torch.Tensor, kind: str, name: str = "", of: int | None = None, alias_of: int | None = None) -> int:
-        entry: dict[str, Any] = {"shape": list(t.shape), "item_bytes": t.element_size(), "kind": kind}
-        if name:
-            entry["name"] = name
-        if of is not None:
-            entry["of"] = of
-        storage = storage_address(t)
-        if alias_of is None and storage in self.latest:
-            alias_of = self.latest[storage]
-        if alias_of is not None:
-            entry["alias_of"] = alias_of
-        tensor_id = len(self.program.tensors)
-        self.program.tensors.append(entry)
-        self.program.strides.append(tuple(t.stride()))
-        self.ids.setdefault(_region(t), tensor_id)  # a view of a view may be the tensor that it began with
-        self.latest.setdefault(storage, tensor_id)
-        self.keep.append(t.untyped_storage())
-        return tensor_id
-
-    # ---- Ops
-
-    def _arguments(self, func, args: tuple, kwargs: dict) -> tuple[dict, dict, list[int]]:
-        """The op's tensors by schema name, its other arguments, and the tensors that it changes."""
-        tensors: dict[str, Any] = {}
-        others: dict[str, Any] = {}
-        writes: list[int] = []
-        for i, argument in enumerate(func._schema.arguments):
-            value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
-            listed = [t for t in value if isinstance(t, torch.Tensor)] if isinstance(value, (list, tuple)) else []
-            if isinstance(value, torch.Tensor):
-                tensors[argument.name] = self.tensor(value)
-                written = [tensors[argument.name]]
-            elif listed:
-                written = tensors[argument.name] = [self.tensor(t) for t in listed]
-            else:
-                plain = _plain(value)
-                if plain is not None:
-                    others[argument.name] = plain
-                continue
-            if writes_argument(func, argument):
-                writes += written
-        return tensors, others, writes
-
-    def _write(self, func, before: tuple[dict, dict, list[int]], result: Any) -> None:
-        tensors, others, writes = before
-        written = {self.program.tensors[i].get("alias_of", i) for i in writes} | set(writes)
-        made = [t for t in flatten(result)[0]]
-        outputs: list[int | None] = []
-        for t in made:
-            if not isinstance(t, torch.Tensor):
-                if t is None:
-                    outputs.append(None)
-                continue
-            known = self.ids.get(_region(t))
-            if known is not None and known in written:
-                continue  # an argument, changed in place
-            outputs.append(self._add(t, "activation"))
-        if not any(o is not None for o in outputs) and not writes:
-            return
-        op: dict[str, Any] = {"target": str(func), "phase": self._phase(), "args": tensors, "outputs": outputs}
-        if writes:
-            op["writes"] = list(dict.fromkeys(writes))
-        if others:
-            op["attributes"] = others
-        for o in outputs:
-            if o is not None:
-                self.makers[o] = len(self.program.ops)
-        self.program.ops.append(op)
-
-    def _phase(self) -> str:
-        if self.in_optimizer:
-            return "optimizer"
-        if in_backward():
-            self.backward_begun = True
-            return "backward"
-        return "backward" if self.backward_begun and not torch.is_grad_enabled() else "forward"
-
-    # ---- Gradients
-
-    def gradient(self, p_id: int, name: str, grad: torch.Tensor) -> None:
-        """What the optimizer sees as .grad. PyTorch's engine copies fakes there, where it would hand on a real tensor: no copy then."""
-        g = self.tensor(grad)
-        maker = self.makers.get(g)
-        if maker is not None and self.program.ops[maker]["target"] == "aten.clone.default" and self.program.ops[maker]["phase"] == "backward":
-            source = self.program.ops[maker]["args"]["self"]
-            readers = sum(source in _ids(op) for op in self.program.ops)
-            if readers == 1 and "alias_of" not in self.program.tensors[source] and source in self.makers:
-                self.program.ops[maker]["dropped"] = True
-                self.ids[_region(grad)] = source
-                self.latest[storage_address(grad)] = source
-                g = source
-        entry = self.program.tensors[g]
-        if entry["kind"] in ("activation", "constant"):
-            entry["kind"], entry["of"], entry["name"] = "gradient", p_id, name + ".grad"
-        self.program.gradients[name] = g
-
-
-def _ids(op: dict) -> list[int]:
-    return [i for value in op["args"].values() for i in (value if isinstance(value, list) else [value])]
-
-
-def _region(t: torch.Tensor) -> tuple:
-    return (storage_address(t), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype)
-
-
-def writes_argument(func, argument) -> bool:
-    """As the schema says; and batch norms update their statistics without saying so."""
-    if argument.alias_info is not None and argument.alias_info.is_write:
-        return True
-    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in ("running_mean", "running_var")
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold of an argument; None for the rest, which decides no placement."""
-    if isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value):
-        return list(value)
-    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else None
 
 
 # ---- Fakes in place of the user's tensors
@@ -285,7 +99,7 @@ def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fakes = _Fakes(mode)
     program = Program(name)
-    pen = _Pen(program)
+    pen = Pen(program)
     generator = torch.get_rng_state()
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
@@ -306,7 +120,7 @@ def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[
     return program
 
 
-def _declare(pen: _Pen, world: World, names: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
+def _declare(pen: Pen, world: World, names: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
     program = pen.program
     for i, t in enumerate(inputs):
         program.inputs.append(pen.tensor(t, "input", name=f"input_{i}"))
@@ -314,7 +128,7 @@ def _declare(pen: _Pen, world: World, names: list[tuple[str, torch.nn.Parameter]
         program.parameters[name] = pen.tensor(p, "parameter", name=name)
     for path, module in world.modules:
         for name, b in module.named_buffers(prefix=path):
-            if _region(b) not in pen.ids:
+            if region_of(b) not in pen.ids:
                 program.buffers[name] = pen.tensor(b, "module_buffer", name=name)
     by_id = {id(p): name for name, p in names}
     for optimizer in world.optimizers:
@@ -326,7 +140,7 @@ def _declare(pen: _Pen, world: World, names: list[tuple[str, torch.nn.Parameter]
 
 
 @contextlib.contextmanager
-def _watching(pen: _Pen, names: list[tuple[str, torch.nn.Parameter]]):
+def _watching(pen: Pen, names: list[tuple[str, torch.nn.Parameter]]):
     by_id = {id(p): name for name, p in names}
 
     def before(optimizer, args, kwargs):

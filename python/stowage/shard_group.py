@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import zlib
 from typing import Any, Callable
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from stowage.errors import Error
-
+from stowage.torch_private import group_timeout, set_group_timeout
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in PyTorch 2.13
 
@@ -31,11 +32,15 @@ def as_mesh(mesh):
         raise Error(f"mesh {sizes} has {devices} devices, but there are {dist.get_world_size()} ranks")
     if isinstance(mesh, DeviceMesh):
         return mesh
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return init_device_mesh(device, sizes)
+    made = init_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu", sizes)
+    for group in made.get_all_groups():
+        set_group_timeout(group, group_timeout(dist.group.WORLD))
+    return made
 
 
-_PURPOSES = ("step", "flag", "same", "plan")
+_PURPOSES = ("step", "flag", "same", "work")
+_WORKING, _DONE, _FAILED = range(3)
+_BEAT_SECONDS = 1.0
 
 
 class Ranks:
@@ -44,7 +49,7 @@ class Ranks:
     def __init__(self, mesh):
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._group = dist.new_group(backend="gloo")
+        self._group = dist.new_group(backend="gloo", timeout=group_timeout(dist.group.WORLD))
         self._calls = 0
         self._digests: dict[Any, int] = {}
 
@@ -79,31 +84,38 @@ class Ranks:
     def from_first(self, make: Callable[[], str]) -> str:
         """What rank 0 makes, on all ranks; its error, if it has one."""
         box: list[Any] = [None, ""]
-        if self.rank == 0:
-            try:
-                box[0] = make()
-            except Exception as error:
-                box[1] = f"{type(error).__name__}: {error}"
-                failure = error
-        self._gather("plan")
-        dist.broadcast_object_list(box, src=0, group=self._group)
-        if box[1]:
+        failure = None
+        with self.together():
             if self.rank == 0:
-                raise failure
+                try:
+                    box[0] = make()
+                except Exception as error:  # goes to all ranks
+                    box[1], failure = f"{type(error).__name__}: {error}", error
+        dist.broadcast_object_list(box, src=0, group=self._group)
+        if failure is not None:
+            raise failure
+        if box[1]:
             raise Error(f"rank 0 could not plan: {box[1]}")
         self.same(box[0], "the plan did not arrive as it was sent")
         return box[0]
 
     @contextlib.contextmanager
-    def all_or_none(self):
-        """When one rank fails in here, all raise."""
+    def together(self):
+        """Work that takes ranks different times, without collectives: all leave when the last is done, and when one fails all raise.
+        While they wait, ranks tell each other every second that they are there, so that no wait is as long as the group's timeout.
+
+            rank 0   work ........................ done         a thread beats for each rank: (working, working, done, ...)
+            rank 1   work ... done, waits ─────────┘             until no rank is at work
+        """
+        beat = _Beat(self._gather)
         try:
             yield
-        except Exception:
-            self.any(True)
+        except BaseException:
+            beat.stop(_FAILED)
             raise
-        if self.any(False):
-            raise Error(f"rank {self.rank}: another rank failed")
+        states = beat.stop(_DONE)
+        if _FAILED in states:
+            raise Error(f"rank {self.rank}: rank {states.index(_FAILED)} failed")
 
     @contextlib.contextmanager
     def explained(self):
@@ -131,6 +143,36 @@ class Ranks:
         if any(p != purpose for p in at):
             raise Error(f"rank {self.rank}: the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})")
         return [row[1:] for row in rows]
+
+
+class _Beat:
+    """A thread that tells the other ranks what this one is doing, until none is at work. Meanwhile nobody else may use the group."""
+
+    def __init__(self, gather: Callable[..., list[list[int]]]):
+        self._gather = gather
+        self._state = _WORKING
+        self._states = [_WORKING]
+        self._changed = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="stowage-beat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while _WORKING in self._states:
+                self._changed.wait(_BEAT_SECONDS)
+                self._states = [row[0] for row in self._gather("work", self._state)]
+        except Exception as error:  # raised by stop(), on the thread that works
+            self._error = error
+
+    def stop(self, state: int) -> list[int]:
+        """How it went on each rank. Raises what the collectives raised, unless this rank has failed itself."""
+        self._state = state
+        self._changed.set()
+        self._thread.join()
+        if self._error is not None and state != _FAILED:
+            raise self._error
+        return self._states
 
 
 def is_communication_error(error: Exception) -> bool:

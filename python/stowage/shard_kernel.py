@@ -13,10 +13,11 @@ import math
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stowage.errors import Unsupported
-from stowage.shard_capture import writes_argument
+from stowage.shard_parts import compact
+from stowage.shard_program import writes_argument
 from stowage.torch_private import flatten, hook_open, local_shape, make_dtensor, redistribute, tree_map, unflatten
 
 # The argument that is the size of the first result.
@@ -33,12 +34,29 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
         return t
     fresh = [axis for axis, p in enumerate(placements) if p.is_partial() and not t.placements[axis].is_partial()]
     if not fresh:
-        return redistribute(t, placements)
+        return _moved(t, placements)
     whole = tuple(Replicate() if axis in fresh else p for axis, p in enumerate(placements))
-    t = t if t.placements == whole else redistribute(t, whole)
+    t = t if t.placements == whole else _moved(t, whole)
     coordinate = t.device_mesh.get_coordinate()
     local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
     return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
+
+
+def _moved(t: DTensor, placements: tuple) -> DTensor:
+    """Parts arrive laid out as the whole is. Views that the step takes of the whole then are views of the parts as well, not copies; and
+    collectives, which want rows one behind the other, find them so."""
+    order = sorted(range(t.dim()), key=lambda d: -t.stride()[d])
+    if order == list(range(t.dim())):
+        return compact(redistribute(t, placements))  # uneven parts come out of a gather with room between them
+    at = [order.index(d) for d in range(t.dim())]
+
+    def turned(dtensor: DTensor, dims: list[int], back: list[int], where: tuple) -> DTensor:
+        there = tuple(Shard(back[p.dim]) if p.is_shard() else p for p in where)
+        shape, stride = ([values[d] for d in dims] for values in (dtensor.shape, dtensor.stride()))
+        return make_dtensor(dtensor._local_tensor.permute(dims), dtensor.device_mesh, there, shape, stride)
+
+    there = tuple(Shard(at[p.dim]) if p.is_shard() else p for p in placements)
+    return turned(compact(redistribute(turned(t, order, at, t.placements), there)), at, order, there)
 
 
 class Moved:

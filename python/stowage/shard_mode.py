@@ -3,10 +3,10 @@
     op k of the program ──► op k of the step:   inputs ─redistribute─► planned placements ─► kernel on the parts (recorded)
                                                                                          └─► outputs ─redistribute─► where they live
 
-The mode sees the user's ops in the order in which the capture saw them; what the ops do inside (collectives, local kernels) goes to
-the dispatcher's hook, which records the rank's own tape. Ops that the program does not have run as DTensor would run them. Where a
-kernel cannot run on its part, and for random numbers, the op runs on whole tensors on every rank: right, at the price of memory, and
-listed.
+The mode sees the user's ops about in the order in which the capture saw them; what the ops do inside (collectives, local kernels) goes
+to the dispatcher's hook, which records the rank's own tape. Ops that the program does not have (models look at real masks, and not at
+fake ones) run as DTensor would run them. Where a kernel cannot run on its part, and for random numbers, the op runs on whole tensors on
+every rank: right, at the price of memory, and listed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage.shard_capture import Program, is_passed_over
+from stowage.shard_program import Program, is_passed_over, tensor_ids
 from stowage.shard_group import is_communication_error
-from stowage.shard_kernel import Moved, brought, run_local, run_on_parts
+from stowage.shard_kernel import Moved, brought, leaf_is_new, run_local, run_on_parts
 from stowage.torch_private import hook_open, waiting_collectives
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
-_LOOKAHEAD = 64  # ops that only one of capture and execution may have, at one place
+_WINDOW = 256  # ops before and after the latest one that was sure
 
 
 def parse_placement(text: str) -> tuple:
@@ -40,36 +40,70 @@ def parse_placement(text: str) -> tuple:
 
 
 class OpPlan:
-    """The ops of a program outside the optimizer, and where the plan wants their tensors; the cursor moves with the step."""
+    """The ops of a program outside the optimizer, and where the plan wants their tensors.
+
+    An op of the step is the next of its name in the program, on tensors of its shapes that has not come yet, and whose tensors are those
+    that the program has there, as far as they are known:
+
+        program   k-1: view(7) -> 8     k: add(8, 3) -> 9       step   add(a, b), a made by op k-1, b unknown      is k
+    """
 
     def __init__(self, program: Program, planned: list[dict | None]):
-        self._signatures = [(op["target"], _shapes_in(program, op)) for op in program.ops]
+        roots = [t.get("alias_of", i) for i, t in enumerate(program.tensors)]
         self._in_optimizer = [op["phase"] == "optimizer" for op in program.ops]
-        self._planned = [None if p is None else PlacedOp(program, op, p) for op, p in zip(program.ops, planned, strict=True)]
+        self._planned = [None if p is None else PlacedOp(program, op, p, roots) for op, p in zip(program.ops, planned, strict=True)]
+        self._roots = [tuple(roots[i] for i in tensor_ids(op)) for op in program.ops]
+        self._places: dict[tuple, list[int]] = {}  # by name and shapes, outside the optimizer
+        for k, op in enumerate(program.ops):
+            if not self._in_optimizer[k]:
+                self._places.setdefault((op["target"], _shapes_in(program, op)), []).append(k)
+        self._program = program
         self.restart()
 
     def restart(self) -> None:
-        self._cursor = 0
+        self._at = 0
+        self._done = bytearray(len(self._planned))
         self.unplaced: list[str] = []  # ops of the step that the program does not have
 
+    def begin(self, parameters: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
+        """What is known when the step begins."""
+        for name, p in parameters:
+            _remember(p, self._program.parameters[name])
+        for t, i in zip(inputs, self._program.inputs, strict=True):
+            _remember(t, i)
+
     def next(self, func, args: tuple, kwargs: dict) -> PlacedOp | None:
-        """The plan of the op that comes now: the next of this name, on tensors of these shapes."""
-        signature = (str(func), _shapes(func, args, kwargs))
-        for k in range(self._cursor, min(self._cursor + _LOOKAHEAD, len(self._signatures))):
-            if self._signatures[k] == signature and not self._in_optimizer[k]:
-                self._cursor = k + 1
-                return self._planned[k]
+        """The plan of the op that comes now, None for one that the program does not have."""
+        tensors = list(_tensors(func, args, kwargs))
+        known = [getattr(t, _NAME, None) for t in tensors]
+        for k in self._places.get((str(func), _shapes(func, args, kwargs)), ()):
+            if self._done[k] or abs(k - self._at) > _WINDOW:
+                continue
+            if any(mine is not None and mine != theirs for mine, theirs in zip(known, self._roots[k])):
+                continue
+            self._done[k] = True
+            if any(mine is not None for mine in known):
+                self._at = max(self._at, k)
+            return self._planned[k]
         self.unplaced.append(str(func))
         return None
 
     def pass_optimizer(self) -> None:
         """After one call of optimizer.step()."""
-        at = self._cursor
+        at = self._at
         while at < len(self._in_optimizer) and not self._in_optimizer[at]:
             at += 1
         while at < len(self._in_optimizer) and self._in_optimizer[at]:
             at += 1
-        self._cursor = at
+        self._at = at
+
+
+_NAME = "_stowage_root"  # of a DTensor: the program's tensor whose storage it is in
+
+
+def _remember(t: Any, root: int | None) -> None:
+    if isinstance(t, DTensor) and root is not None:
+        setattr(t, _NAME, root)
 
 
 def _draws(func, args: tuple, kwargs: dict) -> bool:
@@ -83,29 +117,32 @@ def _draws(func, args: tuple, kwargs: dict) -> bool:
 
 
 def _shapes_in(program: Program, op: dict) -> tuple:
-    ids = [i for value in op["args"].values() for i in (value if isinstance(value, list) else [value])]
     sizes = sorted((k, tuple(v)) for k, v in op.get("attributes", {}).items() if isinstance(v, list))
-    return tuple(tuple(program.tensors[i]["shape"]) for i in ids), tuple(sizes)
+    return tuple(tuple(program.tensors[i]["shape"]) for i in tensor_ids(op)), tuple(sizes)
+
+
+def _arguments(func, args: tuple, kwargs: dict):
+    """Name and value of each, in schema order."""
+    for i, argument in enumerate(func._schema.arguments):
+        yield argument.name, args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+
+
+def _tensors(func, args: tuple, kwargs: dict):
+    for _, value in _arguments(func, args, kwargs):
+        yield from (t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor))
 
 
 def _shapes(func, args: tuple, kwargs: dict) -> tuple:
     """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ by them)."""
-    shapes, sizes = [], []
-    for i, argument in enumerate(func._schema.arguments):
-        value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
-        if isinstance(value, torch.Tensor):
-            shapes.append(tuple(value.shape))
-        elif isinstance(value, (list, tuple)):
-            shapes += [tuple(t.shape) for t in value if isinstance(t, torch.Tensor)]
-            if all(isinstance(v, (bool, int)) for v in value):
-                sizes.append((argument.name, tuple(value)))
-    return tuple(shapes), tuple(sorted(sizes))
+    sizes = [(name, tuple(value)) for name, value in _arguments(func, args, kwargs)
+             if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value)]
+    return tuple(tuple(t.shape) for t in _tensors(func, args, kwargs)), tuple(sorted(sizes))
 
 
 class PlacedOp:
     """How one op runs: where its inputs are brought, what the kernel leaves of each output, and where that goes."""
 
-    def __init__(self, program: Program, op: dict, planned: dict):
+    def __init__(self, program: Program, op: dict, planned: dict, roots: list[int]):
         places = [None if p is None else parse_placement(p) for key in ("inputs", "computed", "outputs") for p in planned[key]]
         n, m = len(planned["inputs"]), len(planned["computed"])
         self.inputs, self.computed, self.outputs = places[:n], places[n : n + m], places[n + m :]
@@ -114,6 +151,7 @@ class PlacedOp:
         self.recipe = planned.get("recipe", "")
         self.shapes = [None if o is None else tuple(program.tensors[o]["shape"]) for o in op["outputs"]]
         self.strides = [None if o is None else program.strides[o] for o in op["outputs"]]
+        self.roots = [None if o is None else roots[o] for o in op["outputs"]]
         self.works: bool | None = None  # on parts, on every rank; None: not tried yet
 
 
@@ -168,9 +206,21 @@ class PlacedMode(TorchDispatchMode):
         self._inside = True
         try:
             with self:  # the mode stays on: it opens the hook for what DTensor calls
-                return self._run(func, args, kwargs, placed)
+                result = self._run(func, args, kwargs, placed)
         finally:
             self._inside = False
+        if placed is not None:
+            self._name_results(func, result, placed)
+        elif is_passed_over(func) and isinstance(result, DTensor):
+            _remember(result, getattr(args[0], _NAME, None))
+        return result
+
+    def _name_results(self, func, result: Any, placed: PlacedOp) -> None:
+        """So that the ops that read them are known by them."""
+        if leaf_is_new(func):
+            leaves = result if isinstance(result, (tuple, list)) else (result,)
+            for t, root in zip((t for t in leaves if t is None or isinstance(t, torch.Tensor)), placed.roots):
+                _remember(t, root)
 
     def _run(self, func, args: tuple, kwargs: dict, placed: PlacedOp | None) -> Any:
         if _draws(func, args, kwargs):

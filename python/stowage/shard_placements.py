@@ -11,9 +11,9 @@ from typing import Any
 from stowage import _core
 from stowage.errors import Infeasible
 from stowage.reporting import write_report
-from stowage.shard_capture import Program
+from stowage.shard_program import Program, tensor_ids
 from stowage.shard_mode import OpPlan, parse_placement
-from stowage.shard_world import StatePlacement
+from stowage.shard_parts import StatePlacement
 
 _KINDS = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer_state", "module_buffer": "buffers"}
 _NOT_KEPT = ("activation", "constant", "output", "input")
@@ -60,12 +60,39 @@ class ShardingPlan:
         for name, p in self.program.parameters.items():
             states = [t for (owner, _), t in self.program.states.items() if owner == name and tensors[t]["shape"] == tensors[p]["shape"]]
             if len({planned[t]["placement"] for t in states}) > 1:
-                best = min(states, key=lambda t: planned[t].get("local_bytes", 0))
+                best = min(states, key=lambda t: self._largest_bytes(t, planned[t]["placement"]))
                 for t in states:
-                    planned[t] = dict(planned[best])
+                    self._move(t, planned[best]["placement"])
             gradient = self.program.gradients.get(name)
             if gradient is not None and "P" in planned[gradient]["placement"]:
-                planned[gradient] = {**planned[gradient], "placement": planned[p]["placement"]}
+                self._move(gradient, planned[p]["placement"])
+
+    def _largest_bytes(self, t: int, placement: str) -> int:
+        """Of the fullest device, which is the first."""
+        tensor, sizes = self.program.tensors[t], self._sizes()
+        return local_elements(tensor["shape"], placement, [0] * len(sizes), sizes) * tensor["item_bytes"]
+
+    def _move(self, t: int, placement: str) -> None:
+        """Puts a tensor elsewhere, and keeps the totals true: those of its kind, of what counts, and of the peak where state is live."""
+        planned, kind = self.document["tensors"][t], self.program.tensors[t]["kind"]
+        grown = self._largest_bytes(t, placement) - self._largest_bytes(t, planned["placement"])
+        planned["placement"] = placement
+        for key in ("local_bytes", "redundant_bytes"):
+            if key in planned:
+                planned[key] += grown
+        totals = self.document.get("bytes")
+        if totals is None or (kind != "gradient" and "alias_of" in self.program.tensors[t]):
+            return
+        totals[_KINDS[kind]] += grown
+        totals["redundant"] += grown
+        if kind != "gradient":
+            totals["peak"] += grown
+        counted = self.document["redundancy"]
+        counted["value"] += grown
+        counted["gap"] = (counted["value"] - counted["bound"]) / counted["bound"] if counted["bound"] > 0 else 0
+
+    def _sizes(self) -> list[int]:
+        return list(self.mesh) if isinstance(self.mesh, (tuple, list)) else [self.mesh.size(axis) for axis in range(self.mesh.ndim)]
 
     # ---- Figures
 
@@ -104,8 +131,7 @@ class ShardingPlan:
 
     def report(self, path: str | os.PathLike) -> None:
         """The ledger as a page (.html)."""
-        devices = self.mesh.size() if hasattr(self.mesh, "size") else math.prod(self.mesh)
-        write_report(path, ledger=self.ledger(), devices=devices)
+        write_report(path, ledger=self.ledger(), devices=math.prod(self._sizes()))
 
     def save(self, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -142,6 +168,26 @@ class ShardingPlan:
                 continue
             ledger[kind] += local_elements(entry["shape"], planned["placement"], coordinate, sizes) * entry["item_bytes"]
         return ledger
+
+    def saved_bytes(self, coordinate: list[int]) -> int:
+        """What one device keeps from forward for backward: the storages, each once, of what forward makes and backward reads. A view that
+        is brought elsewhere, or whose tensor is, is a copy."""
+        sizes, tensors, placed = self._sizes(), self.program.tensors, self.document["tensors"]
+        storage: dict[int, int] = {}  # of what forward makes: the tensor that its storage began with
+        kept: set[int] = set()
+        for op, planned in zip(self.program.ops, self.document["ops"], strict=True):
+            read = tensor_ids(op)
+            if op["phase"] == "backward":
+                kept.update(storage[i] for i in read if i in storage)
+            if op["phase"] != "forward":
+                continue
+            stays = bool(read) and (planned is None or planned["inputs"][0] == placed[read[0]]["placement"])
+            for at, o in enumerate(op["outputs"]):
+                if o is not None:
+                    view = stays and "alias_of" in tensors[o] and (planned is None or planned["computed"][at] == planned["outputs"][at])
+                    storage[o] = storage.get(read[0], read[0]) if view else o
+        return sum(local_elements(tensors[i]["shape"], placed[i]["placement"], coordinate, sizes) * tensors[i]["item_bytes"]
+                   for i in kept if i in storage)
 
 
 def local_elements(shape: list[int], placement: str, coordinate: list[int], sizes: list[int]) -> int:

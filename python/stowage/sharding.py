@@ -26,11 +26,13 @@ from stowage.errors import Error
 from stowage.planning import parse_bytes
 from stowage.recording import record
 from stowage.replay import Mismatch, Replay, Room
-from stowage.shard_capture import Program, capture_program
+from stowage.shard_capture import capture_program
 from stowage.shard_checkpoint import CheckpointMixin
 from stowage.shard_group import Ranks, as_mesh
 from stowage.shard_mode import OpPlan, PlacedMode
+from stowage.shard_parts import whole
 from stowage.shard_placements import ShardingPlan, mesh_document, solve
+from stowage.shard_program import Program
 from stowage.shard_world import ShardedState, ShardedWorld, named_parameters
 from stowage.signature import signature
 from stowage.torch_private import flatten, tree_map, unflatten
@@ -57,13 +59,12 @@ class _Entry:
 class ShardedStep(CheckpointMixin):
     """Callable like the function it wraps, on every rank with the same arguments. Made by stowage.shard."""
 
-    def __init__(self, train_step: Callable, mesh, *, eps: float, memory_limit: int | None, budget: int | None, plan: Any, links: dict | None,
-                 strict: bool):
+    def __init__(self, train_step: Callable, mesh, *, budget: int | None, plan: Any, links: dict | None, strict: bool, options: dict):
         functools.update_wrapper(self, train_step, updated=())
         self._fn = train_step
         self.mesh = as_mesh(mesh)
         self._ranks = Ranks(self.mesh)
-        self._options = {"eps": eps, **({} if memory_limit is None else {"memory_limit_bytes": memory_limit})}
+        self._options = options  # of the solver
         self._links = links or {}
         self._budget = budget
         self._given_plan = plan
@@ -100,7 +101,7 @@ class ShardedStep(CheckpointMixin):
     def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
         world = World(self._fn)
         names = self._state.names() if self._state is not None else named_parameters(world)
-        with self._ranks.all_or_none():
+        with self._ranks.together():
             program = capture_program(self._fn, args, kwargs, names, getattr(self._fn, "__name__", "step"))
         text = program.to_json()
         self._ranks.same(text, "the ranks' steps differ: not the same program")
@@ -160,9 +161,11 @@ class ShardedStep(CheckpointMixin):
         def step(*args: Any, **kwargs: Any) -> Any:
             self._mode = PlacedMode(self.mesh, entry.ops, self._ranks)
             self._state.mode = self._mode
-            whole = lambda v: self._state.whole(v) if isinstance(v, torch.Tensor) else v  # noqa: E731
+            spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v  # noqa: E731
+            args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
+            entry.ops.begin(self._state.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
             with self._mode.running():
-                result = self._fn(*tree_map(whole, args), **tree_map(whole, kwargs))
+                result = self._fn(*args, **kwargs)
                 with self._mode.aside(), torch.no_grad():
                     leaves, spec = flatten(result)
                     return unflatten([self._state.gathered(leaf) for leaf in leaves], spec)
@@ -194,7 +197,7 @@ class ShardedStep(CheckpointMixin):
                 return result
             self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
-        with self._ranks.all_or_none():
+        with self._ranks.together():
             entry.replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget)
         return result
 
@@ -285,6 +288,7 @@ def shard(
     plan: Any = None,
     links: dict | None = None,
     strict: bool = False,
+    **options: Any,
 ) -> ShardedStep:
     """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of ranks.
 
@@ -297,6 +301,7 @@ def shard(
     memory_limit: of the modelled peak per device. budget: of what a rank really holds, by recomputation and swapping.
     plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of solving.
     links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
+    options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and sooner.
     """
     if not callable(train_step):
         raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
@@ -304,5 +309,6 @@ def shard(
         if "RANK" not in os.environ:
             raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return ShardedStep(train_step, mesh, eps=eps, memory_limit=parse_bytes(memory_limit), budget=parse_bytes(budget), plan=plan, links=links,
-                       strict=strict)
+    limit = parse_bytes(memory_limit)
+    asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
+    return ShardedStep(train_step, mesh, budget=parse_bytes(budget), plan=plan, links=links, strict=strict, options=asked)

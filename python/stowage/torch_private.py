@@ -8,6 +8,7 @@
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
+- ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective may take.
 - ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how parts move.
 """
 
@@ -79,6 +80,19 @@ def fake_mode_active() -> bool:
 def dispatch_mode_active() -> bool:
     """Any Python dispatch mode of the user's (FlopCounterMode and the like): such a mode would not see a replay."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+# ---- Process groups
+
+
+def group_timeout(group) -> Any:
+    """As init_process_group was told; a group that is made later has another unless it is told as well."""
+    return group._get_backend(group._device_types[0]).options._timeout
+
+
+def set_group_timeout(group, timeout) -> None:
+    for device in group._device_types:
+        group._get_backend(device)._set_default_timeout(timeout)
 
 
 # ---- DTensor (imported when first needed: it takes a second)
@@ -162,5 +176,5 @@ def waiting_collectives():
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
-__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
+           "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]

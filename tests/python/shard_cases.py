@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import tempfile
+import threading
+import time
+import weakref
 from typing import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import shard_models
 import stowage
 from shard_models import training
+from stowage import _runtime
+from stowage.torch_private import local_tensor, storage_address
 
 
 def zero_plan(program, mesh) -> str:
@@ -39,16 +46,24 @@ class Pair:
         self.step = stowage.shard(step, mesh, plan=plan, strict=True, **options)
 
     def run(self, tolerance: float, steps: int | None = None) -> None:
+        """Results of all steps, gradients of those that leave them, and parameters at the end."""
+        gradients = 0
         for i, batch in enumerate(self.batches[:steps]):
-            a, b = self.alone_step(*batch), self.step(*batch)
-            assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), f"step {i}: {a} and {b}"
-        self.compare(tolerance)
-
-    def compare(self, tolerance: float) -> None:
+            for a, b in zip(_listed(self.alone_step(*batch)), _listed(self.step(*batch)), strict=True):
+                assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), f"step {i}: {a} and {b}"
+            gradients += self.compare_gradients(tolerance)
+        assert gradients > 0
         for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
             assert (p - q.full_tensor()).abs().max().item() <= tolerance, name
+
+    def compare_gradients(self, tolerance: float) -> int:
+        """How many there were. A planned step drops them, as the next zero_grad() would."""
+        found = 0
+        for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
             if p.grad is not None and q.grad is not None:
                 assert (p.grad - q.grad.full_tensor()).abs().max().item() <= tolerance, name + ".grad"
+                found += 1
+        return found
 
     def check_planned(self) -> None:
         stats = self.step.stats()
@@ -61,6 +76,10 @@ class Pair:
         mesh = self.step.mesh
         ledger = self.step.plan.local_bytes(mesh.get_coordinate(), [mesh.size(i) for i in range(mesh.ndim)])
         assert self.step.measured_bytes() == ledger, f"measured {self.step.measured_bytes()}, ledger {ledger}"
+
+
+def _listed(result) -> tuple:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def make_mlp(dtype=torch.float64, widths=(7, 33, 5), clip=0.5, schedule=True, optimizer="adamw"):
@@ -127,16 +146,27 @@ def mlp_with_a_fused_optimizer(rank, size):
 
 
 def _model(name: str, size: int, dtype=torch.float64, tolerance: float = 1e-9, eps: float = 0.3) -> None:
-    """On one axis with 2 ranks, on two with 4."""
+    """On the solver's plan: on one axis with 2 ranks, on two with 4."""
     make, batches = training(name, dtype)
-    pair = Pair(make, batches, (size,) if size < 4 else (2, size // 2), eps=eps)
+    pair = Pair(make, batches, (size,) if size < 4 else (2, size // 2), eps=eps, relative_gap=0.2)
     pair.run(tolerance)
     pair.check_planned()
     pair.check_ledger()
     assert pair.step.plan.summary()["redundancy"]["gap"] == 0
+    masks = 16 if name == "gpt2" else 0  # GPT-2 looks whether sequences are packed, which fakes cannot know
+    unplaced = [op for op in pair.step._latest.ops.unplaced if "_foreach_" not in op]  # clipping of DTensors, not of fakes
+    assert len(unplaced) <= masks, unplaced
 
 
 def gpt2_with_tied_embeddings(rank, size):
+    _model("gpt2", size)
+
+
+def gpt2_of_least_redundancy(rank, size):
+    _model("gpt2", size, eps=0)
+
+
+def gpt2_with_all_state_in_parts(rank, size):
     make, batches = training("gpt2")
     pair = Pair(make, batches, (size,), zero_plan)
     pair.run(1e-9)
@@ -148,8 +178,8 @@ def bert(rank, size):
     _model("bert", size)
 
 
-def vit(rank, size):
-    _model("vit", size)
+def vit_in_single_precision(rank, size):
+    _model("vit", size, torch.float32, 1e-5)
 
 
 def mixture_of_experts(rank, size):
@@ -166,6 +196,64 @@ def conv_net(rank, size):
 
 def conv_net_of_least_redundancy(rank, size):
     _model("convnet", size, eps=0)
+
+
+class _Kept:
+    """Storages that autograd keeps while this is open: those of saved tensors whose graph is still there."""
+
+    def __init__(self) -> None:
+        self._boxes: list = []
+
+    def __enter__(self):
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda box: box.tensor)
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor):
+        box = _Box(tensor)
+        self._boxes.append(weakref.ref(box))
+        return box
+
+    def bytes(self, other_than: set[int]) -> int:
+        tensors = [local_tensor(box().tensor) for box in self._boxes if box() is not None]
+        storages = {storage_address(t): t.untyped_storage().nbytes() for t in tensors}
+        return sum(n for at, n in storages.items() if at not in other_than)
+
+
+class _Box:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def saved_bytes_are_those_of_the_ledger(rank, size):
+    """What autograd keeps at the end of forward beside parameters, buffers and arguments, on this rank. The ledger has the loss's gradient
+    besides, which is made before backward begins; and the step has index tensors of its own."""
+    for name, eps in (("gpt2", 0.3), ("vit", 0), ("convnet", 0.3)):
+        _, batches = training(name)
+        torch.manual_seed(0)
+        model, loss_fn, _ = shard_models.BUILDERS[name](1, torch.float64)
+        model = model.double().train()
+        optimizer = torch.optim.AdamW(model.parameters())
+        measured = []
+
+        def train_step(*batch):
+            optimizer.zero_grad()
+            with _Kept() as kept:
+                loss = loss_fn(model, *batch)
+            state = [local_tensor(t) for t in (*model.parameters(), *model.buffers(), *batch)]
+            measured.append(kept.bytes({storage_address(t) for t in state}))
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = stowage.shard(train_step, (size,), eps=eps, relative_gap=0.2)
+        step(*batches[0])
+        ledger = step.plan.saved_bytes(step.mesh.get_coordinate())
+        assert abs(measured[-1] - ledger) <= 160, f"{name}: measured {measured[-1]}, ledger {ledger}"
+        assert step.plan.saved_bytes([0]) == step.plan.summary()["bytes"]["saved"], name
 
 
 def dropout_draws_the_numbers_of_one_process(rank, size):
@@ -290,7 +378,89 @@ def a_step_that_reads_its_data(rank, size):
         raise AssertionError("no error")
 
 
+def what_cannot_be_split_is_named(rank, size):
+    """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before anything has changed."""
+    sparse = nn.Embedding(9, 4, sparse=True)
+    optimizer = torch.optim.SGD(sparse.parameters(), lr=0.1)
+
+    def sparse_step(x):
+        optimizer.zero_grad()
+        sparse(x).sum().backward()
+        optimizer.step()
+
+    def shapes_from_data(x):
+        return x[x.nonzero()[:, 0]].sum()
+
+    def communicates(x):
+        return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD) * 1
+
+    for step, word in ((sparse_step, "sparse"), (shapes_from_data, "depend on data"), (communicates, "communicates by itself")):
+        try:
+            stowage.shard(step, (size,), plan=zero_plan)(torch.arange(8))
+        except stowage.Error as error:
+            assert word in str(error) and "\n" not in str(error), error
+        else:
+            raise AssertionError(f"{step.__name__}: no error")
+    assert type(sparse.weight) is nn.Parameter and type(sparse.weight.data) is torch.Tensor
+
+
+def an_op_without_a_rule_runs_whole_and_is_listed(rank, size):
+    def make():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(7, 6), nn.Linear(6, 5)).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def train_step(x, y):
+            optimizer.zero_grad()
+            hidden = model[0](x)
+            loss = ((model[1](torch.linalg.inv(hidden.T @ hidden / 6 + torch.eye(6, dtype=x.dtype))) - y[:, :5]) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return model, optimizer, train_step
+
+    pair = Pair(make, mlp_batches(), (size,), eps=0.3)
+    pair.run(1e-12)
+    pair.check_planned()
+    listed = pair.step.plan.replicated()
+    assert any("linalg_inv_ex" in row["op"] and "linalg_inv_ex" in row["why"] for row in listed), listed
+
+
+def planned_steps_allocate_on_no_other_thread(rank, size):
+    """The allocator counts all threads; the arena lives all the time, so that a planned step adds what it returns."""
+    step = stowage.shard(make_mlp()()[2], (size,), plan=zero_plan, strict=True)
+    batches = mlp_batches()
+    for batch in batches[:-1]:
+        step(*batch)
+    before = _runtime.live_bytes()
+    _runtime.reset_peak()
+    result = step(*batches[-1])
+    assert step.stats()["planned_steps"] >= 2
+    assert _runtime.peak_bytes() - before <= 64 * (1 + result.nbytes), _runtime.peak_bytes() - before
+
+
+def a_wait_longer_than_the_timeout(rank, size):
+    """Rank 0 plans for longer than the group lets a collective wait."""
+    def slow_plan(program, mesh):
+        time.sleep(5)
+        return zero_plan(program, mesh)
+
+    step = stowage.shard(make_mlp()()[2], (size,), plan=slow_plan)
+    step._ranks._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=3))
+    step.prepare(*mlp_batches()[0])
+
+
 # ---- In processes of their own
+
+
+def _fails(rank, calls: Callable) -> None:
+    try:
+        calls()
+    except stowage.Error as error:
+        assert "another rank has died" in str(error) and f"rank {rank}" in str(error), error
+    else:
+        raise AssertionError("no error")
 
 
 def _a_rank_dies(rank, size):
@@ -301,10 +471,28 @@ def _a_rank_dies(rank, size):
     assert step.stats()["planned_steps"] >= 1
     if rank == size - 1:
         os._exit(3)
-    try:
-        for batch in batches[8:]:
-            step(*batch)
-    except stowage.Error as error:
-        assert "another rank has died" in str(error), error
-    else:
-        raise AssertionError("no error")
+    _fails(rank, lambda: [step(*batch) for batch in batches[8:]])
+
+
+def _a_rank_dies_while_another_plans(rank, size):
+    def plan(program, mesh):
+        time.sleep(4)
+        return zero_plan(program, mesh)
+
+    step = stowage.shard(make_mlp()()[2], (size,), plan=plan)
+    if rank == size - 1:
+        threading.Timer(2, os._exit, (3,)).start()
+    _fails(rank, lambda: step(*mlp_batches()[0]))
+
+
+def _a_rank_dies_in_its_first_step(rank, size):
+    model, _, train_step = make_mlp()()
+    calls = []
+
+    def dying_step(x, y):
+        calls.append(x)
+        if rank == size - 1 and len(calls) == 3:  # twice on fakes
+            os._exit(3)
+        return train_step(x, y)
+
+    _fails(rank, lambda: stowage.shard(dying_step, (size,), plan=zero_plan)(*mlp_batches()[0]))

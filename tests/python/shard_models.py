@@ -110,7 +110,7 @@ BUILDERS = {f.__name__: f for f in (gpt2, bert, vit, moe, convnet)}
 
 
 def training(name: str, dtype=torch.float64, count: int = 7, clip: float = 1.0):
-    """A maker of (model, optimizer, train_step), and the batches."""
+    """A maker of (model, optimizer, train_step), and the batches. Steps return the loss, and the norm of all gradients before clipping."""
     batches = BUILDERS[name](count, dtype)[2]
 
     def make():
@@ -123,9 +123,9 @@ def training(name: str, dtype=torch.float64, count: int = 7, clip: float = 1.0):
             optimizer.zero_grad()
             loss = loss_fn(model, *batch)
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
-            return loss.detach()
+            return loss.detach(), norm.detach()
 
         return model, optimizer, train_step
 

@@ -1,11 +1,14 @@
 """Plans for meshes without devices, from fakes."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stowage
+from stowage.shard_placements import ShardingPlan
 
 
 def _fake_step(width: int):
@@ -88,3 +91,23 @@ def test_the_ledger_adds_up_and_is_a_page(tmp_path):
     assert "<html" in (tmp_path / "ledger.html").read_text()
     with pytest.raises(stowage.Error, match=".html"):
         plan.report(tmp_path / "ledger.pickle")
+
+
+def test_states_that_a_plan_has_apart_come_together_and_totals_stay_true():
+    """One of Adam's moments whole instead of cut, with its bytes: the sum of both is that of the plan that had them together."""
+    step, batch = _fake_step(1024)
+    plan = stowage.shard_plan(step, (batch,), mesh=(8,))
+    document = json.loads(plan.text)
+    (moment,) = (i for (name, key), i in plan.program.states.items() if key == "exp_avg" and name.endswith("0.weight"))
+    more = 4 * 4 * 1024 * 1024 * 7 // 8
+    assert document["tensors"][moment]["placement"] != "R"
+    document["tensors"][moment]["placement"] = "R"
+    for key in ("local_bytes", "redundant_bytes"):
+        document["tensors"][moment][key] += more
+    for key in ("optimizer_state", "redundant", "peak"):
+        document["bytes"][key] += more
+    document["redundancy"]["value"] += more
+    apart = ShardingPlan(plan.program, json.dumps(document), (8,))
+    assert apart.summary() == plan.summary()
+    assert apart.ledger() == plan.ledger()
+    assert apart.local_bytes([0], [8]) == plan.local_bytes([0], [8])

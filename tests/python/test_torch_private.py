@@ -108,6 +108,14 @@ def test_a_dtensor_is_redistributed_below_autograd(mesh):
     assert torch_private.local_shape((4, 2), mesh, [Shard(0)]) == (4, 2)
 
 
+def test_a_group_has_a_timeout_that_can_be_set(mesh):
+    group = torch.distributed.group.WORLD
+    before = torch_private.group_timeout(group)
+    torch_private.set_group_timeout(group, before / 2)
+    assert torch_private.group_timeout(group) == before / 2
+    torch_private.set_group_timeout(group, before)
+
+
 def test_waiting_collectives_give_plain_tensors(mesh):
     lazy = collectives._maybe_wrap_tensor
     with torch_private.waiting_collectives():
