@@ -101,6 +101,20 @@ def timed_steps(step: Callable, batch: Any, count: int) -> dict:
     return {"seconds": seconds, "losses": losses}
 
 
+# ---- Commands
+
+
+def measured_run(command: list[str]) -> tuple[str, dict]:
+    """A command's output, and what it took in all; ends the benchmark when the command fails."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    text = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{' '.join(command[:3])}: ended with status {os.waitstatus_to_exitcode(status)}")
+    return text, {"wall_s": time.perf_counter() - start, "cpu_s": usage.ru_utime + usage.ru_stime, "resident_set_bytes": usage.ru_maxrss * 1024}
+
+
 # ---- Turns
 
 

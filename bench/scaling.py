@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import pathlib
-import subprocess
-import time
 
 import common
 import order
@@ -32,17 +29,11 @@ def measure(kind: str, size: int, limit: float) -> dict:
     graph, target = folder / f"{kind}-{size}.graph.json", folder / "p.plan.json"
     if not graph.exists():
         synthetic.write(str(graph), size, kind == "checkpointed")
-    start = time.perf_counter()
     command = [order.stowage(), "plan", str(graph), "-o", str(target), "--json", "--time-limit", str(limit)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    text = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    if status != 0:
-        raise SystemExit(f"{graph.name}: stowage plan ended with status {status}")
+    text, took = common.measured_run(command)
     graph.unlink()
     target.unlink()
-    return {"kind": kind, **json.loads(text), "wall_s": wall, "resident_set_bytes": usage.ru_maxrss * 1024}
+    return {"kind": kind, **json.loads(text), **took}
 
 
 def exponent(rows: list[dict]) -> float:

@@ -1,132 +1,114 @@
-"""Sharding plans of large training steps on meshes that nobody needs to own: least redundancy against the usual strategies.
+"""Sharding plans of large training steps on meshes that nobody needs to own: the least redundancy against the usual strategies.
 
-    python bench/shard.py --models gpt moe --meshes 8 2,4 4,8 4,4,4 --eps 0 0.05 0.1 0.25 -o bench/results/shard.json
+    bench/shard.py                                          all cases into bench/results/shard.json
+    bench/shard.py --models gpt --meshes 4,8 --eps 0 0.1    some; what the file has already is kept (--again: solved anew)
 
-Every strategy is priced by the same model: the placements that define it are fixed (state, inputs, Megatron's residual stream), the rest is
-chosen by the same solver for the least time. So the rivals get the best activations that their placements allow.
+Every strategy is priced by one model (docs/formats.md, section 5) and solved to one relative gap. The rivals: bench/shard_rivals.py, and
 
-    ddp       state whole everywhere, batch cut over all axes                zero1/2/3   + optimizer state / gradients / parameters cut
-    megatron  columns and rows over the last axis, batch over the others     +sp  residual stream cut along the sequence, too
-    +do       the distributed optimizer: states cut over the other axes      time   least time; fsdp-cap: least time with half of its memory over the least
+    time first    the least time, whatever it holds: what planners without a memory objective do
+    capped        the least time with a peak at most halfway between that of `time first` and that of `stowage eps 0`
+
+A plan is solved in a process of its own, under limits of CPU seconds (it may then end `feasible`, with a bound) and, as a last
+resort, of life. Results are written after every plan.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import multiprocessing
 import pathlib
-import re
-import subprocess
-import sys
+import resource
 import time
 
 import common
+import shard_tables
+from shard_rivals import rivals
 
-# Split by columns (the result's features) or rows over the tensor axis: dimension of the weight that is cut; biases of columns.
-COLUMNS = re.compile(r"\.(c_attn|c_fc)\.weight$")  # Conv1D: [in, out]
-ROWS = re.compile(r"\.c_proj\.weight$")
-OUT_FIRST = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj|query|key|value|intermediate\.dense|q|k|v)\.weight$|lm_head\.weight$|"
-                       r"(wte|embed_tokens|word_embeddings|embedding)\.weight$|mlp\.(up|down)$")
-IN_SECOND = re.compile(r"\.(o_proj|down_proj|output\.dense|o)\.weight$")
-BIASES = re.compile(r"\.(c_attn|c_fc|query|key|value|intermediate\.dense|q|k|v)\.bias$")
-RESIDUAL = ("aten.add.Tensor", "aten.mul.Tensor", "aten.native_layer_norm.default", "aten.embedding.default")
-
-
-def tensor_dim(name: str) -> int | None:
-    for pattern, dim in ((COLUMNS, 1), (ROWS, 0), (OUT_FIRST, 0), (IN_SECOND, 1), (BIASES, 0)):
-        if pattern.search(name):
-            return dim
-    return None
-
-
-def _text(parts: list[str]) -> str:
-    return ",".join(parts)
-
-
-def _over(tensor: dict, axes: range, count: int, base: list[str] | None = None) -> str:
-    """Dimension 0 cut over these axes, where `base` leaves them whole; scalars whole."""
-    parts = list(base or ["R"] * count)
-    if tensor["shape"] and tensor["shape"][0] > 1:
-        for a in axes:
-            if parts[a] == "R" and not any(parts[b] == "S0" for b in range(a + 1, count)):
-                parts[a] = "S0"
-    return _text(parts)
-
-
-def data_parallel(program: dict, axes: int, stage: int) -> dict[str, str]:
-    """Stage 0: DDP; 1, 2, 3: ZeRO's."""
-    cut = {"optimizer_state": stage >= 1, "gradient": stage >= 2, "parameter": stage >= 3, "input": True}
-    return {str(i): _over(t, range(axes), axes) if cut[t["kind"]] else _text(["R"] * axes)
-            for i, t in enumerate(program["tensors"]) if t["kind"] in cut}
-
-
-def megatron(program: dict, axes: int, sequence: bool, distributed: bool) -> dict[str, str]:
-    last, tensors = axes - 1, program["tensors"]
-    hidden = next(t["shape"] for op in program["ops"] if op["target"] == "aten.embedding.default" for t in [tensors[op["outputs"][0]]] if len(t["shape"]) == 3)
-    fixed = {}
-    for i, t in enumerate(tensors):
-        if t["kind"] == "input":
-            fixed[str(i)] = _over(t, range(last), axes)
-        if t["kind"] not in ("parameter", "gradient", "optimizer_state"):
-            continue
-        owner = tensors[t["of"]]["name"] if t["kind"] != "parameter" else t["name"]
-        parts = ["R"] * axes
-        dim = tensor_dim(owner)
-        if dim is not None and len(t["shape"]) > dim and t["shape"][dim] > 1:
-            parts[last] = f"S{dim}"
-        if t["kind"] == "optimizer_state" and distributed and t["shape"]:
-            free = 1 if parts[last] == "S0" and len(t["shape"]) > 1 else 0
-            for a in range(last):
-                parts[a] = f"S{free}" if t["shape"][free] > 1 else "R"
-        fixed[str(i)] = _text(parts)
-    for op in program["ops"]:
-        if op.get("phase", "forward") == "forward" and op["target"] in RESIDUAL and tensors[op["outputs"][0]]["shape"] == hidden:
-            fixed[str(op["outputs"][0])] = _text(["S0"] * last + ["S1" if sequence else "R"])
-    return fixed
-
-
-def strategies(program: dict, mesh: list[int], eps: list[float]) -> dict[str, dict]:
-    axes = len(mesh)
-    found = {f"stowage eps {e:g}": {"eps": e} for e in eps} | {"time first": {"goal": "time"}}
-    for stage, name in enumerate(("ddp", "zero-1", "zero-2", "zero-3")):
-        found[name] = {"goal": "time", "fixed": data_parallel(program, axes, stage)}
-    if program["name"] != "resnet152":
-        for sequence in (False, True):
-            for distributed in (False, True):
-                name = "megatron" + (" +sp" if sequence else "") + (" +do" if distributed else "")
-                found[name] = {"goal": "time", "fixed": megatron(program, axes, sequence, distributed)}
-    return found
+MODELS = ("gpt", "llama-8b", "bert-large", "moe", "resnet152")
+MESHES = ("8", "2,4", "4,8", "4,4,4")
+# How far the search goes: deep programs, three axes, and a mesh that is large but has few axes.
+SEARCHES = (("gpt-96", "4,8"), ("gpt-96", "4,4,4"), ("gpt", "128,8"), ("gpt", "1024"))
+EPS = (0.0, 0.01, 0.1, 0.2, 0.5)
 
 
 def mesh_document(sizes: list[int]) -> dict:
-    """The last axis within a host (300 GB/s, 6 us), the others between hosts (25 GB/s, 15 us); 300 TFLOP/s reached."""
-    axes = [{"size": n, "gbps": 300 if a == len(sizes) - 1 else 25, "latency_ns": 6000 if a == len(sizes) - 1 else 15000} for a, n in enumerate(sizes)]
+    """The last axis within a host (300 GB/s, 6 us a hop), the others between hosts (25 GB/s, 15 us); 300 TFLOP/s and 1.5 TB/s reached."""
+    last = len(sizes) - 1
+    axes = [{"size": n, "gbps": 300 if a == last else 25, "latency_ns": 6000 if a == last else 15000} for a, n in enumerate(sizes)]
     return {"axes": axes, "tflops": 300, "memory_gbps": 1500, "kernel_ns": 2000}
 
 
-def solve(path: str, mesh: list[int], options: dict) -> dict:
-    """In a process of its own, so that a limit of seconds holds."""
+# ---- One plan, in a process of its own
+
+
+def solve(program: str, mesh: list[int], options: dict) -> dict:
     from stowage import _core
 
-    begun = time.perf_counter()
-    plan = json.loads(_core.plan_sharding(pathlib.Path(path).read_text(), json.dumps(mesh_document(mesh)), json.dumps(options)))
-    whole = sorted({p["why"] for p in plan["ops"] if p["replicated"]})
-    return {k: v for k, v in plan.items() if k not in ("ops", "tensors", "format", "version")} | {
-        "seconds": time.perf_counter() - begun, "whole_ops": whole}
+    wall, cpu = time.perf_counter(), time.process_time()
+    plan = json.loads(_core.plan_sharding(program, json.dumps(mesh_document(mesh)), json.dumps(options)))
+    seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+    kept = {k: v for k, v in plan.items() if k not in ("ops", "tensors", "format", "version")}
+    copies = max((op["transient_bytes"] for op in plan["ops"]), default=0)
+    why = sorted({op["why"] for op in plan["ops"] if op["replicated"]})
+    return kept | seconds | {"copies_bytes": copies, "whole_ops": why, "resident_set_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
-def row(name: str, r: dict, fastest: float | None) -> list:
-    if "bytes" not in r or not r["compute_ns"]:
-        return [name, r.get("time", {}).get("outcome", "failed"), *[""] * 9]
-    b = r["bytes"]
-    state = b["parameters"] + b["gradients"] + b["optimizer_state"] + b["buffers"] + b["inputs"]
-    ns = r["compute_ns"] + r["communication_ns"]
-    gap = max(0.0, ns / r["time"]["bound"] - 1) if r["time"]["bound"] > 0 else math.inf
-    return [name, r["time"]["outcome"], *(f"{v / 2**30:.2f}" for v in (state, b["saved"], b["redundant"], b["peak"])), f"{ns / 1e6:.1f}",
-            f"{ns / fastest:.2f}" if fastest else "", f"{r['redundancy']['gap']:.0%}", f"{gap:.1e}", f"{r['seconds']:.1f}"]
+def _worker(answer, limit: int, *question) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    try:
+        answer.send(solve(*question))
+    except Exception as reason:  # of any kind: it is the row's outcome
+        answer.send({"time": {"outcome": str(reason)[:80]}})
 
 
-HEADER = ["strategy", "outcome", "state GiB", "saved GiB", "redundant GiB", "peak GiB", "time ms", "of fastest", "gap of least", "gap of time", "solved s"]
+def ask(limit: int, *question) -> dict:
+    import stowage  # noqa: F401  once here; its forks have it
+
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe(duplex=False)
+    process = fork.Process(target=_worker, args=(theirs, limit, *question))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        return {"time": {"outcome": f"> {limit} s"}}
+    finally:
+        process.join()
+
+
+# ---- A case: one model on one mesh
+
+
+def capped(rows: dict[str, dict]) -> dict | None:
+    """The options of that rival, once both ends are known."""
+    least, most = (rows.get(name, {}).get("bytes", {}).get("peak") for name in ("stowage eps 0", "time first"))
+    return None if not least or not most else {"goal": "time", "memory_limit_bytes": max(least, (least + most) // 2)}
+
+
+class Case:
+    def __init__(self, path: pathlib.Path, mesh: str, rows: dict[str, dict], arguments):
+        self._name, self._text = path.name.split(".")[0], path.read_text()
+        self._mesh, self.rows, self._arguments = [int(n) for n in mesh.split(",")], rows, arguments
+
+    def solve(self, name: str, options: dict | None, keep) -> None:
+        if options is None or (name in self.rows and not self._arguments.again):
+            return
+        limits = {"relative_gap": self._arguments.relative_gap, "time_limit_seconds": self._arguments.time_limit}
+        self.rows[name] = ask(self._arguments.life, self._text, self._mesh, limits | options)
+        row = self.rows[name]
+        common.say(f"{self._name} {self._mesh} {name}: {row['time']['outcome']} {row.get('cpu_seconds', 0):.1f} s")
+        keep()
+
+    def solve_all(self, eps: list[float], search_only: bool, keep) -> None:
+        for e in eps[:1] if search_only else eps:
+            self.solve(f"stowage eps {e:g}", {"eps": e}, keep)
+        self.solve("time first", {"goal": "time"}, keep)
+        if search_only:
+            return
+        for name, options in rivals(json.loads(self._text), len(self._mesh)).items():
+            self.solve(name, options, keep)
+        self.solve("capped", capped(self.rows), keep)
 
 
 def program_of(model: str, folder: pathlib.Path) -> pathlib.Path:
@@ -134,47 +116,38 @@ def program_of(model: str, folder: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         import shard_models
 
+        folder.mkdir(parents=True, exist_ok=True)
         path.write_text(shard_models.capture(model).to_json())
     return path
 
 
-def ask(path: pathlib.Path, mesh: list[int], options: dict, limit: float) -> dict:
-    command = [sys.executable, __file__, "--solve", str(path), json.dumps(mesh)]
-    try:
-        done = subprocess.run(command, input=json.dumps(options), capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return {"time": {"outcome": f"> {limit:.0f} s"}}
-    return json.loads(done.stdout) if done.returncode == 0 else {"time": {"outcome": done.stderr.strip().splitlines()[-1][:60]}}
-
-
 def main() -> None:
-    if "--solve" in sys.argv:
-        print(json.dumps(solve(sys.argv[2], json.loads(sys.argv[3]), json.load(sys.stdin))))
-        return
-    parser = common.parser(__doc__.splitlines()[0], "shard")
-    parser.add_argument("--models", nargs="+", default=["gpt", "llama-8b", "bert-large", "moe", "resnet152"])
-    parser.add_argument("--meshes", nargs="+", default=["8", "2,4", "4,8", "4,4,4"])
-    parser.add_argument("--eps", nargs="+", type=float, default=[0, 0.05, 0.1, 0.25])
+    parser = common.parser(__doc__, "shard")
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--meshes", nargs="+", default=MESHES)
+    parser.add_argument("--eps", nargs="+", type=float, default=EPS)
+    parser.add_argument("--searches", action="store_true", help="only the cases of the search's own speed")
     parser.add_argument("--relative-gap", type=float, default=1e-3)
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one plan")
+    parser.add_argument("--time-limit", type=float, default=120, help="seconds after which a search shows what it has")
+    parser.add_argument("--life", type=int, default=600, help="CPU seconds of one plan's process")
+    parser.add_argument("--again", action="store_true", help="solve also what the results have")
     parser.add_argument("--programs", type=pathlib.Path, default=common.ROOT / "build" / "programs", help="captured programs are kept here")
     arguments = parser.parse_args()
-    arguments.programs.mkdir(parents=True, exist_ok=True)
-    results, tables = {}, []
-    for model in arguments.models:
-        path = program_of(model, arguments.programs)
-        program = json.loads(path.read_text())
-        for text in arguments.meshes:
-            mesh = [int(n) for n in text.split(",")]
-            rows = {}
-            for name, options in strategies(program, mesh, arguments.eps).items():
-                rows[name] = ask(path, mesh, options | {"relative_gap": arguments.relative_gap}, arguments.limit)
-                common.say(f"{model} ({text}) {name}: {rows[name]['time']['outcome']}")
-            first = rows["time first"]
-            fastest = first["compute_ns"] + first["communication_ns"] if "compute_ns" in first else None
-            tables.append(f"{model} on ({text}), {len(program['ops'])} ops, fp32\n\n" + common.markdown(HEADER, [row(n, r, fastest) for n, r in rows.items()]))
-            results[f"{model} {text}"] = rows
-    common.publish("shard", results, "\n\n".join(tables), arguments.output)
+    target = pathlib.Path(arguments.output or common.RESULTS / "shard.json")
+    results = json.loads(target.read_text())["results"] if target.exists() else {"cases": {}, "searches": {}}
+
+    environment = common.environment()
+
+    def keep() -> None:
+        target.write_text(json.dumps({"benchmark": "shard", "results": results, "environment": environment}, indent=1) + "\n")
+
+    cases = [] if arguments.searches else [("cases", model, mesh) for mesh in arguments.meshes for model in arguments.models]
+    if arguments.searches or len(cases) == len(MODELS) * len(MESHES):
+        cases += [("searches", *s) for s in SEARCHES]
+    for part, model, mesh in cases:
+        rows = results[part].setdefault(f"{model} ({mesh})", {})
+        Case(program_of(model, arguments.programs), mesh, rows, arguments).solve_all(list(arguments.eps), part == "searches", keep)
+    print(shard_tables.table(results))
 
 
 if __name__ == "__main__":

@@ -109,7 +109,11 @@ def _image(model, images, labels):
     return model(pixel_values=images, labels=labels).loss
 
 
-MODELS: dict[str, Callable] = {"gpt": gpt, "llama-8b": llama_8b, "bert-large": bert_large, "moe": moe, "resnet152": resnet152}
+def gpt_96():
+    return gpt(layers=96)
+
+
+MODELS: dict[str, Callable] = {"gpt": gpt, "gpt-96": gpt_96, "llama-8b": llama_8b, "bert-large": bert_large, "moe": moe, "resnet152": resnet152}
 
 
 def capture(name: str, **sizes):

@@ -20,11 +20,13 @@ import peak
 import repeatability
 import scale
 import scaling
+import shard_tables
 import step_time
+import strategy
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "executed": executed.table,
           "layout": layout.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
-          "scaling": scaling.table, "repeatability": repeatability.table}
+          "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 

@@ -148,12 +148,7 @@ class Ledger {
   // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their own.
   void find_peak() {
     const std::size_t units = space_.units_of_program.size();
-    std::vector<std::int32_t> last(n_, -1);
-    for (std::size_t t = 0; t < n_; ++t) {
-      const auto f = static_cast<std::size_t>(space_.storage.fragment[t]);
-      last[f] = std::max({last[f], space_.storage.last_use[t], space_.storage.maker[t]});
-      if (program_.tensors[t].kind == TensorKind::kOutput) last[f] = static_cast<std::int32_t>(units) - 1;
-    }
+    std::vector<std::int32_t> last = space_.storage.fragment_end;
     for (std::size_t t = n_; t-- > 0;) {  // a view that holds no copy keeps its base
       const std::int32_t base = kept_base(t);
       if (base >= 0) last[static_cast<std::size_t>(base)] = std::max(last[static_cast<std::size_t>(base)], last[t]);
@@ -208,31 +203,6 @@ class Ledger {
 };
 
 }  // namespace
-
-void settle_strategies(const Space& space, Choice& choice) {
-  const std::size_t axes = space.mesh.axes.size();
-  std::vector<std::vector<double>> ns(space.units.size());
-  for (std::size_t u = 0; u < space.units.size(); ++u) {
-    const SpaceUnit& unit = space.units[u];
-    const double count = space.quotient.units[static_cast<std::size_t>(unit.unit_class)].count;
-    for (const std::int32_t k : unit.usable)
-      ns[u].push_back(count * space.types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(k)].compute_ns);
-  }
-  for (const SpaceEdge& edge : space.edges) {
-    const SpaceUnit& unit = space.units[static_cast<std::size_t>(edge.unit)];
-    if (unit.charged) continue;
-    const SpaceTensor& tensor = space.tensors[static_cast<std::size_t>(edge.tensor_class)];
-    const auto h = static_cast<std::size_t>(tensor.home);
-    const Code home = tensor.of_root(space.homes[h].codes[static_cast<std::size_t>(choice.homes[h])], axes);
-    for (std::size_t i = 0; i < unit.usable.size(); ++i) {
-      const Strategy& strategy = space.types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(unit.usable[i])];
-      ns[static_cast<std::size_t>(edge.unit)][i] +=
-          edge.count * space.edge_ns(edge, home, (edge.output ? strategy.out : strategy.in)[static_cast<std::size_t>(edge.at)]);
-    }
-  }
-  for (std::size_t u = 0; u < space.units.size(); ++u)
-    if (!space.units[u].charged) choice.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
-}
 
 ShardingPlan make_ledger(const Space& space, const Choice& choice) { return Ledger(space, choice).run(); }
 

@@ -6,9 +6,6 @@
 
 namespace stowage {
 
-// For each unit that chooses, the cheapest strategy, given where tensors live; units whose copies count keep theirs.
-void settle_strategies(const Space& space, Choice& choice);
-
 ShardingPlan make_ledger(const Space& space, const Choice& choice);
 
 }  // namespace stowage

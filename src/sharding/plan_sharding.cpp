@@ -7,21 +7,23 @@
 // Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
 // nearly always reached, and then stage 1 needs no search.
 //
-// A limit on the peak is met from without: while the peak of the plan's ledger passes it, the bytes that count (state, saved) get a
-// smaller budget. So a plan under a limit is not proven the fastest one; the bound stays that of the search without the limit.
+// A limit on the peak is met by rows for the ops where plans passed it (peak_row.h), one more after each search: few ops are peaks, and
+// most limits need a handful. Where a plan passes the limit at an op that has its row (a view kept its base alive), the bytes that
+// count (state, saved) get a smaller budget; such a plan is not proven the fastest, and the bound stays that of the rows alone.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "sharding/ledger.h"
+#include "sharding/settle.h"
 #include "sharding/sharding_milp.h"
 #include "stowage/error.h"
 
 namespace stowage {
 namespace {
 
-constexpr int kLimitRounds = 12;
+constexpr int kLimitRounds = 24;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -34,35 +36,45 @@ class Planner {
     find_fewest();
     double budget = options_.goal == ShardingGoal::kLeastTime ? kInfinity : (1 + options_.eps) * redundancy_.value;
     ShardingPlan plan = search(budget);
-    if (!options_.memory_limit_bytes) return plan;
-    const double bound = plan.time.bound;
-    const auto limit = static_cast<double>(*options_.memory_limit_bytes);
-    if (static_cast<double>(least_state()) > limit) return nothing(Outcome::kInfeasible);
-    for (int round = 0; round < kLimitRounds && !plan.ops.empty(); ++round) {
-      const double over = static_cast<double>(plan.bytes.peak) - limit;
-      if (over <= 0) {
-        if (round > 0 && plan.time.outcome == Outcome::kOptimal) plan.time.outcome = Outcome::kFeasible;
-        plan.time.bound = bound;
-        return plan;
+    if (!options_.memory_limit_bytes || plan.ops.empty()) return plan;
+    const std::int64_t limit = *options_.memory_limit_bytes;
+    if (least_state() > limit) return nothing(Outcome::kInfeasible);
+    double bound = plan.time.bound;
+    bool proven = true;
+    for (int round = 0; round < kLimitRounds && plan.bytes.peak > limit; ++round) {
+      if (has_row(plan.bytes.peak_op)) {
+        const double smaller = std::min(budget, counted(plan.bytes)) - static_cast<double>(plan.bytes.peak - limit);
+        budget = std::max(redundancy_.value, smaller);
+        if (budget >= counted(plan.bytes)) break;  // nothing that counts is left to give
+        proven = false;
+      } else {
+        peaks_.push_back(make_peak_row(space_, plan.bytes.peak_op, limit));
       }
-      budget = std::max(redundancy_.value, std::min(budget, counted(plan.bytes)) - over);
-      if (budget >= counted(plan.bytes)) break;  // nothing that counts is left to give
       plan = search(budget);
+      if (plan.ops.empty()) return nothing(proven ? plan.time.outcome : Outcome::kUnknown);
+      if (proven) bound = plan.time.bound;
     }
-    return nothing(Outcome::kUnknown);
+    if (plan.bytes.peak > limit) return nothing(Outcome::kUnknown);
+    if (!proven && plan.time.outcome == Outcome::kOptimal) plan.time.outcome = Outcome::kFeasible;
+    plan.time.bound = bound;
+    return plan;
   }
 
  private:
   ShardingPlan search(double budget) {
-    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = left()});
+    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = left(), .peaks = peaks_});
     if (answer.choice.homes.empty()) return nothing(answer.outcome);
-    settle_strategies(space_, answer.choice);
+    settle(space_, answer.choice);
     ShardingPlan plan = make_ledger(space_, answer.choice);
     plan.redundancy = redundancy_;
     plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, answer.bound, now() - started_ - redundancy_.seconds};
     plan.variables = answer.columns;
     plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
     return plan;
+  }
+
+  [[nodiscard]] bool has_row(std::int32_t op) const {
+    return std::any_of(peaks_.begin(), peaks_.end(), [&](const PeakRow& row) { return row.op == op; });
   }
 
   static double counted(const ShardingBytes& b) {
@@ -88,8 +100,8 @@ class Planner {
     redundancy_ = {Outcome::kOptimal, space_.least_bytes, space_.least_bytes, 0};
     const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(), [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
     if (bound_to_others) {
-      MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left()});
-      if (bytes.choice.homes.empty()) bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left()});
+      MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left(), .peaks = {}});
+      if (bytes.choice.homes.empty()) bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left(), .peaks = {}});
       redundancy_.outcome = bytes.choice.homes.empty() ? Outcome::kUnknown : bytes.outcome;
       redundancy_.value = std::round(space_.least_bytes + bytes.objective);
       redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));
@@ -112,6 +124,7 @@ class Planner {
   double started_;
   StageResult redundancy_;
   Space space_;
+  std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <queue>
+#include <set>
 
 namespace stowage {
 namespace {
@@ -55,11 +56,10 @@ std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTenso
 }
 
 Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial) : codes_(all_codes(tensor, mesh.axes.size(), partial)) {
-  steps_ = steps_within(codes_, tensor, mesh);
   for (const Code code : codes_) index_.emplace(code, static_cast<std::int32_t>(index_.size()));
   next_.resize(codes_.size());
   labels_.resize(codes_.size());
-  for (const Hop& step : steps_) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
+  for (const Hop& step : steps_within(codes_, tensor, mesh)) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
 }
 
 const std::vector<Ways::Label>& Ways::labels_from(std::int32_t from) const {
@@ -94,6 +94,29 @@ Way Ways::between(Code from, Code to) const {
   }
   std::reverse(way.through.begin(), way.through.end());
   return way;
+}
+
+std::vector<Hop> Ways::steps_between(const std::vector<Code>& from, const std::vector<Code>& to) const {
+  std::vector<Hop> steps;
+  std::set<std::pair<std::int32_t, std::int32_t>> taken;
+  for (const Code source : from) {
+    const auto first = index_.find(source);
+    if (first == index_.end()) continue;
+    const auto& labels = labels_from(first->second);
+    std::vector<char> walked(codes_.size(), 0);  // the ways from one placement are a tree
+    for (const Code target : to) {
+      const auto last = index_.find(target);
+      if (last == index_.end()) continue;
+      for (std::int32_t at = last->second; walked[static_cast<std::size_t>(at)] == 0 && labels[static_cast<std::size_t>(at)].before >= 0;) {
+        walked[static_cast<std::size_t>(at)] = 1;
+        const auto [ns, before] = labels[static_cast<std::size_t>(at)];
+        if (taken.emplace(before, at).second)
+          steps.push_back({codes_[static_cast<std::size_t>(before)], codes_[static_cast<std::size_t>(at)], ns - labels[static_cast<std::size_t>(before)].ns});
+        at = before;
+      }
+    }
+  }
+  return steps;
 }
 
 }  // namespace stowage

@@ -37,8 +37,8 @@ class Ways {
  public:
   Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial);
   [[nodiscard]] Way between(Code from, Code to) const;  // ns is infinite when there is none
-  [[nodiscard]] const std::vector<Code>& codes() const { return codes_; }
-  [[nodiscard]] const std::vector<Hop>& steps() const { return steps_; }
+  // Steps among which every one of `from` has a cheapest way to every one of `to`: far fewer than all where either side is narrow.
+  [[nodiscard]] std::vector<Hop> steps_between(const std::vector<Code>& from, const std::vector<Code>& to) const;
 
  private:
   struct Label {
@@ -48,7 +48,6 @@ class Ways {
   const std::vector<Label>& labels_from(std::int32_t from) const;
 
   std::vector<Code> codes_;
-  std::vector<Hop> steps_;
   std::unordered_map<Code, std::int32_t> index_;
   std::vector<std::vector<std::pair<std::int32_t, double>>> next_;
   mutable std::vector<std::vector<Label>> labels_;

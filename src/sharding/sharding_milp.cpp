@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <unordered_map>
+#include <unordered_set>
+
+#include "sharding/meeting.h"
 
 namespace stowage {
 namespace {
@@ -16,11 +20,14 @@ class ShardingMilp {
       : space_(space), options_(options), request_(request), axes_(space.mesh.axes.size()) {}
 
   MilpAnswer run() {
+    met_ = find_meetings(space_);
+    find_exact();
     add_homes();
     add_units();
     for (const SpaceEdge& edge : space_.edges)
       if (!request_.bytes_only || edge.pinned || edge.charged > 0) add_edge(edge);  // the others cost time alone
     add_budget();
+    for (const PeakRow& row : request_.peaks) add_peak(row);
     MilpOptions milp;
     milp.relative_gap = request_.bytes_only ? 0 : options_.relative_gap;
     if (request_.bytes_only) milp.absolute_gap = 0.5 / kNsPerUnit;  // bytes are whole
@@ -44,12 +51,17 @@ class ShardingMilp {
   [[nodiscard]] double price(double ns) const { return request_.bytes_only ? 0 : ns / kNsPerUnit; }
 
   void add_homes() {
-    for (const HomeClass& home : space_.homes) {
+    for (std::size_t h = 0; h < space_.homes.size(); ++h) {
+      const HomeClass& home = space_.homes[h];
+      std::unordered_set<Code> wanted;
+      if (met_[h] != nullptr)
+        for (const Code code : space_.unit_codes(*met_[h])) wanted.insert(code);
       const double least = *std::min_element(home.bytes.begin(), home.bytes.end());
       std::vector<int>& columns = home_column_.emplace_back();
       std::vector<Term> one;
       for (std::size_t i = 0; i < home.codes.size(); ++i) {
-        const bool fits = space_.least_bytes - least + home.bytes[i] <= request_.byte_budget * (1 + 1e-12);
+        const bool fits = space_.least_bytes - least + home.bytes[i] <= request_.byte_budget * (1 + 1e-12) &&
+                          (met_[h] == nullptr || wanted.contains(space_.home_code(*met_[h], home.codes[i])));
         columns.push_back(fits ? problem_.add_binary(price(home.ns[i])) : -1);
         if (!fits) continue;
         one.push_back({columns.back(), 1});
@@ -61,13 +73,13 @@ class ShardingMilp {
   }
 
   void add_units() {
-    for (const SpaceUnit& unit : space_.units) {
-      const UnitType& type = space_.types[static_cast<std::size_t>(unit.type)];
+    for (std::size_t u = 0; u < space_.units.size(); ++u) {
+      const SpaceUnit& unit = space_.units[u];
       const double count = space_.quotient.units[static_cast<std::size_t>(unit.unit_class)].count;
       std::vector<int>& columns = unit_column_.emplace_back();
       std::vector<Term> one;
       for (const std::int32_t k : unit.usable) {
-        columns.push_back(problem_.add_column(price(count * type.strategies[static_cast<std::size_t>(k)].compute_ns), 0, 1, unit.charged));
+        columns.push_back(problem_.add_column(price(count * space_.strategy(unit, k).compute_ns), 0, 1, unit.charged || exact_[u] != 0));
         one.push_back({columns.back(), 1});
       }
       problem_.add_row(1, 1, one);
@@ -75,24 +87,20 @@ class ShardingMilp {
   }
 
   std::vector<End> home_ends(const SpaceEdge& edge) const {
-    const SpaceTensor& tensor = space_.tensors[static_cast<std::size_t>(edge.tensor_class)];
-    const auto home = static_cast<std::size_t>(tensor.home);
+    const std::size_t home = space_.home_of(edge);
     std::vector<End> ends;
     for (std::size_t i = 0; i < space_.homes[home].codes.size(); ++i)
-      if (home_column_[home][i] >= 0) ends.push_back({tensor.of_root(space_.homes[home].codes[i], axes_), {home_column_[home][i]}});
+      if (home_column_[home][i] >= 0) ends.push_back({space_.home_code(edge, space_.homes[home].codes[i]), {home_column_[home][i]}});
     return ends;
   }
 
   std::vector<End> unit_ends(const SpaceEdge& edge) const {
-    const SpaceUnit& unit = space_.units[static_cast<std::size_t>(edge.unit)];
-    const auto& strategies = space_.types[static_cast<std::size_t>(unit.type)].strategies;
+    const std::vector<Code> codes = space_.unit_codes(edge);
     std::vector<End> ends;
     std::unordered_map<Code, std::size_t> known;
-    for (std::size_t i = 0; i < unit.usable.size(); ++i) {
-      const Strategy& strategy = strategies[static_cast<std::size_t>(unit.usable[i])];
-      const Code code = (edge.output ? strategy.out : strategy.in)[static_cast<std::size_t>(edge.at)];
-      const auto [at, fresh] = known.try_emplace(code, ends.size());
-      if (fresh) ends.push_back({code, {}});
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto [at, fresh] = known.try_emplace(codes[i], ends.size());
+      if (fresh) ends.push_back({codes[i], {}});
       ends[at->second].positions.push_back(unit_column_[static_cast<std::size_t>(edge.unit)][i]);
     }
     return ends;
@@ -100,13 +108,28 @@ class ShardingMilp {
 
   void add_edge(const SpaceEdge& edge) {
     const std::vector<End> homes = home_ends(edge), wanted = unit_ends(edge);
-    const std::size_t pairs = homes.size() * wanted.size();
+    if (met_[space_.home_of(edge)] == &edge) return add_meeting(homes, wanted);
     if (homes.size() == 1) return add_directly(edge, homes[0], wanted, true);
     if (wanted.size() == 1) return add_directly(edge, wanted[0], homes, false);
     if (edge.charged > 0 || edge.pinned || edge.written) return add_pairs(edge, homes, wanted);
-    const Ways& ways = space_.ways(space_.example(edge.tensor_class), partial_of(homes, wanted));
-    if (pairs <= ways.steps().size()) return add_pairs(edge, homes, wanted);
-    add_network(edge, edge.output ? wanted : homes, edge.output ? homes : wanted, ways);
+    const auto& from = edge.output ? wanted : homes;
+    const auto& to = edge.output ? homes : wanted;
+    const std::vector<Hop> steps = space_.ways(space_.example(edge.tensor_class), partial_of(homes, wanted)).steps_between(codes_of(from), codes_of(to));
+    if (homes.size() * wanted.size() <= steps.size()) return add_pairs(edge, homes, wanted);
+    add_network(edge, from, to, steps);
+  }
+
+  static std::vector<Code> codes_of(const std::vector<End>& ends) {
+    std::vector<Code> codes;
+    for (const End& end : ends) codes.push_back(end.code);
+    return codes;
+  }
+
+  // Both ends are the same placement.
+  void add_meeting(const std::vector<End>& homes, const std::vector<End>& wanted) {
+    std::unordered_map<Code, std::vector<Term>> balance;
+    for (const End& end : homes) balance[end.code].push_back({end.positions[0], 1});
+    for (const End& end : wanted) tie(balance.at(end.code), end);
   }
 
   AxisCode partial_of(const std::vector<End>& a, const std::vector<End>& b) const {
@@ -163,10 +186,9 @@ class ShardingMilp {
     problem_.add_row(0, 0, sum);
   }
 
-  void add_network(const SpaceEdge& edge, const std::vector<End>& from, const std::vector<End>& to, const Ways& ways) {
-    std::unordered_map<Code, std::vector<Term>> balance;
-    for (const Code code : ways.codes()) balance[code];
-    for (const Hop& step : ways.steps()) {
+  void add_network(const SpaceEdge& edge, const std::vector<End>& from, const std::vector<End>& to, const std::vector<Hop>& steps) {
+    std::map<Code, std::vector<Term>> balance;  // in an order that repeats
+    for (const Hop& step : steps) {
       const int column = problem_.add_column(price(edge.count * step.ns), 0, 1, false);
       balance[step.from].push_back({column, -1});
       balance[step.to].push_back({column, 1});
@@ -175,7 +197,7 @@ class ShardingMilp {
       for (const std::int32_t column : end.positions) balance[end.code].push_back({column, 1});
     for (const End& end : to)
       for (const std::int32_t column : end.positions) balance[end.code].push_back({column, -1});
-    for (const Code code : ways.codes()) problem_.add_row(0, 0, balance[code]);
+    for (const auto& [code, terms] : balance) problem_.add_row(0, 0, terms);
   }
 
   void add_budget() {
@@ -186,8 +208,53 @@ class ShardingMilp {
     problem_.add_row(-kInfinity, room / unit, budget_);
   }
 
+  // Units at whose op there is a row: what they copy must be told. And homes that a row looks at cost more than time.
+  void find_exact() {
+    exact_.assign(space_.units.size(), 0);
+    for (const PeakRow& row : request_.peaks) {
+      for (std::size_t h = 0; h < met_.size(); ++h)
+        if (!row.home_bytes[h].empty()) met_[h] = nullptr;
+      for (const auto& [e, count] : row.copies) {
+        const SpaceEdge& edge = space_.edges[static_cast<std::size_t>(e)];
+        exact_[static_cast<std::size_t>(edge.unit)] = 1;
+        met_[space_.home_of(edge)] = nullptr;
+      }
+    }
+  }
+
+  void add_peak(const PeakRow& row) {
+    std::vector<Term> sum;
+    for (std::size_t h = 0; h < row.home_bytes.size(); ++h)
+      for (std::size_t i = 0; i < row.home_bytes[h].size(); ++i)
+        if (home_column_[h][i] >= 0) sum.push_back({home_column_[h][i], row.home_bytes[h][i]});
+    for (const auto& [edge, count] : row.copies) add_copies(space_.edges[static_cast<std::size_t>(edge)], count, sum);
+    for (Term& term : sum) term.coefficient /= row.limit;
+    problem_.add_row(-kInfinity, 1, sum);
+  }
+
+  // What the unit wants or leaves, less what stays as it is: `stays` is at most 1 on either side, and as large as it can be.
+  void add_copies(const SpaceEdge& edge, double count, std::vector<Term>& sum) {
+    std::unordered_map<Code, std::int32_t> homes;
+    for (const End& end : home_ends(edge)) homes.emplace(end.code, end.positions[0]);
+    for (const End& end : unit_ends(edge)) {
+      const double bytes = count * static_cast<double>(largest_bytes(space_.example(edge.tensor_class), end.code, space_.mesh));
+      for (const std::int32_t column : end.positions) sum.push_back({column, bytes});
+      const auto home = homes.find(end.code);
+      if (home == homes.end()) continue;
+      const int stays = problem_.add_column(0, 0, 1, false);
+      sum.push_back({stays, -bytes});
+      problem_.add_row(-kInfinity, 0, {{stays, 1}, {home->second, -1}});
+      std::vector<Term> at_most = {{stays, 1}};
+      for (const std::int32_t column : end.positions) at_most.push_back({column, -1});
+      problem_.add_row(-kInfinity, 0, at_most);
+    }
+  }
+
   Choice read(const std::vector<double>& values) const {
     Choice choice;
+    for (std::size_t h = 0; h < space_.homes.size(); ++h)
+      choice.keep_home.push_back(std::any_of(request_.peaks.begin(), request_.peaks.end(), [&](const PeakRow& row) { return !row.home_bytes[h].empty(); }));
+    choice.keep_unit = exact_;
     for (const auto& columns : home_column_) choice.homes.push_back(largest(columns, values));
     for (std::size_t u = 0; u < unit_column_.size(); ++u) choice.strategies.push_back(largest(unit_column_[u], values));
     return choice;
@@ -208,6 +275,8 @@ class ShardingMilp {
   const MilpRequest& request_;
   std::size_t axes_;
   MilpProblem problem_;
+  std::vector<const SpaceEdge*> met_;  // per home: the edge to its only reader, where it lives as that wants it
+  std::vector<char> exact_;            // per unit
   std::vector<std::vector<int>> home_column_, unit_column_;  // -1: cannot be
   std::vector<Term> budget_;
 };

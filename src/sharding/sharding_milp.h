@@ -13,7 +13,7 @@
 // al., OSDI 2022), which has a variable for each pair of strategies of each edge.
 #pragma once
 
-#include "sharding/space.h"
+#include "sharding/peak_row.h"
 #include "solver/milp.h"
 
 namespace stowage {
@@ -29,6 +29,7 @@ struct MilpRequest {
   bool bytes_only = false;        // minimise bytes instead of time
   double byte_budget = kInfinity; // of what counts
   double seconds = 0;
+  std::vector<PeakRow> peaks = {};
 };
 
 MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request);

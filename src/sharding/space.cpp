@@ -262,6 +262,13 @@ Code SpaceTensor::of_root(Code code, std::size_t axes) const {
   return code;
 }
 
+std::vector<Code> Space::unit_codes(const SpaceEdge& edge) const {
+  const SpaceUnit& unit = unit_of(edge);
+  std::vector<Code> codes;
+  for (const std::int32_t k : unit.usable) codes.push_back((edge.output ? strategy(unit, k).out : strategy(unit, k).in)[static_cast<std::size_t>(edge.at)]);
+  return codes;
+}
+
 const Ways& Space::ways(const ProgramTensor& tensor, AxisCode partial) const {
   std::string key = concat(tensor.item_bytes, "/", static_cast<int>(partial));
   for (const std::int64_t size : tensor.shape) key += concat(",", size);

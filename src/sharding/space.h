@@ -73,6 +73,19 @@ struct Space {
   [[nodiscard]] const ProgramTensor& example(std::int32_t tensor_class) const {
     return program->tensors[static_cast<std::size_t>(quotient.tensor_example[static_cast<std::size_t>(tensor_class)])];
   }
+  [[nodiscard]] std::size_t home_of(const SpaceEdge& edge) const {
+    return static_cast<std::size_t>(tensors[static_cast<std::size_t>(edge.tensor_class)].home);
+  }
+  // The edge's tensor, when the root of its home lives so.
+  [[nodiscard]] Code home_code(const SpaceEdge& edge, Code root) const {
+    return tensors[static_cast<std::size_t>(edge.tensor_class)].of_root(root, mesh.axes.size());
+  }
+  [[nodiscard]] const SpaceUnit& unit_of(const SpaceEdge& edge) const { return units[static_cast<std::size_t>(edge.unit)]; }
+  [[nodiscard]] const Strategy& strategy(const SpaceUnit& unit, std::int32_t k) const {
+    return types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(k)];
+  }
+  // What the usable strategies want at an edge, or leave there: one for each of them.
+  [[nodiscard]] std::vector<Code> unit_codes(const SpaceEdge& edge) const;
   [[nodiscard]] const Ways& ways(const ProgramTensor& tensor, AxisCode partial) const;
   // ns of a redistribution at an edge, both ways for what is written.
   [[nodiscard]] double edge_ns(const SpaceEdge& edge, Code home, Code strategy) const;
@@ -83,9 +96,10 @@ struct Space {
 
 Space make_space(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options);
 
-// What a search leaves: for each home the position of its code, for each unit that chooses its strategy.
+// What a search leaves: for each home the position of its code, for each unit that chooses the position among its usable strategies.
 struct Choice {
   std::vector<std::int32_t> homes, strategies;
+  std::vector<char> keep_home, keep_unit;  // a limit rests on these; empty: on none
 };
 
 }  // namespace stowage

@@ -19,6 +19,7 @@ class Finder {
   Storage run() {
     find_uses();
     for (std::size_t t = 0; t < n_; ++t) place_in_fragment(t);
+    find_ends();
     find_needs();
     s_.counted.assign(n_, Counted::kNot);
     s_.saved.assign(n_, 0);
@@ -62,6 +63,15 @@ class Finder {
     if (stays || base < 0 || static_cast<std::size_t>(base) >= t) return;
     parent_[t] = s_.fragment[static_cast<std::size_t>(base)];
     children_[static_cast<std::size_t>(parent_[t])].push_back(static_cast<std::int32_t>(t));
+  }
+
+  void find_ends() {
+    s_.fragment_end.assign(n_, -1);
+    for (std::size_t t = 0; t < n_; ++t) {
+      std::int32_t& end = s_.fragment_end[fragment(t)];
+      end = std::max({end, s_.last_use[t], s_.maker[t]});
+      if (program_.tensors[t].kind == TensorKind::kOutput) end = static_cast<std::int32_t>(units_.size()) - 1;
+    }
   }
 
   [[nodiscard]] Phase phase_of(std::int32_t unit) const { return program_.ops[units_[static_cast<std::size_t>(unit)].op.index()].phase; }

@@ -23,6 +23,7 @@ struct Storage {
   std::vector<std::int32_t> maker;     // per tensor: a unit, or -1
   std::vector<std::int32_t> last_use;  // per tensor: a unit, or -1
   std::vector<std::int32_t> fragment;  // per tensor: the first tensor of its fragment
+  std::vector<std::int32_t> fragment_end;  // per tensor that begins a fragment: the last unit that makes or uses any of it
   std::vector<Counted> counted;        // per tensor
   std::vector<char> saved;             // per tensor: counted as one that backward needs
   std::vector<char> pinned;            // per unit: a view that must not copy, for it or its base is written later
