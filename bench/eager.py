@@ -2,15 +2,22 @@
 
 Each model trains in one process; its configurations take turns with plain eager, so a ratio compares steps that ran seconds apart. Peaks
 are all live bytes that tensors asked for, parameters and optimizer state included. The link to the host is simulated: copies are held to
-its bandwidth each way, beside the kernels. Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that
+its bandwidth each way, beside the kernels. But they take processor time, which those of a device do not: on one core they add to the step's
+wall time. So there is a second ratio: the time of the program's own thread and its waits for copies, over eager's. Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that
 keep what backward needs in host memory (torch.autograd.graph.save_on_cpu copies nothing on a CPU).
 
     bench/eager.py --quick                                      two models, three limits, one link: minutes
-    bench/eager.py                                              all of it
+    bench/eager.py                                              all of it: hours
     bench/eager.py --models gpt2 --links 4 --shares 0.5 --policies default,delta
+
+The result file is written after each model. With --add, what has been measured takes its places in the file that is there: models, limits,
+links and policies can be run one after the other.
 """
 
 from __future__ import annotations
+
+import json
+import pathlib
 
 import common
 
@@ -29,10 +36,10 @@ def point(worker: common.Worker, limit_bytes: int, options: dict, count: int) ->
     if "failed" in run:
         return {"policy": options["policy"], "failed": run["failed"]}
     again = worker.ask("plain", kind="eager", count=count)
-    beside = {"wall": [min(a, b) for a, b in zip(eager["wall"], again["wall"])], "cpu": eager["cpu"]}
+    beside = {clock: [(a + b) / 2 for a, b in zip(eager[clock], again[clock])] for clock in ("wall", "own")}
     eager_s = sum(beside["wall"])
     return {"policy": options["policy"], "limit_bytes": limit_bytes, "ratio": eager_report.ratio(run, beside),
-            "peak_bytes": run["peak_bytes"], "host_peak_bytes": run["host_peak_bytes"],
+            "beside_ratio": eager_report.beside_ratio(run, beside), "peak_bytes": run["peak_bytes"], "host_peak_bytes": run["host_peak_bytes"],
             "recompute_share": run["changes"]["recompute_ns"] / 1e9 / eager_s, "stall_ms": eager_report.per_step_ms(run, "stall_ns"),
             "evict_ms": eager_report.per_step_ms(run, "evict_ns"), "swapped_bytes": run["changes"]["swapped_bytes"] // count,
             "swapped_in_bytes": run["changes"]["swapped_in_bytes"] // count, "recomputed_ops": run["changes"]["recomputed_ops"] / count,
@@ -48,7 +55,8 @@ def measure(name: str, arguments) -> dict:
         default = {"policy": "default", "link_gbps": max(arguments.links)}
         unbound = point(worker, 2 * peak, default, 2 * arguments.steps)
         model = {"name": name, "peak_bytes": peak, "resident_bytes": residents, "step_s": common.median(eager["wall"]),
-                 "unbound_ratio": unbound["ratio"], "groups": [], "ways": {}}
+                 "unbound_ratio": unbound["ratio"], "unbound_beside_ratio": unbound["beside_ratio"], "groups": [], "ways": {},
+                 "prefetch": []}
         model["smallest_bytes"] = worker.ask("smallest", above_bytes=0, below_bytes=peak, options=default)
         common.say(f"{name}: step {1e3 * model['step_s']:.0f} ms, peak {common.mebibytes(peak)} MiB, not binding {unbound['ratio']:.2f}, "
                    f"smallest {model['smallest_bytes'] / peak:.0%}")
@@ -57,12 +65,14 @@ def measure(name: str, arguments) -> dict:
         for link in arguments.links:
             for label, limit in limits.items():
                 points = [point(worker, limit, {"policy": p, "link_gbps": link}, arguments.steps) for p in arguments.policies]
-                if link == max(arguments.links):
+                if link == max(arguments.links) and not arguments.brief:
                     for release in ("recompute", "swap"):
                         way = point(worker, limit, {"policy": "default", "link_gbps": link, "release": release}, arguments.steps)
                         points.append(way | {"policy": f"default/{release}"})
                 model["groups"].append({"link_gbps": link, "label": label, "limit_bytes": limit, "points": points})
                 common.say(f"  {link:g} GB/s {label}: " + ", ".join(f"{p['policy']} {eager_report.cell(p)}" for p in points))
+        if arguments.brief:
+            return model
         model["prefetch"] = prefetch(worker, limits, arguments) if "50%" in limits else []
         for way in ("checkpoint", "host"):
             taken = worker.ask("plain", kind=way, count=arguments.steps)
@@ -91,7 +101,7 @@ def largest_batch(name: str, arguments) -> dict:
     batch = arguments.batch
     with common.Worker({"model": name}, arguments.threads) as worker:
         eager = worker.ask("peak_at", batch=batch)
-        found = worker.ask("largest_batch", batch=batch, limit_bytes=eager["peak_bytes"], most=64 * batch,
+        found = worker.ask("largest_batch", batch=batch, limit_bytes=eager["peak_bytes"], most=16 * batch,
                            options={"policy": "default", "link_gbps": max(arguments.links)})
     an_image = common.median(found["seconds"]) / found["batch"] if found["seconds"] else float("nan")
     return {"model": name, "batch": batch, "limit_bytes": eager["peak_bytes"], "largest": found["batch"],
@@ -100,7 +110,7 @@ def largest_batch(name: str, arguments) -> dict:
 
 def main() -> None:
     numbers = lambda text: tuple(float(x) for x in text.split(","))  # noqa: E731
-    names = lambda text: tuple(text.split(","))  # noqa: E731
+    names = lambda text: tuple(filter(None, text.split(",")))  # noqa: E731
     parser = common.parser(__doc__, "eager")
     parser.add_argument("--quick", action="store_true", help="gpt2 and depth, three limits, one link, fewer steps")
     parser.add_argument("--models", type=names, default=MODELS)
@@ -109,20 +119,49 @@ def main() -> None:
     parser.add_argument("--links", type=numbers, default=LINKS, help="GB/s each way, the fastest first")
     parser.add_argument("--steps", type=int, default=5, help="counted ones for each configuration")
     parser.add_argument("--batch", type=int, default=16, help="of eager, for the largest batch in its bytes; 0: leave that out")
+    parser.add_argument("--brief", action="store_true", help="the policies alone: no single ways of release, no PyTorch's own ways, no prefetch")
+    parser.add_argument("--add", action="store_true", help="to what the result file holds already")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.models, arguments.shares, arguments.links = ("gpt2", "depth"), (0.75, 0.5), (4.0,)
         arguments.policies, arguments.steps, arguments.batch = ("default", *POLICIES[1:5]), 3, 0
+    path = pathlib.Path(arguments.output or common.RESULTS / "eager.json")
+    result = {"threads": arguments.threads, "models": [], "batches": []}
+    if arguments.add and path.is_file():
+        found = json.loads(path.read_text())
+        found = found.get("results", found)
+        result = {key: found[key] for key in result}
+    for name in arguments.models if arguments.policies else ():
+        add_model(result["models"], measure(name, arguments))
+        publish(result, arguments)
+    for name in ("resnet50", "resnet101") if arguments.batch else ():
+        if name in arguments.models:
+            result["batches"] = [b for b in result["batches"] if b["model"] != name] + [largest_batch(name, arguments)]
+            publish(result, arguments)
 
+
+def publish(result: dict, arguments) -> None:
     import eager_report
 
-    result = {"threads": arguments.threads, "policies": list(arguments.policies), "models": [measure(m, arguments) for m in arguments.models]}
-    if arguments.batch:
-        result["batches"] = [largest_batch(m, arguments) for m in ("resnet50", "resnet101") if m in arguments.models]
-    judged = eager_report.judge(result)
-    table = "\n\n".join([eager_report.ways_table(result), eager_report.step_table(result), "\n".join(f"- {line}" for line in judged)])
-    common.publish("eager", result, table, arguments.output)
+    common.publish("eager", {"results": result}, eager_report.table(result), arguments.output)
+
+
+def add_model(models: list[dict], new: dict) -> None:
+    """What was measured again takes the place of what was there: points by limit and policy."""
+    old = next((m for m in models if m["name"] == new["name"]), None)
+    if old is None:
+        models.append(new)
+        return
+    groups = {(g["link_gbps"], g["label"]): g for g in old["groups"]}
+    for group in new["groups"]:
+        known = groups.get((group["link_gbps"], group["label"]))
+        if known is not None and known["limit_bytes"] == group["limit_bytes"]:
+            again = {p["policy"] for p in group["points"]}
+            group["points"] = [p for p in known["points"] if p["policy"] not in again] + group["points"]
+        groups[group["link_gbps"], group["label"]] = group
+    ways, prefetch = {**old["ways"], **new["ways"]}, {(p["policy"], p["link_gbps"]): p for p in [*old["prefetch"], *new["prefetch"]]}
+    old |= new | {"groups": list(groups.values()), "ways": ways, "prefetch": list(prefetch.values())}
 
 
 if __name__ == "__main__":

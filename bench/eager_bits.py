@@ -167,10 +167,10 @@ def main() -> None:
     if arguments.quick:
         arguments.models, arguments.policies = ("launch",), ("default", "delta", "random")
     path = pathlib.Path(arguments.output or common.RESULTS / "eager_bits.json")
-    kept = json.loads(path.read_text())["runs"] if path.is_file() else []
+    kept = json.loads(path.read_text())["results"]["runs"] if path.is_file() else []
     for model in arguments.models:
         kept = [run for run in kept if run["model"] != model] + measure(model, arguments)
-        common.publish("eager_bits", {"runs": kept}, table({"runs": kept}), arguments.output)
+        common.publish("eager_bits", {"results": {"runs": kept}}, table({"runs": kept}), arguments.output)
     if any(run["outcome"] not in ("same", "infeasible") for run in kept):
         raise SystemExit(1)
 

@@ -6,12 +6,19 @@ import math
 
 import common
 
+POLICIES = ("default", "delta", "dtr", "capuchin", "lru", "size", "random")
 RIVALS = ("delta", "dtr", "capuchin", "lru")
 
 
-def ratio(run: dict, eager: dict) -> float:
+def ratio(run: dict, eager: dict, clock: str = "wall") -> float:
     """Median over the counted steps of one step's time over that of eager's same step, beside it in time."""
-    return common.median([a / b for a, b in zip(run["wall"], eager["wall"])])
+    return common.median([a / b for a, b in zip(run[clock], eager[clock])])
+
+
+def beside_ratio(run: dict, eager: dict) -> float:
+    """The same where copies have a processor of their own: the program's thread, and what it waited for them."""
+    stall_s = per_step_ms(run, "stall_ns") / 1e3
+    return ratio(run, eager, "own") + stall_s / common.median(eager["own"])
 
 
 def geometric(values: list[float]) -> float:
@@ -30,16 +37,18 @@ def cell(point: dict | None) -> str:
 
 def step_table(result: dict) -> str:
     """Rows: model, link, share of eager's peak. Columns: policies."""
-    policies = result["policies"]
+    measured = {p["policy"] for m in result["models"] for g in m["groups"] for p in g["points"]}
+    policies = [p for p in (*POLICIES, "default/recompute", "default/swap") if p in measured]
     rows = []
     for model in result["models"]:
         for group in model["groups"]:
             points = {p["policy"]: p for p in group["points"]}
             own = points["default"]
-            more = ["", "", ""] if "failed" in own else [
-                f"{own['peak_bytes'] / model['peak_bytes']:.0%}", f"{own['recompute_share']:.1%}", f"{own['stall_ms']:.1f}"]
+            more = [""] * 4 if "failed" in own else [
+                f"{own['peak_bytes'] / model['peak_bytes']:.0%}", f"{own['recompute_share']:.1%}", f"{own['stall_ms']:.1f}",
+                f"{own['beside_ratio']:.2f}"]
             rows.append([model["name"], f"{group['link_gbps']:g}", group["label"], *more, *(cell(points.get(p)) for p in policies)])
-    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", *policies], rows, left=1)
+    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", "beside", *policies], rows, left=1)
 
 
 def ways_table(result: dict) -> str:
@@ -48,14 +57,19 @@ def ways_table(result: dict) -> str:
         row = [model["name"], f"{1e3 * model['step_s']:.0f}", common.mebibytes(model["peak_bytes"]), common.mebibytes(model["resident_bytes"]),
                f"{model['unbound_ratio']:.2f}"]
         for way in ("checkpoint", "host"):
-            point = model["ways"][way]
-            row.append(f"{point['peak_bytes'] / model['peak_bytes']:.0%} at {point['ratio']:.2f}")
+            point = model["ways"].get(way)
+            row.append(f"{point['peak_bytes'] / model['peak_bytes']:.0%} at {point['ratio']:.2f}" if point else "")
         smallest = model["smallest_bytes"]
         saved = 1 - max(smallest - model["resident_bytes"], 0) / (model["peak_bytes"] - model["resident_bytes"])
         row += [f"{smallest / model['peak_bytes']:.0%}", f"{saved:.0%}"]
         rows.append(row)
     return common.markdown(["model", "step ms", "peak MiB", "residents MiB", "limit not binding", "checkpoint", "saved tensors on host",
                             "smallest limit", "saved beyond residents"], rows)
+
+
+def table(result: dict) -> str:
+    judged = "\n".join(f"- {line}" for line in judge(result))
+    return "\n\n".join([ways_table(result), step_table(result), judged])
 
 
 def judge(result: dict) -> list[str]:

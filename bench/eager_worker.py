@@ -32,13 +32,13 @@ def handlers(config: dict) -> dict:
         return loops[kind]
 
     def counted(loop: models_eager.Loop, count: int) -> dict:
-        wall, cpu = [], []
+        wall, own = [], []
         for i in range(count):
-            start = time.perf_counter(), time.process_time()
+            start = time.perf_counter(), time.thread_time()
             loop.step(i)
             wall.append(time.perf_counter() - start[0])
-            cpu.append(time.process_time() - start[1])
-        return {"wall": wall, "cpu": cpu}
+            own.append(time.thread_time() - start[1])  # of the program's thread, kernels included; copies have their lanes
+        return {"wall": wall, "own": own}
 
     def plain(kind: str, count: int) -> dict:
         """Eager, or one of PyTorch's own ways, without a budget."""
@@ -82,20 +82,20 @@ def handlers(config: dict) -> dict:
         return below_bytes
 
     def largest_batch(batch: int, limit_bytes: int, options: dict, most: int) -> dict:
-        """The most images a step under the limit, to 1/8 of ``batch``; tried from 2 batch up."""
-        step, best, timing = max(batch // 8, 1), batch, None
-        loops.clear()
+        """The most images a step under the limit, to 1/8 of ``batch``: doubled until one fails, then halved between."""
+        best, failed, timing = batch, most + 1, None
         count = 2 * batch
-        jump = batch
-        while jump >= step and count <= most:
+        while best < count < failed:
+            loops.clear()
             loops["eager"] = models_eager.make(name, count=count)
-            tried = under(limit_bytes, 2, options, learn=2)
+            tried = under(limit_bytes, 1, options, learn=1)
             if "failed" in tried:
-                jump //= 2
-                count = best + jump
-                continue
-            best, timing = count, tried
-            count += jump
+                failed = count
+            else:
+                best, timing = count, tried
+            count = min(2 * best, most) if failed > most else (best + failed) // 2
+            if failed - best <= max(batch // 8, 1):
+                break
         loops.clear()
         return {"batch": best, "seconds": timing["wall"] if timing else None}
 

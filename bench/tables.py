@@ -12,6 +12,8 @@ import batch
 import budget_planning
 import budget_report
 import common
+import eager_bits
+import eager_report
 import executed
 import layout
 import oracle
@@ -24,7 +26,8 @@ import shard_tables
 import step_time
 import strategy
 
-TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "executed": executed.table,
+TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table,
+          "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
           "layout": layout.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"

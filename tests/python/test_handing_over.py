@@ -94,6 +94,17 @@ def test_a_step_that_does_not_fit_is_compiled_under_its_budget(sizes, planned):
     assert_same(expected, got)
 
 
+def reading_data(step):
+    """Looks at its loss, so it is never planned."""
+
+    def reads_data(x):
+        loss = step(x)
+        assert loss.item() >= 0
+        return loss
+
+    return reads_data
+
+
 def test_checks_and_steps_that_are_never_planned_stay_within_the_budget():
     sizes = [400] * 8
     expected, peak = eager(sizes)
@@ -105,14 +116,7 @@ def test_checks_and_steps_that_are_never_planned_stay_within_the_budget():
     assert_same(expected, checked)
 
     refused = Training()
-    plain = refused.step()
-
-    def reads_data(x):
-        loss = plain(x)
-        assert loss.item() >= 0
-        return loss
-
-    step = stowage.compile(reads_data, budget=budget)
+    step = stowage.compile(reading_data(refused.step()), budget=budget)
     with pytest.warns(UnsupportedWarning, match="item"):
         assert refused.run(step, sizes) <= budget
     assert_same(expected, refused)
@@ -137,14 +141,7 @@ def test_calls_that_are_never_planned_learn_from_each_other():
 
     def stats_of(share: float, calls: int) -> list[dict]:
         training = Training()
-        plain = training.step()
-
-        def reads_data(x):
-            loss = plain(x)
-            assert loss.item() >= 0
-            return loss
-
-        step = stowage.compile(reads_data, budget=int(peak * share))
+        step = stowage.compile(reading_data(training.step()), budget=int(peak * share))
         found = []
         with pytest.warns(UnsupportedWarning, match="item"):
             for _ in range(calls):
