@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Callable
 
 import common
 
@@ -46,7 +47,8 @@ def point(worker: common.Worker, limit_bytes: int, options: dict, count: int) ->
             "counters": run["policy"], "wall": run["wall"], "eager_wall": beside["wall"]}
 
 
-def measure(name: str, arguments) -> dict:
+def measure(name: str, arguments, smallest_bytes: int, save: Callable[[dict], None]) -> dict:
+    """``smallest_bytes``: the least limit that can be met, where it is known, else 0. ``save``: called with what there is so far."""
     import eager_report
 
     with common.Worker({"model": name}, arguments.threads) as worker:
@@ -57,7 +59,7 @@ def measure(name: str, arguments) -> dict:
         model = {"name": name, "peak_bytes": peak, "resident_bytes": residents, "step_s": common.median(eager["wall"]),
                  "unbound_ratio": unbound["ratio"], "unbound_beside_ratio": unbound["beside_ratio"], "groups": [], "ways": {},
                  "prefetch": []}
-        model["smallest_bytes"] = worker.ask("smallest", above_bytes=0, below_bytes=peak, options=default)
+        model["smallest_bytes"] = smallest_bytes or worker.ask("smallest", above_bytes=0, below_bytes=peak, options=default)
         common.say(f"{name}: step {1e3 * model['step_s']:.0f} ms, peak {common.mebibytes(peak)} MiB, not binding {unbound['ratio']:.2f}, "
                    f"smallest {model['smallest_bytes'] / peak:.0%}")
         limits = {f"{share:.0%}": int(share * peak) for share in arguments.shares if share * peak > model["smallest_bytes"]}
@@ -70,6 +72,7 @@ def measure(name: str, arguments) -> dict:
                         way = point(worker, limit, {"policy": "default", "link_gbps": link, "release": release}, arguments.steps)
                         points.append(way | {"policy": f"default/{release}"})
                 model["groups"].append({"link_gbps": link, "label": label, "limit_bytes": limit, "points": points})
+                save(model)
                 common.say(f"  {link:g} GB/s {label}: " + ", ".join(f"{p['policy']} {eager_report.cell(p)}" for p in points))
         if arguments.brief:
             return model
@@ -131,10 +134,17 @@ def main() -> None:
     if arguments.add and path.is_file():
         found = json.loads(path.read_text())
         found = found.get("results", found)
+        found = found.get("results", found)
         result = {key: found[key] for key in result}
     for name in arguments.models if arguments.policies else ():
-        add_model(result["models"], measure(name, arguments))
-        publish(result, arguments)
+        before = result["models"]
+        known = next((m["smallest_bytes"] for m in before if m["name"] == name), 0)
+
+        def save(model: dict) -> None:
+            result["models"] = with_model(before, model)
+            publish(result, arguments)
+
+        save(measure(name, arguments, known, save))
     for name in ("resnet50", "resnet101") if arguments.batch else ():
         if name in arguments.models:
             result["batches"] = [b for b in result["batches"] if b["model"] != name] + [largest_batch(name, arguments)]
@@ -147,21 +157,21 @@ def publish(result: dict, arguments) -> None:
     common.publish("eager", {"results": result}, eager_report.table(result), arguments.output)
 
 
-def add_model(models: list[dict], new: dict) -> None:
+def with_model(models: list[dict], new: dict) -> list[dict]:
     """What was measured again takes the place of what was there: points by limit and policy."""
     old = next((m for m in models if m["name"] == new["name"]), None)
     if old is None:
-        models.append(new)
-        return
+        return [*models, new]
     groups = {(g["link_gbps"], g["label"]): g for g in old["groups"]}
     for group in new["groups"]:
         known = groups.get((group["link_gbps"], group["label"]))
         if known is not None and known["limit_bytes"] == group["limit_bytes"]:
             again = {p["policy"] for p in group["points"]}
-            group["points"] = [p for p in known["points"] if p["policy"] not in again] + group["points"]
+            group = group | {"points": [p for p in known["points"] if p["policy"] not in again] + group["points"]}
         groups[group["link_gbps"], group["label"]] = group
     ways, prefetch = {**old["ways"], **new["ways"]}, {(p["policy"], p["link_gbps"]): p for p in [*old["prefetch"], *new["prefetch"]]}
-    old |= new | {"groups": list(groups.values()), "ways": ways, "prefetch": list(prefetch.values())}
+    joined = old | new | {"groups": list(groups.values()), "ways": ways, "prefetch": list(prefetch.values())}
+    return [joined if m is old else m for m in models]
 
 
 if __name__ == "__main__":

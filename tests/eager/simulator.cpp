@@ -3,13 +3,6 @@
 #include <algorithm>
 
 namespace stowage::testing {
-namespace {
-
-struct Infeasible {
-  const char* why;
-};
-
-}  // namespace
 
 Simulator::Simulator(const Program& program, const eager::Options& options) : program_(program), options_(options), keeper_(options) {}
 

@@ -34,6 +34,9 @@ class Simulator {
 
  private:
   using ValueId = eager::ValueId;
+  struct Infeasible {
+    const char* why;
+  };
   struct Live {
     ValueId id;
     const ProgramOp* op = nullptr;  // that makes it; null: nothing does
