@@ -149,9 +149,14 @@ def table(results: dict) -> str:
     counts: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for run in results["runs"]:
         counts[run["model"], run["form"] if run["form"] != "plain" else run["policy"]][run["outcome"]] += 1
-    rows = [[model, what, count["same"], count["infeasible"], count.total() - count["same"] - count["infeasible"]]
-            for (model, what), count in counts.items()]
-    return common.markdown(["model", "policy or form", "same bits", "limit not met", "wrong"], rows, left=2)
+    models, whats = (list(dict.fromkeys(key[i] for key in counts)) for i in (0, 1))
+    return common.markdown(["policy or form", *models], [[what, *(cell(counts[model, what]) for model in models)] for what in whats])
+
+
+def cell(count: collections.Counter) -> str:
+    """Runs with the same bits, + those whose limit was not met, and what must not be."""
+    wrong = count.total() - count["same"] - count["infeasible"]
+    return f"{count['same']} + {count['infeasible']}" + (f", {wrong} WRONG" if wrong else "")
 
 
 def main() -> None:
