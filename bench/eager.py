@@ -136,8 +136,7 @@ def main() -> None:
     path = pathlib.Path(arguments.output or common.RESULTS / "eager.json")
     result = {"threads": arguments.threads, "models": [], "batches": []}
     if arguments.add and path.is_file():
-        found = json.loads(path.read_text())
-        found = found.get("results", found)
+        found = json.loads(path.read_text())["results"]
         found = found.get("results", found)
         result = {key: found[key] for key in result}
     for name in arguments.models if arguments.policies else ():
