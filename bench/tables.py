@@ -22,6 +22,7 @@ import peak
 import repeatability
 import scale
 import scaling
+import shard_replay
 import shard_tables
 import step_time
 import strategy
@@ -29,7 +30,8 @@ import strategy
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table,
           "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
           "layout": layout.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
-          "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table, "strategy": strategy.table}
+          "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,
+          "shard_replay": shard_replay.table, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 

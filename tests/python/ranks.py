@@ -19,14 +19,14 @@ def _free_port() -> int:
         return s.getsockname()[1]
 
 
-def _work(rank: int, size: int, port: int, module: str, cases: list[str], folder: str, timeout: float) -> None:
+def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeout: float) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout))
-    home = importlib.import_module(module)
     for case in cases:
+        module, _, function = case.rpartition(".")
         try:
-            getattr(home, case)(rank, size)
+            getattr(importlib.import_module(module), function)(rank, size)
             said = ""
         except BaseException:  # noqa: BLE001: told to the test
             said = traceback.format_exc()
@@ -35,9 +35,9 @@ def _work(rank: int, size: int, port: int, module: str, cases: list[str], folder
     dist.destroy_process_group()
 
 
-def run(size: int, module: str, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:
-    """By case: what each rank had to say, "" where all was well. A rank that did not come so far says so."""
-    context = mp.start_processes(_work, (size, _free_port(), module, cases, folder, timeout), nprocs=size, join=False, start_method="spawn")
+def run(size: int, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:
+    """Cases are "module.function". By case: what each rank had to say, "" where all was well. A rank that did not come so far says so."""
+    context = mp.start_processes(_work, (size, _free_port(), cases, folder, timeout), nprocs=size, join=False, start_method="spawn")
     for process in context.processes:
         process.join(timeout * 4)
         if process.is_alive():

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
 import tempfile
-import threading
-import time
 import weakref
-from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -18,105 +13,9 @@ from torch import nn
 import shard_models
 import stowage
 from shard_models import training
+from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, zero_plan
 from stowage import _runtime
 from stowage.torch_private import local_tensor, storage_address
-
-
-def zero_plan(program, mesh) -> str:
-    """Everything that lives between steps is cut along its first dimension; the ops as DTensor runs them."""
-    cut = ("parameter", "gradient", "optimizer_state")
-    tensors = [{"placement": ",".join(["S0" if t["kind"] in cut and t["shape"] else "R"] + ["R"] * (mesh.ndim - 1))} for t in program.tensors]
-    return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
-
-
-def optimizer_apart_plan(program, mesh) -> str:
-    """ZeRO-1: whole parameters, gradients and states in parts."""
-    cut = ("gradient", "optimizer_state")
-    tensors = [{"placement": "S0" if t["kind"] in cut and t["shape"] else "R"} for t in program.tensors]
-    return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
-
-
-class Pair:
-    """The same training twice: alone on this rank, and sharded over all."""
-
-    def __init__(self, make: Callable, batches: list, mesh, plan=None, **options):
-        self.alone, self.alone_optimizer, self.alone_step = make()
-        self.model, self.optimizer, step = make()
-        self.batches = batches
-        self.step = stowage.shard(step, mesh, plan=plan, strict=True, **options)
-
-    def run(self, tolerance: float, steps: int | None = None) -> None:
-        """Results of all steps, gradients of those that leave them, and parameters at the end."""
-        gradients = 0
-        for i, batch in enumerate(self.batches[:steps]):
-            for a, b in zip(_listed(self.alone_step(*batch)), _listed(self.step(*batch)), strict=True):
-                assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), f"step {i}: {a} and {b}"
-            gradients += self.compare_gradients(tolerance)
-        assert gradients > 0
-        for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
-            assert (p - q.full_tensor()).abs().max().item() <= tolerance, name
-
-    def compare_gradients(self, tolerance: float) -> int:
-        """How many there were. A planned step drops them, as the next zero_grad() would."""
-        found = 0
-        for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
-            if p.grad is not None and q.grad is not None:
-                assert (p.grad - q.grad.full_tensor()).abs().max().item() <= tolerance, name + ".grad"
-                found += 1
-        return found
-
-    def check_planned(self) -> None:
-        stats = self.step.stats()
-        assert self.step.refusal == "", self.step.refusal
-        assert stats["planned_steps"] >= 2, stats
-        assert stats["misses"] == 0, stats
-        assert stats["measured_peak_bytes"] <= stats["planned_peak_bytes"] <= stats["arena_bytes"], stats
-
-    def check_ledger(self) -> None:
-        mesh = self.step.mesh
-        ledger = self.step.plan.local_bytes(mesh.get_coordinate(), [mesh.size(i) for i in range(mesh.ndim)])
-        assert self.step.measured_bytes() == ledger, f"measured {self.step.measured_bytes()}, ledger {ledger}"
-
-
-def _listed(result) -> tuple:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def make_mlp(dtype=torch.float64, widths=(7, 33, 5), clip=0.5, schedule=True, optimizer="adamw"):
-    def make():
-        torch.manual_seed(0)
-        layers = []
-        for a, b in zip(widths, widths[1:]):
-            layers += [nn.Linear(a, b), nn.GELU()]
-        model = nn.Sequential(*layers[:-1]).to(dtype)
-        if optimizer == "sgd":
-            opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
-        else:
-            opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimizer == "fused")
-        scheduler = torch.optim.lr_scheduler.StepLR(opt, 2, 0.5)
-
-        def train_step(x, y):
-            opt.zero_grad()
-            loss = ((model(x) - y) ** 2).mean()
-            loss.backward()
-            if clip:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            opt.step()
-            if schedule:
-                scheduler.step()
-            return loss.detach()
-
-        return model, opt, train_step
-
-    return make
-
-
-def mlp_batches(count=8, dtype=torch.float64, rows=6, widths=(7, 5)):
-    generator = torch.Generator().manual_seed(5)
-    return [tuple(torch.randn(rows, w, generator=generator, dtype=dtype) for w in widths) for _ in range(count)]
-
-
-# ---- Cases
 
 
 def mlp_cut_unevenly_with_clipping_and_schedule(rank, size):
@@ -329,81 +228,6 @@ def a_worse_placement_costs_what_the_ledger_says(rank, size):
     assert measured == ledgers and ledgers[1] > ledgers[0]
 
 
-def a_mesh_of_the_wrong_size(rank, size):
-    try:
-        stowage.shard(make_mlp()()[2], (size + 1,))
-    except stowage.Error as error:
-        assert f"has {size + 1} devices, but there are {size} ranks" in str(error)
-    else:
-        raise AssertionError("no error")
-
-
-def ranks_with_other_batches(rank, size):
-    step = stowage.shard(make_mlp()()[2], (size,), plan=zero_plan)
-    step(*mlp_batches()[0])
-    try:
-        step(*mlp_batches(rows=6 + rank)[0])
-    except stowage.Error as error:
-        assert "differ" in str(error), error
-    else:
-        raise AssertionError("no error")
-
-
-def ranks_with_other_models(rank, size):
-    model, _, step = make_mlp()()
-    with torch.no_grad():
-        next(model.parameters()).add_(rank)
-    try:
-        stowage.shard(step, (size,), plan=zero_plan)(*mlp_batches()[0])
-    except stowage.Error as error:
-        assert "parameters differ" in str(error), error
-    else:
-        raise AssertionError("no error")
-
-
-def a_step_that_reads_its_data(rank, size):
-    model, opt, _ = make_mlp()()
-
-    def train_step(x, y):
-        loss = ((model(x) - y) ** 2).mean()
-        if loss.item() > 0:
-            loss.backward()
-        return loss.detach()
-
-    try:
-        stowage.shard(train_step, (size,), plan=zero_plan)(*mlp_batches()[0])
-    except stowage.Unsupported as error:
-        assert "depend on data" in str(error), error
-    else:
-        raise AssertionError("no error")
-
-
-def what_cannot_be_split_is_named(rank, size):
-    """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before anything has changed."""
-    sparse = nn.Embedding(9, 4, sparse=True)
-    optimizer = torch.optim.SGD(sparse.parameters(), lr=0.1)
-
-    def sparse_step(x):
-        optimizer.zero_grad()
-        sparse(x).sum().backward()
-        optimizer.step()
-
-    def shapes_from_data(x):
-        return x[x.nonzero()[:, 0]].sum()
-
-    def communicates(x):
-        return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD) * 1
-
-    for step, word in ((sparse_step, "sparse"), (shapes_from_data, "depend on data"), (communicates, "communicates by itself")):
-        try:
-            stowage.shard(step, (size,), plan=zero_plan)(torch.arange(8))
-        except stowage.Error as error:
-            assert word in str(error) and "\n" not in str(error), error
-        else:
-            raise AssertionError(f"{step.__name__}: no error")
-    assert type(sparse.weight) is nn.Parameter and type(sparse.weight.data) is torch.Tensor
-
-
 def an_op_without_a_rule_runs_whole_and_is_listed(rank, size):
     def make():
         torch.manual_seed(0)
@@ -438,61 +262,3 @@ def planned_steps_allocate_on_no_other_thread(rank, size):
     result = step(*batches[-1])
     assert step.stats()["planned_steps"] >= 2
     assert _runtime.peak_bytes() - before <= 64 * (1 + result.nbytes), _runtime.peak_bytes() - before
-
-
-def a_wait_longer_than_the_timeout(rank, size):
-    """Rank 0 plans for longer than the group lets a collective wait."""
-    def slow_plan(program, mesh):
-        time.sleep(5)
-        return zero_plan(program, mesh)
-
-    step = stowage.shard(make_mlp()()[2], (size,), plan=slow_plan)
-    step._ranks._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=3))
-    step.prepare(*mlp_batches()[0])
-
-
-# ---- In processes of their own
-
-
-def _fails(rank, calls: Callable) -> None:
-    try:
-        calls()
-    except stowage.Error as error:
-        assert "another rank has died" in str(error) and f"rank {rank}" in str(error), error
-    else:
-        raise AssertionError("no error")
-
-
-def _a_rank_dies(rank, size):
-    step = stowage.shard(make_mlp()()[2], (size,), plan=zero_plan)
-    batches = mlp_batches(12)
-    for batch in batches[:8]:
-        step(*batch)
-    assert step.stats()["planned_steps"] >= 1
-    if rank == size - 1:
-        os._exit(3)
-    _fails(rank, lambda: [step(*batch) for batch in batches[8:]])
-
-
-def _a_rank_dies_while_another_plans(rank, size):
-    def plan(program, mesh):
-        time.sleep(4)
-        return zero_plan(program, mesh)
-
-    step = stowage.shard(make_mlp()()[2], (size,), plan=plan)
-    if rank == size - 1:
-        threading.Timer(2, os._exit, (3,)).start()
-    _fails(rank, lambda: step(*mlp_batches()[0]))
-
-
-def _a_rank_dies_in_its_first_step(rank, size):
-    model, _, train_step = make_mlp()()
-    calls = []
-
-    def dying_step(x, y):
-        calls.append(x)
-        if rank == size - 1 and len(calls) == 3:  # twice on fakes
-            os._exit(3)
-        return train_step(x, y)
-
-    _fails(rank, lambda: stowage.shard(dying_step, (size,), plan=zero_plan)(*mlp_batches()[0]))

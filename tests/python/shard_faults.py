@@ -1,0 +1,149 @@
+"""What the ranks of test_shard.py do wrong, and what each must say. Names say what."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+import time
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import stowage
+from shard_pair import make_mlp, mlp_batches, zero_plan
+
+
+def a_mesh_of_the_wrong_size(rank, size):
+    try:
+        stowage.shard(make_mlp()()[2], (size + 1,))
+    except stowage.Error as error:
+        assert f"has {size + 1} devices, but there are {size} ranks" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+def ranks_with_other_batches(rank, size):
+    step = stowage.shard(make_mlp()()[2], (size,), plan=zero_plan)
+    step(*mlp_batches()[0])
+    try:
+        step(*mlp_batches(rows=6 + rank)[0])
+    except stowage.Error as error:
+        assert "differ" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def ranks_with_other_models(rank, size):
+    model, _, step = make_mlp()()
+    with torch.no_grad():
+        next(model.parameters()).add_(rank)
+    try:
+        stowage.shard(step, (size,), plan=zero_plan)(*mlp_batches()[0])
+    except stowage.Error as error:
+        assert "parameters differ" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def a_step_that_reads_its_data(rank, size):
+    model, opt, _ = make_mlp()()
+
+    def train_step(x, y):
+        loss = ((model(x) - y) ** 2).mean()
+        if loss.item() > 0:
+            loss.backward()
+        return loss.detach()
+
+    try:
+        stowage.shard(train_step, (size,), plan=zero_plan)(*mlp_batches()[0])
+    except stowage.Unsupported as error:
+        assert "depend on data" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def what_cannot_be_split_is_named(rank, size):
+    """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before anything has changed."""
+    sparse = nn.Embedding(9, 4, sparse=True)
+    optimizer = torch.optim.SGD(sparse.parameters(), lr=0.1)
+
+    def sparse_step(x):
+        optimizer.zero_grad()
+        sparse(x).sum().backward()
+        optimizer.step()
+
+    def shapes_from_data(x):
+        return x[x.nonzero()[:, 0]].sum()
+
+    def communicates(x):
+        return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD) * 1
+
+    for step, word in ((sparse_step, "sparse"), (shapes_from_data, "depend on data"), (communicates, "communicates by itself")):
+        try:
+            stowage.shard(step, (size,), plan=zero_plan)(torch.arange(8))
+        except stowage.Error as error:
+            assert word in str(error) and "\n" not in str(error), error
+        else:
+            raise AssertionError(f"{step.__name__}: no error")
+    assert type(sparse.weight) is nn.Parameter and type(sparse.weight.data) is torch.Tensor
+
+
+def a_wait_longer_than_the_timeout(rank, size):
+    """Rank 0 plans for longer than the group lets a collective wait."""
+    def slow_plan(program, mesh):
+        time.sleep(5)
+        return zero_plan(program, mesh)
+
+    step = stowage.shard(make_mlp()()[2], (size,), plan=slow_plan)
+    step._ranks._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=3))
+    step.prepare(*mlp_batches()[0])
+
+
+# ---- In processes of their own
+
+
+def _fails(rank, calls: Callable) -> None:
+    try:
+        calls()
+    except stowage.Error as error:
+        assert "another rank has died" in str(error) and f"rank {rank}" in str(error), error
+    else:
+        raise AssertionError("no error")
+
+
+def _a_rank_dies(rank, size):
+    step = stowage.shard(make_mlp()()[2], (size,), plan=zero_plan)
+    batches = mlp_batches(12)
+    for batch in batches[:8]:
+        step(*batch)
+    assert step.stats()["planned_steps"] >= 1
+    if rank == size - 1:
+        os._exit(3)
+    _fails(rank, lambda: [step(*batch) for batch in batches[8:]])
+
+
+def _a_rank_dies_while_another_plans(rank, size):
+    def plan(program, mesh):
+        time.sleep(4)
+        return zero_plan(program, mesh)
+
+    step = stowage.shard(make_mlp()()[2], (size,), plan=plan)
+    if rank == size - 1:
+        threading.Timer(2, os._exit, (3,)).start()
+    _fails(rank, lambda: step(*mlp_batches()[0]))
+
+
+def _a_rank_dies_in_its_first_step(rank, size):
+    model, _, train_step = make_mlp()()
+    calls = []
+
+    def dying_step(x, y):
+        calls.append(x)
+        if rank == size - 1 and len(calls) == 3:  # twice on fakes
+            os._exit(3)
+        return train_step(x, y)
+
+    _fails(rank, lambda: stowage.shard(dying_step, (size,), plan=zero_plan)(*mlp_batches()[0]))

@@ -1,0 +1,105 @@
+"""What the cases on ranks share: plans made by hand, a training alone and sharded, a small model."""
+
+from __future__ import annotations
+
+import json
+from typing import Callable
+
+import torch
+from torch import nn
+
+import stowage
+
+
+def zero_plan(program, mesh) -> str:
+    """Everything that lives between steps is cut along its first dimension; the ops as DTensor runs them."""
+    cut = ("parameter", "gradient", "optimizer_state")
+    tensors = [{"placement": ",".join(["S0" if t["kind"] in cut and t["shape"] else "R"] + ["R"] * (mesh.ndim - 1))} for t in program.tensors]
+    return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
+
+
+def optimizer_apart_plan(program, mesh) -> str:
+    """ZeRO-1: whole parameters, gradients and states in parts."""
+    cut = ("gradient", "optimizer_state")
+    tensors = [{"placement": "S0" if t["kind"] in cut and t["shape"] else "R"} for t in program.tensors]
+    return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
+
+
+class Pair:
+    """The same training twice: alone on this rank, and sharded over all."""
+
+    def __init__(self, make: Callable, batches: list, mesh, plan=None, **options):
+        self.alone, self.alone_optimizer, self.alone_step = make()
+        self.model, self.optimizer, step = make()
+        self.batches = batches
+        self.step = stowage.shard(step, mesh, plan=plan, strict=True, **options)
+
+    def run(self, tolerance: float, steps: int | None = None) -> None:
+        """Results of all steps, gradients of those that leave them, and parameters at the end."""
+        gradients = 0
+        for i, batch in enumerate(self.batches[:steps]):
+            for a, b in zip(_listed(self.alone_step(*batch)), _listed(self.step(*batch)), strict=True):
+                assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), f"step {i}: {a} and {b}"
+            gradients += self.compare_gradients(tolerance)
+        assert gradients > 0
+        for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
+            assert (p - q.full_tensor()).abs().max().item() <= tolerance, name
+
+    def compare_gradients(self, tolerance: float) -> int:
+        """How many there were. A planned step drops them, as the next zero_grad() would."""
+        found = 0
+        for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
+            if p.grad is not None and q.grad is not None:
+                assert (p.grad - q.grad.full_tensor()).abs().max().item() <= tolerance, name + ".grad"
+                found += 1
+        return found
+
+    def check_planned(self) -> None:
+        stats = self.step.stats()
+        assert self.step.refusal == "", self.step.refusal
+        assert stats["planned_steps"] >= 2, stats
+        assert stats["misses"] == 0, stats
+        assert stats["measured_peak_bytes"] <= stats["planned_peak_bytes"] <= stats["arena_bytes"], stats
+
+    def check_ledger(self) -> None:
+        mesh = self.step.mesh
+        ledger = self.step.plan.local_bytes(mesh.get_coordinate(), [mesh.size(i) for i in range(mesh.ndim)])
+        assert self.step.measured_bytes() == ledger, f"measured {self.step.measured_bytes()}, ledger {ledger}"
+
+
+def _listed(result) -> tuple:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def make_mlp(dtype=torch.float64, widths=(7, 33, 5), clip=0.5, schedule=True, optimizer="adamw"):
+    def make():
+        torch.manual_seed(0)
+        layers = []
+        for a, b in zip(widths, widths[1:]):
+            layers += [nn.Linear(a, b), nn.GELU()]
+        model = nn.Sequential(*layers[:-1]).to(dtype)
+        if optimizer == "sgd":
+            opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+        else:
+            opt = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=optimizer == "fused")
+        scheduler = torch.optim.lr_scheduler.StepLR(opt, 2, 0.5)
+
+        def train_step(x, y):
+            opt.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            opt.step()
+            if schedule:
+                scheduler.step()
+            return loss.detach()
+
+        return model, opt, train_step
+
+    return make
+
+
+def mlp_batches(count=8, dtype=torch.float64, rows=6, widths=(7, 5)):
+    generator = torch.Generator().manual_seed(5)
+    return [tuple(torch.randn(rows, w, generator=generator, dtype=dtype) for w in widths) for _ in range(count)]
