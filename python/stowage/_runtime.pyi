@@ -42,6 +42,11 @@ class Tape:
     @costs_ns.setter
     def costs_ns(self, arg: Sequence[int], /) -> None: ...
 
+    def held_storages(self) -> list[tuple[int, int]]:
+        """
+        (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
+        """
+
     def same_program(self, other: Tape) -> str:
         """
         Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.
@@ -180,7 +185,7 @@ class StateDigest:
 class Budget:
     def __init__(self, limit_bytes: int, policy: str, release: str, link_gbps: float, prefetch: bool, poison: bool, replay_generator: bool, host_limit_bytes: int, seed: int) -> None: ...
 
-    def enter(self) -> None: ...
+    def enter(self, limit_bytes: int) -> None: ...
 
     def adopt(self, arg: int, /) -> None: ...
 

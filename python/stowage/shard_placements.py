@@ -73,7 +73,8 @@ class ShardingPlan:
         return local_elements(tensor["shape"], placement, [0] * len(sizes), sizes) * tensor["item_bytes"]
 
     def _move(self, t: int, placement: str) -> None:
-        """Puts a tensor elsewhere, and keeps the totals true: those of its kind, of what counts, and of the peak where state is live."""
+        """Puts a tensor elsewhere, and keeps the totals true: those of its kind, of what counts, and of the peak where state is live. The
+        least bytes of all plans, "redundancy", stay what they are."""
         planned, kind = self.document["tensors"][t], self.program.tensors[t]["kind"]
         grown = self._largest_bytes(t, placement) - self._largest_bytes(t, planned["placement"])
         planned["placement"] = placement
@@ -87,9 +88,6 @@ class ShardingPlan:
         totals["redundant"] += grown
         if kind != "gradient":
             totals["peak"] += grown
-        counted = self.document["redundancy"]
-        counted["value"] += grown
-        counted["gap"] = (counted["value"] - counted["bound"]) / counted["bound"] if counted["bound"] > 0 else 0
 
     def _sizes(self) -> list[int]:
         return list(self.mesh) if isinstance(self.mesh, (tuple, list)) else [self.mesh.size(axis) for axis in range(self.mesh.ndim)]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 import warnings
 from typing import Any, Callable
 
@@ -35,6 +34,7 @@ from stowage.shard_placements import ShardingPlan, mesh_document, solve
 from stowage.shard_program import Program
 from stowage.shard_world import ShardedState, ShardedWorld, named_parameters
 from stowage.signature import signature
+from stowage.tally import Tally
 from stowage.torch_private import flatten, tree_map, unflatten
 from stowage.world import World
 
@@ -76,10 +76,7 @@ class ShardedStep(CheckpointMixin):
         self._room = Room(_runtime.Arena(), _runtime.Host("", 0, 0.0), None, "memory")
         self._lock = threading.RLock()
         self._absent_grads: frozenset[int] = frozenset()
-        self._eager_ns: list[int] = []
-        self._planned_ns: list[int] = []
-        self._misses = 0
-        self._measured_peak = 0
+        self._tally = Tally(strict)
 
     # ---- Calling
 
@@ -173,18 +170,15 @@ class ShardedStep(CheckpointMixin):
         return step
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
-        start = time.perf_counter_ns()
-        with self._state.watching():
+        with self._tally.eager_call(), self._state.watching():
             result = self._distributed(entry)(*args, **kwargs)
-        self._eager_ns.append(time.perf_counter_ns() - start)
         self._absent_grads = frozenset()
         return result
 
     def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        start = time.perf_counter_ns()
-        recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
-                           world=ShardedWorld(self._fn, self._state))
-        self._eager_ns.append(time.perf_counter_ns() - start)
+        with self._tally.eager_call():
+            recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
+                               world=ShardedWorld(self._fn, self._state))
         self._absent_grads = frozenset()
         entry.recordings += 1
         result = recording.result
@@ -219,14 +213,9 @@ class ShardedStep(CheckpointMixin):
         return result
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
-        start = time.perf_counter_ns()
-        result = replay.run_matched(inputs)
-        self._planned_ns.append(time.perf_counter_ns() - start)
+        result = self._tally.planned_call(replay.run_matched, inputs)
         self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
-        self._misses += replay.last_run.misses
-        self._measured_peak = replay.last_run.peak_bytes
-        if self._strict and (replay.last_run.misses or replay.last_run.escaped_blocks):
-            raise Error(f"{replay.last_run.misses} allocations were not as planned, {replay.last_run.escaped_blocks} outlived the step (strict mode)")
+        self._tally.account(replay.last_run)
         return result
 
     def _refuse(self, entry: _Entry, reason: str) -> None:
@@ -261,21 +250,17 @@ class ShardedStep(CheckpointMixin):
             "rank": dist.get_rank(),
             "arena_bytes": summary.get("arena_bytes", 0),
             "planned_peak_bytes": summary.get("peak_bytes", 0),
-            "measured_peak_bytes": self._measured_peak,
+            "measured_peak_bytes": self._tally.measured_peak_bytes,
             "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
             "outcome": summary.get("outcome", "unknown"),
-            "misses": self._misses,
-            "dtensor_steps": len(self._eager_ns),
-            "planned_steps": len(self._planned_ns),
-            "step_ns": _median(self._planned_ns[-100:]),
-            "dtensor_step_ns": _median(self._eager_ns[-100:]),
+            "misses": self._tally.misses,
+            "dtensor_steps": self._tally.eager_steps,
+            "planned_steps": self._tally.planned_steps,
+            "step_ns": self._tally.planned_ns,
+            "dtensor_step_ns": self._tally.eager_ns,
             "replicated_ops": sorted(set(self._mode.replicated)) if self._mode else [],
             "unplaced_ops": len(self._latest.ops.unplaced) if self._latest else 0,
         }
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2] if values else 0
 
 
 def shard(
