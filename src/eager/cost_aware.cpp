@@ -13,6 +13,7 @@ constexpr int kMostCopiesOut = 2;
 constexpr std::int64_t kFreeShare = 16;      // room above limit / kFreeShare: nothing goes soon
 constexpr double kEarly = 1.25;              // of a deadline: what copies take varies
 constexpr std::int64_t kEarlyOps = 4;
+constexpr std::int64_t kSpareShare = 8;  // of the limit
 
 std::int64_t mean_op_ns(const ValueTable& table) { return table.now_ns / std::max<std::int64_t>(table.tick, 1); }
 
@@ -59,6 +60,7 @@ void CostAware::left(ValueId id) {
 }
 
 void CostAware::accessed(ValueId id) {
+  if (id.index() < fetched_early_.size()) fetched_early_[id.index()] = false;
   if (!awake_) return;
   file(id);
   if (peak_tick_ >= 0 && covers_peak(id)) to_copy_.push_back(id);
@@ -230,6 +232,17 @@ std::int64_t CostAware::growth_bytes(std::int64_t until_tick) const {
   return most - now;
 }
 
+// Nothing is going to need the room. What was fetched early and let go again before its use had met growth that was not foreseen: it
+// waits for more room than that.
+bool CostAware::may_fetch_early(ValueId id, std::int64_t tick, std::int64_t room_bytes) {
+  if (!history_.foresees() || tick > table_.tick + kHorizonOps) return false;
+  if (fetched_early_.size() <= id.index()) fetched_early_.resize(table_.rows());
+  const std::int64_t spare_bytes = fetched_early_[id.index()] ? table_.options().limit_bytes / kSpareShare : 0;
+  if (growth_bytes(tick) + table_[id].bytes + spare_bytes > room_bytes) return false;
+  fetched_early_[id.index()] = true;
+  return true;
+}
+
 Advice CostAware::fetch(std::int64_t room_bytes) {
   while (const auto* first = away_.top()) {
     const ValueId id = first->id;
@@ -242,9 +255,7 @@ Advice CostAware::fetch(std::int64_t room_bytes) {
     const auto lane_ns = static_cast<double>(table_.in_queue_ns() + table_.copy_ns(table_[id].bytes));
     const bool due = static_cast<double>(left_ns) <= kEarly * lane_ns + static_cast<double>(kEarlyOps * mean_op_ns(table_));
     if (table_[id].bytes <= room_bytes) {
-      if (due || (history_.foresees() && tick <= table_.tick + kHorizonOps && growth_bytes(tick) + table_[id].bytes <= room_bytes))
-        return {Advice::Kind::kFetch, id, How::kSwap};
-      return {};
+      return due || may_fetch_early(id, tick, room_bytes) ? Advice{Advice::Kind::kFetch, id, How::kSwap} : Advice{};
     }
     if (!due) return {};
     // Room for it from something that is used later and goes without waiting.

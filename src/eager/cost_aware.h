@@ -31,6 +31,7 @@
 
 #include <deque>
 #include <functional>
+#include <vector>
 
 #include "eager/next_use_heap.h"
 #include "eager/policy.h"
@@ -86,6 +87,7 @@ class CostAware : public Policy {
   [[nodiscard]] bool worth_a_copy(ValueId id) const;
   Advice copy_out();
   Advice copy_next_victim(std::int64_t room_bytes);
+  bool may_fetch_early(ValueId id, std::int64_t tick, std::int64_t room_bytes);
   Advice fetch(std::int64_t room_bytes);
   [[nodiscard]] std::int64_t growth_bytes(std::int64_t until_tick) const;
 
@@ -95,6 +97,7 @@ class CostAware : public Policy {
   NextUseHeap<std::greater<>> furthest_;  // those whose is, by class of price
   NextUseHeap<std::less<>> soonest_;      // the same: what was expected and did not come is found here
   NextUseHeap<std::less<>> away_;         // swapped, next use known
+  std::vector<bool> fetched_early_;       // by row, since its last use
   std::deque<ValueId> to_copy_;           // may be worth a copy out, as accessed
   std::int64_t released_tick_ = -1;       // of the last value that went
   bool letting_go_ = false;               // something was, since the next victim was last seen to be clean or cheap to drop
