@@ -91,6 +91,16 @@ def case(share: float, options: dict) -> dict:
     }  # fmt: skip
 
 
+def table(results: dict) -> str:
+    rows = []
+    for name in dict.fromkeys(c["name"] for c in results["cases"]):
+        mine = [c for c in results["cases"] if c["name"] == name]
+        rows.append([name, len(mine), *(sum(c[key] for c in mine) for key in ("holds", "same_bits")),
+                     f"{min(c['budget_bytes'] - c['counted_bytes'] for c in mine):,}",
+                     f"{statistics.median(c['predicted_ns'] / c['executed_ns'] for c in mine):.2f}"])  # fmt: skip
+    return common.markdown(["model", "cases", "limit holds", "same bits", "least bytes to spare", "predicted / executed time, median"], rows)
+
+
 def main() -> None:
     import torch
 
@@ -103,21 +113,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    cases, rows = [], []
+    cases = []
     for name in arguments.models:
-        mine = []
         for optimizer in OPTIMIZERS:
             for form in arguments.forms:
                 for share in SHARES:
-                    mine.append(case(share, {"name": name, "optimizer": optimizer, "form": form}))
-                    if not (mine[-1]["holds"] and mine[-1]["same_bits"]):
-                        common.say(f"FAILS: {mine[-1]}")
-        cases += mine
-        rows.append([name, len(mine), *(sum(c[key] for c in mine) for key in ("holds", "same_bits")),
-                     f"{statistics.median(c['predicted_ns'] / c['executed_ns'] for c in mine):.2f}"])  # fmt: skip
-        common.say(f"{name}: {rows[-1][1:]}")
-    table = common.markdown(["model", "cases", "limit holds", "same bits", "predicted / executed time, median"], rows)
-    common.publish("limit_holds", {"threads": arguments.threads, "cases": cases}, table, arguments.output)
+                    cases.append(case(share, {"name": name, "optimizer": optimizer, "form": form}))
+                    if not (cases[-1]["holds"] and cases[-1]["same_bits"]):
+                        common.say(f"FAILS: {cases[-1]}")
+        common.say(f"{name}: {sum(c['name'] == name for c in cases)} cases")
+    results = {"threads": arguments.threads, "cases": cases}
+    common.publish("limit_holds", {"results": results}, table(results), arguments.output)
     sys.exit(sum(c["holds"] and c["same_bits"] for c in cases) < len(cases))
 
 

@@ -16,6 +16,7 @@ import eager_bits
 import eager_report
 import executed
 import layout
+import limit_holds
 import oracle
 import order_tables
 import peak
@@ -29,7 +30,7 @@ import strategy
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table,
           "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
-          "layout": layout.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
+          "layout": layout.table, "limit_holds": limit_holds.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,
           "shard_replay": shard_replay.table, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
