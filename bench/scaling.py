@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import pathlib
 
 import common
 import order

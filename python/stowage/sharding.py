@@ -19,7 +19,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from stowage import _core, _runtime
+from stowage import _runtime
 from stowage.compiled import UnsupportedWarning
 from stowage.errors import Error
 from stowage.planning import parse_bytes

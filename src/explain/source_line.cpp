@@ -1,4 +1,4 @@
-// The line of the user's code that ran an op: "line" in the op's meta, as capture writes it ({"line":"/home/me/train.py:21"}).
+// The line of the user's code that ran an op: "line" in the op's meta, as capture writes it ({"line":"/path/to/train.py:21"}).
 #include "stowage/explain.h"
 
 namespace stowage {

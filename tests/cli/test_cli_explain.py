@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def graph_file(tmp_path, small_graph):
     for op in small_graph["ops"]:
-        op["meta"] = {"line": f"/home/me/train.py:{len(op['name'])}"}
+        op["meta"] = {"line": f"/path/to/train.py:{len(op['name'])}"}
     path = tmp_path / "step.graph.json"
     path.write_text(json.dumps(small_graph))
     return path

@@ -42,7 +42,7 @@ class TrainingStep {
     for (const int b : writes) op.writes.emplace_back(b);
     for (const int b : creates) op.creates.emplace_back(b);
     op.cost_ns = 1000;
-    if (line > 0) op.meta = "{\"line\":\"/home/me/train.py:" + std::to_string(line) + "\"}";
+    if (line > 0) op.meta = "{\"line\":\"/path/to/train.py:" + std::to_string(line) + "\"}";
     graph.ops.push_back(op);
     return graph.ops.back();
   }
