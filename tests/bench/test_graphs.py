@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
 import graphs  # noqa: E402
 import models_sequence  # noqa: E402

@@ -159,11 +159,11 @@ def test_documented_python_runs(tmp_path, monkeypatch):
 
 
 def tables():
-    sys.path.insert(0, str(ROOT / "bench"))
+    sys.path.append(str(ROOT / "bench"))
     try:
         return importlib.import_module("tables")
     finally:
-        sys.path.pop(0)
+        sys.path.pop()
 
 
 def results():

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import shard_models
+import shard_zoo
 import stowage
-from shard_models import training
+from shard_zoo import training
 from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, zero_plan
 from stowage import _runtime
 from stowage.torch_private import local_tensor, storage_address
@@ -133,7 +133,7 @@ def saved_bytes_are_those_of_the_ledger(rank, size):
     for name, eps in (("gpt2", 0.3), ("vit", 0), ("convnet", 0.3)):
         _, batches = training(name)
         torch.manual_seed(0)
-        model, loss_fn, _ = shard_models.BUILDERS[name](1, torch.float64)
+        model, loss_fn, _ = shard_zoo.BUILDERS[name](1, torch.float64)
         model = model.double().train()
         optimizer = torch.optim.AdamW(model.parameters())
         measured = []
