@@ -43,7 +43,7 @@ class Lane {
       const std::lock_guard lock(mutex_);
       if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
       number = started_++;
-      waiting_.push_back(copy);
+      waiting_.push_back({copy, Clock::now()});
     }
     changed_.notify_all();
     return number;
@@ -76,19 +76,24 @@ class Lane {
   }
 
  private:
+  struct Waiting {
+    Copy copy;
+    Clock::time_point since;
+  };
+
   void work() {
     prctl(PR_SET_TIMERSLACK, 1'000UL);  // ns: the bucket's sleeps end on time
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return quit_ || !waiting_.empty(); });
       if (quit_) return;
-      const Copy copy = waiting_.front();
+      const Waiting next = waiting_.front();
       waiting_.pop_front();
       std::string failure;
       const std::uint64_t epoch = epoch_;
       lock.unlock();
       try {
-        move(copy, epoch);
+        move(next.copy, next.since, epoch);
       } catch (const std::exception& error) {
         failure = error.what();
       }
@@ -99,8 +104,9 @@ class Lane {
     }
   }
 
-  void move(const Copy& copy, std::uint64_t epoch) {
-    const Clock::time_point begin = std::max(Clock::now(), free_at_) + kLatency;
+  // Begins when the copy was asked for or the lane was free by its rate, so that sleeps that end late do not add up.
+  void move(const Copy& copy, Clock::time_point since, std::uint64_t epoch) {
+    const Clock::time_point begin = std::max(since, free_at_) + kLatency;
     for (std::int64_t done = 0; done < copy.bytes;) {
       const std::int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
       char* device = static_cast<char*>(copy.device) + done;
@@ -130,7 +136,7 @@ class Lane {
   double gbps_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Copy> waiting_;
+  std::deque<Waiting> waiting_;
   std::int64_t started_ = 0;
   std::int64_t finished_ = 0;
   std::uint64_t epoch_ = 0;  // of abandon()

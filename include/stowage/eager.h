@@ -139,6 +139,7 @@ class Keeper {
 
  private:
   void relist(ValueId value);
+  void note_host_copy(Value& row, HostCopy copy);
   Value& row(ValueId value);
 
   std::unique_ptr<ValueTable> table_;

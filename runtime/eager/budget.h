@@ -194,14 +194,16 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void bring(const Values& values, int depth);
   void bring_one_by_one(const Values& values, int depth);
   void soft_pin(const Values& values, bool on);
+  void start_fetches(const Values& values);
   bool pin_if_all_there(const Values& values);
   void restore_value(Value& value, int depth);
   void fetch_back(Value& value);
   void put(Value& value, c10::DataPtr block);
   bool start_fetch(Value& value);
+  void start_fetch(Value& value, c10::DataPtr block);
   void finish_fetch(Value& value, bool waited_for);
   void cancel_fetch(Value& value);
-  void start_copy_out(Value& value);
+  bool start_copy_out(Value& value);
   void poll_copies();
   void follow_advice();
 

@@ -28,6 +28,7 @@ void Budget::bring(const Values& values, int depth) {
   if (depth == 0) work_left_ = kMostRuns;
   soft_pin(values, true);
   try {
+    start_fetches(values);
     for (int tries = 0; !pin_if_all_there(values); ++tries) {
       if (tries == kMostTries) {
         bring_one_by_one(values, depth);
@@ -55,6 +56,21 @@ bool Budget::pin_if_all_there(const Values& values) {
   const bool all = std::all_of(values.begin(), values.end(), [](const Ref<Value>& value) { return there(*value); });
   if (all) pin(values);
   return all;
+}
+
+// The copies that an op has to wait for run one behind the other, and those that come after them are known to the lane before the wait.
+void Budget::start_fetches(const Values& values) {
+  bool waits = false;
+  for (const Ref<Value>& value : values) {
+    if (value->where != Where::kSwapped) continue;
+    c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value->bytes));
+    const std::lock_guard lock(state_);
+    if (value->where == Where::kSwapped) start_fetch(*value, std::move(block));
+    waits = true;
+  }
+  if (!waits) return;
+  const std::lock_guard lock(state_);
+  follow_advice();
 }
 
 // The last way: what is there stays, whatever it costs the others.
@@ -129,15 +145,19 @@ void Budget::put(Value& value, c10::DataPtr block) {
 // False when it does not fit now.
 bool Budget::start_fetch(Value& value) {
   if (value.where != Where::kSwapped || value.host == nullptr || value.bytes > current_limit_ - live_bytes()) return false;
+  start_fetch(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes)));
+  return true;
+}
+
+void Budget::start_fetch(Value& value, c10::DataPtr block) {
   if (value.going_out) finish_out(value);
-  value.incoming = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
+  value.incoming = std::move(block);
   if (options_.poison) std::memset(value.incoming.get(), 0xCD, static_cast<std::size_t>(value.bytes));
   value.coming_in = link_->start({Copy::Direction::kIn, value.incoming.get(), HostHeap::offset(value.host), value.bytes});
   set_where(value, Where::kFetching);
   fetching_.push_back(&value);
   keeper_.fetch_started(value.id);
   record(Event::Kind::kFetch, value.bytes, value.origin);
-  return true;
 }
 
 void Budget::finish_fetch(Value& value, bool waited_for) {
@@ -163,15 +183,17 @@ void Budget::cancel_fetch(Value& value) {
   value.incoming = c10::DataPtr();
 }
 
-void Budget::start_copy_out(Value& value) {
-  if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return;
+// False when the host store has no room for it, or it is not there.
+bool Budget::start_copy_out(Value& value) {
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return false;
   value.host = heap_->take(value.bytes);
-  if (value.host == nullptr) return;
+  if (value.host == nullptr) return false;
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();
   value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(value.host), value.bytes});
   leaving_.push_back(&value);
   stats_.swapped_bytes += value.bytes;
   keeper_.copy_out_started(value.id);
+  return true;
 }
 
 // Copies that are complete by now are taken note of.
@@ -191,6 +213,7 @@ void Budget::poll_copies() {
 }
 
 void Budget::follow_advice() {
+  pin_running();  // what other threads' ops use is not let go
   if (!fetching_.empty() || !leaving_.empty()) poll_copies();
   using Kind = stowage::eager::Advice::Kind;
   for (int asked = 0; asked < kMostAdvice; ++asked) {
@@ -199,7 +222,7 @@ void Budget::follow_advice() {
     Value* value = rows_[advice.value.index()];
     if (value == nullptr) return;
     if (advice.kind == Kind::kFetch && !start_fetch(*value)) return;
-    if (advice.kind == Kind::kCopyOut) start_copy_out(*value);
+    if (advice.kind == Kind::kCopyOut && !start_copy_out(*value)) return;
     if (advice.kind == Kind::kRelease && (!value->resident() || value->pins > 0 || !let_go(*value, advice.how))) return;
   }
 }

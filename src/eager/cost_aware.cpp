@@ -7,13 +7,14 @@ namespace stowage::eager {
 namespace {
 
 constexpr int kPriceClasses = 64;
-constexpr std::int64_t kStrainTicks = 256;   // how often strain is measured
-constexpr std::int64_t kRecountTicks = 64;   // how often covered bytes are counted anew
-constexpr int kMostCopiesOut = 2;
-constexpr std::int64_t kFreeShare = 16;      // room above limit / kFreeShare: nothing goes soon
-constexpr double kEarly = 1.25;              // of a deadline: what copies take varies
+constexpr double kLaneWorth = 0.05;       // what a nanosecond of a lane costs although nobody waits for it
+constexpr std::int64_t kFreeShare = 8;    // room above limit / kFreeShare: nothing goes soon
+constexpr std::int64_t kReserveShare = 2; // of the limit: values that may go at once, as the host has them
+constexpr std::int64_t kQueuedOps = 8;    // copies out that last so many ops are enough for the lane not to run dry
+constexpr int kMostCopiesOut = 16;
+constexpr double kEarly = 1.25;           // of a deadline: what copies take varies
 constexpr std::int64_t kEarlyOps = 4;
-constexpr std::int64_t kSpareShare = 8;  // of the limit
+constexpr std::int64_t kSpareShare = 8;   // of the limit
 
 std::int64_t mean_op_ns(const ValueTable& table) { return table.now_ns / std::max<std::int64_t>(table.tick, 1); }
 
@@ -61,9 +62,7 @@ void CostAware::left(ValueId id) {
 
 void CostAware::accessed(ValueId id) {
   if (id.index() < fetched_early_.size()) fetched_early_[id.index()] = false;
-  if (!awake_) return;
-  file(id);
-  if (peak_tick_ >= 0 && covers_peak(id)) to_copy_.push_back(id);
+  if (awake_) file(id);
 }
 
 void CostAware::recipe_changed(ValueId id) {
@@ -72,11 +71,8 @@ void CostAware::recipe_changed(ValueId id) {
 
 void CostAware::released(ValueId id, How how) {
   letting_go_ = true;
-  released_tick_ = table_.tick;
   const std::int64_t next = history_.next_tick(id);
-  if (next < 0) return;
-  if (how == How::kSwap) away_.put(id, next);
-  if (how == How::kDrop && peak_tick_ >= 0 && next > peak_tick_) covered_bytes_ += table_[id].bytes;
+  if (next >= 0 && how == How::kSwap) away_.put(id, next);
 }
 
 std::int64_t CostAware::gap_ns(ValueId id) const {
@@ -93,7 +89,7 @@ CostAware::Price CostAware::price(ValueId id, std::int64_t gap_ns, bool ahead) c
   const std::int64_t late = known ? std::max<std::int64_t>(table_.in_queue_ns() + copy - gap_ns, 0) : copy;
   std::int64_t out = 0;
   if (v.host_copy != HostCopy::kClean && !ahead) out = table_.out_queue_ns() + (v.host_copy == HostCopy::kNone ? copy : 0);
-  const Price swap{strain_ * static_cast<double>(copy) + static_cast<double>(late + out), How::kSwap};
+  const Price swap{kLaneWorth * static_cast<double>(copy) + static_cast<double>(late + out), How::kSwap};
   if (!table_.may_drop(id) || v.host_copy != HostCopy::kNone) return swap;
   const double drop = drop_ns();
   return drop < swap.ns ? Price{drop, How::kDrop} : swap;
@@ -112,16 +108,21 @@ void CostAware::give_up_expired() {
   }
 }
 
-std::optional<ValueId> CostAware::pick(bool last_resort) { return find(last_resort, false); }
+std::optional<ValueId> CostAware::pick(bool last_resort) { return find(last_resort ? Wanted::kLastResort : Wanted::kVictim); }
 
-std::optional<ValueId> CostAware::find(bool last_resort, bool ahead) {
+bool CostAware::fits(ValueId id, Wanted wanted) const {
+  if (wanted == Wanted::kToCopy && table_[id].host_copy != HostCopy::kNone) return false;
+  return table_.free_to_go(id, wanted == Wanted::kLastResort);
+}
+
+std::optional<ValueId> CostAware::find(Wanted wanted) {
   wake();
   give_up_expired();
   std::optional<ValueId> found;
   double least = 0;
   const auto consider = [&](ValueId id) {
     ++table_.counters.looks;
-    const double s = score(id, ahead);
+    const double s = score(id, wanted == Wanted::kToCopy);
     if (!found || s < least) {
       least = s;
       found = id;
@@ -130,97 +131,24 @@ std::optional<ValueId> CostAware::find(bool last_resort, bool ahead) {
   for (std::size_t c = 0; c < furthest_.classes(); ++c) {
     int looks = 0;
     furthest_.first_ones(c, [&](const auto& entry) {
-      if (!table_.free_to_go(entry.id, last_resort)) return true;
+      if (!fits(entry.id, wanted)) return true;
       consider(entry.id);
       return ++looks < kLooksAClass;
     });
   }
-  if (const auto old = by_age_.best(last_resort)) consider(*old);
+  if (const auto old = by_age_.best(wanted == Wanted::kLastResort); old && fits(*old, wanted)) consider(*old);
   return found;
 }
 
-void CostAware::measure_strain() {
-  if (table_.tick % kStrainTicks != 0 || table_.now_ns <= strain_from_ns_) return;
-  const auto elapsed = static_cast<double>(table_.now_ns - strain_from_ns_);
-  const double busy = static_cast<double>(table_.lane_busy_ns - busy_from_ns_) / 2 / elapsed;
-  const double waited = static_cast<double>(table_.waited_ns - waited_from_ns_) / elapsed;
-  strain_ = std::clamp((strain_ + busy + 4 * waited) / 2, kLeastStrain, kMostStrain);
-  strain_from_ns_ = table_.now_ns;
-  busy_from_ns_ = table_.lane_busy_ns;
-  waited_from_ns_ = table_.waited_ns;
-}
-
-// Finds the next peak of what would be resident without a limit. Again every few ops: what goes before tells its size better and better.
-void CostAware::look_ahead() {
-  const bool binds = released_tick_ >= 0 && table_.tick - released_tick_ <= 2 * history_.period();
-  if (!history_.foresees() || !binds || table_.options().limit_bytes <= 0) {
-    peak_tick_ = -1;
-    return;
-  }
-  const bool passed = peak_tick_ < 0 || table_.tick >= peak_tick_;
-  if (!passed && table_.tick < counted_tick_ + kRecountTicks) return;
-  const std::int64_t period = history_.period();
-  std::int64_t most = 0, least = history_.unlimited_bytes(0), at = period;
-  for (std::int64_t ahead = 1; ahead < period; ++ahead) {
-    const std::int64_t bytes = history_.unlimited_bytes(ahead);
-    least = std::min(least, bytes);
-    if (bytes > most) {
-      most = bytes;
-      at = ahead;
-    }
-  }
-  if (passed) to_copy_.clear();
-  peak_tick_ = table_.tick + at;
-  const auto rise = static_cast<double>(most - history_.unlimited_bytes(0));
-  peak_excess_bytes_ = table_.unlimited_bytes + static_cast<std::int64_t>(rise * growth_scale(least)) - table_.options().limit_bytes;
-  peak_excess_bytes_ += std::max<std::int64_t>(peak_excess_bytes_, 0) / 8;  // for what ops allocate inside
-  count_covered();
-}
-
-double CostAware::growth_scale(std::int64_t floor_bytes) const {
-  const std::int64_t there = history_.unlimited_bytes(0) - floor_bytes;
-  if (there <= floor_bytes / 8) return 1;
-  return std::clamp(static_cast<double>(table_.unlimited_bytes - floor_bytes) / static_cast<double>(there), 0.25, 4.0);
-}
-
-void CostAware::count_covered() {
-  counted_tick_ = table_.tick;
-  covered_bytes_ = 0;
-  for (std::size_t row = 0; row < table_.rows(); ++row) {
-    const ValueId id(row);
-    const Value& v = table_[id];
-    if (!v.in_use || !v.alive) continue;
-    const bool away = v.residence == Residence::kSwapped || v.residence == Residence::kDropped;
-    if ((away || v.host_copy != HostCopy::kNone) && covers_peak(id)) covered_bytes_ += v.bytes;
-  }
-}
-
-bool CostAware::worth_a_copy(ValueId id) const {
-  const Value& v = table_[id];
-  if (!v.listed || v.host_copy != HostCopy::kNone || !covers_peak(id)) return false;
-  if (!table_.may_drop(id)) return true;
-  return static_cast<double>(table_.chain_ns(id) + kReplayNs) > strain_ * 2 * static_cast<double>(table_.copy_ns(v.bytes));
-}
-
-Advice CostAware::copy_out() {
-  if (peak_tick_ < 0 || table_.copies_out >= kMostCopiesOut || !table_.may_swap()) return {};
-  while (!to_copy_.empty() && covered_bytes_ < peak_excess_bytes_) {
-    const ValueId id = to_copy_.front();
-    to_copy_.pop_front();
-    if (!table_[id].in_use || !worth_a_copy(id)) continue;
-    covered_bytes_ += table_[id].bytes;
-    return {Advice::Kind::kCopyOut, id, How::kSwap};
-  }
-  return {};
-}
-
-Advice CostAware::copy_next_victim(std::int64_t room_bytes) {
-  if (!letting_go_ || table_.copies_out > 0 || !table_.may_swap() || room_bytes > table_.options().limit_bytes / kFreeShare) return {};
-  letting_go_ = false;
-  const auto next = find(false, true);
-  if (!next || table_[*next].host_copy != HostCopy::kNone || price(*next, gap_ns(*next), true).how != How::kSwap) return {};
-  letting_go_ = true;
-  return {Advice::Kind::kCopyOut, *next, How::kSwap};
+// What would go next is copied out while the lane is free, so that it can go at once when its time has come.
+Advice CostAware::copy_out(std::int64_t room_bytes) {
+  const std::int64_t limit = table_.options().limit_bytes;
+  if (!letting_go_ || !table_.may_swap() || room_bytes > limit / kFreeShare) return {};
+  if (table_.copies_out >= kMostCopiesOut || table_.out_queue_ns() > kQueuedOps * mean_op_ns(table_)) return {};
+  if (table_.covered_bytes > std::min(limit / kReserveShare, table_.most_unlimited_bytes - limit)) return {};
+  const auto next = find(Wanted::kToCopy);
+  letting_go_ = next && price(*next, gap_ns(*next), true).how == How::kSwap;
+  return letting_go_ ? Advice{Advice::Kind::kCopyOut, *next, How::kSwap} : Advice{};
 }
 
 // How much more the program is going to hold at some time until then than now.
@@ -271,10 +199,7 @@ Advice CostAware::fetch(std::int64_t room_bytes) {
 
 Advice CostAware::advise(std::int64_t room_bytes) {
   if (!awake_) return {};
-  measure_strain();
-  look_ahead();
-  if (const Advice out = copy_out(); out.kind != Advice::Kind::kNone) return out;
-  if (const Advice out = copy_next_victim(room_bytes); out.kind != Advice::Kind::kNone) return out;
+  if (const Advice out = copy_out(room_bytes); out.kind != Advice::Kind::kNone) return out;
   return table_.options().prefetch ? fetch(room_bytes) : Advice{};
 }
 

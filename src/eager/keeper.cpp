@@ -25,16 +25,23 @@ void Keeper::relist(ValueId value) {
   if (candidate == v.listed) return;
   v.listed = candidate;
   table_->candidate_bytes += candidate ? v.bytes : -v.bytes;
+  if (v.host_copy != HostCopy::kNone) table_->covered_bytes += candidate ? v.bytes : -v.bytes;
   if (candidate)
     policy_->entered(value);
   else
     policy_->left(value);
 }
 
+void Keeper::note_host_copy(Value& v, HostCopy copy) {
+  if (v.listed) table_->covered_bytes += v.bytes * ((copy != HostCopy::kNone) - (v.host_copy != HostCopy::kNone));
+  v.host_copy = copy;
+}
+
 ValueId Keeper::created(std::int64_t bytes, bool evictable) {
   const ValueId id = table_->add(bytes, evictable);
   table_->resident_bytes += bytes;
   table_->unlimited_bytes += bytes;
+  table_->most_unlimited_bytes = std::max(table_->most_unlimited_bytes, table_->unlimited_bytes);
   relist(id);
   return id;
 }
@@ -128,7 +135,7 @@ void Keeper::released(ValueId value, How how) {
     ++n.clean_releases;
     if (v.host_copy == HostCopy::kOnItsWay) copy_out_done(value);
   }
-  if (how == How::kSwap) v.host_copy = HostCopy::kClean;
+  if (how == How::kSwap) note_host_copy(v, HostCopy::kClean);
   table_->resident_bytes -= v.bytes;
   v.residence = how == How::kDrop ? Residence::kDropped : Residence::kSwapped;
   if (!v.alive && how == How::kDrop) v.residence = Residence::kGone;
@@ -147,9 +154,7 @@ void Keeper::restored(ValueId value, How how, std::int64_t took_ns) {
     ++n.swap_ins;
     n.swapped_in_bytes += v.bytes;
     v.swap_ns = table_->copy_ns(v.bytes) + took_ns;
-    table_->waited_ns += took_ns;
     if (table_->in_bytes == 0) table_->measured_copy(v.bytes, took_ns);
-    table_->lane_busy_ns += table_->copy_ns(v.bytes);
     policy_->waited(value);
   }
   if (v.residence != Residence::kResident) table_->resident_bytes += v.bytes;
@@ -165,7 +170,7 @@ void Keeper::host_copy_lost(ValueId value) {
     table_->out_bytes -= v.bytes;
     --table_->copies_out;
   }
-  v.host_copy = HostCopy::kNone;
+  note_host_copy(v, HostCopy::kNone);
 }
 
 Advice Keeper::advise(std::int64_t room_bytes) {
@@ -178,7 +183,7 @@ Advice Keeper::advise(std::int64_t room_bytes) {
 
 void Keeper::copy_out_started(ValueId value) {
   Value& v = row(value);
-  v.host_copy = HostCopy::kOnItsWay;
+  note_host_copy(v, HostCopy::kOnItsWay);
   table_->out_bytes += v.bytes;
   ++table_->copies_out;
   ++table_->counters.early_copies;
@@ -191,8 +196,7 @@ void Keeper::copy_out_done(ValueId value) {
   if (v.host_copy != HostCopy::kOnItsWay) return;
   table_->out_bytes -= v.bytes;
   --table_->copies_out;
-  v.host_copy = HostCopy::kClean;
-  table_->lane_busy_ns += table_->copy_ns(v.bytes);
+  note_host_copy(v, HostCopy::kClean);
 }
 
 void Keeper::fetch_started(ValueId value) {
@@ -213,11 +217,7 @@ void Keeper::fetch_done(ValueId value, std::int64_t waited_ns) {
   ++table_->counters.swap_ins;
   table_->counters.swapped_in_bytes += v.bytes;
   v.swap_ns = 2 * table_->copy_ns(v.bytes);
-  table_->lane_busy_ns += table_->copy_ns(v.bytes);
-  if (waited_ns > 0) {
-    table_->waited_ns += waited_ns;
-    policy_->waited(value);
-  }
+  if (waited_ns > 0) policy_->waited(value);
   v.residence = Residence::kResident;
   v.last_access_tick = table_->tick;
   relist(value);

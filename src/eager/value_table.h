@@ -57,11 +57,11 @@ class ValueTable {
   std::int64_t in_bytes = 0;
   int fetches = 0;    // in flight
   int copies_out = 0;
-  std::int64_t lane_busy_ns = 0;  // of both lanes together, so far
-  std::int64_t waited_ns = 0;     // for copies in that came too late
   std::int64_t resident_bytes = 0;
   std::int64_t candidate_bytes = 0;
+  std::int64_t covered_bytes = 0;    // of candidates that the host has, or gets
   std::int64_t unlimited_bytes = 0;  // what would be resident without a limit
+  std::int64_t most_unlimited_bytes = 0;
   Counters counters;
 
  private:
