@@ -13,12 +13,13 @@ import math
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate
 
 from stowage.errors import Unsupported
-from stowage.shard_parts import compact
+from stowage.shard_moves import brought
 from stowage.shard_program import writes_argument
-from stowage.torch_private import flatten, hook_open, local_shape, make_dtensor, redistribute, tree_map, unflatten
+from stowage.shard_recipes import RECIPES, MeshCut
+from stowage.torch_private import flatten, hook_open, local_shape, make_dtensor, tree_map, unflatten
 
 # The argument that is the size of the first result.
 _SIZES = {"view": "size", "_unsafe_view": "size", "reshape": "size", "expand": "size", "zeros": "size", "ones": "size", "full": "size",
@@ -26,37 +27,6 @@ _SIZES = {"view": "size", "_unsafe_view": "size", "reshape": "size", "expand": "
           "slice_backward": "input_sizes", "new_empty_strided": "size", "empty_strided": "size"}
 _VIEWS = ("view", "_unsafe_view")
 _OVERWRITE = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-
-
-def brought(t: DTensor, placements: tuple) -> DTensor:
-    """At other placements. What becomes a summand is kept by the first device of the axis; the others have zeros."""
-    if t.placements == placements:
-        return t
-    fresh = [axis for axis, p in enumerate(placements) if p.is_partial() and not t.placements[axis].is_partial()]
-    if not fresh:
-        return _moved(t, placements)
-    whole = tuple(Replicate() if axis in fresh else p for axis, p in enumerate(placements))
-    t = t if t.placements == whole else _moved(t, whole)
-    coordinate = t.device_mesh.get_coordinate()
-    local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
-    return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
-
-
-def _moved(t: DTensor, placements: tuple) -> DTensor:
-    """Parts arrive laid out as the whole is. Views that the step takes of the whole then are views of the parts as well, not copies; and
-    collectives, which want rows one behind the other, find them so."""
-    order = sorted(range(t.dim()), key=lambda d: -t.stride()[d])
-    if order == list(range(t.dim())):
-        return compact(redistribute(t, placements))  # uneven parts come out of a gather with room between them
-    at = [order.index(d) for d in range(t.dim())]
-
-    def turned(dtensor: DTensor, dims: list[int], back: list[int], where: tuple) -> DTensor:
-        there = tuple(Shard(back[p.dim]) if p.is_shard() else p for p in where)
-        shape, stride = ([values[d] for d in dims] for values in (dtensor.shape, dtensor.stride()))
-        return make_dtensor(dtensor._local_tensor.permute(dims), dtensor.device_mesh, there, shape, stride)
-
-    there = tuple(Shard(at[p.dim]) if p.is_shard() else p for p in placements)
-    return turned(compact(redistribute(turned(t, order, at, t.placements), there)), at, order, there)
 
 
 class Moved:
@@ -170,20 +140,21 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
             moved.put("stride", [math.prod(shapes[0][d + 1 :]) for d in range(len(shapes[0]))])
     if name.startswith("native_group_norm"):
         moved.put("N", local_rows(moved))
-    if placed.recipe == "sum_over_total":
-        moved.put("reduction", 2)
     if name == "empty_like":
         first = moved.args[0]
         local = first._local_tensor.new_empty(shapes[0], dtype=moved.kwargs.get("dtype"))
         return make_dtensor(local, mesh, placed.computed[0], placed.shapes[0], placed.strides[0])
     args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
-    with hook_open():
-        try:
-            result = func(*args, **kwargs)
-        except RuntimeError:
-            if name not in _VIEWS:
-                raise
-            result = func(args[0].contiguous(), *args[1:], **kwargs)  # a part need not be laid out as the whole is
+    if placed.recipe:
+        result = _run_recipe(func, moved, placed, mesh, parts)
+    else:
+        with hook_open():
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError:
+                if name not in _VIEWS:
+                    raise
+                result = func(args[0].contiguous(), *args[1:], **kwargs)  # a part need not be laid out as the whole is
     leaves, spec = flatten(result)
     out, position = [], 0
     for leaf in leaves:
@@ -200,11 +171,17 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         else:
             out.append(make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position]))
         position += 1
-    if placed.recipe == "sum_over_total":
-        out = _mean_of_all(out, placed, mesh)
-    elif placed.recipe:
-        raise Unsupported(f"the plan runs {func} by a recipe '{placed.recipe}' that is not known")
     return unflatten(out, spec)
+
+
+def _run_recipe(func, moved: Moved, placed, mesh, parts: _Locals) -> Any:
+    if placed.recipe not in RECIPES:
+        raise Unsupported(f"the plan runs {func} by a recipe '{placed.recipe}' that is not known")
+    given = {a.name: a.default_value for a in func._schema.arguments} | dict(zip(moved.names, moved.args)) | moved.kwargs
+    tensors = [t for value in given.values() for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, torch.Tensor)]
+    places = [t.placements if isinstance(t, DTensor) else None for t in tensors]
+    cut = MeshCut(mesh, placed, places, [tuple(t.shape) for t in tensors])
+    return RECIPES[placed.recipe](func, tree_map(parts.take, given), cut)
 
 
 def leaf_is_new(func) -> bool:
@@ -216,11 +193,3 @@ def local_rows(moved: Moved) -> int:
     values = dict(moved.named())
     first = values.get("input", values.get("grad_out"))
     return first._local_tensor.shape[0] if isinstance(first, DTensor) else first.shape[0]
-
-
-def _mean_of_all(out: list, placed, mesh) -> list:
-    """A mean over rows that are split: the parts' sums and weights, added up, divided."""
-    rows = placed.inputs[0]
-    summed = tuple(Partial("sum") if p.is_shard() else Replicate() for p in rows)
-    total, weight = (brought(make_dtensor(t._local_tensor, mesh, summed, t.shape, t.stride()), (Replicate(),) * mesh.ndim) for t in out)
-    return [make_dtensor(total._local_tensor / weight._local_tensor, mesh, total.placements, total.shape, total.stride()), weight]

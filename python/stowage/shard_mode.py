@@ -19,9 +19,10 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage.shard_program import Program, is_passed_over, tensor_ids
 from stowage.shard_group import is_communication_error
-from stowage.shard_kernel import Moved, brought, leaf_is_new, run_local, run_on_parts
+from stowage.shard_kernel import Moved, leaf_is_new, run_local, run_on_parts
+from stowage.shard_moves import brought
+from stowage.shard_program import Program, is_passed_over, tensor_ids
 from stowage.torch_private import hook_open, waiting_collectives
 
 _EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import Replicate
 
+from stowage.shard_moves import compact
 from stowage.torch_private import local_shape, local_tensor, make_dtensor, redistribute
 
 Placements = tuple  # of DTensor placements, one per axis of the mesh
@@ -39,14 +40,6 @@ def cut(tensor: torch.Tensor, mesh, placements: Placements) -> torch.Tensor:
         dense = tensor.detach().contiguous()
         local = local_tensor(redistribute(whole(dense, mesh), placements))
         return make_dtensor(local.clone(memory_format=torch.contiguous_format), mesh, placements, dense.shape, dense.stride())
-
-
-def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """The same DTensor; a part that lies in a larger storage gets one of its own size."""
-    local = local_tensor(tensor)
-    if local.untyped_storage().nbytes() == local.numel() * local.element_size():
-        return tensor
-    return make_dtensor(local.clone(memory_format=torch.contiguous_format), tensor.device_mesh, tensor.placements, tensor.shape, tensor.stride())
 
 
 def to_text(placements: Placements) -> str:

@@ -122,6 +122,13 @@ def local_shape(shape, mesh, placements) -> tuple:
     return tuple(compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)[0])
 
 
+def local_offset(shape, mesh, placements) -> tuple:
+    """Where this rank's part begins in each dimension of the whole."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return tuple(compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)[1])
+
+
 def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
     """The same DTensor at other placements, below autograd."""
     from torch.distributed.tensor import DTensor
@@ -177,4 +184,4 @@ _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
 __all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]

@@ -23,15 +23,21 @@ int passes(AxisCode from, AxisCode to) {
   return from < 0 && to == kWhole ? 2 : 1;
 }
 
+double pass_ns(double bytes, const MeshAxis& axis) {
+  const double n = axis.size;
+  return (n - 1) * axis.latency_ns + (n - 1) / n * bytes / axis.gbps;
+}
+
 double step_ns(const ProgramTensor& tensor, Code from, Code to, std::size_t axis, const Mesh& mesh) {
   const int count = passes(axis_code(from, axis), axis_code(to, axis));
   if (count <= 0) return count < 0 ? kNever : 0;
-  const double n = mesh.axes[axis].size;
   const auto bytes = static_cast<double>(std::max(largest_bytes(tensor, from, mesh), largest_bytes(tensor, to, mesh)));
-  return count * ((n - 1) * mesh.axes[axis].latency_ns + (n - 1) / n * bytes / mesh.axes[axis].gbps);
+  return count * pass_ns(bytes, mesh.axes[axis]);
 }
 
 }  // namespace
+
+double all_reduce_ns(std::int64_t bytes, const MeshAxis& axis) { return 2 * pass_ns(static_cast<double>(bytes), axis); }
 
 std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh) {
   const std::size_t axes = mesh.axes.size();

@@ -23,6 +23,9 @@ struct Hop {
   double ns = 0;
 };
 
+// Of a summand of so many bytes on each device of the axis.
+double all_reduce_ns(std::int64_t bytes, const MeshAxis& axis);
+
 // All steps within a set of placements.
 std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh);
 

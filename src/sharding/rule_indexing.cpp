@@ -3,6 +3,8 @@
 //   embedding   weight [V, H]   indices [B, S]   out [B, S, H]      its backward: cut along B or S it leaves partial sums of the
 //               R               S0               S0                 weight's gradient; cut along H it is exact
 //               S1              R                S2
+//               S0              R                Psum               "rows_of_part": rows that other devices have are zeros, and in
+//                                                                   backward are passed over
 #include <set>
 
 #include "sharding/rules.h"
@@ -23,6 +25,8 @@ bool embedding(const UnitView& unit, OpRule& rule) {
   const auto rank = static_cast<int>(unit.shape(indices).size());
   for (int d = 0; d < rank; ++d) add(unit, {{indices, shard(d)}}, shard(d), rule);
   add(unit, {{weight, shard(1)}}, shard(rank), rule);
+  set_recipe("rows_of_part", 0, rule);
+  add(unit, {{weight, shard(0)}}, kPartSum, rule);
   return true;
 }
 
@@ -33,6 +37,8 @@ bool embedding_backward(const UnitView& unit, OpRule& rule) {
   add(unit, {{grad, shard(rank)}}, shard(1), rule);
   if (unit.integer("scale_grad_by_freq", 0) != 0) return true;  // the count of a row is known only where all rows are
   for (int d = 0; d < rank; ++d) add(unit, {{grad, shard(d)}, {indices, shard(d)}}, kPartSum, rule);
+  set_recipe("rows_of_part", 0, rule);
+  add(unit, {}, shard(0), rule);
   return true;
 }
 

@@ -2,7 +2,8 @@
 //
 //   nll_loss     self [N, C]   target [N]   out, total_weight         "sum_over_total": the kernel runs with reduction sum, both
 //                S0            S0           R    R                    results are added up over the axis, and out /= total_weight.
-//   ... backward divides by the total weight that it is given, so that its parts are right as they are.
+//                S1            R            R    R                    Classes that other devices have are ignored.
+//   ... backward divides by the total weight that it is given, so that its parts are right as they are; over classes, "classes_of_part".
 #include <set>
 
 #include "sharding/rules.h"
@@ -16,21 +17,28 @@ bool nll(const UnitView& unit, OpRule& rule) {
   const int self = unit.slot_of("self"), target = unit.slot_of("target"), grad = unit.slot_of("grad_output");
   if (self < 0 || target < 0 || unit.shape(self).size() < 2) return false;
   const std::int64_t reduction = unit.integer("reduction", kMean);
-  AxisRow row = whole_row(unit);
-  row.in[static_cast<std::size_t>(self)] = row.in[static_cast<std::size_t>(target)] = shard(0);
-  if (unit.name.ends_with("backward")) {
-    if (grad >= 0 && reduction == kNone) row.in[static_cast<std::size_t>(grad)] = shard(0);
-    row.out[0] = shard(0);
+  const bool backward = unit.name.ends_with("backward"), classes = reduction != kNone && unit.slot_of("weight") < 0;
+  AxisRow rows = whole_row(unit), columns = whole_row(unit);
+  rows.in[static_cast<std::size_t>(self)] = rows.in[static_cast<std::size_t>(target)] = shard(0);
+  columns.in[static_cast<std::size_t>(self)] = shard(1);
+  if (backward) {
+    if (grad >= 0 && reduction == kNone) rows.in[static_cast<std::size_t>(grad)] = shard(0);
+    rows.out[0] = shard(0);
+    columns.out[0] = shard(1);
+    rule.rows.push_back(std::move(rows));
+    set_recipe("classes_of_part", 0, rule);
   } else if (reduction == kNone) {
-    row.out[0] = shard(0);
-    if (row.out.size() > 1) row.out[1] = kPartSum;
-  } else if (reduction == kSum) {
-    for (AxisCode& code : row.out) code = kPartSum;
+    rows.out[0] = shard(0);
+    if (rows.out.size() > 1) rows.out[1] = kPartSum;
+    rule.rows.push_back(std::move(rows));
   } else {
-    rule.recipe = "sum_over_total";
-    rule.recipe_from = static_cast<int>(rule.rows.size());
+    set_recipe("sum_over_total", reduction == kMean ? 8 : 0, rule);
+    if (reduction == kSum)
+      for (AxisRow* row : {&rows, &columns})
+        for (AxisCode& code : row->out) code = kPartSum;
+    rule.rows.push_back(std::move(rows));
   }
-  rule.rows.push_back(std::move(row));
+  if (classes && unit.shape(self)[1] > 1) rule.rows.push_back(std::move(columns));
   return true;
 }
 

@@ -31,6 +31,12 @@ AxisRow whole_row(const UnitView& unit) {
 
 int wrapped(std::int64_t dim, std::size_t rank) { return static_cast<int>(dim < 0 ? dim + static_cast<std::int64_t>(rank) : dim); }
 
+void set_recipe(const char* name, std::int64_t bytes, OpRule& rule) {
+  rule.recipe = name;
+  rule.recipe_from = static_cast<int>(rule.rows.size());
+  rule.recipe_bytes = bytes;
+}
+
 void add_leading_rows(const UnitView& unit, int dims, OpRule& rule) {
   for (int d = 0; d < dims; ++d) {
     AxisRow row = whole_row(unit);

@@ -42,8 +42,9 @@ struct OpRule {
   bool random = false;
   bool no_empty = false;      // the kernel does not run on parts without a number
   std::string why;            // there is no rule, or only whole tensors are right
-  std::string recipe;         // of rows from `recipe_from` on
+  std::string recipe;         // of rows from `recipe_from` on: the kernel alone would not leave the part of the result
   int recipe_from = 0;
+  std::int64_t recipe_bytes = 0;  // that each axis that takes such a row adds up among its devices; 0: the recipe says nothing to others
 };
 
 OpRule rule_of(const UnitView& unit);
@@ -66,6 +67,8 @@ AxisRow whole_row(const UnitView& unit);
 int wrapped(std::int64_t dim, std::size_t rank);  // -1 -> rank - 1
 // Rows that cut dimension d of every slot and output that has more than `d` dimensions, for d in [0, dims).
 void add_leading_rows(const UnitView& unit, int dims, OpRule& rule);
+// From the next row on.
+void set_recipe(const char* name, std::int64_t bytes, OpRule& rule);
 // Rows that cut dimension d of all slots and outputs, d != skipped, where all have the same size there.
 void add_common_rows(const UnitView& unit, int skipped, OpRule& rule);
 

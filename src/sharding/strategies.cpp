@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "sharding/redistribution.h"
+
 namespace stowage {
 namespace {
 
@@ -44,16 +46,18 @@ class Composer {
 
   void add(const std::vector<std::size_t>& chosen) {
     Strategy strategy{std::vector<Code>(unit_.slots.size(), 0), std::vector<Code>(unit_.outputs.size(), 0)};
-    double share = 1;
+    double share = 1, recipe_ns = 0;
     for (std::size_t a = 0; a < chosen.size(); ++a) {
       const AxisRow& row = rule_.rows[chosen[a]];
       for (std::size_t s = 0; s < row.in.size(); ++s) strategy.in[s] = with_axis(strategy.in[s], a, row.in[s]);
       for (std::size_t o = 0; o < row.out.size(); ++o) strategy.out[o] = with_axis(strategy.out[o], a, row.out[o]);
       share *= share_of(row, a);
-      strategy.recipe = strategy.recipe || (!rule_.recipe.empty() && static_cast<int>(chosen[a]) >= rule_.recipe_from);
+      if (rule_.recipe.empty() || static_cast<int>(chosen[a]) < rule_.recipe_from) continue;
+      strategy.recipe = true;
+      if (rule_.recipe_bytes > 0) recipe_ns += all_reduce_ns(rule_.recipe_bytes, mesh_.axes[a]);
     }
     if (!valid(strategy)) return;
-    strategy.compute_ns = compute_ns(strategy, share);
+    strategy.compute_ns = compute_ns(strategy, share) + recipe_ns;
     found_.push_back(std::move(strategy));
   }
 

@@ -16,7 +16,7 @@ namespace stowage {
 
 struct Strategy {
   std::vector<Code> in, out;  // per slot (all kUntouched: as it lives), per output
-  double compute_ns = 0;
+  double compute_ns = 0;  // of the kernel, and of what its recipe says to the other devices
   bool recipe = false;
 };
 

@@ -13,7 +13,7 @@ from torch import nn
 import shard_zoo
 import stowage
 from shard_zoo import training
-from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, zero_plan
+from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, vocabulary_plan, zero_plan
 from stowage import _runtime
 from stowage.torch_private import local_tensor, storage_address
 
@@ -71,6 +71,15 @@ def gpt2_with_all_state_in_parts(rank, size):
     pair.run(1e-9)
     pair.check_planned()
     pair.check_ledger()
+
+
+def gpt2_with_its_vocabulary_in_parts(rank, size):
+    make, batches = training("gpt2")
+    pair = Pair(make, batches, (size,), vocabulary_plan)
+    pair.run(1e-9)
+    pair.check_planned()
+    pair.check_ledger()
+    assert not any(name in op for op in pair.step.stats()["replicated_ops"] for name in ("embedding", "nll_loss", "log_softmax"))
 
 
 def bert(rank, size):

@@ -25,6 +25,27 @@ def optimizer_apart_plan(program, mesh) -> str:
     return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
 
 
+_BY_VOCABULARY = {  # inputs, computed, recipe; results live as they are computed, summands whole
+    "aten.embedding.default": (["S0", "R"], ["Psum"], "rows_of_part"),
+    "aten.embedding_dense_backward.default": (["R", "R"], ["S0"], "rows_of_part"),
+    "aten._log_softmax.default": (["S1"], ["S1"], "softmax_of_parts"),
+    "aten._log_softmax_backward_data.default": (["S1", "S1"], ["S1"], "softmax_of_parts"),
+    "aten.nll_loss_forward.default": (["S1", "R"], ["R", "R"], "sum_over_total"),
+    "aten.nll_loss_backward.default": (["R", "S1", "R", "R"], ["S1"], "classes_of_part"),
+}
+
+
+def vocabulary_plan(program, mesh) -> str:
+    """As Megatron-LM splits them: the rows of embeddings, and the classes of the loss. All state in parts."""
+    document = json.loads(zero_plan(program, mesh))
+    for k, op in enumerate(program.ops):
+        if op["target"] in _BY_VOCABULARY:
+            inputs, computed, recipe = _BY_VOCABULARY[op["target"]]
+            outputs = ["R" if place == "Psum" else place for place in computed]
+            document["ops"][k] = {"inputs": inputs, "computed": computed, "outputs": outputs, "recipe": recipe}
+    return json.dumps(document)
+
+
 class Pair:
     """The same training twice: alone on this rank, and sharded over all."""
 

@@ -4,12 +4,14 @@ compared with the whole."""
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from stowage import _core
+from stowage.shard_recipes import RECIPES
 
 aten = torch.ops.aten
 G = torch.Generator().manual_seed(3)
@@ -73,6 +75,7 @@ def _samples():
         (aten.sum.dim_IntList, rand(6, 5, 4), [1], True), (aten.sum.dim_IntList, rand(6, 5, 4), [0, 2]), (aten.sum.default, rand(6, 5)),
         (aten.mean.dim, rand(6, 5, 4), [-1], True), (aten.mean.default, rand(6, 5)), (aten.amax.default, rand(6, 5), [1]),
         (aten.amin.default, rand(6, 5), [1]), (aten.var.correction, rand(6, 5), [1]), (aten.linalg_vector_norm.default, rand(6, 5)),
+        (aten.linalg_vector_norm.default, rand(6, 5, 4), 3, [0, 2], True), (aten.linalg_vector_norm.default, rand(6, 5), float("inf")),
         (aten.argmax.default, rand(6, 5), 1), (aten._softmax.default, rand(6, 5, 4), -1, False), (aten._log_softmax.default, rand(6, 5), 1, False),
         (aten._softmax_backward_data.default, rand(6, 5), rand(6, 5), 1, torch.float64), (aten.cumsum.default, rand(6, 5), 1),
         (aten.topk.default, rand(6, 5), 2), (aten.sort.default, rand(6, 5)), (aten.max.dim, rand(6, 5), 1),
@@ -85,6 +88,9 @@ def _samples():
         (aten.native_group_norm_backward.default, rand(6, 4, 8, 8), image, group[1], group[2], rand(4), 6, 4, 64, 2, [True, True, True]),
         (aten.embedding.default, rand(9, 4), ints(9, 6, 5)), (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, -1, False),
         (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, -1, True),
+        (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, 4, False), (aten.embedding.default, rand(9, 4), ints(9, 6, 5), 4),
+        (aten._log_softmax_backward_data.default, rand(6, 7), rand(6, 7).log_softmax(-1), 1, torch.float64),
+        (aten._log_softmax.default, rand(6, 5, 4), 0, False),
         (aten.index_select.default, rand(6, 5), 0, ints(6, 4)), (aten.gather.default, rand(6, 5), 1, ints(5, 6, 3)),
         (aten.scatter.value, rand(6, 5), 1, ints(5, 6, 3), 1.0), (aten.scatter_add.default, rand(6, 5), 1, ints(5, 6, 3), rand(6, 3)),
         (aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, True),
@@ -100,6 +106,8 @@ def _samples():
         (aten._adaptive_avg_pool2d.default, image, [1, 1]), (aten.avg_pool2d.default, image, [2, 2]),
         (aten.nll_loss_forward.default, logits, target, None, 1, -100), (aten.nll_loss_forward.default, logits, target, None, 2, -100),
         (aten.nll_loss_backward.default, rand(), logits, target, None, 1, -100, total),
+        (aten.nll_loss_forward.default, logits, target.clamp(0), None, 1, 3), (aten.nll_loss_forward.default, logits, target, None, 0, -100),
+        (aten.nll_loss_backward.default, rand(), logits, target.clamp(0), None, 2, 3, total),
         (aten.mse_loss.default, rand(6, 5), rand(6, 5)), (aten.mse_loss.default, rand(6, 5), rand(6, 5), 2),
         (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 2), (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 1),
     ]
@@ -129,7 +137,7 @@ def _program(op, args, kwargs, results):
             names[argument.name] = add(value, "input")
         elif isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
             names[argument.name] = [add(t, "input") for t in value]
-        elif isinstance(value, (bool, int, float, str, list)):
+        elif isinstance(value, (bool, int, float, str, list)) and value != float("inf"):
             others[argument.name] = value
     outputs = [add(t, "activation") if isinstance(t, torch.Tensor) else None for t in results]
     entry = {"target": str(op), "args": names, "outputs": outputs, "attributes": others}
@@ -168,12 +176,72 @@ def _joined(parts, code):
     return parts[0]
 
 
+class _ThreadCut:
+    """What a recipe asks of the devices along one axis, which are threads here. What one says, all hear."""
+
+    def __init__(self, row, flat, results, n, rank, meeting, said):
+        self._row, self._n, self._rank, self._meeting, self._said = row, n, rank, meeting, said
+        self._tensors, self._results = flat, results
+
+    def axes(self, tensor, dim):
+        return [0] if self._row["inputs"][tensor] == f"S{dim}" else []
+
+    def _begins(self, t, dim):
+        return sum(part.shape[dim] for part in _chunk(t, self._n, dim)[: self._rank])
+
+    def start(self, tensor, dim):
+        return self._begins(self._tensors[tensor], dim)
+
+    def output_part(self, output, dim):
+        return self._begins(self._results[output], dim), _chunk(self._results[output], self._n, dim)[self._rank].shape[dim]
+
+    def _all(self, part, axes):
+        if not axes:
+            return [part]
+        self._said[self._rank] = part
+        self._meeting.wait()
+        heard = list(self._said)
+        self._meeting.wait()
+        return heard
+
+    def sum(self, part, axes):
+        return sum(self._all(part, axes))
+
+    def max(self, part, axes):
+        return torch.stack(self._all(part, axes)).amax(0)
+
+
+def _run_recipe(op, args, kwargs, row, n, results, cut, flat):
+    """Each device's results, by the recipe of the row."""
+    names = [a.name for a in op._schema.arguments]
+    said, meeting, left = [None] * n, threading.Barrier(n), [None] * n
+
+    def device(rank):
+        mine = iter([parts[rank].clone() for parts in cut])
+        take = lambda a: next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a  # noqa: E731
+        given = {a.name: a.default_value for a in op._schema.arguments} | dict(zip(names, [take(a) for a in args]))
+        given |= {k: take(v) for k, v in kwargs.items()}
+        try:
+            left[rank] = _listed(RECIPES[row["recipe"]](op, given, _ThreadCut(row, flat, results, n, rank, meeting, said)))
+        except BaseException:
+            meeting.abort()
+            raise
+
+    threads = [threading.Thread(target=device, args=(rank,)) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert None not in left, f"{op} over {n}: {row}"
+    return left
+
+
 def _run_on_parts(op, args, kwargs, row, n, results):
     name = op._schema.name.removeprefix("aten::")
     flat = [t for a in [*args, *kwargs.values()] for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)]
     cut = [_parts(t, code, n) for t, code in zip(flat, row["inputs"], strict=True)]
-    left = []
-    for rank in range(n):
+    left = _run_recipe(op, args, kwargs, row, n, results, cut, flat) if row["recipe"] else []
+    for rank in range(n) if not left else ():
         mine = iter([parts[rank].clone() for parts in cut])
         take = lambda a: next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a  # noqa: E731
         local = [take(a) for a in args]
@@ -187,12 +255,7 @@ def _run_on_parts(op, args, kwargs, row, n, results):
         if name.startswith("native_group_norm"):
             at = [a.name for a in op._schema.arguments].index("N")
             local[at] = local[0].shape[0]
-        if row["recipe"] == "sum_over_total":
-            local[3] = 2
         left.append(_listed(op(*local, **named)))
-    if row["recipe"] == "sum_over_total":
-        total = sum(r[1] for r in left)
-        return [sum(r[0] for r in left) / total, total]
     return [_joined([r[o] for r in left], code) if t is not None else None
             for o, (t, code) in enumerate(zip(results, row["outputs"], strict=True))]
 
