@@ -100,6 +100,17 @@ def prefetch(worker: common.Worker, limits: dict, arguments) -> list[dict]:
     return rows
 
 
+def add_bounds(result: dict, arguments) -> None:
+    """To each limit and link that has been measured: what no policy can do better."""
+    for model in result["models"]:
+        if model["name"] not in arguments.models:
+            continue
+        with common.Worker({"model": model["name"]}, arguments.threads) as worker:
+            lost = worker.ask("lost_s", cases=[(g["limit_bytes"], g["link_gbps"]) for g in model["groups"]])
+        for group, seconds in zip(model["groups"], lost, strict=True):
+            group["bound_ratio"] = 1 + seconds / model["step_s"]
+
+
 def largest_batch(name: str, arguments) -> dict:
     """In the bytes that eager needs at ``batch``."""
     batch = arguments.batch
@@ -124,6 +135,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="counted ones for each configuration")
     parser.add_argument("--batch", type=int, default=16, help="of eager, for the largest batch in its bytes; 0: leave that out")
     parser.add_argument("--brief", action="store_true", help="the policies alone: no single ways of release, no PyTorch's own ways, no prefetch")
+    parser.add_argument("--bounds", action="store_true", help="also bound from below what any policy can reach")
     parser.add_argument("--add", action="store_true", help="to what the result file holds already")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -148,6 +160,9 @@ def main() -> None:
             publish(result, arguments)
 
         save(measure(name, arguments, known, save))
+    if arguments.bounds:
+        add_bounds(result, arguments)
+        publish(result, arguments)
     for name in ("resnet50", "resnet101") if arguments.batch else ():
         if name in arguments.models:
             result["batches"] = [b for b in result["batches"] if b["model"] != name] + [largest_batch(name, arguments)]

@@ -45,10 +45,11 @@ def step_table(result: dict) -> str:
         for group in model["groups"]:
             points = {p["policy"]: p for p in group["points"]}
             own = points["default"]
+            bound = f"{group['bound_ratio']:.2f}" if "bound_ratio" in group else ""
             more = [""] * 3 if "failed" in own else [
                 f"{own['peak_bytes'] / model['peak_bytes']:.0%}", f"{own['recompute_share']:.1%}", f"{own['stall_ms']:.1f}"]
-            rows.append([model["name"], f"{group['link_gbps']:g}", group["label"], *more, *(cell(points.get(p)) for p in policies)])
-    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", *policies], rows, left=1)
+            rows.append([model["name"], f"{group['link_gbps']:g}", group["label"], *more, bound, *(cell(points.get(p)) for p in policies)])
+    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", "bound", *policies], rows, left=1)
 
 
 def ways_table(result: dict) -> str:

@@ -3,6 +3,7 @@ ran seconds apart on the same machine."""
 
 from __future__ import annotations
 
+import json
 import time
 
 import models_eager
@@ -71,6 +72,16 @@ def handlers(config: dict) -> dict:
         return result | {"peak_bytes": after["peak_bytes"], "host_peak_bytes": after.get("host_peak_bytes", 0),
                          "changes": changes, "policy": policy}
 
+    def lost_s(cases: list) -> list[float]:
+        """For each limit and link: seconds a step, the mean over batches, that any policy loses (eager_bound.py)."""
+        from eager_bound import StepBound
+
+        loop = loop_of("eager")
+        for i in range(2):
+            loop.step(i)
+        steps = [StepBound(json.loads(stowage.capture(lambda i=i: loop.step(i)).to_json())) for i in range(len(loop.batches))]
+        return [sum(step.lost_s(*case) for step in steps) / len(steps) for case in cases]
+
     def smallest(above_bytes: int, below_bytes: int, options: dict) -> int:
         """The least limit, to 1 %, under which three steps run; below_bytes is known to do."""
         while below_bytes - above_bytes > below_bytes // 100:
@@ -104,5 +115,5 @@ def handlers(config: dict) -> dict:
         loops["eager"] = models_eager.make(name, count=batch)
         return plain("eager", 2)
 
-    return {"plain": plain, "under": under, "smallest": smallest, "resident_bytes": resident_bytes, "largest_batch": largest_batch,
+    return {"plain": plain, "under": under, "lost_s": lost_s, "smallest": smallest, "resident_bytes": resident_bytes, "largest_batch": largest_batch,
             "peak_at": peak_at}

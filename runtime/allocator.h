@@ -16,80 +16,13 @@
 
 namespace stowage::runtime {
 
+class AllocationScript;
+
 // What the calling thread's code asked of the allocator, in order.
 struct AllocationEvent {
   bool is_free = false;
   std::int64_t bytes = 0;  // of an allocation
   const void* address = nullptr;
-};
-
-// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena.
-struct PlannedAllocation {
-  static constexpr std::int64_t kUnplanned = -1;  // it outlives its op in a way that no plan knows: always a miss
-
-  std::int64_t bytes = 0;
-  std::int64_t offset = 0;
-  bool takes_over = false;  // the block that lies there is still live, and dies with the op; the two are counted once
-};
-
-// One contiguous range that plans place buffers in. Counted as one live block of the allocator, of exactly bytes().
-class Arena {
- public:
-  Arena() = default;
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  // Makes the arena at least `bytes` large; what it held is lost. Must not be called while blocks of it are live.
-  void reserve(std::int64_t bytes);
-  // Gives the memory back until the next reserve().
-  void release();
-  // Fills it with a byte; for tests of plans that must not depend on what was there.
-  void fill(int value);
-
-  [[nodiscard]] char* base() const { return base_; }
-  [[nodiscard]] std::int64_t bytes() const { return bytes_; }
-
- private:
-  char* base_ = nullptr;
-  std::int64_t bytes_ = 0;
-  std::int64_t mapped_bytes_ = 0;
-  int slot_ = -1;
-};
-
-// Answers the calling thread's allocations from a list of planned ones while armed. Owned by the executor.
-class AllocationScript {
- public:
-  AllocationScript(Arena& arena, std::int64_t align) : arena_(arena), align_(align) {}
-
-  // The next op's list; what is left of the previous one counts as skipped.
-  void begin_op(const PlannedAllocation* first, std::size_t count);
-  void end_op();
-
-  // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are skipped.
-  void* take(std::size_t n);
-  bool give_back(const void* address);  // false when the address is not in the arena
-
-  void reset_counters();
-  [[nodiscard]] std::int64_t misses() const { return misses_; }
-  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
-  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
-  [[nodiscard]] std::int64_t live_bytes() const { return live_bytes_; }
-  [[nodiscard]] std::size_t live_blocks() const { return live_.size() + heirs_.size(); }
-
- private:
-  void add_live(const void* address, std::int64_t padded_bytes);
-
-  Arena& arena_;
-  std::int64_t align_;
-  const PlannedAllocation* next_ = nullptr;
-  const PlannedAllocation* end_ = nullptr;
-  std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
-  std::unordered_map<const void*, std::int64_t> heirs_;      // the same, of blocks that count once what lies there is given back
-  std::int64_t misses_ = 0;
-  std::int64_t skipped_ = 0;
-  std::int64_t live_bytes_ = 0;
-  std::int64_t peak_bytes_ = 0;
 };
 
 // While alive, the calling thread's allocations and frees are appended to `events`.
@@ -158,6 +91,10 @@ class Guardian {
 // From now on, no allocation takes live_bytes() past the limit. One guardian at a time; nullptr: none.
 void set_guardian(Guardian* guardian, std::int64_t limit_bytes);
 void set_limit(std::int64_t limit_bytes);
+
+// What is live beside the allocator's own blocks, an arena: adds to the live bytes, never past the limit (room is made before).
+void count_bytes(std::int64_t bytes);
+void uncount_bytes(std::int64_t bytes);
 
 // Where the guardian may note something in a block; nullptr when it is not one of this allocator, or lies in an arena.
 void** block_mark(void* data, void (*deleter)(void*));

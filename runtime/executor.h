@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/allocation_script.h"
 #include "runtime/allocator.h"
 #include "runtime/digest.h"
 #include "runtime/generator.h"

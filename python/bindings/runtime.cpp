@@ -8,6 +8,7 @@
 
 #include "eager.h"
 #include "runtime/allocator.h"
+#include "runtime/arena.h"
 #include "runtime/cost_key.h"
 #include "runtime/executor.h"
 #include "runtime/lower.h"

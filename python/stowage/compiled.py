@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 import warnings
-from collections import deque
 from typing import Any, Callable
 
 import torch
 
 from stowage import _runtime
 from stowage.eager_calls import EagerCalls
-from stowage.errors import Error, Unsupported
+from stowage.errors import Error, Unsupported, UnsupportedWarning
+from stowage.novelty import Novelty
 from stowage.planning import parse_bytes
 from stowage.progress import shown
 from stowage.recording import Recording, record
 from stowage.replay import Mismatch, Replay, Room
-from stowage.signature import difference, signature
+from stowage.signature import signature
 from stowage.tally import Tally
 from stowage.torch_private import fake_mode_active
 from stowage.world import World
@@ -37,7 +36,6 @@ _RECENT_CALLS = 64
 _MAX_REPLAYS = 8  # kept per signature, the newest
 _MAX_UNSETTLED = 3
 _MAX_REHEARSALS = 4
-_RECENT_NEW = 20  # calls; when half of them have signatures that were never seen, new ones are recorded only when they come again
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
 
@@ -69,16 +67,13 @@ class CompiledStep:
         self._takeover = takeover
         self._entries: dict[Any, _Entry] = {}
         self._arena = _runtime.Arena()
-        directory = os.environ.get("STOWAGE_HOST_STORE", "")
-        self._room = Room(self._arena, _host(directory, link_gbps), link_gbps, directory or "memory")
+        self._room = Room.of_environment(self._arena, link_gbps)
         self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
         self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
         self._tally = Tally(strict)
-        self._new: deque[bool] = deque(maxlen=_RECENT_NEW)  # of the latest calls: was the signature new?
-        self._restless = False
-        self._latest_key: Any = None
+        self._novelty = Novelty()
 
     # ---- Calling
 
@@ -95,7 +90,8 @@ class CompiledStep:
             return self._refused(_Entry(), str(reason), args, kwargs, [])
         entry = self._entries.setdefault(key, _Entry())
         entry.calls += 1
-        self._watch_signatures(key, entry)
+        self._novelty.note(key, entry.calls == 1, stacklevel=4)
+        self._forget_idle(entry)
         if entry.over_budget is not None:
             raise entry.over_budget
         if entry.refusal:
@@ -103,7 +99,7 @@ class CompiledStep:
         replay = self._current(entry, inputs)
         if replay is None:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
-            if self._tally.eager_steps == 0 or (self._restless and entry.calls == 1):
+            if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
                 return self._eager(entry, args, kwargs, inputs)
             return self._record(entry, args, kwargs, inputs)
         try:
@@ -116,15 +112,7 @@ class CompiledStep:
             self._drop(entry, replay)
             return self._record(entry, args, kwargs, inputs)
 
-    def _watch_signatures(self, key: Any, entry: _Entry) -> None:
-        """Whoever passes something else in every call (a step number, ever other lengths) should hear that nothing gets planned."""
-        self._new.append(entry.calls == 1)
-        if sum(self._new) >= _RECENT_NEW // 2 and not self._restless:
-            self._restless = True
-            warnings.warn(f"stowage: {sum(self._new)} of the last {len(self._new)} calls ran eagerly, because their signature was new: "
-                          f"{difference(self._latest_key, key)}. A plan serves arguments of the same shapes, dtypes, strides and values of "
-                          "all that is no tensor; from now on a step is planned when its signature comes again", stacklevel=4)  # fmt: skip
-        self._latest_key = key
+    def _forget_idle(self, entry: _Entry) -> None:
         if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
             idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
             self._entries.pop(next(idle, None), None)
@@ -203,7 +191,7 @@ class CompiledStep:
         except Exception:
             return self._eager(entry, args, kwargs, inputs)  # a kernel has raised, and will again
         result = self._eager(entry, args, kwargs, inputs)
-        agrees = rehearsal.agrees(result, inputs) and replay.last_run.escaped_blocks == 0
+        agrees = replay.agrees(rehearsal, result, inputs) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         if agrees and (not learned or count >= _MAX_REHEARSALS):
             entry.trusted.add(id(replay))
@@ -287,16 +275,6 @@ class CompiledStep:
             "stall_ns": self._tally.stall_ns,
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
         }
-
-
-class UnsupportedWarning(UserWarning):
-    """A step cannot be planned and runs eagerly; the message says why."""
-
-
-def _host(directory: str, link_gbps: float | None) -> _runtime.Host:
-    """The host store as the environment wants it: in memory, or in a file of a directory; as large as needed, or limited."""
-    limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
-    return _runtime.Host(directory, limit or 0, link_gbps or 0.0)
 
 
 def compile(

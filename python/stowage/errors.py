@@ -1,4 +1,4 @@
-"""Errors, all of them ``stowage.Error``."""
+"""Errors, all of them ``stowage.Error``, and a warning."""
 
 from stowage._core import Error, InvalidGraph, InvalidPlan
 
@@ -20,4 +20,8 @@ class Unsupported(Error):
     """The step does something that a replay cannot reproduce. The message names it, with the source line where known."""
 
 
-__all__ = ["Error", "Infeasible", "InvalidGraph", "InvalidPlan", "Unsupported"]
+class UnsupportedWarning(UserWarning):
+    """A step cannot be planned and runs eagerly; the message says why."""
+
+
+__all__ = ["Error", "Infeasible", "InvalidGraph", "InvalidPlan", "Unsupported", "UnsupportedWarning"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
 from stowage.host_copy import GradAside
-from stowage.planning import Plan, check, plan, plan_options
+from stowage.planning import Plan, check, parse_bytes, plan, plan_options
 from stowage.progress import shown
 from stowage.recording import OptimizerEvent, Recording
-from stowage.torch_private import address, addresses, flatten, unflatten
+from stowage.rehearsal import Rehearsal
+from stowage.torch_private import address, addresses, unflatten
 
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
@@ -33,6 +35,13 @@ class Room:
     host: _runtime.Host
     link_gbps: float | None
     store: str  # what the host store is, as costs are kept by it
+
+    @classmethod
+    def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
+        """With the host store that the environment wants: in memory, or in a file of a directory; as large as needed, or limited."""
+        directory = os.environ.get("STOWAGE_HOST_STORE", "")
+        limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
+        return cls(arena, _runtime.Host(directory, limit or 0, link_gbps or 0.0), link_gbps, directory or "memory")
 
 
 class Replay:
@@ -234,7 +243,7 @@ class Replay:
 
     # ---- Trust
 
-    def rehearse(self, inputs: list[torch.Tensor]) -> "Rehearsal":
+    def rehearse(self, inputs: list[torch.Tensor]) -> Rehearsal:
         """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true allocations.
 
         Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
@@ -243,7 +252,7 @@ class Replay:
             self.match()
             return self.rehearse_matched(inputs)
 
-    def rehearse_matched(self, inputs: list[torch.Tensor]) -> "Rehearsal":
+    def rehearse_matched(self, inputs: list[torch.Tensor]) -> Rehearsal:
         """rehearse(), after host_state(always_back=True) and match()."""
         outputs = self._fresh_outputs()
         try:
@@ -254,11 +263,11 @@ class Replay:
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
         self._learn_costs()
-        return Rehearsal(self, state, outputs)
+        return Rehearsal(state, outputs)
 
-    def state(self, inputs: list[torch.Tensor]):
-        """Digest of what the step changes, as it is now."""
-        return self._executor.state(addresses(inputs), self._matcher)
+    def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[torch.Tensor]) -> bool:
+        """After the eager step that followed: has it done the same, bit for bit?"""
+        return rehearsal.agrees(self._executor.state(addresses(inputs), self._matcher), result, self.recording.returned_grads)
 
     def _learn_costs(self) -> None:
         self._costs.add((self._cost_keys[op], ns) for op, ns in self._executor.op_times())
@@ -284,33 +293,4 @@ class Replay:
         return False
 
 
-class Rehearsal:
-    """What a planned step did from the same start as the eager step that follows."""
-
-    def __init__(self, replay: Replay, state, outputs: list[torch.Tensor]):
-        self._replay = replay
-        self._state = state
-        self._outputs = outputs
-
-    def agrees(self, result: Any, inputs: list[torch.Tensor]) -> bool:
-        """After the eager step: same bits in every resident, the generator's state, and every returned tensor?"""
-        tensors = [leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-        tensors += [p.grad for p in self._replay.recording.returned_grads]
-        if len(tensors) != len(self._outputs):
-            return False
-        same = all(t is not None and same_bits(t, o) for t, o in zip(tensors, self._outputs))
-        return same and self._state == self._replay.state(inputs)
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Same shape, dtype and bytes (so a NaN equals itself)."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(_bytes(a), _bytes(b))
-
-
-def _bytes(t: torch.Tensor) -> torch.Tensor:
-    return t.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-__all__ = ["Mismatch", "Rehearsal", "Replay", "Room", "same_bits"]
+__all__ = ["Mismatch", "Replay", "Room"]

@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 
 from stowage import _runtime
-from stowage.compiled import UnsupportedWarning
-from stowage.errors import Error
+from stowage.errors import Error, UnsupportedWarning
 from stowage.planning import parse_bytes
 from stowage.recording import record
 from stowage.replay import Mismatch, Replay, Room
@@ -200,7 +199,7 @@ class ShardedStep(CheckpointMixin):
         entry.rehearsals += 1
         result = self._eager(entry, args, kwargs)
         replay = entry.replay
-        agrees = rehearsal.agrees(result, inputs) and replay.last_run.escaped_blocks == 0
+        agrees = replay.agrees(rehearsal, result, inputs) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         all_agree, learned = not self._ranks.any(not agrees), self._ranks.any(learned)
         if all_agree and (not learned or entry.rehearsals >= _MAX_REHEARSALS):

@@ -9,7 +9,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.compiled import UnsupportedWarning
+from stowage.errors import UnsupportedWarning
 from stowage.host_copy import bytes_of
 
 STEPS = 6
