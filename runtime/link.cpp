@@ -10,6 +10,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -21,8 +22,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 constexpr std::chrono::microseconds kLatency{10};
+constexpr std::chrono::microseconds kShortestSleep{200};
 
+// Of a lane, copies are numbered from 0. When a copy ends is known when it is asked for: later sleeps that end late do not add up.
+//
+//   now ──┐    ┌── free_at                           waiting_   5  7      made by the thread, one after the other
+//         max ─┴─▶ + latency + bytes / gbps = end    small_     4  6      made at once by the caller; complete at their ends
 class Lane {
  public:
   Lane(std::shared_ptr<HostStore> store, double gbps) : store_(std::move(store)), gbps_(gbps) {}
@@ -38,20 +45,34 @@ class Lane {
   }
 
   std::int64_t start(const Copy& copy) {
-    std::int64_t number = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-      number = started_++;
-      waiting_.push_back({copy, Clock::now()});
+    std::unique_lock lock(mutex_);
+    const std::int64_t number = started_++;
+    free_at_ = std::max(Clock::now(), free_at_) + kLatency + time_for(copy.bytes);
+    const Asked asked{copy, number, free_at_};
+    if (copy.bytes <= kSmallBytes) {
+      small_.push_back({number, gbps_ > 0 ? free_at_ : Clock::time_point()});
+      lock.unlock();
+      attempt(asked, 0);
+      return number;
     }
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    waiting_.push_back(asked);
+    lock.unlock();
     changed_.notify_all();
     return number;
   }
 
   std::string finish(std::int64_t number) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return finished_ > number; });
+    if (const auto small = find_small(number); small != small_.end()) {
+      const Clock::time_point end = small->end;
+      small_.erase(small);
+      lock.unlock();
+      wait_briefly(end);
+      lock.lock();
+    } else {
+      changed_.wait(lock, [&] { return !open(number); });
+    }
     const auto failed = failures_.find(number);
     if (failed == failures_.end()) return {};
     std::string why = std::move(failed->second);
@@ -61,25 +82,40 @@ class Lane {
 
   bool complete(std::int64_t number) {
     const std::lock_guard lock(mutex_);
-    return finished_ > number;
+    if (const auto small = find_small(number); small != small_.end()) return Clock::now() >= small->end;
+    return !open(number);
   }
 
   void abandon() {
     std::unique_lock lock(mutex_);
     ++epoch_;
-    started_ -= static_cast<std::int64_t>(waiting_.size());
     waiting_.clear();
+    small_.clear();
     changed_.notify_all();
-    changed_.wait(lock, [&] { return finished_ == started_; });
+    changed_.wait(lock, [&] { return !running_; });
     failures_.clear();
     free_at_ = {};
   }
 
  private:
-  struct Waiting {
+  struct Asked {
     Copy copy;
-    Clock::time_point since;
+    std::int64_t number = 0;
+    Clock::time_point end;
   };
+  struct Small {
+    std::int64_t number = 0;
+    Clock::time_point end;
+  };
+
+  // Of those that the thread makes: it has not.
+  [[nodiscard]] bool open(std::int64_t number) const {
+    return running_ == number || std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& a) { return a.number == number; });
+  }
+
+  std::vector<Small>::iterator find_small(std::int64_t number) {
+    return std::find_if(small_.begin(), small_.end(), [&](const Small& s) { return s.number == number; });
+  }
 
   void work() {
     prctl(PR_SET_TIMERSLACK, 1'000UL);  // ns: the bucket's sleeps end on time
@@ -87,26 +123,29 @@ class Lane {
     for (;;) {
       changed_.wait(lock, [&] { return quit_ || !waiting_.empty(); });
       if (quit_) return;
-      const Waiting next = waiting_.front();
+      const Asked next = waiting_.front();
       waiting_.pop_front();
-      std::string failure;
+      running_ = next.number;
       const std::uint64_t epoch = epoch_;
       lock.unlock();
-      try {
-        move(next.copy, next.since, epoch);
-      } catch (const std::exception& error) {
-        failure = error.what();
-      }
+      attempt(next, epoch);
       lock.lock();
-      if (!failure.empty()) failures_[finished_] = failure;
-      ++finished_;
+      running_.reset();
       changed_.notify_all();
     }
   }
 
-  // Begins when the copy was asked for or the lane was free by its rate, so that sleeps that end late do not add up.
-  void move(const Copy& copy, Clock::time_point since, std::uint64_t epoch) {
-    const Clock::time_point begin = std::max(since, free_at_) + kLatency;
+  void attempt(const Asked& asked, std::uint64_t epoch) {
+    try {
+      move(asked, epoch);
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex_);
+      failures_[asked.number] = error.what();
+    }
+  }
+
+  void move(const Asked& asked, std::uint64_t epoch) {
+    const Copy& copy = asked.copy;
     for (std::int64_t done = 0; done < copy.bytes;) {
       const std::int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
       char* device = static_cast<char*>(copy.device) + done;
@@ -116,13 +155,13 @@ class Lane {
         store_->read(copy.host_offset + done, device, bytes);
       }
       done += bytes;
-      if (gbps_ > 0 && !pass_until(begin + time_for(done), epoch)) return;
+      const bool small = copy.bytes <= kSmallBytes;  // whoever needs it waits
+      if (gbps_ > 0 && !small && !pass_until(asked.end - time_for(copy.bytes - done), epoch)) return;
     }
-    if (gbps_ > 0) free_at_ = begin + time_for(copy.bytes);
   }
 
   [[nodiscard]] std::chrono::nanoseconds time_for(std::int64_t bytes) const {
-    return std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(bytes) / gbps_));
+    return std::chrono::nanoseconds(gbps_ > 0 ? static_cast<std::int64_t>(static_cast<double>(bytes) / gbps_) : 0);
   }
 
   // False when the copy was abandoned meanwhile.
@@ -132,13 +171,20 @@ class Lane {
     return !changed_.wait_until(lock, time, [&] { return epoch_ != epoch; });
   }
 
+  // A sleep of a few microseconds would last many.
+  static void wait_briefly(Clock::time_point end) {
+    while (end - Clock::now() > kShortestSleep) std::this_thread::sleep_for(kShortestSleep);
+    while (Clock::now() < end) std::this_thread::yield();
+  }
+
   std::shared_ptr<HostStore> store_;
   double gbps_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Waiting> waiting_;
+  std::deque<Asked> waiting_;
+  std::vector<Small> small_;              // until they are finished
+  std::optional<std::int64_t> running_;   // on the thread
   std::int64_t started_ = 0;
-  std::int64_t finished_ = 0;
   std::uint64_t epoch_ = 0;  // of abandon()
   std::map<std::int64_t, std::string> failures_;
   Clock::time_point free_at_;

@@ -28,7 +28,7 @@ class Link {
  public:
   struct Ticket {
     Copy::Direction direction = Copy::Direction::kOut;
-    std::int64_t number = -1;  // of the copy on its lane
+    std::int64_t number = 0;  // of the copy on its lane
   };
 
   virtual ~Link() = default;
@@ -47,7 +47,8 @@ class Link {
 };
 
 // Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy; 0: as fast as
-// memory is. The threads start with the first copy.
+// memory is. Copies so small that waking a thread costs more are made by the caller, on the lane's time. The threads start with the
+// first other copy.
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
 
 // 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold the trial.

@@ -11,9 +11,9 @@ from training import OPTIMIZERS, assert_same_state, plain_step, train
 from transform import Steps
 
 import stowage
-import stowage.compiled
 import zoo
 from stowage import _runtime
+from stowage.replay import Room
 
 
 def state_of(model, optimizer) -> list[torch.Tensor]:
@@ -82,7 +82,7 @@ def test_more_memory_than_there_is():
 
 
 def failing(monkeypatch, **good):
-    monkeypatch.setattr(stowage.compiled, "_host", lambda directory, gbps: _runtime.Host(**good))
+    monkeypatch.setattr(Room, "of_environment", lambda arena, gbps: Room(arena, _runtime.Host(**good), gbps, "memory"))
 
 
 def test_writes_that_fail_wait_in_memory(monkeypatch):
