@@ -2,8 +2,8 @@
 
 Each model trains in one process; its configurations take turns with plain eager, so a ratio compares steps that ran seconds apart. Peaks
 are all live bytes that tensors asked for, parameters and optimizer state included. The link to the host is simulated: copies are held to
-its bandwidth each way, beside the kernels. But they take processor time, which those of a device do not: on one core they add to the step's
-wall time. So there is a second ratio: the time of the program's own thread and its waits for copies, over eager's. Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that
+its bandwidth each way, beside the kernels. But they take processor time, which those of a device do not: leave them a core of their own, or they
+add to the step's wall time. So there is a second ratio: the time of the program's own thread and its waits for copies, over eager's. Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that
 keep what backward needs in host memory (torch.autograd.graph.save_on_cpu copies nothing on a CPU).
 
     bench/eager.py --quick                                      two models, three limits, one link: minutes
@@ -45,7 +45,7 @@ def point(worker: common.Worker, limit_bytes: int, options: dict, count: int) ->
             "recompute_share": run["changes"]["recompute_ns"] / 1e9 / eager_s, "stall_ms": eager_report.per_step_ms(run, "stall_ns"),
             "evict_ms": eager_report.per_step_ms(run, "evict_ns"), "swapped_bytes": run["changes"]["swapped_bytes"] // count,
             "swapped_in_bytes": run["changes"]["swapped_in_bytes"] // count, "recomputed_ops": run["changes"]["recomputed_ops"] / count,
-            "counters": run["policy"], "wall": run["wall"], "eager_wall": beside["wall"]}
+            "counters": run["policy"], "wall": [round(s, 6) for s in run["wall"]], "eager_wall": [round(s, 6) for s in beside["wall"]]}
 
 
 def measure(name: str, arguments, smallest_bytes: int, save: Callable[[dict], None]) -> dict:

@@ -53,9 +53,14 @@ def eps_of(rows: dict) -> list[tuple[float, dict]]:
 
 
 def _fastest(rows: dict) -> float:
-    """A bound: no plan is faster."""
+    """A bound: no plan is faster. NaN where none was found."""
     first = rows.get("time first")
-    return first["time"]["bound"] if _planned(first) else math.nan
+    return first["time"]["bound"] if _planned(first) and first["time"]["bound"] > 0 else math.nan
+
+
+def _of_fastest(row: dict, rows: dict) -> str:
+    ratio = _ns(row) / _fastest(rows)
+    return "-" if math.isnan(ratio) else f"{ratio:.2f}"
 
 
 def least_close(rows: dict) -> float | None:
@@ -74,7 +79,7 @@ def least(cases: dict) -> str:
             continue
         close, b = least_close(rows), row["bytes"]
         lines.append([case, _gib(_state(row)), _gib(b["saved"]), _gib(b["redundant"]), _percent(row["redundancy"]["gap"]), _gib(row["copies_bytes"]),
-                      _gib(b["peak"]), f"{_ns(row) / 1e6:.1f}", f"{_ns(row) / _fastest(rows):.2f}", _percent(_gap(row)),
+                      _gib(b["peak"]), f"{_ns(row) / 1e6:.1f}", _of_fastest(row, rows), _percent(_gap(row)),
                       "-" if close is None else f"{close:g}", f"{row['cpu_seconds']:.1f}"])
     return markdown(header, lines)
 
@@ -89,7 +94,7 @@ def frontier(cases: dict) -> str:
 
     def text(rows: dict, row: dict) -> str:
         gap = _gap(row)
-        return f"{_ns(row) / _fastest(rows):.2f}" + (f" (gap {_percent(gap)})" if gap > 0.005 else "")
+        return _of_fastest(row, rows) + (f" (gap {_percent(gap)})" if gap > 0.005 else "")
 
     lines = []
     for case, rows in cases.items():
@@ -136,7 +141,7 @@ def table(results: dict) -> str:
     parts = [("What the least redundancy holds and costs", least(cases)), ("What that saves", savings(cases)),
              ("State + saved activations, GiB per device", _across(cases, "state + saved", lambda r, _: f"{_gib(_state(r))} + {_gib(r['bytes']['saved'])}")),
              ("Modelled peak, GiB per device", _across(cases, "peak", lambda r, _: _gib(r["bytes"]["peak"]))),
-             ("Modelled time, of the fastest", _across(cases, "time", lambda r, rows: f"{_ns(r) / _fastest(rows):.2f}")),
+             ("Modelled time, of the fastest", _across(cases, "time", _of_fastest)),
              ("Memory against time: state and saved may be 1 + eps times the least", frontier(cases) + "\n\n" + closeness(cases)),
              ("The search", searches(results))]
     return "\n\n".join(f"**{title}.**\n\n{text}" for title, text in parts)

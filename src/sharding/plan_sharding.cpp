@@ -67,7 +67,7 @@ class Planner {
     settle(space_, answer.choice);
     ShardingPlan plan = make_ledger(space_, answer.choice);
     plan.redundancy = redundancy_;
-    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, answer.bound, now() - started_ - redundancy_.seconds};
+    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, std::max(answer.bound, 0.0), now() - started_ - redundancy_.seconds};
     plan.variables = answer.columns;
     plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
     return plan;
