@@ -4,7 +4,7 @@
 // use. Pick the least price / relief, in the cheaper way:
 //
 //   drop                      its recipe along ancestors that are gone (value_table.h)
-//   swap, clean host copy     what is left of the copy in when it is fetched in time: strain x copy
+//   swap, clean host copy     what is left of the copy in when it is fetched in time: kLaneWorth x copy
 //   swap, none yet            the same, and the copy out that has to be waited for now
 //
 // A copy that nobody waits for still costs a little, kLaneWorth of its time, so that of two free ones the cheaper to have is let go. (A
@@ -14,8 +14,8 @@
 //
 //   now             the next uses of what is resident ─▶          copies go out ahead: while values are being let go, those that would
 //   ├─ c ── a ──────────── e ────── d ──────── b                  go next (b, then d) are copied as soon as the lane is free, until
-//                                   ▒           ▒ on the host     such a reserve holds most of the limit: when room is short they go
-//                                                                 at once.
+//                                   ▒          ▒ on the host      that reserve is what the program is over the limit, or half the
+//                                                                 limit: when room is short they go at once.
 //   out lane  ▒▒b▒▒▒d▒▒▒                                          They come back by deadlines: when the time until the next use falls
 //   in lane                     ▒▒d▒▒b                            to the lane's queue and the copy, or earlier, into spare room.
 //
