@@ -7,6 +7,8 @@
 // Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
 // nearly always reached, and then stage 1 needs no search.
 //
+// A stage 2 that is cut short shows at least the plan of the fewest bytes, which is found much sooner: more room never makes a plan slower.
+//
 // A limit on the peak is met by rows for the ops where plans passed it (peak_row.h), one more after each search: few ops are peaks, and
 // most limits need a handful. Where a plan passes the limit at an op that has its row (a view kept its base alive), the bytes that
 // count (state, saved) get a smaller budget; such a plan is not proven the fastest, and the bound stays that of the rows alone.
@@ -24,6 +26,7 @@ namespace stowage {
 namespace {
 
 constexpr int kLimitRounds = 24;
+constexpr double kShareForAll = 0.7;  // of the time: of the search among all plans within the budget
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -62,8 +65,23 @@ class Planner {
 
  private:
   ShardingPlan search(double budget) {
-    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = left(), .peaks = peaks_});
-    if (answer.choice.homes.empty()) return nothing(answer.outcome);
+    const bool wider = budget > redundancy_.value;
+    ShardingPlan plan = search_for(budget, wider ? kShareForAll * left() : left());
+    if (!wider || plan.time.outcome == Outcome::kOptimal || plan.time.outcome == Outcome::kInfeasible) return plan;
+    ShardingPlan least = search_for(redundancy_.value, left());
+    if (least.ops.empty() || (!plan.ops.empty() && plan.time.value <= least.time.value)) return plan;
+    least.time.outcome = Outcome::kFeasible;
+    least.time.bound = plan.time.bound;
+    return least;
+  }
+
+  ShardingPlan search_for(double budget, double seconds) {
+    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_});
+    if (answer.choice.homes.empty()) {
+      ShardingPlan none = nothing(answer.outcome);
+      none.time.bound = std::max(answer.bound, 0.0);
+      return none;
+    }
     settle(space_, answer.choice);
     ShardingPlan plan = make_ledger(space_, answer.choice);
     plan.redundancy = redundancy_;
