@@ -2,9 +2,10 @@
 
 Each model trains in one process; its configurations take turns with plain eager, so a ratio compares steps that ran seconds apart. Peaks
 are all live bytes that tensors asked for, parameters and optimizer state included. The link to the host is simulated: copies are held to
-its bandwidth each way, beside the kernels. But they take processor time, which those of a device do not: leave them a core of their own, or they
-add to the step's wall time. So there is a second ratio: the time of the program's own thread and its waits for copies, over eager's. Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that
-keep what backward needs in host memory (torch.autograd.graph.save_on_cpu copies nothing on a CPU).
+its bandwidth each way, beside the kernels. But they take processor time, which those of a device do not: leave them a core of their own, or
+they add to the step's wall time. So there is a second ratio: the time of the program's own thread and its waits for copies, over eager's.
+Beside the policies: PyTorch's own checkpointing of every block, and saved-tensor hooks that keep what backward needs in host memory
+(torch.autograd.graph.save_on_cpu copies nothing on a CPU).
 
     bench/eager.py --quick                                      two models, three limits, one link: minutes
     bench/eager.py                                              all of it: hours
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--policies", type=names, default=POLICIES)
     parser.add_argument("--shares", type=numbers, default=SHARES, help="of eager's peak; the smallest limit that can be met comes on top")
     parser.add_argument("--links", type=numbers, default=LINKS, help="GB/s each way, the fastest first")
-    parser.add_argument("--steps", type=int, default=5, help="counted ones for each configuration")
+    parser.add_argument("--steps", type=int, default=10, help="counted ones for each configuration")
     parser.add_argument("--batch", type=int, default=16, help="of eager, for the largest batch in its bytes; 0: leave that out")
     parser.add_argument("--brief", action="store_true", help="the policies alone: no single ways of release, no PyTorch's own ways, no prefetch")
     parser.add_argument("--bounds", action="store_true", help="also bound from below what any policy can reach")
@@ -185,7 +186,7 @@ def with_model(models: list[dict], new: dict) -> list[dict]:
         known = groups.get((group["link_gbps"], group["label"]))
         if known is not None and known["limit_bytes"] == group["limit_bytes"]:
             again = {p["policy"] for p in group["points"]}
-            group = group | {"points": [p for p in known["points"] if p["policy"] not in again] + group["points"]}
+            group = known | group | {"points": [p for p in known["points"] if p["policy"] not in again] + group["points"]}
         groups[group["link_gbps"], group["label"]] = group
     ways, prefetch = {**old["ways"], **new["ways"]}, {(p["policy"], p["link_gbps"]): p for p in [*old["prefetch"], *new["prefetch"]]}
     joined = old | new | {"groups": list(groups.values()), "ways": ways, "prefetch": list(prefetch.values())}

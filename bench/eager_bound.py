@@ -1,4 +1,4 @@
-"""How fast can a step be under a limit and a link, whatever the policy? A bound below, from the step's graph.
+"""How fast can a step be under a limit and a link, whatever the policy of `stowage.budget`? A bound below, from the step's graph.
 
     ops      ··· i ─────────────── j ···        what ops i to j read, was there before i, and cannot be made again, has to be in memory
     reads        w1  w2  m1 v1 ...  m9           by then: at most `limit` of it is at i, the rest comes over the link meanwhile
@@ -7,7 +7,8 @@ So ops i to j take at least (need(i, j) - limit) / bandwidth, and what that is a
 that is largest, by dynamic programming: O(ops^2). Values that forward makes count nothing, as they may be made again for nothing; latency,
 copies out, sizes of a few bytes and the insides of ops count nothing either: the true optimum lies above.
 
-Parameters, optimizer state and what backward makes cannot be made again: in place ops and a backward pass that is over do not repeat."""
+Parameters, optimizer state and what backward makes cannot be made again: ops in place do not repeat, and Stowage's runtime, on which all
+policies run, remembers no recipe of what backward makes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 // Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
 // nearly always reached, and then stage 1 needs no search.
 //
-// A stage 2 that is cut short shows at least the plan of the fewest bytes, which is found much sooner: more room never makes a plan slower.
+// A stage 2 that is cut short is followed by one among the plans of the fewest bytes, which ends much sooner: the faster plan is shown.
 //
 // A limit on the peak is met by rows for the ops where plans passed it (peak_row.h), one more after each search: few ops are peaks, and
 // most limits need a handful. Where a plan passes the limit at an op that has its row (a view kept its base alive), the bytes that
