@@ -11,7 +11,9 @@ from test_without_torch import GRAPH, version
 import stowage
 
 CONSUMER = Path(__file__).parent / "consumer"
-CMAKE = shutil.which("cmake", path=str(Path(sys.executable).parent)) or "cmake"
+BESIDE_PYTHON = str(Path(sys.executable).parent)
+CMAKE = shutil.which("cmake", path=BESIDE_PYTHON) or "cmake"
+NINJA = shutil.which("ninja", path=BESIDE_PYTHON) or "ninja"  # a bare machine has no make, CMake's own choice
 
 
 def run(*command) -> subprocess.CompletedProcess:
@@ -29,7 +31,8 @@ def prefix(tmp_path_factory):
 
 
 def configure(prefix, folder, wanted):
-    return run(CMAKE, "-S", CONSUMER, "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DWANTED={wanted}")
+    generator = ("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={NINJA}")
+    return run(CMAKE, "-S", CONSUMER, "-B", folder, *generator, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DWANTED={wanted}")
 
 
 def test_a_project_that_plans(prefix, tmp_path):
