@@ -5,7 +5,8 @@
     first planned steps  timed too; then the file is written
 
 One file for each torch version, CPU model and number of threads. It is replaced as a whole, so several processes may share it; what
-cannot be read is ignored with a warning, and written anew.
+cannot be read (damaged, forged, no plain file, too large or deep) is ignored with a warning, and written anew. A directory that others may
+write to is not used (cache_directory.py).
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from stowage.cache_directory import cache_directory, replace_file
+from stowage.cache_directory import Refused, cache_directory, opened
 
 _VERSION = 1
 _KEPT = 8  # samples of a key, the newest
 _ENOUGH = 4
+_MOST_BYTES = 64 << 20  # of the file
+_MOST_NS = 1 << 53
+_MOST_GBPS = 1e6
 _FILES: dict[Path, "CostFile"] = {}
 
 
@@ -37,19 +42,25 @@ class CostFile:
         self.ops: dict[str, list[int]] = {}
         self.link_gbps: dict[str, float] = {}
         self._fresh: set[str] = set()  # keys measured here since the last save
+        self._refused = False
         self._load(self.ops, self.link_gbps)
 
     def _load(self, ops: dict, link_gbps: dict) -> None:
         try:
-            data = json.loads(self.path.read_text())
+            with opened(self.path.parent) as folder:
+                data = json.loads(folder.read(self.path.name, _MOST_BYTES))
             if data["format"] != "stowage-costs" or data["version"] != _VERSION or data["machine"] != self.machine:
                 raise ValueError("made by another version")
-            read_ops = {str(k): [int(v) for v in samples] for k, samples in data["ops"].items() if samples}
-            read_link = {str(k): float(v) for k, v in data["link_gbps"].items() if float(v) > 0}
-        except OSError:
-            return  # none yet
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            warnings.warn(f"stowage: costs in '{self.path}' are ignored: {error}", stacklevel=2)
+            read_ops = {key: _samples(values) for key, values in data["ops"].items() if values}
+            read_link = {key: _gbps(value) for key, value in data["link_gbps"].items()}
+        except (OSError, Refused) as error:  # none yet
+            if isinstance(error, Refused) and not self._refused:
+                self._refused = True
+                warnings.warn(f"stowage: no costs are kept: {error}", stacklevel=2)
+            return
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            why = str(error) if isinstance(error, ValueError) else f"damaged ({type(error).__name__})"
+            warnings.warn(f"stowage: costs in '{self.path}' are ignored: {why}", stacklevel=2)
             return
         ops.update(read_ops)
         link_gbps.update(read_link)
@@ -104,8 +115,13 @@ class CostFile:
             "format": "stowage-costs", "version": _VERSION, "machine": self.machine,
             "ops": ops, "link_gbps": {**link, **self.link_gbps},
         }  # fmt: skip
-        if replace_file(self.path, json.dumps(data).encode()):
-            self._fresh.clear()
+        try:
+            with opened(self.path.parent, make=True) as folder:
+                if folder.replace(self.path.name, json.dumps(data).encode()):
+                    self._fresh.clear()
+                folder.tidy()
+        except (OSError, Refused):
+            pass  # said when it was to be read
 
 
 def cost_file() -> CostFile:
@@ -126,6 +142,18 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _samples(values: Any) -> list[int]:
+    if type(values) is not list or not all(type(ns) is int and 0 <= ns <= _MOST_NS for ns in values):
+        raise ValueError("a cost is no number of nanoseconds")
+    return values[-_KEPT:]
+
+
+def _gbps(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value <= _MOST_GBPS:
+        raise ValueError("a link's speed is no number of 10^9 bytes a second")
+    return float(value)
 
 
 def _median(values: list[int]) -> int:

@@ -8,6 +8,9 @@ version of torch. So a wheel brings its sources, and each torch gets a build of 
 All sources are compiled as a few units, in parallel: what takes time is reading the headers of torch, once for each unit (about 25 s
 of one core in all). The library is linked to libstowage_core.so, libc10.so and libtorch_cpu.so by name only: all are in the process
 before it is loaded, so it serves every environment that has the same ones.
+
+Code is loaded from here, so the directories must be the user's own and closed to others, and so must the library: else there is an
+error, and nothing is loaded. It is loaded through the descriptor of the directory that was looked at.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from stowage.cache_directory import cache_directory
+from stowage.cache_directory import Folder, NoEntry, Refused, cache_directory, opened
 from stowage.errors import Error
 
 _PACKAGE = Path(__file__).parent
@@ -36,6 +39,7 @@ _LIBRARIES = _PACKAGE / "lib"
 _CORE = _LIBRARIES / "libstowage_core.so"
 _OLDEST_TORCH = (2, 11)  # the oldest that was tried; what differs: runtime/torch_versions.h
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1", "-w"]
+_LIBRARY = "_runtime.so"
 _MOST_UNITS = 4  # each takes about 1 GB while it compiles
 _KEPT = 8  # builds, the newest
 
@@ -44,37 +48,49 @@ def load(name: str) -> ModuleType:
     """The compiled module for the torch of this process, which is imported; built before, where there is none yet."""
     if not _SOURCES.is_dir():
         raise ImportError("this build of stowage has no runtime: it was configured without torch")
-    library = _built()
-    os.utime(library)
-    loader = importlib.machinery.ExtensionFileLoader(name, str(library))
-    spec = importlib.util.spec_from_file_location(name, library, loader=loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    top, runtime, build = _built()
+    with opened(top, runtime, build) as folder:
+        library = folder.path / _LIBRARY
+        try:
+            os.close(folder.open(_LIBRARY, os.O_RDONLY))
+        except NoEntry as error:
+            raise Refused(f"'{library}' is not loaded: {error}; remove '{folder.path}', so that it is built again") from None
+        folder.used_now(_LIBRARY)
+        # A descriptor of its own, which stays: the loader remembers a library by the name that it was opened with.
+        path = f"/proc/self/fd/{os.dup(folder.descriptor)}/{_LIBRARY}" if os.path.isdir("/proc/self/fd") else str(library)
+        loader = importlib.machinery.ExtensionFileLoader(name, path)
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    module.__file__ = spec.origin = str(library)
     return module
 
 
-def _built() -> Path:
+def _built() -> tuple[Path, str, str]:
+    """The cache directory, and the names below it that lead to the build for the torch of this process."""
     import torch
 
     version = tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
     if version < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise Error(f"torch {torch.__version__} is too old: stowage needs {oldest} or newer")
-    folder = cache_directory() / "runtime" / f"{torch.__version__}-{_key(torch)}"
-    library = folder / "_runtime.so"
-    if library.exists():
-        return library
-    compiler = _compiler()
+    build = f"{torch.__version__}-{_key(torch)}"
+    place = cache_directory(), "runtime", build
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(folder.name + ".lock")):
-            if not library.exists():  # another process may have built it meanwhile
-                _build(compiler, Path(torch.__file__).parent, folder, torch.__version__)
-                _forget_oldest(folder.parent)
+        with contextlib.suppress(FileNotFoundError), opened(*place) as folder:
+            os.stat(_LIBRARY, dir_fd=folder.descriptor, follow_symlinks=False)
+            return place
+        compiler = _compiler()
+        with opened(*place[:2], make=True) as folder, _locked(folder, f"{build}.lock"):
+            if not (folder.path / build / _LIBRARY).exists():  # another process may have built it meanwhile
+                _build(compiler, Path(torch.__file__).parent, folder.path / build, torch.__version__)
+                _forget_oldest(folder.path)
+    except NoEntry as error:
+        raise Refused(f"'{folder.path / build}.lock' is not used as a lock: {error}; remove it") from None
     except OSError as error:
-        raise Error(f"the runtime for torch {torch.__version__} cannot be kept in '{folder.parent}': {error.strerror}; "
+        raise Error(f"the runtime for torch {torch.__version__} cannot be kept in '{place[0] / 'runtime'}': {error.strerror}; "
                     "name another directory in STOWAGE_CACHE") from None
-    return library
+    return place
 
 
 def _key(torch: ModuleType) -> str:
@@ -105,8 +121,9 @@ def _compiler() -> list[str]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "w") as file:
+def _locked(folder: Folder, name: str) -> Iterator[None]:
+    """Nothing is written to the file that is the lock, and what was there stays."""
+    with os.fdopen(folder.open(name, os.O_RDWR | os.O_CREAT), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -115,7 +132,7 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
     """Compiles and links into a folder beside, which then takes its name. The lock is held."""
     work = folder.with_name(folder.name + ".building")
     shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
-    work.mkdir()
+    work.mkdir(mode=0o700)
     try:
         include = [f"-I{_SOURCES / 'include'}", f"-I{_SOURCES}", "-isystem", str(torch / "include"), "-isystem",
                    str(torch / "include" / "torch" / "csrc" / "api" / "include"), "-isystem", sysconfig.get_path("include")]  # fmt: skip
@@ -126,12 +143,13 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
             objects.append(str(unit.with_suffix(".o")))
             commands.append([*compiler, *_FLAGS, *include, "-c", str(unit), "-o", objects[-1]])
         link = [*compiler, "-shared", "-Wl,--gc-sections,-s", *objects, *map(str, sorted(_LIBRARIES.glob("libnanobind*.a"))), str(_CORE),
-                f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(work / "_runtime.so")]  # fmt: skip
+                f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(work / _LIBRARY)]  # fmt: skip
         log = folder.with_name(folder.name + ".log")
         with _progress(version):
             _run(commands, log, version)
             _run([link], log, version)
         log.unlink()
+        os.chmod(work / _LIBRARY, 0o700)  # whatever the user's mask is
         for path in [*objects, *work.glob("unit*.cpp")]:
             os.unlink(path)
         os.rename(work, folder)
@@ -152,7 +170,7 @@ def _units() -> list[list[Path]]:
 
 def _run(commands: list[list[str]], log: Path, version: str) -> None:
     """Runs them at once. Error with the first line that says "error" when one fails."""
-    with open(log, "w+") as said:
+    with open(log, "w+", opener=_no_link) as said:
         processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) for command in commands]
         try:
             failed = any([process.wait() != 0 for process in processes])
@@ -166,6 +184,10 @@ def _run(commands: list[list[str]], log: Path, version: str) -> None:
         lines = said.read().splitlines() or ["the compiler said nothing"]
     first = next((line for line in lines if "error" in line), lines[-1]).strip()
     raise Error(f"the runtime could not be built for torch {version}: {first} (all of it in {log})")
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 @contextlib.contextmanager
@@ -186,6 +208,6 @@ def _progress(version: str) -> Iterator[None]:
 
 def _forget_oldest(folder: Path) -> None:
     """Builds for what is no longer installed must not fill the disk; one that is needed after all is built again."""
-    builds = sorted(folder.glob("*/_runtime.so"), key=lambda path: path.stat().st_mtime)
+    builds = sorted(folder.glob(f"*/{_LIBRARY}"), key=lambda path: path.stat().st_mtime)
     for path in builds[:-_KEPT]:
         shutil.rmtree(path.parent, ignore_errors=True)
