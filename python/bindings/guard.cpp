@@ -1,100 +1,496 @@
-// A replay does not run the user's Python, so what that Python reads is watched: module flags and hyperparameters, closure cells,
-// globals, parameters' identity. Thousands of values are compared before every step, so they are compared here, by address first
-// and by value only when the address has changed.
+// A replay does not run the user's Python, so what that Python reads is watched: dicts, lists, cells, slots, hooks, arrays, generators.
+//
+// One Node is one object with what it held when it was seen. Before each planned step thousands of nodes are compared, in this order:
+//   words   single machine words at fixed addresses: the version of a dict (CPython 3.11 counts changes), a slot, a cell, an object's class;
+//   lists   the item pointers, as one block of memory;
+//   others  getters of tensors, sets, arrays, the memory of random generators.
+// A word that differs proves nothing: its node is then compared by content, bit by bit, and the new word is remembered when nothing that
+// counts has changed. Addresses stay valid because nodes own their objects. O(nodes) a check; no Python runs.
+//
+// finish() narrows the guard: only nodes that recorded code can reach, and of dicts of attributes only names that such code reads.
 #include "guard.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <structmember.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <unordered_map>
 #include <vector>
+
+#include "guard_values.h"
 
 namespace nb = nanobind;
 
 namespace {
 
+using stowage_guard::Digest;
+using stowage_guard::digest_of_buffer;
+using stowage_guard::kDictVersions;
+using stowage_guard::same_bits;
+
 class Guard {
  public:
-  // The item of a dict must stay the same object, or (by_value) an equal one of the same type.
-  void watch_item(nb::dict dict, nb::object key, bool by_value, std::string what) {
-    nb::object value = nb::borrow(PyDict_GetItemWithError(dict.ptr(), key.ptr()));
-    entries_.push_back({Kind::kItem, by_value, 0, dict, key, value, std::move(what)});
+  // Each adds a node and returns its index. ``quiet``: does not count before finish().
+
+  // Contents of a dict: keys in their order, values by identity or bits. ``attributes``: a namespace, of which finish() may keep
+  // some names; the order is no matter there.
+  std::size_t dict(nb::dict dict, bool attributes, bool quiet, std::string what) {
+    Node node(Kind::kDict, dict, std::move(what), quiet);
+    node.attributes = attributes;
+    take_items(node);
+    return add(std::move(node));
   }
-  void watch_element(nb::list list, Py_ssize_t index, bool by_value, std::string what) {
-    nb::object value = nb::borrow(PyList_GET_ITEM(list.ptr(), index));
-    entries_.push_back({Kind::kElement, by_value, index, list, nb::object(), value, std::move(what)});
+  // One name of a namespace, there or not.
+  std::size_t name(nb::dict dict, nb::object key, bool quiet, std::string what) {
+    Node node(Kind::kName, dict, std::move(what), quiet);
+    node.items.push_back({key, nb::borrow(PyDict_GetItemWithError(dict.ptr(), key.ptr()))});
+    PyErr_Clear();
+    return add(std::move(node));
   }
-  void watch_cell(nb::object cell, bool by_value, std::string what) {
-    nb::object value = nb::borrow(PyCell_GET(cell.ptr()));
-    entries_.push_back({Kind::kCell, by_value, 0, cell, nb::object(), value, std::move(what)});
+  std::size_t list(nb::list list, std::string what) {
+    Node node(Kind::kList, list, std::move(what), false);
+    const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
+    for (Py_ssize_t i = 0; i < size; ++i) node.items.push_back({nb::object(), nb::borrow(PyList_GET_ITEM(list.ptr(), i))});
+    for (const Item& item : node.items) node.pointers.push_back(item.value.ptr());
+    return add(std::move(node));
   }
-  void watch_attribute(nb::object object, nb::object name, std::string what) {
-    nb::object value = nb::getattr(object, name);
-    entries_.push_back({Kind::kAttribute, true, 0, object, name, value, std::move(what)});
+  // Anything whose iteration runs no Python: sets, deques, ordered dicts.
+  std::size_t elements(nb::object container, std::string what) {
+    Node node(Kind::kElements, container, std::move(what), false);
+    const nb::object iterator = nb::steal(PyObject_GetIter(container.ptr()));
+    if (!iterator.is_valid()) throw nb::python_error();
+    while (PyObject* item = PyIter_Next(iterator.ptr())) node.items.push_back({nb::object(), nb::steal(item)});
+    if (PyErr_Occurred()) throw nb::python_error();
+    return add(std::move(node));
   }
-  void watch_size(nb::object container, std::string what) {
-    entries_.push_back({Kind::kSize, false, PyObject_Size(container.ptr()), container, nb::object(), nb::object(), std::move(what)});
+  std::size_t size(nb::object container, std::string what) {
+    Node node(Kind::kSize, container, std::move(what), false);
+    node.count = PyObject_Size(container.ptr());
+    return add(std::move(node));
+  }
+  std::size_t cell(nb::object cell, std::string what) {
+    if (!PyCell_Check(cell.ptr())) throw nb::type_error("a cell is expected");
+    Node node(Kind::kWords, cell, std::move(what), false);
+    add_word(node, offsetof(PyCellObject, ob_ref), nb::str("content"));
+    return add(std::move(node));
+  }
+  // Slots of an object: (name, offset) each.
+  std::size_t slots(nb::object object, const std::vector<std::pair<nb::object, Py_ssize_t>>& slots, bool quiet, std::string what) {
+    Node node(Kind::kWords, object, std::move(what), quiet);
+    node.attributes = true;
+    for (const auto& [name, offset] : slots) add_word(node, offset, name);
+    return add(std::move(node));
+  }
+  // A function's code and defaults. (What its closure holds are nodes of their own.)
+  std::size_t function(nb::object function, std::string what) {
+    if (!PyFunction_Check(function.ptr())) throw nb::type_error("a function is expected");
+    Node node(Kind::kWords, function, std::move(what), false);
+    add_word(node, offsetof(PyFunctionObject, func_code), nb::str("__code__"));
+    add_word(node, offsetof(PyFunctionObject, func_defaults), nb::str("__defaults__"));
+    add_word(node, offsetof(PyFunctionObject, func_kwdefaults), nb::str("__kwdefaults__"));
+    return add(std::move(node));
+  }
+  // That an object stays of its class and keeps its __dict__.
+  std::size_t of_class(nb::object object, std::string what) {
+    Node node(Kind::kClass, object, std::move(what), false);
+    node.items.push_back({nb::object(), nb::borrow(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))});
+    return add(std::move(node));
+  }
+  std::size_t own_dict(nb::object object, std::string what) {
+    Node node(Kind::kOwnDict, object, std::move(what), false);
+    node.items.push_back({nb::object(), nb::steal(PyObject_GenericGetDict(object.ptr(), nullptr))});
+    PyErr_Clear();
+    return add(std::move(node));
+  }
+  // The order in which a class looks for attributes.
+  std::size_t bases(nb::object cls, std::string what) {
+    Node node(Kind::kBases, cls, std::move(what), false);
+    node.items.push_back({nb::object(), nb::borrow(reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_mro)});
+    return add(std::move(node));
+  }
+  // An attribute that a C function computes without Python (requires_grad, hooks of tensors).
+  std::size_t getter(nb::object object, nb::object name, bool quiet, std::string what) {
+    Node node(Kind::kGetter, object, std::move(what), quiet);
+    PyObject* descriptor = _PyType_Lookup(Py_TYPE(object.ptr()), name.ptr());
+    if (descriptor != nullptr && Py_TYPE(descriptor) == &PyGetSetDescr_Type) node.getset = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+    node.items.push_back({name, nb::object()});
+    node.items[0].value = current_attribute(node);
+    if (!node.items[0].value.is_valid()) PyErr_Clear();
+    return add(std::move(node));
+  }
+  // The fixed part of a C object's memory, from byte ``begin`` to ``end``: what numbers it keeps.
+  std::size_t memory(nb::object object, Py_ssize_t begin, Py_ssize_t end, bool quiet, std::string what) {
+    Node node(Kind::kMemory, object, std::move(what), quiet);
+    node.begin = begin;
+    const auto* bytes = reinterpret_cast<const unsigned char*>(object.ptr());
+    node.bytes.assign(bytes + begin, bytes + end);
+    return add(std::move(node));
+  }
+  // Arrays, bytearrays, memoryviews: shape, type and every byte.
+  std::size_t buffer(nb::object object, std::string what) {
+    Node node(Kind::kBuffer, object, std::move(what), false);
+    node.digest = digest_of_buffer(object.ptr());
+    return add(std::move(node));
+  }
+  std::size_t referent(nb::object reference, std::string what) {
+    if (!PyWeakref_Check(reference.ptr())) throw nb::type_error("a weak reference is expected");
+    Node node(Kind::kReferent, reference, std::move(what), false);
+    node.digest = {reinterpret_cast<std::uint64_t>(PyWeakref_GET_OBJECT(reference.ptr())), 0};
+    return add(std::move(node));
+  }
+  // What a callable returns, compared by bits. It runs in each check: for what nothing cheaper can see.
+  std::size_t call(nb::object callable, bool quiet, std::string what) {
+    Node node(Kind::kCall, callable, std::move(what), quiet);
+    node.items.push_back({nb::object(), nb::steal(PyObject_CallNoArgs(callable.ptr()))});
+    if (!node.items[0].value.is_valid()) throw nb::python_error();
+    return add(std::move(node));
+  }
+
+  // Keeps the nodes in ``active``. Of namespaces (and slots) only the names in ``names`` count, but for nodes in ``whole``.
+  void finish(const std::vector<std::size_t>& active, nb::set names, const std::vector<std::size_t>& whole) {
+    std::vector<bool> keep(nodes_.size(), false), entire(nodes_.size(), false);
+    for (std::size_t i : active) keep.at(i) = true;
+    for (std::size_t i : whole) entire.at(i) = true;
+    names_ = names;
+    std::vector<Node> kept;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!keep[i]) continue;
+      Node& node = nodes_[i];
+      node.quiet = false;
+      if (node.attributes && !entire[i]) narrow(node);
+      if (node.kind == Kind::kWords && node.items.empty()) continue;
+      kept.push_back(std::move(node));
+    }
+    nodes_.swap(kept);
+    built_ = false;
+  }
+
+  // Nodes that differ now are forgotten. Of those in ``which`` only.
+  void forget_changed(const std::vector<std::size_t>& which) {
+    for (std::size_t i : which) {
+      Node& node = nodes_.at(i);
+      if (!holds(node).empty()) node.kind = Kind::kForgotten;
+    }
+    built_ = false;
   }
 
   // What has changed first, or "" when nothing has.
-  std::string changed() const {
-    for (const Entry& entry : entries_) {
-      if (!holds(entry)) return entry.what;
+  std::string changed() {
+    if (!built_) build();
+    for (Word& word : words_) {
+      if (*word.at == word.expected) continue;
+      for (std::uint32_t i = word.first; i < word.last; ++i) {
+        std::string what = holds(nodes_[order_[i]]);
+        if (!what.empty()) return what;
+      }
+      word.expected = *word.at;
+    }
+    for (std::uint32_t i : lists_) {
+      Node& node = nodes_[i];
+      const auto* list = reinterpret_cast<const PyListObject*>(node.object.ptr());
+      const std::size_t size = static_cast<std::size_t>(Py_SIZE(list));
+      if (size == node.pointers.size() && (size == 0 || std::memcmp(list->ob_item, node.pointers.data(), size * sizeof(PyObject*)) == 0)) continue;
+      std::string what = holds(node);
+      if (!what.empty()) return what;
+    }
+    for (std::uint32_t i : others_) {
+      std::string what = holds(nodes_[i]);
+      if (!what.empty()) return what;
     }
     return {};
   }
 
-  std::size_t size() const { return entries_.size(); }
+  // Every node that differs, by name: for tests and messages.
+  std::vector<std::string> all_changed() {
+    std::vector<std::string> found;
+    for (Node& node : nodes_) {
+      if (node.quiet) continue;
+      std::string what = holds(node);
+      if (!what.empty()) found.push_back(std::move(what));
+    }
+    return found;
+  }
+
+  std::size_t nodes() const { return nodes_.size(); }
 
   // A guard holds what it watches, which may hold the guard: the garbage collector must see through it.
   int traverse(visitproc visit, void* arg) const {
-    for (const Entry& entry : entries_) {
-      Py_VISIT(entry.container.ptr());
-      Py_VISIT(entry.key.ptr());
-      Py_VISIT(entry.value.ptr());
+    for (const Node& node : nodes_) {
+      Py_VISIT(node.object.ptr());
+      for (const Item& item : node.items) {
+        Py_VISIT(item.key.ptr());
+        Py_VISIT(item.value.ptr());
+      }
     }
+    Py_VISIT(names_.ptr());
     return 0;
   }
-  void clear() { std::vector<Entry>().swap(entries_); }
+  void clear() {
+    words_.clear();
+    lists_.clear();
+    others_.clear();
+    std::vector<Node>().swap(nodes_);
+    names_ = nb::object();
+  }
 
  private:
-  enum class Kind : std::uint8_t { kItem, kElement, kCell, kAttribute, kSize };
-  struct Entry {
-    Kind kind;
-    bool by_value;
-    Py_ssize_t index;
-    nb::object container;
+  enum class Kind : std::uint8_t {
+    kDict, kName, kList, kElements, kSize, kWords, kClass, kOwnDict, kBases, kGetter, kMemory, kBuffer, kReferent, kCall, kForgotten
+  };
+  struct Item {
     nb::object key;
     nb::object value;
+    Py_ssize_t offset = 0;  // of a word in its object
+  };
+  struct Node {
+    Node(Kind k, nb::object o, std::string w, bool q) : kind(k), quiet(q), object(std::move(o)), what(std::move(w)) {}
+    Kind kind;
+    bool quiet;
+    bool attributes = false;
+    bool narrowed = false;  // only names_ count
+    nb::object object;
+    std::vector<Item> items;
+    std::vector<PyObject*> pointers;  // of a list
+    Py_ssize_t count = 0;
+    Py_ssize_t begin = 0;
+    std::vector<unsigned char> bytes;
+    Digest digest{};
+    PyGetSetDef* getset = nullptr;
     std::string what;
   };
+  struct Word {
+    const std::uint64_t* at;
+    std::uint64_t expected;
+    std::uint32_t first, last;  // in order_: the nodes that it speaks for
+  };
 
-  static nb::object current(const Entry& entry) {
-    PyObject* container = entry.container.ptr();
-    switch (entry.kind) {
-      case Kind::kItem: return nb::borrow(PyDict_GetItemWithError(container, entry.key.ptr()));
-      case Kind::kElement:
-        return entry.index < PyList_GET_SIZE(container) ? nb::borrow(PyList_GET_ITEM(container, entry.index)) : nb::object();
-      case Kind::kCell: return nb::borrow(PyCell_GET(container));
-      case Kind::kAttribute: return nb::steal(PyObject_GetAttr(container, entry.key.ptr()));
-      case Kind::kSize: break;
+  std::size_t add(Node node) {
+    nodes_.push_back(std::move(node));
+    built_ = false;
+    return nodes_.size() - 1;
+  }
+
+  static void take_items(Node& node) {
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value);) node.items.push_back({nb::borrow(key), nb::borrow(value)});
+  }
+
+  static void add_word(Node& node, Py_ssize_t offset, nb::object name) {
+    node.items.push_back({std::move(name), nb::borrow(*word_at(node, offset)), offset});
+  }
+  static PyObject** word_at(const Node& node, Py_ssize_t offset) {
+    return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node.object.ptr()) + offset);
+  }
+
+  void narrow(Node& node) const {
+    std::erase_if(node.items, [&](const Item& item) { return !counts(item.key.ptr()); });
+    node.narrowed = true;
+  }
+  bool counts(PyObject* key) const {
+    const int found = PySet_Contains(names_.ptr(), key);
+    if (found < 0) PyErr_Clear();
+    return found == 1;
+  }
+
+  // ---- The order of checks
+
+  void build() {
+    words_.clear();
+    lists_.clear();
+    others_.clear();
+    order_.clear();
+    std::unordered_map<const void*, std::vector<std::uint32_t>> by_dict;
+    std::vector<const void*> dicts;
+    for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+      Node& node = nodes_[i];
+      if (node.quiet) continue;
+      const char* base = reinterpret_cast<const char*>(node.object.ptr());
+      switch (node.kind) {
+        case Kind::kDict:
+        case Kind::kName:
+          if (node.narrowed && node.items.empty() && PyDict_GET_SIZE(node.object.ptr()) == 0 && !kDictVersions) break;
+          if (kDictVersions) {
+            auto& nodes = by_dict[base];
+            if (nodes.empty()) dicts.push_back(base);
+            nodes.push_back(i);
+          } else {
+            others_.push_back(i);
+          }
+          break;
+        case Kind::kWords:
+          for (const Item& item : node.items) single(base + item.offset, reinterpret_cast<std::uint64_t>(item.value.ptr()), i);
+          break;
+        case Kind::kClass:
+          single(base + offsetof(PyObject, ob_type), reinterpret_cast<std::uint64_t>(node.items[0].value.ptr()), i);
+          break;
+        case Kind::kBases:
+          single(base + offsetof(PyTypeObject, tp_mro), reinterpret_cast<std::uint64_t>(node.items[0].value.ptr()), i);
+          break;
+        case Kind::kMemory:
+          if (node.bytes.size() % 8 == 0 && node.begin % 8 == 0 && node.bytes.size() <= 64) {
+            for (std::size_t at = 0; at < node.bytes.size(); at += 8) {
+              std::uint64_t expected;
+              std::memcpy(&expected, node.bytes.data() + at, 8);
+              single(base + node.begin + at, expected, i);
+            }
+          } else {
+            others_.push_back(i);
+          }
+          break;
+        case Kind::kList: lists_.push_back(i); break;
+        case Kind::kForgotten: break;
+        default: others_.push_back(i);
+      }
+    }
+#if STOWAGE_DICT_VERSIONS
+    for (const void* dict : dicts) {
+      const auto first = static_cast<std::uint32_t>(order_.size());
+      const auto& nodes = by_dict[dict];
+      order_.insert(order_.end(), nodes.begin(), nodes.end());
+      // 0 is no version: the first check compares the contents, since the dict may have changed after its nodes were made.
+      words_.push_back({&static_cast<const PyDictObject*>(dict)->ma_version_tag, 0, first, static_cast<std::uint32_t>(order_.size())});
+    }
+#endif
+    std::sort(words_.begin(), words_.end(), [](const Word& a, const Word& b) { return a.at < b.at; });  // near in memory, near in time
+    built_ = true;
+  }
+  void single(const char* at, std::uint64_t expected, std::uint32_t node) {
+    order_.push_back(node);
+    const auto end = static_cast<std::uint32_t>(order_.size());
+    words_.push_back({reinterpret_cast<const std::uint64_t*>(at), expected, end - 1, end});
+  }
+
+  // ---- Comparing one node: "" or what has changed. What is equal though another object is remembered anew.
+
+  std::string holds(Node& node) {
+    switch (node.kind) {
+      case Kind::kDict: return dict_holds(node);
+      case Kind::kName: return item_holds(node.items[0], PyDict_GetItemWithError(node.object.ptr(), node.items[0].key.ptr())) ? "" : node.what;
+      case Kind::kList: return list_holds(node);
+      case Kind::kElements: return elements_hold(node);
+      case Kind::kSize: return PyObject_Size(node.object.ptr()) == node.count ? "" : "size of " + quoted(node.what);
+      case Kind::kWords:
+        for (Item& item : node.items) {
+          if (!item_holds(item, *word_at(node, item.offset))) return node.attributes ? quoted(node.what + "." + text(item.key)) : node.what;
+        }
+        return {};
+      case Kind::kClass: return reinterpret_cast<PyObject*>(Py_TYPE(node.object.ptr())) == node.items[0].value.ptr() ? "" : "class of " + quoted(node.what);
+      case Kind::kOwnDict: {
+        const nb::object now = nb::steal(PyObject_GenericGetDict(node.object.ptr(), nullptr));
+        PyErr_Clear();
+        return now.ptr() == node.items[0].value.ptr() ? "" : quoted(node.what + ".__dict__");
+      }
+      case Kind::kBases:
+        return same_bits(reinterpret_cast<PyTypeObject*>(node.object.ptr())->tp_mro, node.items[0].value.ptr()) ? "" : "bases of " + quoted(node.what);
+      case Kind::kGetter: {
+        const nb::object now = current_attribute(node);
+        PyErr_Clear();
+        return item_holds(node.items[0], now.ptr()) ? "" : quoted(node.what + "." + text(node.items[0].key));
+      }
+      case Kind::kMemory:
+        return std::memcmp(reinterpret_cast<const char*>(node.object.ptr()) + node.begin, node.bytes.data(), node.bytes.size()) == 0 ? "" : node.what;
+      case Kind::kBuffer: return digest_of_buffer(node.object.ptr()) == node.digest ? "" : quoted(node.what);
+      case Kind::kReferent:
+        return reinterpret_cast<std::uint64_t>(PyWeakref_GET_OBJECT(node.object.ptr())) == node.digest.low ? "" : quoted(node.what);
+      case Kind::kCall: {
+        const nb::object now = nb::steal(PyObject_CallNoArgs(node.object.ptr()));
+        PyErr_Clear();
+        return item_holds(node.items[0], now.ptr()) ? "" : node.what;
+      }
+      case Kind::kForgotten: return {};
     }
     return {};
   }
 
-  static bool holds(const Entry& entry) {
-    if (entry.kind == Kind::kSize) return PyObject_Size(entry.container.ptr()) == entry.index;
-    const nb::object now = current(entry);
-    if (now.ptr() == entry.value.ptr()) return true;
-    bool equal = false;
-    if (entry.by_value && now.is_valid() && entry.value.is_valid() && Py_TYPE(now.ptr()) == Py_TYPE(entry.value.ptr())) {
-      equal = PyObject_RichCompareBool(now.ptr(), entry.value.ptr(), Py_EQ) == 1;
-    }
-    PyErr_Clear();  // a failing comparison or a missing attribute is a change
-    return equal;
+  static bool item_holds(Item& item, PyObject* now) {
+    if (now == item.value.ptr()) return true;
+    if (!same_bits(now, item.value.ptr())) return false;
+    item.value = nb::borrow(now);
+    return true;
   }
 
-  std::vector<Entry> entries_;
+  static nb::object current_attribute(const Node& node) {
+    if (node.getset != nullptr) return nb::steal(node.getset->get(node.object.ptr(), node.getset->closure));
+    return nb::steal(PyObject_GetAttr(node.object.ptr(), node.items[0].key.ptr()));
+  }
+
+  std::string dict_holds(Node& node) {
+    if (!node.attributes) {
+      if (static_cast<std::size_t>(PyDict_GET_SIZE(node.object.ptr())) != node.items.size()) return "size of " + quoted(node.what);
+      PyObject *key, *value;
+      std::size_t i = 0;
+      for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value); ++i) {
+        Item& item = node.items[i];
+        if (key != item.key.ptr() && !same_bits(key, item.key.ptr())) return "keys of " + quoted(node.what);
+        if (!item_holds(item, value)) return quoted(node.what + subscript(item.key));
+      }
+      return {};
+    }
+    for (Item& item : node.items) {
+      PyObject* now = PyDict_GetItemWithError(node.object.ptr(), item.key.ptr());
+      if (now == nullptr) PyErr_Clear();
+      if (!item_holds(item, now)) return quoted(node.what + "." + text(item.key));
+    }
+    const auto size = static_cast<std::size_t>(PyDict_GET_SIZE(node.object.ptr()));
+    if (!node.narrowed) return size == node.items.size() ? "" : "attributes of " + quoted(node.what);
+    if (size == node.items.size()) return {};
+    PyObject *key, *value;
+    std::size_t counted = 0;
+    for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value);) {
+      if (!counts(key)) continue;
+      if (++counted > node.items.size()) return "attributes of " + quoted(node.what);
+    }
+    return {};
+  }
+
+  std::string list_holds(Node& node) {
+    if (static_cast<std::size_t>(PyList_GET_SIZE(node.object.ptr())) != node.items.size()) return "size of " + quoted(node.what);
+    for (std::size_t i = 0; i < node.items.size(); ++i) {
+      PyObject* now = PyList_GET_ITEM(node.object.ptr(), static_cast<Py_ssize_t>(i));
+      if (!item_holds(node.items[i], now)) return quoted(node.what + "[" + std::to_string(i) + "]");
+      node.pointers[i] = now;
+    }
+    return {};
+  }
+
+  std::string elements_hold(Node& node) {
+    const nb::object iterator = nb::steal(PyObject_GetIter(node.object.ptr()));
+    std::size_t i = 0;
+    bool equal = iterator.is_valid();
+    while (equal) {
+      const nb::object item = nb::steal(PyIter_Next(iterator.ptr()));
+      if (!item.is_valid()) break;
+      equal = i < node.items.size() && item_holds(node.items[i], item.ptr());
+      ++i;
+    }
+    if (PyErr_Occurred()) equal = false;
+    PyErr_Clear();
+    return equal && i == node.items.size() ? "" : "contents of " + quoted(node.what);
+  }
+
+  static std::string text(const nb::object& key) {
+    if (!PyUnicode_Check(key.ptr())) return "?";
+    const char* utf8 = PyUnicode_AsUTF8(key.ptr());
+    if (utf8 == nullptr) PyErr_Clear();
+    return utf8 != nullptr ? utf8 : "?";
+  }
+  static std::string subscript(const nb::object& key) {
+    if (PyUnicode_Check(key.ptr())) return "." + text(key);
+    const nb::object repr = PyLong_Check(key.ptr()) ? nb::steal(PyObject_Repr(key.ptr())) : nb::object();
+    return "[" + (repr.is_valid() ? text(repr) : std::string("...")) + "]";
+  }
+  static std::string quoted(const std::string& what) { return "'" + what + "'"; }
+
+  std::vector<Node> nodes_;
+  nb::object names_;
+  std::vector<Word> words_;
+  std::vector<std::uint32_t> order_, lists_, others_;
+  bool built_ = false;
 };
 
 int guard_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -111,17 +507,61 @@ PyType_Slot guard_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&guard_tra
                              {Py_tp_clear, reinterpret_cast<void*>(&guard_clear)},
                              {0, nullptr}};
 
+// Offset of a slot that holds a Python object, or -1.
+Py_ssize_t slot_offset(nb::handle member) {
+  if (Py_TYPE(member.ptr()) != &PyMemberDescr_Type) return -1;
+  const PyMemberDef* def = reinterpret_cast<PyMemberDescrObject*>(member.ptr())->d_member;
+  return def->type == T_OBJECT_EX || def->type == T_OBJECT ? def->offset : -1;
+}
+
+// Made by a class statement: all that its instances add to those of its base are slots, a dict and weak references.
+bool python_class(nb::handle cls) {
+  static const destructor made_by_python = [] {
+    const nb::object sample = nb::steal(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Sample"));
+    return reinterpret_cast<PyTypeObject*>(sample.ptr())->tp_dealloc;
+  }();
+  return PyType_Check(cls.ptr()) && reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_dealloc == made_by_python;
+}
+
+// The namespace of a class itself, where a mappingproxy would be seen otherwise.
+nb::object class_dict(nb::handle cls) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return nb::steal(PyType_GetDict(reinterpret_cast<PyTypeObject*>(cls.ptr())));
+#else
+  return nb::borrow(reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_dict);
+#endif
+}
+
 }  // namespace
 
 void bind_guard(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<Guard>(m, "Guard", nb::type_slots(guard_slots))
+  nb::class_<Guard>(m, "Guard", nb::type_slots(guard_slots), nb::dynamic_attr())
       .def(nb::init<>())
-      .def("watch_item", &Guard::watch_item, "dict"_a, "key"_a, "by_value"_a, "what"_a)
-      .def("watch_element", &Guard::watch_element, "list"_a, "index"_a, "by_value"_a, "what"_a)
-      .def("watch_cell", &Guard::watch_cell, "cell"_a, "by_value"_a, "what"_a)
-      .def("watch_attribute", &Guard::watch_attribute, "object"_a, "name"_a, "what"_a)
-      .def("watch_size", &Guard::watch_size, "container"_a, "what"_a)
+      .def("dict", &Guard::dict, "dict"_a, "attributes"_a, "quiet"_a, "what"_a)
+      .def("name", &Guard::name, "dict"_a, "key"_a.none(), "quiet"_a, "what"_a)
+      .def("list", &Guard::list, "list"_a, "what"_a)
+      .def("elements", &Guard::elements, "container"_a.none(), "what"_a)
+      .def("size", &Guard::size, "container"_a.none(), "what"_a)
+      .def("cell", &Guard::cell, "cell"_a.none(), "what"_a)
+      .def("slots", &Guard::slots, "object"_a.none(), "slots"_a, "quiet"_a, "what"_a)
+      .def("function", &Guard::function, "function"_a.none(), "what"_a)
+      .def("of_class", &Guard::of_class, "object"_a.none(), "what"_a)
+      .def("own_dict", &Guard::own_dict, "object"_a.none(), "what"_a)
+      .def("bases", &Guard::bases, "cls"_a.none(), "what"_a)
+      .def("getter", &Guard::getter, "object"_a.none(), "name"_a.none(), "quiet"_a, "what"_a)
+      .def("memory", &Guard::memory, "object"_a.none(), "begin"_a, "end"_a, "quiet"_a, "what"_a)
+      .def("buffer", &Guard::buffer, "object"_a.none(), "what"_a)
+      .def("referent", &Guard::referent, "reference"_a.none(), "what"_a)
+      .def("call", &Guard::call, "callable"_a.none(), "quiet"_a, "what"_a)
+      .def("finish", &Guard::finish, "active"_a, "names"_a, "whole"_a)
+      .def("forget_changed", &Guard::forget_changed, "which"_a)
       .def("changed", &Guard::changed)
-      .def("__len__", &Guard::size);
+      .def("all_changed", &Guard::all_changed)
+      .def("__len__", &Guard::nodes);
+  m.def("same_bits", [](nb::handle a, nb::handle b) { return same_bits(a.ptr(), b.ptr()); }, "a"_a.none(), "b"_a.none());
+  m.def("slot_offset", &slot_offset, "member"_a.none());
+  m.def("python_class", &python_class, "cls"_a.none());
+  m.def("class_dict", &class_dict, "cls"_a.none());
+  bind_notes(m);
 }

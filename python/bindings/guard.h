@@ -1,6 +1,7 @@
-// A guard: what a recorded step's Python could see when it was recorded, and whether it still is so.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+// Binds Guard, which notices when what recorded Python read has changed, and Notes, which tells what Python ran.
 void bind_guard(nanobind::module_& m);
+void bind_notes(nanobind::module_& m);

@@ -105,10 +105,12 @@ class _Session:
                 event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
         event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
         self.events.append(event)
+        self.world.pause()
 
     def after_optimizer(self, optimizer, args, kwargs):
         self._optimizer_depth -= 1
         if self._optimizer_depth == 0:
+            self.world.resume()
             self.recorder.end_section()
             self.world.leave_optimizer(optimizer)
 
@@ -135,9 +137,11 @@ class _Session:
                     self.recorder.refuse("scheduler.step() with a number that may depend on data")
                 self.events.append(SchedulerEvent(scheduler, args, kwargs))
             self._scheduler_depth += 1
+            self.world.pause()
             try:
                 return step(*args, **kwargs)
             finally:
+                self.world.resume()
                 self._scheduler_depth -= 1
 
         return watched_step
@@ -218,7 +222,8 @@ def record(
     with session.watching(), within or contextlib.nullcontext(), _HostReads(recorder):
         recorder.start()
         try:
-            result = fn(*args, **kwargs)
+            with world.noting():
+                result = fn(*args, **kwargs)
         finally:
             recorder.stop()
     recording = Recording(result, world=world, events=session.events)
@@ -289,6 +294,6 @@ def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Ten
         recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"
         recording.unsettled = True
         return
-    changed = recording.world.guard.changed()
+    changed = recording.world.settle()
     if changed:
         recording.refusal, recording.unsettled = f"the step changes {changed}, which it can also read", True

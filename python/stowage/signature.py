@@ -9,13 +9,15 @@ are told apart by the parts of it that they look into, and only where they lie t
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from stowage._core import same_bits
 from stowage.errors import Unsupported
-from stowage.torch_private import dispatch_mode_active, local_tensor, storage_address
+from stowage.torch_private import global_state, local_tensor, setting_names, storage_address
 
 
 def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
@@ -26,7 +28,30 @@ def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
     tensors: list[torch.Tensor] = []
     structure = (_describe(args, tensors), _describe(kwargs, tensors))
     sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
-    return (structure, sharing, _global_state()), tensors
+    return (structure, sharing, Value(global_state())), tensors
+
+
+class Value:
+    """A value as part of a key. Equal only to one of the same bits and types: 0.0 is not -0.0, 1 is not True, (2,) is not (2.0,)."""
+
+    __slots__ = ("value", "_hash")
+
+    def __init__(self, value: Any):
+        self.value = value
+        # NaNs hash by their address, though their bits may be equal; objects that cannot be hashed are equal to themselves alone.
+        try:
+            self._hash = 0 if value != value else hash(value)
+        except (TypeError, RuntimeError, ValueError):
+            self._hash = id(type(value))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Value and same_bits(self.value, other.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +96,26 @@ def _span_bytes(t: torch.Tensor) -> tuple[int, int]:
 
 def difference(old: tuple, new: tuple) -> str:
     """The first thing in which two signatures differ, as far as it can be named."""
-    for what, a, b in zip(("the arguments", "which arguments share memory", "a global setting (grad mode, autocast, threads, ...)"), old, new):
+    for what, a, b in zip(("the arguments", "which arguments share memory"), old, new):
         if a != b:
             return _first_difference(a, b) or what
+    for name, a, b in zip(setting_names(), old[2].value, new[2].value):
+        if not same_bits(a, b):
+            return f"a global setting ({name.lstrip('_')}: {a!r}, then {b!r})"
     return "nothing"
 
 
+_OF_TENSORS = ("", "shape", "strides", "dtype", "device", "requires_grad", "class", "leaf", "conjugate bit", "negative bit", "inference", "attributes")
+
+
 def _first_difference(a: Any, b: Any) -> str:
+    if isinstance(a, Value) and isinstance(b, Value):
+        told = all(isinstance(v.value, (int, float, str)) and not isinstance(v.value, bool) for v in (a, b))
+        return f"an argument is {a!r}, then {b!r}" if told and a != b else ""
     if not isinstance(a, tuple) or not isinstance(b, tuple):
-        return "" if a == b or isinstance(a, bool) or not isinstance(a, (int, float, str)) else f"an argument is {a!r}, then {b!r}"
+        return ""
     if a[:1] == ("tensor",) == b[:1]:
-        names = ("", "shape", "strides", "dtype", "device", "requires_grad")
-        return next((f"a tensor's {name} is {_plain(x)}, then {_plain(y)}" for name, x, y in zip(names, a, b) if x != y), "")
+        return next((f"a tensor's {name} is {_plain(x)}, then {_plain(y)}" for name, x, y in zip(_OF_TENSORS, a, b) if x != y), "")
     if len(a) != len(b):
         return ""
     return next(filter(None, (_first_difference(x, y) for x, y in zip(a, b) if x != y)), "")
@@ -97,27 +130,28 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
         if value.layout != torch.strided:
             raise Unsupported(f"an argument is a tensor of layout {value.layout}")
         tensors.append(value)
-        return ("tensor", value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
-    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)):
-        return (type(value), value)
+        return ("tensor", value.shape, value.stride(), value.dtype, value.device, value.requires_grad, type(value), value.is_leaf,
+                value.is_conj(), value.is_neg(), value.is_inference(), _attributes(value))  # fmt: skip
+    if isinstance(value, _ATOMS):
+        return (type(value), Value(value))
     if isinstance(value, Mapping):
-        return (type(value), tuple((key, _describe(item, tensors)) for key, item in value.items()))
+        return (type(value), tuple((Value(key), _describe(item, tensors)) for key, item in value.items()), _attributes(value))
     if isinstance(value, (list, tuple)):
-        return (type(value), tuple(_describe(item, tensors) for item in value))
+        return (type(value), tuple(_describe(item, tensors) for item in value), _attributes(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (type(value), tuple((f.name, _describe(getattr(value, f.name), tensors)) for f in dataclasses.fields(value)))
+        return (type(value), tuple((f.name, _describe(getattr(value, f.name, _ABSENT), tensors)) for f in dataclasses.fields(value)), _attributes(value))
     raise Unsupported(f"an argument of type {type(value).__name__} (tensors, numbers, strings and containers of them are fine)")
 
 
-def _global_state() -> tuple:
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.backends.mkldnn.enabled,
-        dispatch_mode_active(),
-    )
+_ABSENT = "a field that is not set"
+_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum,
+          range, slice)  # fmt: skip
+
+
+def _attributes(value: Any) -> tuple:
+    """Plain values that the user has put on a tensor or a container as attributes."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return ()
+    return tuple((name, Value(item)) for name, item in own.items() if isinstance(item, _ATOMS)) if own else ()

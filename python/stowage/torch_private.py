@@ -9,12 +9,15 @@
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
 - ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective may take.
+- the dicts of hooks that run for all modules and all optimizers.
+- ``torch._C._get_*`` and the like: the global settings that decide which operators a step runs, or what they compute.
 - ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how parts move.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import Any
 
@@ -70,6 +73,12 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+def global_hooks() -> list[dict]:
+    """Of torch.nn.modules.module and torch.optim.optimizer: hooks that run for every module, every optimizer."""
+    spaces = (sys.modules["torch.nn.modules.module"].__dict__, sys.modules["torch.optim.optimizer"].__dict__)
+    return [value for space in spaces for name, value in space.items() if name.startswith("_global_") and isinstance(value, dict)]
+
+
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)  # raised under FakeTensorMode
 
 
@@ -80,6 +89,73 @@ def fake_mode_active() -> bool:
 def dispatch_mode_active() -> bool:
     """Any Python dispatch mode of the user's (FlopCounterMode and the like): such a mode would not see a replay."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+# ---- Global settings
+
+# Functions without arguments of torch._C, by name. A name that a version lacks is left out there.
+SETTINGS = (
+    "is_grad_enabled", "is_inference_mode_enabled", "is_anomaly_enabled", "is_anomaly_check_nan_enabled", "is_autocast_cache_enabled",
+    "get_num_threads", "get_default_dtype", "_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only",
+    "_get_deterministic_fill_uninitialized_memory", "_get_mkldnn_enabled", "_get_mkldnn_deterministic", "_get_onednn_allow_tf32", "_get_nnpack_enabled",
+    "_get_float32_matmul_precision", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
+    "_get_overrideable_sdp_enabled", "_get_fa3_sdp_enabled", "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_cpu_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_tf32", "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction", "_get_cublas_allow_fp16_accumulation", "_get_cudnn_allow_tf32", "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic", "_get_cudnn_enabled", "_get_qengine",
+    "_get_backcompat_broadcast_warn", "_len_torch_dispatch_stack", "_is_torch_function_enabled",
+    "_is_torch_function_all_disabled", "_get_tracing_state",
+)  # fmt: skip
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_PRECISIONS = [(backend, op) for backend in ("generic", "mkldnn", "cuda") for op in ("all", "matmul", "conv", "rnn")]
+
+
+def _made_settings() -> list[tuple[str, Any]]:
+    found = [(name, getattr(torch._C, name)) for name in SETTINGS if hasattr(torch._C, name)]
+    found += [("get_num_threads", torch.get_num_threads)] if not hasattr(torch._C, "get_num_threads") else []
+    for device in _AUTOCAST_DEVICES:
+        found.append((f"autocast {device}", functools.partial(torch.is_autocast_enabled, device)))
+        found.append((f"autocast dtype {device}", functools.partial(torch.get_autocast_dtype, device)))
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        for backend, op in _PRECISIONS:
+            try:
+                torch._C._get_fp32_precision_getter(backend, op)
+            except RuntimeError:  # no such operator there
+                continue
+            found.append((f"precision {backend} {op}", functools.partial(torch._C._get_fp32_precision_getter, backend, op)))
+    found.append(("saved tensors hooks", functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)))
+    found.append(("saved tensors hooks disabled", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message))
+    for name, kind in (("_get_sdp_priority_order", tuple), ("_get_linalg_preferred_backend", int), ("_get_blas_preferred_backend", int)):
+        if hasattr(torch._C, name):
+            found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
+    found.append(("multithreading", torch._C._is_multithreading_enabled))
+    found.append(("view replay", torch._C._is_view_replay_enabled))
+    found.append(("function modes", _function_modes))  # torch.set_default_device() is one
+    return found
+
+
+def _read_as(kind: Any, read: Any) -> Any:
+    return kind(read())
+
+
+def _function_modes() -> tuple:
+    return tuple([torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())])
+
+
+_settings: list[tuple[str, Any]] = []
+
+
+def global_state() -> tuple:
+    """Every setting of PyTorch, outside the program's own objects, on which the operators of a step may depend."""
+    if not _settings:
+        _settings.extend(_made_settings())
+    return tuple([read() for _, read in _settings])
+
+
+def setting_names() -> tuple[str, ...]:
+    """Of what global_state() returns."""
+    global_state()
+    return tuple(name for name, _ in _settings)
 
 
 # ---- Process groups
@@ -183,5 +259,5 @@ def waiting_collectives():
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
-__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "global_hooks", "global_state", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
+           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "setting_names", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
