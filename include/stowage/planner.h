@@ -44,7 +44,7 @@ struct PhaseSeconds {
 };
 
 struct PlanResult {
-  // kOptimal: peak_bytes == lower_bound_bytes, and under a budget step_ns == step_bound_ns too. kInfeasible: the budget is below
+  // kOptimal: peak_bytes <= lower_bound_bytes, and under a budget step_ns == step_bound_ns too. kInfeasible: the budget is below
   // smallest_bytes; proven below budget_bound_bytes, else the search found nothing smaller. kUnknown: the time limit stopped the search.
   Outcome outcome = Outcome::kUnknown;
   std::optional<Plan> plan;             // present unless infeasible or unknown; has passed check()
@@ -52,7 +52,7 @@ struct PlanResult {
   std::int64_t program_peak_bytes = 0;  // in program order, without recomputation or swapping
   std::int64_t peak_bytes = 0;
   std::int64_t lower_bound_bytes = 0;  // on peak_bytes over all valid plans without recomputation and swapping
-  double gap = 0;                      // peak_bytes / lower_bound_bytes - 1; 0 when both are 0
+  double gap = 0;                      // gap(peak_bytes, lower_bound_bytes)
   std::int64_t smallest_bytes = 0;     // infeasible or unknown under a budget: the smallest budget that has a plan
   std::int64_t budget_bound_bytes = 0; // no plan fits a budget below this
   std::int64_t recomputed_ops = 0;
@@ -75,6 +75,9 @@ std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options
 
 // The must-live bound and what strengthens it: no valid plan without recomputation and swapping has a smaller peak.
 std::int64_t lower_bound_bytes(const Graph& graph);
+
+// peak / bound - 1. 0 where a plan under a budget is below the bound, which is that of plans without recomputation and swapping.
+double gap(std::int64_t peak_bytes, std::int64_t lower_bound_bytes);
 
 // Peak of the graph run in program order, each buffer freed after its last use.
 std::int64_t program_peak_bytes(const Graph& graph);

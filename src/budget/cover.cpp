@@ -4,6 +4,7 @@
 #include <limits>
 #include <queue>
 
+#include "base/capped.h"
 #include "budget/random.h"
 #include "budget/restore.h"
 
@@ -71,7 +72,7 @@ class Round {
   // Bytes over the capacity, summed over the positions.
   [[nodiscard]] std::int64_t overload() const {
     std::int64_t sum = 0;
-    for (std::int32_t i = 0; i < ledger_.size(); ++i) sum += std::max<std::int64_t>(0, ledger_.live().at(i) - capacity_);
+    for (std::int32_t i = 0; i < ledger_.size(); ++i) sum = capped_sum(sum, std::max<std::int64_t>(0, ledger_.live().at(i) - capacity_));
     return sum;
   }
 

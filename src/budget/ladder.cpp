@@ -5,11 +5,12 @@
 namespace stowage::budget {
 namespace {
 
-// More rungs lose less between a budget and the rung below it, and cost more plans.
-std::int32_t rungs_for(std::int32_t ops) { return ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
-
 constexpr int kLooks = 8;  // rungs below the first one that are looked at in a graph of more than kSmall ops
 constexpr std::int32_t kSmall = 300;
+
+// More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below are looked at.
+std::int32_t rungs_for(std::int32_t ops) { return ops <= kSmall ? 48 : ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
+
 constexpr std::int64_t kBoundWork = 1'000'000'000;
 constexpr int kHalvingsBetweenRungs = 4;
 

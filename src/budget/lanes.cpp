@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/capped.h"
+
 namespace stowage::budget {
 
 void Lane::take(std::int64_t from, std::int64_t to) {
@@ -12,14 +14,14 @@ void Lane::take(std::int64_t from, std::int64_t to) {
 std::int64_t Lane::earliest(std::int64_t from, std::int64_t duration) const {
   auto next = std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
   if (next != busy_.begin()) from = std::max(from, (next - 1)->to);
-  for (; next != busy_.end() && next->from < from + duration; ++next) from = std::max(from, next->to);
+  for (; next != busy_.end() && next->from < capped_sum(from, duration); ++next) from = std::max(from, next->to);
   return from;
 }
 
 std::int64_t Lane::latest(std::int64_t to, std::int64_t duration) const {
   auto next = std::lower_bound(busy_.begin(), busy_.end(), to, [](const Busy& b, std::int64_t t) { return b.from < t; });
-  for (; next != busy_.begin() && (next - 1)->to > to - duration; --next) to = std::min(to, (next - 1)->from);
-  return to - duration;
+  for (; next != busy_.begin() && (next - 1)->to > capped_sum(to, -duration); --next) to = std::min(to, (next - 1)->from);
+  return capped_sum(to, -duration);
 }
 
 Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
@@ -43,7 +45,7 @@ Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
     std::int64_t free = 0;
     for (const Copy& copy : *copies) {
       const std::int64_t from = std::max(free, copy.issued);
-      lane->take(from, free = from + copy.duration);
+      lane->take(from, free = capped_sum(from, copy.duration));
     }
   }
 }
@@ -52,14 +54,15 @@ Lanes::Times Lanes::times(const Gap& gap) const {
   const std::int64_t duration = link_.duration(ledger_.recipes().bytes[gap.buffer]);
   Times t;
   t.out_from = gap.host ? ledger_.start(gap.from + 1) : out_.earliest(ledger_.start(gap.made + 1), duration);
-  t.out_to = gap.host ? t.out_from : t.out_from + duration;
+  t.out_to = gap.host ? t.out_from : capped_sum(t.out_from, duration);
   t.in_from = in_.latest(ledger_.start(gap.to), duration);
-  t.in_to = t.in_from + duration;
+  t.in_to = capped_sum(t.in_from, duration);
   return t;
 }
 
 std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
   if (!link_.there() || gap.swap >= 0 || gap.to - gap.from < 2) return std::nullopt;
+  if (link_.duration(ledger_.recipes().bytes[gap.buffer]) >= kMostCopyTime) return std::nullopt;
   const Times t = times(gap);
   std::int32_t gone = std::max(gap.from + 1, ledger_.at_time(t.out_to));
   std::int32_t back = std::min(gap.to, ledger_.at_time(t.in_from + 1) - 1);
@@ -70,7 +73,7 @@ std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
   if (gone >= back || back >= ledger_.size()) return std::nullopt;
   Move move;
   const std::int64_t late_out = std::max<std::int64_t>(0, t.out_to - ledger_.start(gone));
-  const std::int64_t late_in = std::max<std::int64_t>(0, std::max(t.in_from, ledger_.start(back)) + t.in_to - t.in_from - ledger_.start(gap.to));
+  const std::int64_t late_in = std::max<std::int64_t>(0, capped_sum(std::max(t.in_from, ledger_.start(back)), t.in_to - t.in_from) - ledger_.start(gap.to));
   move.cost = late_out + late_in;
   const std::int32_t issue = std::clamp(ledger_.at_time(t.out_from + 1) - 1, gap.made + 1, std::max(gap.made + 1, gone - 1));
   move.at = gone;
@@ -82,7 +85,8 @@ std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
 void Lanes::add(const Move& move, const Gap& gap) {
   const Times t = times(gap);
   if (!gap.host) out_.take(t.out_from, t.out_to);
-  in_.take(std::max(t.in_from, ledger_.start(ledger_.position(move.swap->in_from))), std::max(t.in_to, ledger_.start(ledger_.position(move.swap->in_from)) + t.in_to - t.in_from));
+  const std::int64_t from = std::max(t.in_from, ledger_.start(ledger_.position(move.swap->in_from)));
+  in_.take(from, capped_sum(from, t.in_to - t.in_from));
 }
 
 }  // namespace stowage::budget

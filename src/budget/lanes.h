@@ -17,12 +17,16 @@
 
 namespace stowage::budget {
 
+inline constexpr std::int64_t kMostCopyTime = std::int64_t{1} << 44;  // ns, five hours: no plan waits for such a copy
+
 struct Link {
   double bytes_per_ns = 0;  // 0: no link
   std::int64_t latency_ns = 10'000;
   [[nodiscard]] bool there() const { return bytes_per_ns > 0; }
+  // At most kMostCopyTime.
   [[nodiscard]] std::int64_t duration(std::int64_t bytes) const {
-    return latency_ns + static_cast<std::int64_t>(static_cast<double>(bytes) / bytes_per_ns);
+    const double ns = static_cast<double>(bytes) / bytes_per_ns;
+    return ns < static_cast<double>(kMostCopyTime - latency_ns) ? latency_ns + static_cast<std::int64_t>(ns) : kMostCopyTime;
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/capped.h"
 #include "base/concat.h"
 #include "stowage/error.h"
 
@@ -22,7 +23,7 @@ Ledger::Ledger(const Recipes& recipes, const Sequence& sequence)
   for (std::int32_t at = 0; at < size(); ++at) {
     position_[line_[at]] = at;
     if (!repeat(at)) first_run_[op(at)] = at;
-    start_.push_back(start_.back() + recipes.cost[op(at)]);
+    start_.push_back(capped_sum(start_.back(), recipes.cost[op(at)]));
   }
   for (std::size_t s = 0; s < sequence.swaps.size(); ++s) swaps_of_[sequence.swaps[s].buffer].push_back(static_cast<std::int32_t>(s));
   collect_events();
@@ -87,7 +88,7 @@ void Ledger::collect_events() {
         throw Error(concat("budget: op ", k, " at position ", at, " finds version ", held[need.buffer], " of buffer ", need.buffer, ", not ",
                            need.version));
       }
-      const std::int32_t after = need.version + (recipes_->writes[k] == need.buffer ? 1 : 0);
+      const std::int32_t after = need.version + (need.written ? 1 : 0);
       events_[need.buffer].push_back({at, need.version, after});
       held[need.buffer] = after;
     }
@@ -109,7 +110,7 @@ bool Ledger::gap_after(std::int32_t buffer, std::size_t i, Gap& gap) const {
   }
   for (const std::int32_t s : swaps_of_[buffer]) {
     if (dropped_[s]) continue;
-    const std::int32_t gone = position_[sequence_->swaps[s].out_by], back = position_[sequence_->swaps[s].in_from];
+    const std::int32_t gone = position(sequence_->swaps[s].out_by), back = position(sequence_->swaps[s].in_from);
     if (gone <= gap.from || back > gap.to || gone >= back) continue;
     gap.swap = s;
     gap.gone = gone;
@@ -226,7 +227,7 @@ Sequence Ledger::result() const {
   Sequence result;
   result.op = sequence_->op;
   result.repeat = sequence_->repeat;
-  std::vector<Node> next(line_.size() + 1, -1);  // the first run at or after a position that is still there
+  std::vector<Node> next(line_.size() + 1, kEnd);  // the first run at or after a position that is still there
   for (std::int32_t at = size() - 1; at >= 0; --at) next[at] = out_[at] ? next[at + 1] : line_[at];
   for (std::int32_t at = 0; at < size(); ++at)
     if (!out_[at]) result.line.push_back(line_[at]);
@@ -241,9 +242,9 @@ Sequence Ledger::result() const {
   for (std::size_t s = 0; s < sequence_->swaps.size(); ++s) {
     if (!used[s]) continue;
     Swap swap = sequence_->swaps[s];
-    swap.out_by = next[position_[swap.out_by]];
-    swap.in_from = next[position_[swap.in_from]];
-    if (swap.out_at >= 0) swap.out_at = next[position_[swap.out_at]];
+    swap.out_by = next[position(swap.out_by)];
+    swap.in_from = next[position(swap.in_from)];
+    if (swap.out_at >= 0) swap.out_at = next[position(swap.out_at)];
     if (swap.out_by != swap.in_from) result.swaps.push_back(swap);
   }
   return result;

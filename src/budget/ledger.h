@@ -38,10 +38,11 @@ class Ledger {
   Ledger(const Recipes& recipes, const Sequence& sequence);
 
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(line_.size()); }
-  [[nodiscard]] Node node(std::int32_t position) const { return line_[position]; }
+  // Of size(): kEnd, and the other way round.
+  [[nodiscard]] Node node(std::int32_t position) const { return position == size() ? kEnd : line_[position]; }
   [[nodiscard]] std::int32_t op(std::int32_t position) const { return sequence_->op[line_[position]]; }
   [[nodiscard]] bool repeat(std::int32_t position) const { return sequence_->repeat[line_[position]] != 0; }
-  [[nodiscard]] std::int32_t position(Node node) const { return position_[node]; }
+  [[nodiscard]] std::int32_t position(Node node) const { return node == kEnd ? size() : position_[node]; }
   [[nodiscard]] std::int32_t first_run(std::int32_t op) const { return first_run_[op]; }
   [[nodiscard]] const std::vector<Event>& events(std::int32_t buffer) const { return events_[buffer]; }
   [[nodiscard]] const Recipes& recipes() const { return *recipes_; }

@@ -13,7 +13,7 @@ namespace stowage::budget {
 namespace {
 
 constexpr int kLimits = 6;             // of live bytes that are tried for one capacity
-constexpr std::int64_t kRuins = 5000;  // tries times ops
+constexpr std::int64_t kRuins = 2500;  // tries times ops
 constexpr std::int32_t kSmall = 300;   // ops; more than one sequence of a limit is laid out in a graph of at most so many
 constexpr std::size_t kPool = 6;
 
@@ -53,7 +53,8 @@ void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetO
   const std::int64_t program_ns = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
   Try best = pool[0];
   Random random(options.seed + 1);
-  for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns; ++i) {
+  std::int64_t work = options.work;
+  for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns && work > 0; ++i) {
     Try now = best;
     const auto size = static_cast<std::int64_t>(now.sequence.line.size());
     const std::int64_t length = 1 + random.below(std::max<std::int64_t>(1, size / (1 + random.below(6))));
@@ -62,7 +63,6 @@ void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetO
     CoverRule rule = rules(options.link)[static_cast<std::size_t>(i) % rules(options.link).size()];
     rule.noise = 0.6 * random.unit();
     rule.seed = options.seed + static_cast<std::uint64_t>(i) + 1;
-    std::int64_t work = options.work;
     if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
     polish(recipes, now, limit, options, work);
     if (now.ns < best.ns) best = now;
@@ -127,8 +127,8 @@ class Meeting {
         if (round == 0) break;
       } else {
         if (best_ && pool[0].ns >= best_->schedule.step_ns) break;
-        layout_options_.node_budget = options_.layout_node_budget >> round;  // lower limits leave more room
-        if (lay_out(pool, limit)) break;
+        const std::int64_t nodes = recipes_.ops <= kSmall ? options_.layout_node_budget / 4 : options_.layout_node_budget;  // of many layouts
+        if (lay_out(pool, limit, nodes >> round)) break;  // lower limits leave more room
         above = std::min(limit - align, peak(pool[0]) - align);
         limit = std::min(above, limit - over_);
       }
@@ -141,11 +141,12 @@ class Meeting {
   [[nodiscard]] std::int64_t peak(const Try& t) const { return Ledger(recipes_, t.sequence).live().max(); }
 
   // The fastest of the pool that can be laid out becomes the best; true when none of the pool is faster.
-  bool lay_out(const Pool& pool, std::int64_t limit) {
+  bool lay_out(const Pool& pool, std::int64_t limit, std::int64_t node_budget) {
     over_ = capacity_;
     const std::size_t most = recipes_.ops <= kSmall ? pool.size() : 1;
     for (std::size_t i = 0; i < most; ++i) {
       if (best_ && pool[i].ns >= best_->schedule.step_ns) return false;
+      layout_options_.node_budget = node_budget >> i;
       if (!lay_out(pool[i], limit)) continue;
       return pool[i].ns == pool[0].ns;
     }

@@ -18,7 +18,7 @@ namespace stowage::budget {
 
 struct MeetOptions {
   Link link;
-  std::int64_t layout_node_budget = 60'000;  // of the first layout; each limit halves it
+  std::int64_t layout_node_budget = 60'000;  // of the first layout, a quarter in small graphs; each limit and each further sequence halves it
   std::uint64_t seed = 0;
   std::int64_t work = 600'000'000;    // for one limit of live bytes; about a ns a unit
   std::function<bool()> should_stop;  // outer stop; empty: never

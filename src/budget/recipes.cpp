@@ -12,7 +12,6 @@ Recipes::Recipes(const Graph& g, bool takeover)
       buffers(static_cast<std::int32_t>(g.buffers.size())),
       needs(g.ops.size()),
       creates(g.ops.size()),
-      writes(g.ops.size(), -1),
       repeatable(g.ops.size(), 1),
       ends(g.ops.size()),
       takeovers(g, takeover),
@@ -28,20 +27,20 @@ Recipes::Recipes(const Graph& g, bool takeover)
     cost.push_back(op.cost_ns);
     added.push_back(added_bytes(g, op));
     if (op.effect) repeatable[k] = 0;
-    const auto need = [&](BufferId b) {
-      needs[k].push_back({b.value, static_cast<std::int32_t>(makers[b.index()].size())});
+    const auto need = [&](BufferId b, bool written) {
+      needs[k].push_back({b.value, static_cast<std::int32_t>(makers[b.index()].size()), written});
     };
+    std::int32_t written = 0;
     for (const BufferId b : op.reads) {
       if (std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end()) continue;
       if (g.buffer(b).resident) readers[b.index()].push_back(k);
-      else need(b);
+      else need(b, false);
     }
     for (const BufferId b : op.writes) {
       if (!g.buffer(b).resident) {
-        need(b);
+        need(b, true);
         // More than one content that would have to be rewound together: not again.
-        if (writes[k] >= 0 || !op.creates.empty()) repeatable[k] = 0;
-        writes[k] = b.value;
+        if (++written > 1 || !op.creates.empty()) repeatable[k] = 0;
         continue;
       }
       repeatable[k] = 0;

@@ -19,7 +19,8 @@ namespace stowage::budget {
 
 struct Need {
   std::int32_t buffer;
-  std::int32_t version;
+  std::int32_t version;   // that the op sees
+  bool written = false;   // the op leaves the next version
 };
 
 struct Recipes {
@@ -33,7 +34,6 @@ struct Recipes {
   std::vector<std::int64_t> added;                   // bytes on top of what was live before, at the heaviest tick, without takeovers
   std::vector<std::vector<Need>> needs;              // planned buffers read or written, at the version that the op sees
   std::vector<std::vector<std::int32_t>> creates;    // planned buffers
-  std::vector<std::int32_t> writes;                  // the planned buffer that it writes; -1: none
   std::vector<char> repeatable;                      // may run again while no op of ends[op] has run
   std::vector<std::vector<std::int32_t>> ends;       // ops whose first run spoils a resident that it reads
   TakeoverTable takeovers;

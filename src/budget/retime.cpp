@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/capped.h"
+
 namespace stowage::budget {
 namespace {
 
@@ -31,7 +33,7 @@ class Retimer {
     std::stable_sort(away_.begin(), away_.end(), [](const Gap& a, const Gap& b) { return a.to > b.to; });
     std::int64_t lane = ledger_.start(ledger_.size());
     for (Gap& gap : away_) {
-      lane = std::min(lane, ledger_.start(gap.to)) - duration(gap);
+      lane = capped_sum(std::min(lane, ledger_.start(gap.to)), -duration(gap));
       const std::int32_t first = std::max(gap.gone + 1, ledger_.at_time(lane + 1) - 1);
       while (gap.back > first && room(gap.back - 1, gap)) {
         --gap.back;
@@ -49,7 +51,7 @@ class Retimer {
       Swap& swap = sequence_.swaps[gap.swap];
       const std::int32_t issue = gap.made + 1;
       swap.out_at = ledger_.node(std::min(issue, ledger_.size() - 1));
-      lane = std::max(lane, ledger_.start(issue)) + duration(gap);
+      lane = capped_sum(std::max(lane, ledger_.start(issue)), duration(gap));
       const std::int32_t last = std::min(gap.back - 1, ledger_.at_time(lane));
       while (gap.gone < last && room(gap.gone, gap)) {
         ledger_.live().add(gap.gone, gap.gone + 1, recipes_.bytes[gap.buffer]);

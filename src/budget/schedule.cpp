@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/capped.h"
 #include "budget/ledger.h"
 #include "budget/timing.h"
 
@@ -61,11 +62,12 @@ class Writer {
       result_.steps.push_back(Step::run(OpId(ledger_.op(at))));
       if (ledger_.repeat(at)) {
         ++result_.recomputed_ops;
-        result_.recompute_ns += recipes_.cost[ledger_.op(at)];
+        result_.recompute_ns = capped_sum(result_.recompute_ns, recipes_.cost[ledger_.op(at)]);
       }
     }
-    step_.push_back(here());
     free_.push_back(here());
+    for (; next < copies_.size(); ++next) push_copy(step_of_copy, copies_[next]);  // in, for the end of the step
+    step_.push_back(here());
     for (std::size_t i = 0; i < copies_.size(); ++i)
       result_.steps[step_of_copy[i]].until = copies_[i].out ? free_[copies_[i].until] : step_[copies_[i].until];
   }

@@ -34,7 +34,7 @@ void edit(Sequence& sequence, std::span<const Insertion> insertions, const std::
   for (Swap& swap : sequence.swaps)
     for (Node* node : {&swap.out_at, &swap.out_by, &swap.in_from})
       if (*node >= 0) *node = stands_for[*node];
-  std::erase_if(sequence.swaps, [](const Swap& s) { return s.out_by < 0 || s.in_from < 0 || s.out_by == s.in_from; });
+  std::erase_if(sequence.swaps, [](const Swap& s) { return s.out_by == kEnd || s.out_by == s.in_from; });
 }
 
 }  // namespace stowage::budget

@@ -20,12 +20,14 @@ namespace stowage::budget {
 
 using Node = std::int32_t;  // a run: a name that stays when others are inserted or removed
 
+inline constexpr Node kEnd = -1;  // after the last run
+
 // `buffer` is away between two uses. The nodes are of the line, in this order.
 struct Swap {
   std::int32_t buffer = -1;
   Node out_at = -1;   // the copy out is issued just before this node; not used when the host already has the content
   Node out_by = -1;   // from this node on the buffer is gone
-  Node in_from = -1;  // from this node on it is back, or on its way
+  Node in_from = -1;  // from this node on it is back, or on its way; kEnd: only the end of the step needs it
 };
 
 struct Sequence {

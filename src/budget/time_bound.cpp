@@ -45,7 +45,7 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
   for (std::int32_t b = 0; b < recipes.buffers; ++b) version_wanted_[b] = static_cast<std::int32_t>(recipes.makers[b].size());
   for (std::int32_t k = 0; k < recipes.ops; ++k)
     for (const Need& need : recipes.needs[k])
-      if (recipes.writes[k] != need.buffer) version_wanted_[need.buffer] = std::min(version_wanted_[need.buffer], need.version);
+      if (!need.written) version_wanted_[need.buffer] = std::min(version_wanted_[need.buffer], need.version);
   const Graph& graph = *recipes.graph;
   for (std::int32_t k = 0; k < recipes.ops; ++k) {
     const Op& op = graph.ops[k];
@@ -61,7 +61,7 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
   }
   const double bytes = static_cast<double>(std::accumulate(recipes.bytes.begin(), recipes.bytes.end(), std::int64_t{1}));
   dearest_ = std::min(static_cast<double>(program_ns_) + 1, 1e15 / bytes);
-  deps_ = dependencies(graph);
+  deps_ = content_dependencies(graph);
   const OrderProblem problem = order_problem(graph, deps_, uses(graph));
   const std::vector<std::int64_t> live = must_live(problem);
   std::vector<std::int32_t> by_live(live.size());
@@ -119,7 +119,7 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
                                         [&](std::int32_t end) { return pivot.relation[end] == kBefore || end == pivot.op; });
         net.add_arc(op_node[maker], 1, once_[maker] || spoilt ? FlowNetwork::kInfinite : units(cost_factor * static_cast<double>(recipes_.cost[maker])));
         for (const Need& n : recipes_.needs[maker])
-          if (recipes_.writes[maker] != n.buffer) need(op_node[maker], n.buffer);
+          if (!n.written) need(op_node[maker], n.buffer);
       }
       net.add_arc(needed_node[b] + 1, op_node[maker], FlowNetwork::kInfinite);
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/capped.h"
+
 namespace stowage::budget {
 
 Timing predict(const Graph& graph, const std::vector<Step>& steps, Link link) {
@@ -27,12 +29,12 @@ Timing predict(const Graph& graph, const std::vector<Step>& steps, Link link) {
     const Step& step = steps[i];
     StepTime time = wait(i);
     if (step.kind == Step::Kind::kRun) {
-      now += graph.op(step.op).cost_ns;
+      now = capped_sum(now, graph.op(step.op).cost_ns);
       time.to_ns = now;
     } else {
       std::int64_t& lane = step.kind == Step::Kind::kSwapOut ? out_free : in_free;
       time.from_ns = std::max(lane, now);
-      time.to_ns = lane = time.from_ns + link.duration(graph.buffer(step.buffer).bytes);
+      time.to_ns = lane = capped_sum(time.from_ns, link.duration(graph.buffer(step.buffer).bytes));
       Ready& until = ready[static_cast<std::size_t>(step.until)];
       if (lane > until.ns) until = {lane, static_cast<std::int32_t>(i)};
     }

@@ -25,7 +25,7 @@ class Trimmer {
     for (std::int32_t at = to - 1; at >= from; --at)
       if (ledger_.repeat(at) && !ledger_.out(at)) remove(at);
     for (std::size_t s = 0; s < sequence_.swaps.size(); ++s) {
-      const std::int32_t back = ledger_.position(sequence_.swaps[s].in_from);
+      const std::int32_t back = std::min(ledger_.position(sequence_.swaps[s].in_from), ledger_.size() - 1);
       if (from <= back && back < to) unswap(static_cast<std::int32_t>(s));
     }
   }

@@ -13,7 +13,7 @@ struct History {
 
 class Collector {
  public:
-  explicit Collector(const Graph& graph) : graph_(graph), history_(graph.buffers.size()) {}
+  Collector(const Graph& graph, bool again) : graph_(graph), again_(again), history_(graph.buffers.size()) {}
 
   Csr preds() {
     Csr result;
@@ -34,6 +34,7 @@ class Collector {
     for (const BufferId b : op.reads) wait_for(history_[b.index()].writer, id);
     for (const BufferId b : op.writes) {
       wait_for(history_[b.index()].writer, id);
+      if (again_ && !graph_.buffer(b).resident) continue;
       for (const std::int32_t reader : history_[b.index()].readers) wait_for(reader, id);
     }
     if (op.rng) chain(last_rng_, id);
@@ -55,19 +56,24 @@ class Collector {
   }
 
   const Graph& graph_;
+  bool again_;
   std::vector<History> history_;
   std::int32_t last_rng_ = -1;
   std::int32_t last_effect_ = -1;
   std::vector<std::int32_t> row_;
 };
 
-}  // namespace
-
-Dependencies dependencies(const Graph& graph) {
+Dependencies collect(const Graph& graph, bool again) {
   Dependencies result;
-  result.preds = Collector(graph).preds();
+  result.preds = Collector(graph, again).preds();
   result.succs = transpose(result.preds, graph.ops.size());
   return result;
 }
+
+}  // namespace
+
+Dependencies dependencies(const Graph& graph) { return collect(graph, false); }
+
+Dependencies content_dependencies(const Graph& graph) { return collect(graph, true); }
 
 }  // namespace stowage

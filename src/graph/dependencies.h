@@ -21,4 +21,8 @@ struct Dependencies {
 
 Dependencies dependencies(const Graph& graph);
 
+// Those that the first runs of every valid plan keep, recomputation and swapping included: a version that was overwritten can be had again
+// (or wait on the host), so a reader need not come before the next writer, unless the buffer is resident.
+Dependencies content_dependencies(const Graph& graph);
+
 }  // namespace stowage

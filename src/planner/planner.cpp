@@ -119,10 +119,8 @@ std::int64_t any_plan_bound(const Graph& graph) {
 }
 
 void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
-  result.gap = result.lower_bound_bytes == 0
-                   ? 0.0
-                   : static_cast<double>(result.peak_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
-  result.outcome = result.peak_bytes == result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
+  result.gap = gap(result.peak_bytes, result.lower_bound_bytes);
+  result.outcome = result.peak_bytes <= result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
   if (!options.budget_bytes) return;
   if (result.smallest_bytes <= *options.budget_bytes) {
     if (!result.step_bound_ns) result.step_bound_ns = result.program_step_ns;
@@ -287,6 +285,11 @@ class Planning {
 };
 
 }  // namespace
+
+double gap(std::int64_t peak_bytes, std::int64_t lower_bound_bytes) {
+  if (peak_bytes <= lower_bound_bytes || lower_bound_bytes == 0) return 0;
+  return static_cast<double>(peak_bytes) / static_cast<double>(lower_bound_bytes) - 1;
+}
 
 // The same search as plan() with default options, so that both report one bound.
 std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(PlanOptions{}), {}, true}).bound_bytes; }

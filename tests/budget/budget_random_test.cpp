@@ -88,6 +88,98 @@ TEST_P(BudgetOnRandomGraphs, PlansAreValidFitAndNeverSlowDownAsTheBudgetGrows) {
   RecordProperty("infeasible", infeasible);
 }
 
+// Costs, sizes and links at the ends of what files may hold: no sum overflows, and plans are as valid as any.
+TEST(BudgetExtremes, SumsStayWithinTheirType) {
+  const double kLinks[] = {0, 1e-300, 1e-9, 1e-3, 1e6, 1e300};
+  for (int i = 0; i < 60; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    RandomGraphOptions shape;
+    shape.ops = 3 + i % 9;
+    shape.most_bytes = i % 2 == 0 ? 40 : std::int64_t{1} << 46;
+    shape.most_cost_ns = i % 3 == 0 ? 0 : std::int64_t{1} << 48;
+    const Graph graph = random_graph(random, shape);
+    for (const double link : kLinks) {
+      PlanOptions options;
+      options.link_gbps = link;
+      options.order_node_budget = options.layout_node_budget = 500;
+      options.budget_bytes = 0;
+      const PlanResult none = plan(graph, options);
+      options.budget_bytes = std::max(none.smallest_bytes, none.resident_bytes);
+      const PlanResult result = plan(graph, options);
+      ASSERT_TRUE(result.plan.has_value());
+      EXPECT_TRUE(check(graph, *result.plan).valid);
+      EXPECT_GE(result.step_ns, result.program_step_ns);
+      EXPECT_GE(result.gap, 0);
+    }
+  }
+}
+
+// A buffer waits on the host until the end of the step: no op is left before which it could come back.
+TEST(BudgetSwap, WhatIsReturnedMayComeBackAfterTheLastOp) {
+  GraphBuilder g(3);
+  const int a = g.buffer(5142), b = g.returned(63), c = g.buffer(2617), d = g.buffer(4096), e = g.buffer(9655);
+  g.op({}, {}, {a}).cost_ns = 13184;
+  g.op({a}, {}, {b, c});
+  g.op({}, {a}, {d}).cost_ns = 877883;
+  g.op({c}, {}, {e});
+  const Graph graph = g.build();
+  PlanOptions options;
+  options.link_gbps = 1e6;
+  options.budget_bytes = 1;
+  options.budget_bytes = plan(graph, options).smallest_bytes;
+  const PlanResult result = plan(graph, options);
+  ASSERT_TRUE(result.plan.has_value());
+  EXPECT_EQ(naive_peak(graph, *result.plan), result.peak_bytes);
+}
+
+// An op with several writes leaves a version of each.
+TEST(BudgetInPlace, AnOpMayWriteSeveralBuffers) {
+  GraphBuilder g;
+  const int a = g.buffer(100), b = g.buffer(100), big = g.buffer(1000), last = g.returned(8);
+  g.op({}, {}, {a, b}).cost_ns = 10;
+  g.op({}, {a, b}, {big}).cost_ns = 10;
+  g.op({big}, {a}, {}).cost_ns = 10;
+  g.op({a, b}, {}, {last}).cost_ns = 10;
+  const Graph graph = g.build();
+  for (const double link : {0.0, 1000.0}) {
+    PlanOptions options;
+    options.link_gbps = link;
+    for (options.budget_bytes = 0; *options.budget_bytes <= 1300; *options.budget_bytes += 50) {
+      const PlanResult result = plan(graph, options);
+      if (result.plan) {
+        EXPECT_EQ(naive_peak(graph, *result.plan), result.peak_bytes);
+      }
+    }
+  }
+}
+
+// Proven the fastest within the budget, and below what plans without recomputation need: nothing is left to gain.
+TEST(BudgetGap, IsNotNegative) {
+  GraphBuilder g;
+  const int a = g.buffer(1000), b = g.buffer(10), big = g.buffer(1500), c = g.buffer(10), d = g.returned(10);
+  g.op({}, {}, {a}).cost_ns = 0;  // costs nothing to have again
+  g.op({a}, {}, {b}).cost_ns = 100;
+  g.op({b}, {}, {big}).cost_ns = 100;
+  g.op({big}, {}, {c}).cost_ns = 100;
+  g.op({a, c}, {}, {d}).cost_ns = 100;
+  const Graph graph = g.build();
+  PlanOptions options;
+  options.link_gbps = 0;
+  bool squeezed = false;
+  for (std::int64_t budget = 1000; budget <= 4000; budget += 10) {
+    options.budget_bytes = budget;
+    const PlanResult result = plan(graph, options);
+    if (!result.plan) continue;
+    squeezed |= result.peak_bytes < result.lower_bound_bytes && result.outcome == Outcome::kOptimal;
+    EXPECT_GE(result.gap, 0) << budget;
+    const bool proven = result.peak_bytes <= result.lower_bound_bytes && result.step_ns == result.step_bound_ns;
+    EXPECT_EQ(result.outcome, proven ? Outcome::kOptimal : Outcome::kFeasible) << budget;
+  }
+  EXPECT_TRUE(squeezed);
+}
+
 // Of the op's pair [r, c], c lies over the copy of r that ends there, whether or not r is made again later.
 TEST(BudgetTakeover, ACopyThatIsMadeAgainLaterIsTakenOver) {
   GraphBuilder g;

@@ -9,6 +9,7 @@
 
 #include "graph/liveness.h"
 #include "stowage/planner.h"
+#include "support/builder.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
 
@@ -126,6 +127,7 @@ class AllStates {
 struct Shape {
   int ops;
   bool insides;  // ticks, scratch, takeover
+  int most_writes = 1;
 };
 class LeastTime : public ::testing::TestWithParam<Shape> {};
 
@@ -140,6 +142,7 @@ TEST_P(LeastTime, LiesBetweenTheBoundAndThePlan) {
     RandomGraphOptions shape;
     shape.ops = ops;
     shape.insides = GetParam().insides;
+    shape.most_writes = GetParam().most_writes;
     const Graph graph = random_graph(random, shape);
     const std::int64_t resident = resident_bytes(graph), program = program_peak_bytes(graph);
     for (const int percent : {55, 70, 85}) {
@@ -167,7 +170,7 @@ TEST_P(LeastTime, LiesBetweenTheBoundAndThePlan) {
     }
   }
   ASSERT_GT(solved, 0);
-  EXPECT_LE(excess / solved, 0.01);
+  EXPECT_LE(excess / solved, GetParam().most_writes > 1 ? 0.06 : 0.01);  // an op of several writes is never run again
   EXPECT_LE(missed, solved / (GetParam().insides ? 4 : 10));
   RecordProperty("solved", solved);
   RecordProperty("exact", exact);
@@ -175,7 +178,26 @@ TEST_P(LeastTime, LiesBetweenTheBoundAndThePlan) {
   RecordProperty("missed", missed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, LeastTime, ::testing::Values(Shape{4, false}, Shape{6, false}, Shape{8, false}, Shape{4, true}, Shape{6, true}));
+// What a write has taken is made again, and then read for the first time: orders that no plan without recomputation has.
+TEST(LeastTimeInPlace, AReaderMayRunAfterTheNextWriter) {
+  GraphBuilder g;
+  const int a = g.buffer(33), out = g.returned(31), big = g.buffer(70);
+  g.op({}, {}, {a}).cost_ns = 1;
+  g.op({a}, {}, {out}).cost_ns = 1000;
+  g.op({}, {a}, {big}).cost_ns = 1;
+  const Graph graph = g.build();
+  const std::optional<std::int64_t> least = AllStates(graph, 110).least_ns();
+  ASSERT_EQ(least, 1003);
+  PlanOptions options;
+  options.budget_bytes = 110;
+  options.link_gbps = 0;
+  const PlanResult result = plan(graph, options);
+  EXPECT_LE(result.budget_bound_bytes, 110);
+  EXPECT_LE(result.step_bound_ns.value_or(0), *least);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LeastTime, ::testing::Values(Shape{4, false}, Shape{6, false}, Shape{8, false}, Shape{4, true}, Shape{6, true},
+                                                               Shape{4, true, 3}, Shape{6, false, 3}, Shape{8, false, 3}));
 
 }  // namespace
 }  // namespace stowage::testing

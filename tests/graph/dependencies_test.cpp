@@ -42,6 +42,21 @@ TEST(Dependencies, ResidentsOrderTheirReadersAndWritersToo) {
   EXPECT_EQ(preds(deps, 2), (Ids{1}));
 }
 
+TEST(Dependencies, OfContentsAloneAReaderMayFollowTheNextWriterUnlessTheBufferIsResident) {
+  GraphBuilder g;
+  const int x = g.buffer(64), weight = g.resident(64);
+  g.op({}, {}, {x});
+  g.op({x, weight}, {}, {});
+  g.op({}, {x}, {});
+  g.op({}, {weight}, {});
+  g.op({x}, {}, {}).after = {OpId(1)};
+  const Dependencies deps = content_dependencies(g.build());
+  EXPECT_EQ(preds(deps, 1), (Ids{0}));
+  EXPECT_EQ(preds(deps, 2), (Ids{0}));
+  EXPECT_EQ(preds(deps, 3), (Ids{1}));
+  EXPECT_EQ(preds(deps, 4), (Ids{1, 2}));
+}
+
 TEST(Dependencies, RngOpsAndEffectOpsFormChainsAndAfterIsTaken) {
   GraphBuilder g;
   g.op({}, {}, {}).rng = true;

@@ -1,11 +1,15 @@
 #include "support/random_graph.h"
 
 #include <algorithm>
+#include <array>
 
 #include "stowage/io.h"
 
 namespace stowage::testing {
 namespace {
+
+constexpr std::array<const char*, 9> kTargets = {"aten::mm",   "aten::add_",         "aten::zero_",       "aten::_log_softmax", "aten::nll_loss_forward",
+                                                "aten::copy", "aten::linalg_norm",  "aten::sqrt",        "aten::add"};
 
 class Generator {
  public:
@@ -64,14 +68,14 @@ class Generator {
   void add_op(int id) {
     Op op;
     op.name = "op" + std::to_string(id);
-    op.target = "test::op";
+    op.target = options_.targets ? kTargets[static_cast<std::size_t>(draw(random_, 0, std::ssize(kTargets) - 1))] : "test::op";
     op.reads = pick(3);
-    if (options_.in_place && chance(random_, 30)) op.writes = pick(1);
+    if (options_.in_place && chance(random_, 30)) op.writes = pick(options_.most_writes > 1 && chance(random_, 30) ? options_.most_writes : 1);
     for (auto i = draw(random_, 0, 2); i > 0; --i) {
       op.creates.emplace_back(graph_.buffers.size());
       add_buffer();
     }
-    op.cost_ns = draw(random_, 0, 1000);
+    op.cost_ns = draw(random_, 0, options_.most_cost_ns);
     if (options_.insides) add_inside(op);
     if (options_.ordering) {
       op.rng = chance(random_, 15);
