@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/capped.h"
 #include "explain/advice.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
@@ -31,18 +32,26 @@ PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult&
   PlanResult result = unlimited;
   result.plan = plan;
   result.peak_bytes = checked.peak_bytes;
-  result.gap = result.lower_bound_bytes == 0 ? 0.0 : static_cast<double>(result.peak_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
+  result.gap = gap(result.peak_bytes, result.lower_bound_bytes);
   std::vector<char> ran(graph.ops.size(), 0);
   for (const Step& step : plan.steps) {
-    if (step.kind == Step::Kind::kSwapOut) result.swapped_bytes += graph.buffer(step.buffer).bytes;
+    if (step.kind == Step::Kind::kSwapOut) result.swapped_bytes = capped_sum(result.swapped_bytes, graph.buffer(step.buffer).bytes);
     if (step.kind != Step::Kind::kRun || !ran[step.op.index()]++) continue;
     ++result.recomputed_ops;
-    result.recompute_ns += graph.op(step.op).cost_ns;
-    result.step_ns += graph.op(step.op).cost_ns;
+    result.recompute_ns = capped_sum(result.recompute_ns, graph.op(step.op).cost_ns);
+    result.step_ns = capped_sum(result.step_ns, graph.op(step.op).cost_ns);
   }
   const bool squeezed = result.recomputed_ops > 0 || result.swapped_bytes > 0;
   result.outcome = !squeezed && result.peak_bytes == result.lower_bound_bytes ? Outcome::kOptimal : Outcome::kFeasible;
   return result;
+}
+
+// A rule that shrinks buffers or takes them out of reads may leave takeover pairs that are none any more.
+void drop_lost_takeovers(Graph& graph) {
+  for (Op& op : graph.ops)
+    std::erase_if(op.takeover, [&](const Takeover& pair) {
+      return std::ranges::find(op.reads, pair.read) == op.reads.end() || graph.buffer(pair.created).bytes > graph.buffer(pair.read).bytes;
+    });
 }
 
 }  // namespace
@@ -72,6 +81,7 @@ Explanation explain(const Graph& graph, const std::optional<Plan>& plan, const E
   const auto plan_again = [&](Graph changed) {
     PlanOptions free = options.plan;
     free.budget_bytes.reset();
+    drop_lost_takeovers(changed);
     validate(changed);
     seal(changed);
     return stowage::plan(changed, free).plan->arena_bytes;

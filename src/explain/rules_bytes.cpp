@@ -90,8 +90,6 @@ void update_temporaries(const Scene& scene, std::vector<Advice>& advice) {
   Graph changed = graph;
   for (std::size_t b = 0; b < from_state.size(); ++b)
     if (from_state[b]) changed.buffers[b].bytes = 0;
-  for (Op& op : changed.ops)
-    std::erase_if(op.takeover, [&](const Takeover& t) { return from_state[t.read.index()] || from_state[t.created.index()]; });
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"update-temporaries",

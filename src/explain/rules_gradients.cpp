@@ -231,7 +231,6 @@ void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
   if (!worth(bytes, scene.peak.bytes)) return;
   Graph changed = graph;
   std::erase(changed.ops[sum.index()].reads, waiting);
-  std::erase_if(changed.ops[sum.index()].takeover, [&](const Takeover& t) { return t.read == waiting; });
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   const auto op_of = [&](BufferId b) -> const Op& { return graph.ops[static_cast<std::size_t>(maker[b.index()])]; };

@@ -300,6 +300,29 @@ TEST(Explain, PricesAreRealPlansAndTheirTimesDoNotFall) {
   }
 }
 
+// Every rule meets graphs that nobody wrote with it in mind: in-place writers, takeovers of what a rule shrinks, empty buffers.
+TEST(Explain, AnyGraphIsExplained) {
+  using namespace stowage::testing;
+  int advised = 0;
+  for (std::uint64_t seed = first_seed(); seed < first_seed() + 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    RandomGraphOptions shape;
+    shape.ops = static_cast<int>(draw(random, 1, 14));
+    shape.targets = true;
+    const Graph graph = random_graph(random, shape);
+    ExplainOptions options;
+    options.prices = seed % 20 == 0;
+    options.plan.order_node_budget = options.plan.layout_node_budget = 500;
+    if (seed % 3 == 0) options.plan.budget_bytes = resident_bytes(graph) + program_peak_bytes(graph) * draw(random, 0, 8) / 8;
+    const Explanation e = explain(graph, std::nullopt, options);
+    advised += static_cast<int>(e.advice.size());
+    EXPECT_FALSE(to_text(graph, e).empty());
+    EXPECT_FALSE(to_json(graph, e).empty());
+  }
+  EXPECT_GT(advised, 100);
+}
+
 TEST(Explain, TextIsOneScreen) {
   TrainingStep s = clipped(true);
   s.explained();
