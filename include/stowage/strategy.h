@@ -44,6 +44,7 @@ struct StrategyProblem {
 
 struct StrategyOptions {
   std::int64_t work_limit = 40'000'000'000;  // entries of cost matrices looked at: the limit that repeats
+  std::int64_t enumeration_limit = 65'536;   // a problem of at most so many choices is solved by trying all
   std::uint64_t seed = 0;
   std::function<bool()> should_stop;         // outer stop (wall time); empty: never
 };
@@ -59,7 +60,10 @@ struct StrategyResult {
 // The cost of a choice, or nothing when it is not allowed: a forbidden strategy or pair, or more usage than the limit.
 std::optional<std::int64_t> strategy_cost(const StrategyProblem& problem, const std::vector<std::int32_t>& strategies);
 
-// The same problem and options give the same result, unless should_stop strikes.
+// Throws Error naming the node or edge where the largest costs that are allowed, or the largest usages, add up to 2^62.
+void validate(const StrategyProblem& problem);
+
+// The same problem and options give the same result, unless should_stop strikes. Throws what validate() does.
 StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyOptions& options);
 
 }  // namespace stowage

@@ -88,6 +88,11 @@ class StrategyReader {
       throw FormatError(concat("edges: ", ends_.size(), " pairs of nodes and ", edge_costs_.size(), " lists of costs"));
     }
     for (std::size_t e = 0; e < ends_.size(); ++e) add_edge(e);
+    try {
+      validate(problem_);
+    } catch (const Error& error) {
+      throw FormatError(error.what());
+    }
   }
 
   void add_node(std::size_t i) {

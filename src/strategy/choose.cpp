@@ -1,10 +1,11 @@
 // The road of a strategy problem: simplify, price, anneal, prove.
 //
 //   problem ──▶ choice_network ──▶ price_search ──▶ choice_milp ──────▶ tree_moves ──▶ result
-//               what can bind      bound, start     small ones: proof   what is still open: better choices
+//               what can bind  │   bound, start     small ones: proof   what is still open: better choices
+//                              └─▶ enumerate: tiny ones, all choices
 //
 // All limits count entries of cost matrices looked at, so that the result repeats. (The integer program counts branch and bound
-// nodes.)
+// nodes.) They grow with the problem, so that a small one never takes long.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "stowage/strategy.h"
 #include "strategy/choice_milp.h"
 #include "strategy/choice_network.h"
+#include "strategy/enumerate.h"
 #include "strategy/price_search.h"
 #include "strategy/tree_moves.h"
 
@@ -22,6 +24,8 @@ namespace {
 
 constexpr int kPriceRounds = 600;
 constexpr int kAnnealingRounds = 12;
+constexpr std::int64_t kLooks = 200'000;  // at each entry in all of annealing
+constexpr std::int64_t kMostCost = std::int64_t{1} << 62;
 
 // A double bound, made safe against its own rounding.
 std::int64_t rounded_bound(double bound) {
@@ -56,10 +60,11 @@ void keep_better(const StrategyProblem& problem, const ChoiceNetwork& network, c
 // Sets the result's strategies, cost; leaves the bound alone.
 void anneal(const StrategyProblem& problem, const ChoiceNetwork& network, const PricedStart& start, const StrategyOptions& options,
             StrategyResult& result) {
+  const std::int64_t work = std::min(options.work_limit / 2, kLooks * static_cast<std::int64_t>(network.pair_cost.size() + network.cost.size()));
   TreeMoves moves(network, start.labels, start.unit, options.seed);
   for (int round = 0; round < kAnnealingRounds && (result.strategies.empty() || result.cost > result.bound); ++round) {
     if (options.should_stop && options.should_stop()) break;
-    moves.round(options.work_limit / 2 / kAnnealingRounds, options.should_stop);
+    moves.round(work / kAnnealingRounds, options.should_stop);
     keep_better(problem, network, moves.best(), result);
   }
 }
@@ -123,7 +128,26 @@ std::optional<std::int64_t> strategy_cost(const StrategyProblem& problem, const 
   return sum;
 }
 
+void validate(const StrategyProblem& problem) {
+  // Adds the largest value below `limit`; false when the sum reaches kMostCost.
+  const auto add = [](std::int64_t& sum, const std::vector<std::int64_t>& values, std::int64_t limit) {
+    std::int64_t most = 0;
+    for (const std::int64_t value : values)
+      if (value < limit) most = std::max(most, value);
+    sum += std::min(most, kMostCost - sum);
+    return sum < kMostCost;
+  };
+  std::int64_t cost = 0, usage = 0;
+  for (std::size_t i = 0; i < problem.nodes.size(); ++i) {
+    if (!add(cost, problem.nodes[i].costs, kForbiddenCost)) throw Error(concat("node ", i, ": costs: the largest allowed ones add up to 2^62"));
+    if (!add(usage, problem.nodes[i].usages, kMostCost)) throw Error(concat("node ", i, ": usages: the largest ones add up to 2^62"));
+  }
+  for (std::size_t e = 0; e < problem.edges.size(); ++e)
+    if (!add(cost, problem.edges[e].costs, kForbiddenCost)) throw Error(concat("edge ", e, ": costs: the largest allowed ones add up to 2^62"));
+}
+
 StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyOptions& options) {
+  validate(problem);
   StrategyResult result;
   const ChoiceNetwork network = make_network(problem);
   if (network.empty_domain || never_fits(network)) {
@@ -132,6 +156,14 @@ StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyO
   }
   if (network.nodes() == 0) {
     result.outcome = Outcome::kOptimal;
+    return result;
+  }
+  if (count_choices(network, options.enumeration_limit) <= options.enumeration_limit) {
+    std::optional<std::vector<std::int32_t>> cheapest = cheapest_of_all(problem, network);
+    result.outcome = cheapest ? Outcome::kOptimal : Outcome::kInfeasible;
+    if (!cheapest) return result;
+    result.cost = result.bound = *strategy_cost(problem, *cheapest);
+    result.strategies = std::move(*cheapest);
     return result;
   }
   const PricedStart start = search_prices(network, price_rounds(network, options.work_limit), options.should_stop);
