@@ -99,7 +99,7 @@ struct ShardingOptions {
   double eps = 0;                                // of the least state and saved bytes per device
   std::optional<std::int64_t> memory_limit_bytes;  // of the peak per device
   std::map<std::int32_t, MeshPlacement> fixed;       // by tensor: its placement is given
-  std::int32_t cluster_rounds = 6;               // ops that look alike this far round share a choice; 0: each op chooses alone
+  std::int32_t cluster_rounds = 6;               // ops that look alike this far round share a choice (1000 at most); 0: each chooses alone
   double relative_gap = 1e-4;                    // of the modelled time
   std::int64_t iteration_limit = 2'000'000;      // simplex iterations of one integer program
   double time_limit_seconds = 0;                 // outer stop; 0: none

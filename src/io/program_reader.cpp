@@ -1,5 +1,6 @@
 // Reads a step for sharding: tensors, and ops with the tensors and values that they were called with. One pass, then what holds
 // between lists. O(size of the text).
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -29,6 +30,8 @@ std::size_t one_of(const std::array<std::string_view, N>& names, Value value, co
     if (names[i] == text) return i;
   where.fail(concat("unknown ", where.field, " ", quote(text)));
 }
+
+constexpr std::size_t kMostDimensions = 64;  // as PyTorch's tensors
 
 class ProgramReader {
  public:
@@ -74,11 +77,14 @@ class ProgramReader {
       }
     });
     JsonReader::require_first(3, seen, here, keys);
-    std::int64_t bytes = tensor.item_bytes;
-    for (const std::int64_t size : tensor.shape) {
+    if (tensor.shape.size() > kMostDimensions) here.in_field("shape").fail(concat("has more than ", kMostDimensions, " dimensions"));
+    std::int64_t bytes = std::max<std::int64_t>(tensor.item_bytes, 1);
+    for (const std::int64_t size : tensor.shape) {  // a size of 0 hides no overflow: every part of the product is formed somewhere
       if (size > 0 && bytes > kMaxExact / size) here.in_field("shape").fail("has more than 2^53 bytes");
-      bytes *= size;
+      bytes *= std::max<std::int64_t>(size, 1);
     }
+    total_bytes_ += bytes;
+    if (total_bytes_ > kMaxExact) here.in_field("shape").fail("the sum of all tensors' bytes reaches 2^53");
   }
 
   void read_op(std::int64_t id, Value value) {
@@ -217,6 +223,7 @@ class ProgramReader {
 
   JsonReader json_;
   TensorProgram program_;
+  std::int64_t total_bytes_ = 0;
 };
 
 }  // namespace

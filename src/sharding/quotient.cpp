@@ -1,5 +1,6 @@
 #include "sharding/quotient.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "base/concat.h"
@@ -9,6 +10,8 @@ namespace stowage {
 namespace {
 
 using Colour = std::uint64_t;
+
+constexpr int kMostRounds = 1000;  // what is told apart only by what lies further away is as good as alike
 
 Colour mix(Colour a, Colour b) {
   a ^= b + 0x9e3779b97f4a7c15ULL + (a << 6) + (a >> 2);
@@ -47,7 +50,8 @@ class Refiner {
     }
   }
 
-  void round() {
+  // False when nothing more is told apart: then no later round does either, since colours take up those before.
+  bool round() {
     std::vector<Colour> units = unit_, tensors = tensor_;
     for (std::size_t t = 0; t < tensor_.size(); ++t)
       if (program_.tensors[t].of.valid()) tensors[t] = mix(tensors[t], tensor_[program_.tensors[t].of.index()]);
@@ -66,6 +70,9 @@ class Refiner {
     }
     unit_ = std::move(units);
     tensor_ = std::move(tensors);
+    const std::size_t before = classes_;
+    classes_ = distinct(unit_) + distinct(tensor_);
+    return classes_ != before;
   }
 
   // A made tensor is told by its maker, so that a class of units makes one class of tensors.
@@ -108,9 +115,15 @@ class Refiner {
     for (std::size_t s = 0; s < unit.slots.size(); ++s) ++to.sources[s][quotient.tensor_class[unit.slots[s].tensor.index()]];
   }
 
+  static std::size_t distinct(std::vector<Colour> colours) {
+    std::sort(colours.begin(), colours.end());
+    return static_cast<std::size_t>(std::unique(colours.begin(), colours.end()) - colours.begin());
+  }
+
   const TensorProgram& program_;
   const std::vector<Unit>& units_;
   std::vector<Colour> unit_, tensor_;
+  std::size_t classes_ = 0;
 };
 
 }  // namespace
@@ -128,7 +141,7 @@ std::string unit_signature(const TensorProgram& program, const Unit& unit) {
 
 Quotient make_quotient(const TensorProgram& program, const std::vector<Unit>& units, const std::map<std::int32_t, MeshPlacement>& fixed, int rounds) {
   Refiner refiner(program, units, fixed);
-  for (int r = 0; r < rounds; ++r) refiner.round();
+  for (int r = 0; r < std::min(rounds, kMostRounds) && refiner.round(); ++r) {}
   return refiner.finish(rounds == 0);
 }
 

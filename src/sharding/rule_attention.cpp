@@ -20,7 +20,7 @@ bool attention_rule(const UnitView& unit, OpRule& rule) {
     const bool grouped = unit.shape(query)[at] != unit.shape(key)[at];
     AxisRow row = whole_row(unit);
     for (int s = 0; s < unit.slots(); ++s) {
-      const auto& shape = unit.shape(s);
+      const auto shape = unit.shape(s);
       const bool has = split.contains(unit.argument_of(s)) && shape.size() >= 3 && shape[at] > 1;
       if (!has) continue;
       row.in[static_cast<std::size_t>(s)] = shard(d);

@@ -13,7 +13,7 @@
 namespace stowage {
 namespace {
 
-void set(std::vector<AxisCode>& codes, int at, AxisCode code) {
+void set(AxisCodes& codes, int at, AxisCode code) {
   if (at >= 0 && at < static_cast<int>(codes.size())) codes[static_cast<std::size_t>(at)] = code;
 }
 

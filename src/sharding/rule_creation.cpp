@@ -13,7 +13,7 @@ bool creation_rule(const UnitView& unit, OpRule& rule) {
   if (whole.contains(unit.name)) return true;
   if (!constants.contains(unit.name) || unit.outputs() != 1) return false;
   for (AxisCode& code : rule.rows[0].in) code = kUntouched;
-  const auto& shape = unit.out_shape(0);
+  const auto shape = unit.out_shape(0);
   for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
     if (shape[static_cast<std::size_t>(d)] <= 1) continue;
     AxisRow row = whole_row(unit);

@@ -23,7 +23,7 @@ Operands operands(const UnitView& unit) {
 }
 
 AxisCode bias_code(const UnitView& unit, int bias, int out_dim) {
-  const auto& shape = unit.shape(bias);
+  const auto shape = unit.shape(bias);
   const int own = out_dim - static_cast<int>(unit.out_shape(0).size()) + static_cast<int>(shape.size());
   return own >= 0 && shape[static_cast<std::size_t>(own)] > 1 ? shard(own) : kWhole;
 }

@@ -55,7 +55,7 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
   const std::size_t rank = unit.shape(data).size();
   AxisRow channel = whole_row(unit), batch = whole_row(unit);
   for (int s = 0; s < unit.slots(); ++s) {
-    const auto& shape = unit.shape(s);
+    const auto shape = unit.shape(s);
     const auto at = static_cast<std::size_t>(s);
     if (shape.size() == rank) channel.in[at] = shard(1), batch.in[at] = shard(0);
     else if (shape.size() == 1 && shape[0] == channels) channel.in[at] = shard(0);
@@ -64,7 +64,7 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
     }
   }
   for (int o = 0; o < unit.outputs(); ++o) {
-    const auto& shape = unit.out_shape(o);
+    const auto shape = unit.out_shape(o);
     const auto at = static_cast<std::size_t>(o);
     if (shape.size() == rank) channel.out[at] = shard(1), batch.out[at] = shard(0);
     else if (shape.size() == 1 && shape[0] == channels) channel.out[at] = shard(0), batch.out[at] = backward ? kPartSum : kWhole;

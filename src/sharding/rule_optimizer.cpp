@@ -8,7 +8,7 @@ namespace stowage {
 bool optimizer_rule(const UnitView& unit, OpRule& rule) {
   if (!unit.name.starts_with("_fused_adam") && !unit.name.starts_with("_fused_sgd") && !unit.name.starts_with("_fused_adagrad")) return false;
   if (unit.slots() == 0) return false;
-  const auto& shape = unit.shape(0);
+  const auto shape = unit.shape(0);
   for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
     if (shape[static_cast<std::size_t>(d)] <= 1) continue;
     AxisRow row = whole_row(unit);

@@ -66,7 +66,7 @@ bool is_linear_alone(const UnitView& unit) {
 
 bool pointwise_rule(const UnitView& unit, OpRule& rule) {
   if (!pointwise_names().contains(unit.name) || unit.slots() == 0) return false;
-  const UnitView::Shape& whole = unit.has_output(0) ? unit.out_shape(0) : unit.shape(0);
+  const UnitView::Shape whole = unit.has_output(0) ? unit.out_shape(0) : unit.shape(0);
   for (int d = 0; d < static_cast<int>(whole.size()); ++d)
     if (whole[static_cast<std::size_t>(d)] > 1) rule.rows.push_back(cut_row(unit, whole, d));
   rule.follows = unit.slots() == 1 && unit.outputs() == 1 && !unit.written(0) && unit.shape(0) == whole;

@@ -28,7 +28,7 @@ void pass_partial(const UnitView& unit, OpRule& rule) {
 
 // Walks both shapes in groups of dimensions with equal products.
 bool reshape(const UnitView& unit, OpRule& rule) {
-  const Shape &in = unit.shape(0), &out = unit.out_shape(0);
+  const Shape in = unit.shape(0), out = unit.out_shape(0);
   bool covers = true;
   std::size_t i = 0, o = 0;
   const auto skip_ones = [](const Shape& shape, std::size_t& at) {
@@ -85,7 +85,7 @@ bool permute(const UnitView& unit, OpRule& rule) {
 }
 
 bool expand(const UnitView& unit, OpRule& rule) {
-  const Shape &in = unit.shape(0), &out = unit.out_shape(0);
+  const Shape in = unit.shape(0), out = unit.out_shape(0);
   bool same = true;
   for (int d = 0; d < static_cast<int>(out.size()); ++d) {
     const int own = d - static_cast<int>(out.size()) + static_cast<int>(in.size());
@@ -153,7 +153,7 @@ bool partly(const UnitView& unit, OpRule& rule) {
   if (unit.name == "tril" || unit.name == "triu") {
     touched = {static_cast<int>(rank) - 2, static_cast<int>(rank) - 1};
   } else if (unit.name == "constant_pad_nd" || unit.name == "repeat") {
-    const Shape& out = unit.out_shape(0);
+    const Shape out = unit.out_shape(0);
     const std::size_t fresh = out.size() - rank;
     if (fresh != 0) return false;
     for (std::size_t d = 0; d < rank; ++d)

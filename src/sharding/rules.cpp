@@ -22,14 +22,34 @@ bool has_dimensions(const UnitView& unit) {
   return false;
 }
 
+// Every cut is one of a dimension that is there, whatever the family took for granted.
+void check_rows(const UnitView& unit, const OpRule& rule) {
+  const auto check = [](const Sizes& sizes, AxisCode code) {
+    if (code != kUntouched && code > static_cast<int>(sizes.size())) throw Misfit();
+  };
+  for (const AxisRow& row : rule.rows) {
+    for (int s = 0; s < unit.slots(); ++s) check(unit.shape(s), row.in[static_cast<std::size_t>(s)]);
+    for (int o = 0; o < unit.outputs(); ++o)
+      if (unit.has_output(o)) check(unit.out_shape(o), row.out[static_cast<std::size_t>(o)]);
+  }
+  for (const EvenDim& even : rule.even) {
+    if (even.output && !unit.has_output(even.index)) throw Misfit();
+    const Sizes sizes = even.output ? unit.out_shape(even.index) : unit.shape(even.index);
+    check(sizes, shard(even.dim));
+  }
+}
+
 }  // namespace
 
 AxisRow whole_row(const UnitView& unit) {
-  return {std::vector<AxisCode>(static_cast<std::size_t>(unit.slots()), kWhole),
-          std::vector<AxisCode>(static_cast<std::size_t>(unit.outputs()), kWhole)};
+  return {AxisCodes(static_cast<std::size_t>(unit.slots()), kWhole), AxisCodes(static_cast<std::size_t>(unit.outputs()), kWhole)};
 }
 
-int wrapped(std::int64_t dim, std::size_t rank) { return static_cast<int>(dim < 0 ? dim + static_cast<std::int64_t>(rank) : dim); }
+int wrapped(std::int64_t dim, std::size_t rank) {
+  const auto dims = static_cast<std::int64_t>(rank);
+  if (dim < -dims || dim >= dims) throw Misfit();
+  return static_cast<int>(dim < 0 ? dim + dims : dim);
+}
 
 void set_recipe(const char* name, std::int64_t bytes, OpRule& rule) {
   rule.recipe = name;
@@ -76,7 +96,15 @@ OpRule rule_of(const UnitView& unit) {
     return rule;
   }
   for (const auto& family : families) {
-    if (!family(unit, rule)) continue;
+    try {
+      if (!family(unit, rule)) continue;
+      check_rows(unit, rule);
+    } catch (const Misfit&) {
+      OpRule whole;
+      whole.rows.push_back(whole_row(unit));
+      whole.why = concat(unit.op().target, " does not have the arguments and shapes that its rule knows");
+      return whole;
+    }
     rule.no_empty = family != pointwise_rule && family != view_rule && family != matmul_rule && family != optimizer_rule && family != creation_rule;
     if (rule.rows.size() == 1 && rule.why.empty() && has_dimensions(unit)) rule.why = concat(unit.op().target, " needs all of its input");
     return rule;

@@ -24,8 +24,16 @@ inline constexpr AxisCode kWhole = 0, kPartSum = -1, kPartAvg = -2, kPartMax = -
 inline constexpr AxisCode kUntouched = 127;  // an input of which only the shape is looked at: as it lives
 constexpr AxisCode shard(int dim) { return static_cast<AxisCode>(dim + 1); }
 
+// One for each slot or output; one that is not there is a Misfit.
+class AxisCodes : public std::vector<AxisCode> {
+ public:
+  using std::vector<AxisCode>::vector;
+  AxisCode& operator[](std::size_t i) { return i < size() ? data()[i] : throw Misfit(); }
+  const AxisCode& operator[](std::size_t i) const { return i < size() ? data()[i] : throw Misfit(); }
+};
+
 struct AxisRow {
-  std::vector<AxisCode> in, out;  // per slot, per output
+  AxisCodes in, out;  // per slot, per output
 };
 
 struct EvenDim {  // may only be cut into equal parts
@@ -47,6 +55,7 @@ struct OpRule {
   std::int64_t recipe_bytes = 0;  // that each axis that takes such a row adds up among its devices; 0: the recipe says nothing to others
 };
 
+// Whole tensors alone, with a reason, where no family knows the op, or where it is not shaped as its name promises.
 OpRule rule_of(const UnitView& unit);
 
 // The families: each says whether the op is one of its own, and adds rows to `rule`, which holds the first row.
@@ -64,7 +73,7 @@ bool creation_rule(const UnitView& unit, OpRule& rule);
 
 // For the families.
 AxisRow whole_row(const UnitView& unit);
-int wrapped(std::int64_t dim, std::size_t rank);  // -1 -> rank - 1
+int wrapped(std::int64_t dim, std::size_t rank);  // -1 -> rank - 1; a Misfit outside [-rank, rank)
 // Rows that cut dimension d of every slot and output that has more than `d` dimensions, for d in [0, dims).
 void add_leading_rows(const UnitView& unit, int dims, OpRule& rule);
 // From the next row on.

@@ -9,6 +9,9 @@
 namespace stowage {
 namespace {
 
+constexpr int kMostPlacements = 5'000;   // of a tensor: ways between them are squares of it
+constexpr int kMostStrategies = 50'000;  // of an op
+
 class SpaceBuilder {
  public:
   SpaceBuilder(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options, Space& space)
@@ -33,6 +36,28 @@ class SpaceBuilder {
   }
 
  private:
+  // Bounds what there is to choose from, and with it time and memory.
+  void check_ways() const {
+    for (std::size_t t = 0; t < program_.tensors.size(); ++t) {
+      const auto& shape = program_.tensors[t].shape;
+      const auto cuts = std::count_if(shape.begin(), shape.end(), [](std::int64_t size) { return size > 1; });
+      if (std::pow(static_cast<double>(cuts + 2), static_cast<double>(axes_)) > kMostPlacements)
+        throw Error(concat("tensor ", t, ": ", cuts, " dimensions to cut over ", axes_, " axes are more than ", kMostPlacements,
+                           " placements: use a mesh of fewer axes"));
+    }
+  }
+
+  // Whoever makes a view takes what it is a view of.
+  void check_views() const {
+    for (std::size_t o = 0; o < program_.ops.size(); ++o) {
+      const ProgramOp& op = program_.ops[o];
+      if (std::any_of(op.args.begin(), op.args.end(), [](const TensorArgument& argument) { return !argument.tensors.empty(); })) continue;
+      for (const TensorId out : op.outputs)
+        if (out.valid() && program_.tensors[out.index()].alias_of.valid())
+          throw Error(concat("op ", o, ": makes tensor ", out.value, ", a view (alias_of), but takes no tensor"));
+    }
+  }
+
   void check() const {
     if (axes_ == 0 || axes_ > kMaxAxes) throw Error(concat("a mesh has 1 to ", kMaxAxes, " axes, not ", axes_));
     for (const auto& [tensor, placement] : options_.fixed) {
@@ -42,6 +67,8 @@ class SpaceBuilder {
         if (part.kind == AxisPlacement::Kind::kShard && static_cast<std::size_t>(part.dim) >= program_.tensors[static_cast<std::size_t>(tensor)].shape.size())
           throw Error(concat("fixed: tensor ", tensor, " has no dimension ", static_cast<int>(part.dim)));
     }
+    check_ways();
+    check_views();
   }
 
   void find_types() {
@@ -52,6 +79,9 @@ class SpaceBuilder {
       if (!fresh) continue;
       UnitType& type = space_.types.emplace_back();
       type.rule = rule_of(UnitView(program_, unit));
+      if (std::pow(static_cast<double>(type.rule.rows.size()), static_cast<double>(axes_)) > kMostStrategies)
+        throw Error(concat("op ", unit.op.value, " '", program_.ops[unit.op.index()].target, "': ", type.rule.rows.size(), " ways to run it over each of ",
+                           axes_, " axes are more than ", kMostStrategies, " together: use a mesh of fewer axes"));
       type.strategies = strategies_of(program_, unit, type.rule, space_.mesh);
     }
   }

@@ -23,9 +23,10 @@ class Finder {
     find_needs();
     s_.counted.assign(n_, Counted::kNot);
     s_.saved.assign(n_, 0);
-    for (std::size_t t = 0; t < n_; ++t) {
+    std::vector<char> kept(n_, 0);  // per fragment: its storage is
+    for (std::size_t t = 0; t < n_; ++t) {  // what a fragment is a view of comes before it
       if (fragment(t) != t) continue;
-      if (parent_[t] < 0) count(t, false);
+      kept[t] = count(t, parent_[t] >= 0 && kept[static_cast<std::size_t>(parent_[t])] != 0);
       if (program_.tensors[t].kind == TensorKind::kGradient && s_.counted[t] == Counted::kNot) s_.counted[t] = Counted::kFull;
     }
     count_gradients();
@@ -99,7 +100,8 @@ class Finder {
     return sum == bytes_of(program_.tensors[f]);
   }
 
-  void count(std::size_t f, bool base_is_kept) {
+  // Whether the fragment's storage is kept.
+  bool count(std::size_t f, bool base_is_kept) {
     const bool state = s_.maker[f] < 0;
     if (state) {
       s_.counted[f] = Counted::kFull;
@@ -111,8 +113,7 @@ class Finder {
         s_.saved[f] = 1;
       }
     }
-    const bool kept = base_is_kept || s_.counted[f] == Counted::kFull;
-    for (const std::int32_t child : children_[f]) count(static_cast<std::size_t>(child), kept);
+    return base_is_kept || s_.counted[f] == Counted::kFull;
   }
 
   // A gradient lives from backward to the optimizer, as what it is a view of.

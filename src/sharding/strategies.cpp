@@ -122,7 +122,7 @@ class Composer {
     for (std::size_t o = 0; o < strategy.out.size(); ++o)
       if (view_.has_output(static_cast<int>(o)) && !cuts_fit(view_.out_shape(static_cast<int>(o)), strategy.out[o])) return false;
     return std::all_of(rule_.even.begin(), rule_.even.end(), [&](const EvenDim& even) {
-      const auto& shape = even.output ? view_.out_shape(even.index) : view_.shape(even.index);
+      const auto shape = even.output ? view_.out_shape(even.index) : view_.shape(even.index);
       const Code code = even.output ? strategy.out[static_cast<std::size_t>(even.index)] : strategy.in[static_cast<std::size_t>(even.index)];
       return shape[static_cast<std::size_t>(even.dim)] % parts_of(code, even.dim, mesh_) == 0;
     });
@@ -178,7 +178,7 @@ double flops_of(const TensorProgram& program, const Unit& unit) {
   if (view.name == "convolution" || view.name == "convolution_backward") {
     const int w = view.slot_of("weight"), g = view.slot_of("grad_output");
     if (w < 0 || view.shape(w).empty()) return 0;
-    const auto& planes = g >= 0 ? view.shape(g) : view.out_shape(0);
+    const auto planes = g >= 0 ? view.shape(g) : view.out_shape(0);
     const double inner = static_cast<double>(items(view.shape(w))) / static_cast<double>(std::max<std::int64_t>(1, view.shape(w)[0]));
     return 2 * static_cast<double>(items(planes)) * inner * (g >= 0 ? 2 : 1);
   }

@@ -62,9 +62,8 @@ std::string family_name(std::string_view target) {
   return std::string(target);
 }
 
-const UnitView::Shape& UnitView::out_shape(int i) const {
-  static const Shape none;
-  return has_output(i) ? program_.tensors[unit_.outputs[static_cast<std::size_t>(i)].index()].shape : none;
+UnitView::Shape UnitView::out_shape(int i) const {
+  return has_output(i) ? Shape(program_.tensors[unit_.outputs[static_cast<std::size_t>(i)].index()].shape) : Shape();
 }
 
 int UnitView::slot_of(std::string_view argument) const {
@@ -74,7 +73,7 @@ int UnitView::slot_of(std::string_view argument) const {
 }
 
 std::string_view UnitView::argument_of(int slot) const {
-  return op_.args[static_cast<std::size_t>(unit_.slots[static_cast<std::size_t>(slot)].argument)].name;
+  return op_.args[static_cast<std::size_t>(at(slot).argument)].name;
 }
 
 std::int64_t UnitView::integer(std::string_view attribute, std::int64_t otherwise) const {

@@ -4,6 +4,9 @@
 //   _fused_adamw_([w0, w1], [g0, g1], [m0, m1], ...)   ──▶   unit (w0, g0, m0, ...)   unit (w1, g1, m1, ...)
 #pragma once
 
+#include <algorithm>
+#include <exception>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,21 +34,47 @@ std::vector<Unit> make_units(const TensorProgram& program);
 // "aten._foreach_add_.List" -> "add", "aten.add_.Tensor" -> "add", "aten._softmax.default" -> "_softmax"
 std::string family_name(std::string_view target);
 
-// What a rule asks of a unit.
+// An op that does not have the arguments, results or dimensions that its name promises: whoever asks for one gets this.
+class Misfit : public std::exception {
+ public:
+  [[nodiscard]] const char* what() const noexcept override { return "an argument, a result or a dimension is not there"; }
+};
+
+// The sizes of a tensor's dimensions; one that is not there is a Misfit.
+class Sizes {
+ public:
+  Sizes() = default;
+  explicit Sizes(std::span<const std::int64_t> sizes) : sizes_(sizes) {}
+  [[nodiscard]] std::size_t size() const { return sizes_.size(); }
+  [[nodiscard]] bool empty() const { return sizes_.empty(); }
+  [[nodiscard]] auto begin() const { return sizes_.begin(); }
+  [[nodiscard]] auto end() const { return sizes_.end(); }
+  [[nodiscard]] std::int64_t back() const { return (*this)[sizes_.size() - 1]; }
+  std::int64_t operator[](std::size_t d) const {
+    if (d >= sizes_.size()) throw Misfit();
+    return sizes_[d];
+  }
+  friend bool operator==(const Sizes& a, const Sizes& b) { return std::ranges::equal(a.sizes_, b.sizes_); }
+
+ private:
+  std::span<const std::int64_t> sizes_;
+};
+
+// What a rule asks of a unit. A slot or result that is not there is a Misfit.
 class UnitView {
  public:
   UnitView(const TensorProgram& program, const Unit& unit)
       : program_(program), unit_(unit), op_(program.ops[unit.op.index()]), name(family_name(op_.target)) {}
 
-  using Shape = std::vector<std::int64_t>;
+  using Shape = Sizes;
   [[nodiscard]] int slots() const { return static_cast<int>(unit_.slots.size()); }
   [[nodiscard]] int outputs() const { return static_cast<int>(unit_.outputs.size()); }
-  [[nodiscard]] const Shape& shape(int slot) const { return program_.tensors[unit_.slots[static_cast<std::size_t>(slot)].tensor.index()].shape; }
+  [[nodiscard]] Shape shape(int slot) const { return Shape(program_.tensors[at(slot).tensor.index()].shape); }
   [[nodiscard]] bool has_output(int i) const { return i < outputs() && unit_.outputs[static_cast<std::size_t>(i)].valid(); }
-  [[nodiscard]] const Shape& out_shape(int i) const;  // empty when it is not there
+  [[nodiscard]] Shape out_shape(int i) const;  // empty when it is not there
   [[nodiscard]] int slot_of(std::string_view argument) const;  // -1: not given
   [[nodiscard]] std::string_view argument_of(int slot) const;
-  [[nodiscard]] bool written(int slot) const { return unit_.slots[static_cast<std::size_t>(slot)].written; }
+  [[nodiscard]] bool written(int slot) const { return at(slot).written; }
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t otherwise) const;
   [[nodiscard]] double number(std::string_view attribute, double otherwise) const;
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view attribute) const;  // a single one counts as a list
@@ -53,6 +82,11 @@ class UnitView {
   [[nodiscard]] const ProgramOp& op() const { return op_; }
 
  private:
+  [[nodiscard]] const UnitSlot& at(int slot) const {
+    if (slot < 0 || slot >= slots()) throw Misfit();
+    return unit_.slots[static_cast<std::size_t>(slot)];
+  }
+
   const TensorProgram& program_;
   const Unit& unit_;
   const ProgramOp& op_;

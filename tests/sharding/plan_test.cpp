@@ -1,8 +1,13 @@
 // What a plan promises: limits, fixed placements, the shape of a training step's optimum.
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <random>
+
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "support/random_graph.h"
+#include "support/seed.h"
 
 namespace stowage::testing {
 namespace {
@@ -104,6 +109,79 @@ TEST(ShardingPlan, SizeOfTheSearchDependsOnAxesNotOnDevices) {
   const ShardingPlan few = plan_sharding(program, mesh_of({2, 4}), {}), many = plan_sharding(program, mesh_of({32, 32}), {});
   EXPECT_EQ(few.choices, many.choices);
   EXPECT_NEAR(static_cast<double>(many.variables), static_cast<double>(few.variables), 0.25 * static_cast<double>(few.variables));  // cheapest ways differ
+}
+
+// Ops that are not shaped as their names promise run on whole tensors, and say so; nothing else is touched.
+TEST(ShardingPlan, MisshapenOpsRunWhole) {
+  static const char* const kTargets[] = {
+      "aten.t.default", "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.view.default", "aten.permute.default", "aten.expand.default",
+      "aten.cat.default", "aten.select.int", "aten.select_backward.default", "aten.slice.Tensor", "aten.add.Tensor", "aten.mul.Tensor", "aten.sum.dim_IntList",
+      "aten.mean.dim", "aten.max.dim", "aten._log_softmax.default", "aten._softmax_backward_data.default", "aten.topk.default",
+      "aten.linalg_vector_norm.default", "aten.native_layer_norm.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm.default",
+      "aten.native_batch_norm.default", "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.index_select.default",
+      "aten.gather.default", "aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.convolution.default", "aten.convolution_backward.default",
+      "aten.max_pool2d_with_indices.default", "aten.nll_loss_forward.default", "aten.nll_loss_backward.default", "aten.mse_loss.default",
+      "aten._fused_adamw_.default", "aten.zeros.default", "aten.triu.default", "aten.roll.default", "aten.constant_pad_nd.default", "aten.unknown.default"};
+  static const char* const kArguments[] = {"self", "mat2", "mat1", "input", "weight", "bias", "target", "indices", "index", "grad_output", "query", "key", "value"};
+  static const char* const kAttributes[] = {"dim", "dims", "dim0", "keepdim", "reduction", "normalized_shape", "groups", "transposed", "ord", "train"};
+  int planned = 0;
+  for (std::uint64_t seed = first_seed(); seed < first_seed() + 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::size_t n) { return static_cast<std::size_t>(draw(random, 0, static_cast<std::int64_t>(n) - 1)); };
+    TensorProgram p;
+    const auto tensor = [&](TensorKind kind) {
+      ProgramTensor& t = p.tensors.emplace_back();
+      t.kind = kind;
+      for (std::size_t d = below(5); d > 0; --d) t.shape.push_back(static_cast<std::int64_t>(below(4)) * 2);
+      return TensorId(p.tensors.size() - 1);
+    };
+    for (int i = 0; i < 3; ++i) tensor(i == 0 ? TensorKind::kInput : TensorKind::kParameter);
+    for (std::size_t o = 1 + below(3); o > 0; --o) {
+      ProgramOp op;
+      op.target = kTargets[below(std::size(kTargets))];
+      op.phase = static_cast<Phase>(below(3));
+      const bool list = below(5) == 0;
+      for (std::size_t a = below(4); a > 0; --a) {
+        TensorArgument& argument = op.args.emplace_back(TensorArgument{kArguments[below(std::size(kArguments))], {}, list});
+        for (std::size_t n = list ? below(3) : 1; n > 0; --n) argument.tensors.emplace_back(below(p.tensors.size()));
+      }
+      for (std::size_t n = below(4); n > 0; --n) {
+        if (below(6) == 0) {
+          op.outputs.emplace_back();
+          continue;
+        }
+        const TensorId base(below(p.tensors.size()));
+        op.outputs.push_back(tensor(TensorKind::kActivation));
+        if (below(3) == 0 && !op.args.empty() && !op.args[0].tensors.empty()) p.tensors.back().alias_of = base;
+      }
+      if (!op.args.empty() && !op.args[0].tensors.empty() && below(4) == 0) op.writes.push_back(op.args[0].tensors[0]);
+      for (std::size_t n = below(3); n > 0; --n) {
+        const char* name = kAttributes[below(std::size(kAttributes))];
+        if (below(2) == 0) op.attributes[name] = draw(random, -3, 3);
+        else op.attributes[name] = std::vector<std::int64_t>{draw(random, -3, 3), draw(random, -1, 1)};
+      }
+      p.ops.push_back(std::move(op));
+    }
+    ShardingOptions options;
+    options.goal = below(2) == 0 ? ShardingGoal::kLeastTime : ShardingGoal::kLeastRedundancy;
+    options.cluster_rounds = below(3) == 0 ? std::numeric_limits<std::int32_t>::max() : static_cast<std::int32_t>(below(3));
+    if (seed % 10 != 0) {  // the search starts a solver: fewer of them
+      sharding_rules_json(p);
+      continue;
+    }
+    const ShardingPlan plan = plan_sharding(p, mesh_of(below(2) == 0 ? std::vector<std::int32_t>{2} : std::vector<std::int32_t>{2, 3}), options);
+    EXPECT_EQ(plan.ops.size(), plan.ops.empty() ? 0 : p.ops.size());
+    ++planned;
+  }
+  EXPECT_GT(planned, 100);
+}
+
+TEST(ShardingPlan, TooManyPlacementsAreRefused) {
+  TensorProgram program = linear_step(32, 16, 64);
+  program.tensors[0].shape = std::vector<std::int64_t>(20, 2);
+  EXPECT_THROW(plan_sharding(program, mesh_of({2, 2, 2}), {}), Error);
+  EXPECT_THROW(plan_sharding(linear_step(32, 16, 64), mesh_of({2, 2, 2, 2, 2, 2, 2, 2}), {}), Error);
 }
 
 TEST(ShardingPlan, SamePlanEachTime) {
