@@ -68,6 +68,7 @@ LayoutResult solve(const IntervalsFile& file, std::optional<std::int64_t> capaci
 
 int run(const Arguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
+  refuse_overwriting({arguments.intervals}, arguments.output.value_or(""));
   const IntervalsFile file = read_input([&] { return load_intervals(arguments.intervals); });
   const Stopwatch watch;
   const LayoutResult result = [&] {

@@ -26,6 +26,9 @@ int run_verb(const std::vector<stowage::cli::Verb>& verbs) {
   } catch (const BadInput& error) {
     std::fprintf(stderr, "stowage: %s\n", error.what());
     return kBadInput;
+  } catch (const stowage::WriteFailed& error) {
+    std::fprintf(stderr, "stowage: %s\n", error.what());
+    return kInternal;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "stowage: internal error: %s\n", error.what());
     return kInternal;
@@ -41,7 +44,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "GRAPH, PLAN and INTERVALS.csv may be - for standard input. Names that end in .gz are compressed.\n"
-      "Exit codes: 0 done, 1 internal error, 2 usage, 3 bad input file, 4 infeasible, 5 stopped by a limit with nothing to show,\n"
+      "Exit codes: 0 done, 1 internal error or an output that cannot be written, 2 usage, 3 bad input file, 4 infeasible, 5 stopped by a limit with nothing to show,\n"
       "6 the plan is invalid.");
   const std::vector<Verb> verbs = {add_plan(app), add_check(app), add_bound(app),    add_layout(app),
                                    add_info(app), add_fit(app),   add_strategy(app), add_explain(app),

@@ -143,6 +143,7 @@ int run(const Arguments& arguments) {
   if (arguments.options.keep_order && arguments.options.method == Method::kRoam)
     throw UsageError("--keep-order and --method roam exclude each other");
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
+  refuse_overwriting({arguments.graph}, arguments.output);
   const Stopwatch watch;
   Seconds seconds;
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });

@@ -31,6 +31,7 @@ std::string optional_text(const std::string& path) {
 
 int run(const Arguments& arguments) {
   if (arguments.graph == "-" && arguments.plan == "-") throw UsageError("only one of GRAPH and PLAN can be standard input");
+  refuse_overwriting({arguments.graph, arguments.plan, arguments.ledger, arguments.timeline}, arguments.output);
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
   const Plan plan = read_input([&] { return load_plan(arguments.plan); });
   const CheckReport checked = stowage::check(graph, plan);

@@ -50,6 +50,7 @@ std::string as_text(const StrategyResult& result) {
 
 int run(const Arguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
+  refuse_overwriting({arguments.problem}, arguments.output.value_or(""));
   const StrategyProblem problem = read_input([&] { return load_strategy_problem(arguments.problem); });
   const Stopwatch watch;
   StrategyOptions options;

@@ -3,7 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "stowage/io.h"
 
@@ -40,7 +43,17 @@ std::string human_bytes(std::int64_t bytes) {
 
 void print_result(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written) throw std::runtime_error("cannot write to stdout");
+  if (!written) throw WriteFailed("stdout: cannot be written: " + std::generic_category().message(errno));
+}
+
+void refuse_overwriting(std::initializer_list<std::string> inputs, const std::string& output) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // what does not exist is the same as nothing
+  if (output.empty() || output == "-" || !fs::is_regular_file(output, error)) return;
+  for (const std::string& input : inputs) {
+    if (input.empty() || input == "-" || !fs::equivalent(input, output, error)) continue;
+    throw UsageError(output + " is an input: it would be overwritten by the output (-o names another file)");
+  }
 }
 
 }  // namespace stowage::cli

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 
@@ -53,15 +54,20 @@ Verb add_report(CLI::App& app);
 void add_bytes_option(CLI::App& command, const std::string& name, std::function<void(std::int64_t)> set,
                       const std::string& description);
 
-// Runs a loader; what it throws is the fault of the input.
+// Runs a loader; what it throws is the fault of the input, unless the output could not be written.
 template <class Load>
 auto read_input(Load load) {
   try {
     return load();
+  } catch (const WriteFailed&) {
+    throw;
   } catch (const Error& error) {
     throw BadInput(error.what());
   }
 }
+
+// Throws UsageError when the output would replace one of the files that are read. Names that are empty or "-" are none.
+void refuse_overwriting(std::initializer_list<std::string> inputs, const std::string& output);
 
 // Seconds since its construction.
 class Stopwatch {

@@ -1,4 +1,4 @@
-// Exceptions: bad input and bugs only. Whether a plan is optimal, feasible or infeasible is a value (Outcome in planner.h).
+// Exceptions: bad input, results that cannot be written, and bugs. Whether a plan is optimal, feasible or infeasible is a value (Outcome in planner.h).
 #pragma once
 
 #include <stdexcept>
@@ -21,6 +21,10 @@ class InvalidPlan : public Error {  // a plan file that cannot be read, or a pla
 };
 
 class InvalidLayout : public Error {  // an intervals file that cannot be read
+  using Error::Error;
+};
+
+class WriteFailed : public Error {  // a result that cannot be written: a full disk, a folder that is not there
   using Error::Error;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
@@ -21,9 +22,15 @@ namespace stowage::io {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 31;  // of a file and of what it holds: some ten million ops
+// Of what a compressed file holds: this, and so many times its size. A graph of 200,000 equal ops holds 15 times its size.
+constexpr std::size_t kAnyBytes = std::size_t{1} << 24, kMostTimes = 100;
 
-[[noreturn]] void fail(const std::string& path, std::string_view what, int code) {
+[[noreturn]] void fail_read(const std::string& path, std::string_view what, int code) {
   throw Error(concat(display_name(path), ": ", what, ": ", std::generic_category().message(code)));
+}
+
+[[noreturn]] void fail_write(const std::string& path, std::string_view what, int code) {
+  throw WriteFailed(concat(path, ": ", what, ": ", std::generic_category().message(code)));
 }
 
 class Descriptor {
@@ -53,7 +60,7 @@ std::string read_all(int fd, const std::string& path) {
     const ssize_t count = ::read(fd, block.data(), block.size());
     if (count == 0) return out;
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path, "cannot be read", errno);
+    if (count < 0) fail_read(path, "cannot be read", errno);
     out.append(block.data(), static_cast<std::size_t>(count));
     if (out.size() > kMostBytes) throw Error(concat(display_name(path), ": is larger than ", kMostBytes, " bytes"));
   }
@@ -63,14 +70,14 @@ void write_all(int fd, std::string_view data, const std::string& path) {
   while (!data.empty()) {
     const ssize_t count = ::write(fd, data.data(), data.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path, "cannot be written", errno);
+    if (count < 0) fail_write(path, "cannot be written", errno);
     data.remove_prefix(static_cast<std::size_t>(count));
   }
 }
 
 void write_in_place(const std::string& path, std::string_view data) {
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file.get() < 0) fail(path, "cannot be written", errno);
+  if (file.get() < 0) fail_write(path, "cannot be written", errno);
   write_all(file.get(), data, path);
 }
 
@@ -88,8 +95,8 @@ class TemporaryFile {
   void replace_target(std::string_view data, mode_t mode) {
     write_all(file_.get(), data, target_);
     if (mode != 0) ::fchmod(file_.get(), mode);
-    if (::fsync(file_.get()) != 0 || !file_.close()) fail(target_, "cannot be written", errno);
-    if (::rename(name_.c_str(), target_.c_str()) != 0) fail(target_, "cannot be replaced", errno);
+    if (::fsync(file_.get()) != 0 || !file_.close()) fail_write(target_, "cannot be written", errno);
+    if (::rename(name_.c_str(), target_.c_str()) != 0) fail_write(target_, "cannot be replaced", errno);
     done_ = true;
     flush_directory();
   }
@@ -101,7 +108,7 @@ class TemporaryFile {
       name_ = concat(target_, ".", ::getpid(), "-", n, ".tmp");
       const int fd = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
       if (fd >= 0) return fd;
-      if (errno != EEXIST) fail(target_, "cannot be written", errno);
+      if (errno != EEXIST) fail_write(target_, "cannot be written", errno);
     }
   }
 
@@ -125,11 +132,11 @@ std::string display_name(const std::string& path) { return path == "-" ? "stdin"
 std::string read_text(const std::string& path) {
   if (path == "-") return read_all(STDIN_FILENO, path);
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) fail(path, "cannot be opened", errno);
+  if (file.get() < 0) fail_read(path, "cannot be opened", errno);
   std::string data = read_all(file.get(), path);
   if (!is_gzip(path)) return data;
   try {
-    return gunzip(data, kMostBytes);
+    return gunzip(data, std::min(kMostBytes, kAnyBytes + kMostTimes * data.size()));
   } catch (const Error& error) {
     throw Error(concat(path, ": ", error.what()));
   }

@@ -4,6 +4,9 @@ import gzip
 import json
 import os
 import random
+import resource
+import signal
+import subprocess
 
 import pytest
 
@@ -206,3 +209,101 @@ def test_mutated_intervals_never_crash(cli, intervals, tmp_path):
         path.write_bytes(mutate(intervals.read_bytes(), rng))
         done = cli("layout", path)
         assert done.returncode in (0, 3), f"round {round_number}"
+
+
+@pytest.mark.parametrize("name", ["small.graph.json", "../{}/small.graph.json", "link.json"])
+def test_an_input_is_not_overwritten(cli, graph, plan, tmp_path, name):
+    os.symlink(graph, tmp_path / "link.json")
+    before = graph.read_bytes()
+    done = cli("plan", graph, "-o", f"{tmp_path}/{name.format(tmp_path.name)}")
+    assert done.returncode == 2
+    one_line(done, name.split("/")[-1], "is an input")
+    assert graph.read_bytes() == before
+    page = tmp_path / "x.html"
+    os.link(plan, page)
+    done = cli("report", graph, page, "-o", page)
+    assert done.returncode == 2
+    one_line(done, "x.html", "is an input")
+
+
+def test_layouts_and_strategies_overwrite_no_input(cli, intervals, tmp_path):
+    assert cli("layout", intervals, "-o", intervals).returncode == 2
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps(strategy_problem(1)))
+    assert cli("strategy", problem, "-o", problem).returncode == 2
+    assert json.loads(problem.read_text()) == strategy_problem(1)
+
+
+def test_a_full_disk_is_said(cli, graph):
+    """On a device that is always full, and with a limit on the size of files: nothing half-written is left."""
+    for arguments in (["plan", graph, "-o", "/dev/full"], ["plan", graph, "-o", "-"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([cli.executable, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 1
+        one_line(done, "cannot be written: No space left on device")
+        assert "internal" not in done.stderr
+
+
+def test_a_file_that_grows_too_large_leaves_the_old_one(cli, graph, tmp_path):
+    out = tmp_path / "out.json"
+    out.write_text("old")
+
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    command = [cli.executable, "plan", str(graph), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limited)
+    assert done.returncode == 1
+    one_line(done, "out.json", "cannot be written: File too large")
+    assert out.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["out.json", "small.graph.json"]
+
+
+def test_a_small_compressed_file_does_not_ask_for_memory(cli, tmp_path):
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b" " * (400 << 20), 6))
+    assert bomb.stat().st_size < 1 << 20
+    done = cli("info", bomb)
+    assert done.returncode == 3
+    one_line(done, "bomb.json.gz", "holds more than")
+
+
+def strategy_problem(unit):
+    """Five nodes; ``unit`` is the cost of the first."""
+    nodes = {
+        "intervals": [[30, 70], [40, 70], [50, 120], [110, 140], [110, 150]],
+        "costs": [[unit], [55, 65], [25, 45, 35], [85, 75], [95]],
+        "usages": [[10], [25, 25], [15, 20, 15], [10, 10], [15]],
+    }
+    edges = {
+        "nodes": [[0, 1], [0, 2], [1, 3], [2, 4], [3, 4]],
+        "costs": [[30, 40], [50, 10, 40], [90, 10, 20, 80], [60, 20, 30], [70, 60]],
+    }
+    return {"problem": {"name": "example", "nodes": nodes, "edges": edges, "usage_limit": 50}}
+
+
+@pytest.mark.parametrize("unit", [1, 1 << 40, 1 << 52])
+@pytest.mark.parametrize("solver", [None, "/nonexistent"])
+def test_small_strategy_problems_end_soon(cli, tmp_path, unit, solver, monkeypatch):
+    if solver:
+        monkeypatch.setenv("STOWAGE_HIGHS", solver)
+    problem = tmp_path / "problem.json"
+    problem.write_text(json.dumps(strategy_problem(unit)))
+    done = cli("strategy", problem, "--json", timeout=10)
+    result = json.loads(done.stdout)
+    assert (result["outcome"], result["cost"] - unit, result["gap"]) == ("optimal", 430, 0)
+    problem.write_text(json.dumps(strategy_problem(10**17 - 1)).replace("[95]", f"[{10**17 - 1}]").replace("[70, 60]", str([10**17 - 1] * 2)))
+    assert cli("strategy", problem, timeout=10).returncode == 0
+
+
+def test_sums_of_costs_that_overflow_are_refused(cli, tmp_path):
+    problem = strategy_problem(1)
+    nodes = problem["problem"]["nodes"]
+    for values, value in (("intervals", [0, 1]), ("costs", [10**17 - 1]), ("usages", [1])):
+        nodes[values] += [value] * 60
+    path = tmp_path / "problem.json"
+    path.write_text(json.dumps(problem))
+    done = cli("strategy", path)
+    assert done.returncode == 3
+    one_line(done, "problem.json", "node 51: costs: the largest allowed ones add up to 2^62")

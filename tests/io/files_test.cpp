@@ -53,6 +53,16 @@ std::string long_text(std::size_t size) {
   return text;
 }
 
+// A small file must not ask for much memory: what is far larger than its compressed form is no graph.
+TEST_F(Files, ACompressedFileHoldsSoManyTimesItsSize) {
+  const std::string bomb = io::gzip(std::string(std::size_t{300} << 20, ' '));
+  put(path("bomb.json.gz"), bomb);
+  EXPECT_NE(message_of([&] { io::read_text(path("bomb.json.gz")); }).find("bomb.json.gz: holds more than "), std::string::npos);
+  const std::string text = std::string(std::size_t{16} << 20, ' ');
+  put(path("spaces.json.gz"), io::gzip(text));
+  EXPECT_EQ(io::read_text(path("spaces.json.gz")), text);
+}
+
 TEST_F(Files, GzipRoundTripsAtEverySliceSize) {
   for (const std::size_t size : {0UL, 1UL, 1000UL, (1UL << 20) - 3, 1UL << 20, (3UL << 20) + 7}) {
     const std::string text = long_text(size).substr(0, size);
