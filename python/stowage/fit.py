@@ -2,11 +2,16 @@
 
     batch     1   2   4   8   16   32        doubling, until one does not fit
                               |20|24|28      then bisection between the last that did and the first that did not
+
+A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be recorded and to be
+compared, within the same limit. There everything may leave but what one op touches, what no op has touched yet and what is too small to leave;
+and no result lies over an input, so one op may need more than any plan does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 import traceback
 from typing import Any, Callable
@@ -22,12 +27,14 @@ from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fa
 from stowage.world import World
 
 _MOST = 1 << 20
+# What stays on the device in eager calls: runtime/eager/value.h.
+_SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One batch size. ``slowdown``: predicted step over that without a limit; None when it does not fit. ``smallest_bytes``: the least
-    budget that a plan was found for, when this one was not met."""
+    """One batch size. ``slowdown``: predicted step over that without a limit; None when no plan fits. ``smallest_bytes``: the least
+    budget that a plan was found for, when this one was not met. ``eager_bytes``: what the calls that run eagerly need at least."""
 
     batch: int
     fits: bool
@@ -38,6 +45,7 @@ class Trial:
     step_ns: int | None
     slowdown: float | None
     smallest_bytes: int | None
+    eager_bytes: int
     capture_s: float
     plan_s: float
 
@@ -133,26 +141,34 @@ class _Search:
         graph = capture_fake(self._make_step, batch)
         captured = time.perf_counter()
         planned, reason = None, None
+        eager_bytes = least_eager_bytes(graph)
         try:
             planned = plan(graph, self._budget_bytes, **self._options)
         except Infeasible as error:
             reason = error
         except Error as error:
             reason = error
+        if planned is not None and eager_bytes > self._budget_bytes:
+            reason = Infeasible(
+                f"graph '{graph.name}': the first calls run eagerly, to be recorded, and there one op needs {eager_bytes} bytes",
+                eager_bytes,
+                eager_bytes,
+            )
         finished = time.perf_counter()
         summary = planned.summary() if planned else {}
         slowdown = _slowdown(summary) if planned else None
-        fits = planned is not None and (self._max_slowdown is None or slowdown <= self._max_slowdown)
+        fits = reason is None and (self._max_slowdown is None or slowdown <= self._max_slowdown)
         self._tried[batch] = Trial(
             batch=batch,
             fits=fits,
-            outcome=summary["outcome"] if planned else "infeasible" if isinstance(reason, Infeasible) else "unknown",
+            outcome="infeasible" if isinstance(reason, Infeasible) else summary["outcome"] if planned else "unknown",
             resident_bytes=graph.resident_bytes,
             program_peak_bytes=graph.program_peak_bytes,
             arena_bytes=summary.get("arena_bytes"),
             step_ns=summary.get("step_ns"),
             slowdown=slowdown,
             smallest_bytes=getattr(reason, "smallest_bytes", None),
+            eager_bytes=eager_bytes,
             capture_s=captured - start,
             plan_s=finished - captured,
         )
@@ -175,6 +191,29 @@ class _Search:
         assert largest == batch
         tried = tuple(self._tried[size] for size in sorted(self._tried))
         return Fit(batch, self._budget_bytes, self._tried[batch].slowdown, graph, planned, tried)
+
+
+def least_eager_bytes(graph: Graph) -> int:
+    """Bytes that running the graph eagerly needs at least, with everything that may leave the device gone: what the largest op touches and
+    makes, its scratch, and what stays meanwhile: residents that no op has touched yet, and whatever is too small to leave."""
+    step = json.loads(graph.to_json())
+    buffers, ops = step["buffers"], step["ops"]
+    bytes_ = [b["bytes"] for b in buffers]
+    small = [n < (_SMALL_NUMBERS_BYTES if b["kind"] == "input" else _SMALL_BYTES) for b, n in zip(buffers, bytes_)]
+    touches = [{b for field in ("reads", "writes", "creates") for b in op.get(field, ())} for op in ops]
+    last = {b: i for i, ids in enumerate(touches) for b in ids}
+    stays = {b for b, buffer in enumerate(buffers) if buffer.get("resident")}
+    most = staying = sum(bytes_[b] for b in stays)
+    for i, (op, ids) in enumerate(zip(ops, touches)):
+        here = staying + sum(bytes_[b] for b in ids - stays)
+        live = [(s.get("from", 0), s.get("to", 1), s["bytes"]) for s in op.get("scratch", ())]
+        most = max(most, here + max((sum(n for a, b, n in live if a <= tick < b) for tick, _, _ in live), default=0))
+        for b in ids:
+            forever = buffers[b].get("resident") or buffers[b].get("returned")
+            keep = small[b] and (forever or last[b] > i)
+            staying += bytes_[b] * (keep - (b in stays))
+            (stays.add if keep else stays.discard)(b)
+    return most
 
 
 def _slowdown(summary: dict) -> float:

@@ -6,7 +6,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.fit import capture_fake
+from stowage.fit import capture_fake, least_eager_bytes
 
 
 def perceptron(width=64, depth=3, form=None):
@@ -32,11 +32,61 @@ def perceptron(width=64, depth=3, form=None):
 
 
 def fits(make_step, batch, budget):
+    graph = capture_fake(make_step, batch)
     try:
-        stowage.plan(capture_fake(make_step, batch), budget)
+        stowage.plan(graph, budget)
     except stowage.Error:
         return False
-    return True
+    return least_eager_bytes(graph) <= budget
+
+
+def classifier(layers, rows, width=64, classes=10):
+    """make_step of a network that ends in cross entropy; ``rows`` of its input are one sample."""
+
+    def make_step(batch_size):
+        torch.manual_seed(0)
+        model = nn.Sequential(*layers(width), nn.Flatten(), nn.Linear(width * rows, classes))
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def train_step(x, y):
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return train_step, (torch.randn(batch_size, rows, width), torch.randint(0, classes, (batch_size,)))
+
+    return make_step
+
+
+WIDE_GELU = classifier(lambda w: [nn.Linear(w, 8 * w), nn.GELU(), nn.Linear(8 * w, w)], rows=1)
+NORMS = classifier(lambda w: [nn.LayerNorm(w), nn.Linear(w, w), nn.SiLU(), nn.LayerNorm(w), nn.Linear(w, w), nn.Tanh()], rows=16)
+
+
+@pytest.mark.parametrize("make_step", [WIDE_GELU, NORMS], ids=["wide-gelu", "norms"])
+@pytest.mark.parametrize("budget", ["4MiB", "9MiB"])
+def test_the_calls_before_the_plan_fit_too(make_step, budget):
+    """What the answer says is done: compiled at that batch within that budget, the step is recorded, planned and replayed."""
+    found = stowage.max_batch(make_step, budget)
+    step, batch = make_step(found.batch)
+    compiled = stowage.compile(step, budget=budget)
+    for _ in range(5):
+        compiled(*batch)
+    assert compiled.stats()["planned_steps"] > 0
+    tried = {t.batch: t for t in found.tried}
+    assert tried[found.batch].eager_bytes <= found.budget_bytes
+    assert not tried[found.batch + 1].fits and tried[found.batch + 1].smallest_bytes > found.budget_bytes
+
+
+def test_what_an_eager_call_needs_is_said():
+    found = stowage.max_batch(WIDE_GELU, "4MiB")
+    above = next(t for t in found.tried if t.batch == found.batch + 1)
+    assert above.outcome == "infeasible" and above.eager_bytes == above.smallest_bytes > found.budget_bytes
+    assert above.arena_bytes + above.resident_bytes <= found.budget_bytes  # a plan there is
+    step, batch = WIDE_GELU(above.batch)
+    with pytest.raises(stowage.OutOfMemory, match="does not run eagerly within its budget"):
+        stowage.compile(step, budget="4MiB")(*batch)
 
 
 @pytest.mark.parametrize("budget", [300_000, 400_000, 600_000, "1MiB"])
