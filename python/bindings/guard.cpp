@@ -182,7 +182,10 @@ class Guard {
   // What has changed first, or "" when nothing has.
   std::string changed() {
     if (!built_) build();
-    for (Word& word : words_) {
+    constexpr std::size_t kAhead = 24;  // words are far apart in memory, and a training step has emptied the caches
+    for (std::size_t w = 0; w < words_.size(); ++w) {
+      if (w + kAhead < words_.size()) __builtin_prefetch(words_[w + kAhead].at);
+      Word& word = words_[w];
       if (*word.at == word.expected) continue;
       for (std::uint32_t i = word.first; i < word.last; ++i) {
         std::string what = holds(nodes_[order_[i]]);
@@ -198,6 +201,7 @@ class Guard {
       std::string what = holds(node);
       if (!what.empty()) return what;
     }
+    for (std::uint32_t i : others_) __builtin_prefetch(nodes_[i].object.ptr());
     for (std::uint32_t i : others_) {
       std::string what = holds(nodes_[i]);
       if (!what.empty()) return what;
@@ -291,7 +295,14 @@ class Guard {
     std::erase_if(node.items, [&](const Item& item) { return !counts(item.key.ptr()); });
     node.narrowed = true;
   }
+  // Special methods (__add__, __len__, ...) are read without being named.
+  static bool special(PyObject* key) {
+    if (!PyUnicode_Check(key) || PyUnicode_GET_LENGTH(key) < 5) return false;
+    const Py_ssize_t end = PyUnicode_GET_LENGTH(key) - 1;
+    return PyUnicode_READ_CHAR(key, 0) == '_' && PyUnicode_READ_CHAR(key, 1) == '_' && PyUnicode_READ_CHAR(key, end) == '_' && PyUnicode_READ_CHAR(key, end - 1) == '_';
+  }
   bool counts(PyObject* key) const {
+    if (special(key)) return true;
     const int found = PySet_Contains(names_.ptr(), key);
     if (found < 0) PyErr_Clear();
     return found == 1;
@@ -324,6 +335,15 @@ class Guard {
           break;
         case Kind::kWords:
           for (const Item& item : node.items) single(base + item.offset, reinterpret_cast<std::uint64_t>(item.value.ptr()), i);
+          break;
+        case Kind::kOwnDict:
+#if STOWAGE_DICT_VERSIONS
+          if (PyObject** slot = _PyObject_GetDictPtr(node.object.ptr()); slot != nullptr && *slot == node.items[0].value.ptr()) {
+            single(reinterpret_cast<const char*>(slot), reinterpret_cast<std::uint64_t>(*slot), i);
+            break;
+          }
+#endif
+          others_.push_back(i);
           break;
         case Kind::kClass:
           single(base + offsetof(PyObject, ob_type), reinterpret_cast<std::uint64_t>(node.items[0].value.ptr()), i);

@@ -54,8 +54,8 @@ bool small_value_of_torch(PyTypeObject* type) {
 // NumPy's scalars: immutable, and their bytes are all there is.
 bool numpy_scalar(PyTypeObject* type) {
   const char* name = type->tp_name;
-  return std::strncmp(name, "numpy.", 6) == 0 && type->tp_as_buffer != nullptr && type->tp_as_buffer->bf_getbuffer != nullptr && type->tp_as_sequence != nullptr &&
-         type->tp_hash != PyObject_HashNotImplemented && type->tp_as_sequence->sq_ass_item == nullptr;
+  if (std::strncmp(name, "numpy.", 6) != 0 || std::strcmp(name, "numpy.ndarray") == 0 || std::strcmp(name, "numpy.void") == 0) return false;
+  return type->tp_as_buffer != nullptr && type->tp_as_buffer->bf_getbuffer != nullptr;
 }
 
 std::uint64_t mixed(std::uint64_t h, std::uint64_t word) {

@@ -27,7 +27,9 @@ _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platli
 
 _BY_NAME = {"getattr", "hasattr"}
 _WHOLE = {"vars", "dir", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "eval", "exec", "globals", "__getattribute__", "__getstate__", "__reduce_ex__"}  # fmt: skip
-_READERS_OF_ALL = ("copy.py", "copyreg.py", "pickle.py", "pprint.py", "dataclasses.py")  # of the standard library
+# Of the standard library: they read all attributes of what they are given. None: each function of the file.
+_READERS_OF_ALL = {"copy.py": None, "copyreg.py": None, "pickle.py": None, "pprint.py": None,
+                   "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"}}  # fmt: skip
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
@@ -44,6 +46,8 @@ class Reads:
     dynamic: bool
     library: bool  # not the user's own code
     generates: bool
+    imports: tuple[tuple[str, int], ...] = ()  # statements: name and level
+    imports_by_name: bool = False  # import_module(name), sys.modules[name]
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -56,6 +60,10 @@ def is_library(code: types.CodeType) -> bool:
 def is_own(code: types.CodeType) -> bool:
     """Of Stowage itself."""
     return code.co_filename.startswith(_OWN_FOLDER)
+
+
+def is_library_module(module: types.ModuleType) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(LIBRARY_FOLDERS)
 
 
 def is_standard(module_name: str) -> bool:
@@ -83,23 +91,36 @@ def _reads(code: types.CodeType) -> Reads:
         names = frozenset(code.co_names)
         if names & (_BY_NAME | _WHOLE):
             names |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
-        all_of_it = code.co_filename.startswith(_STANDARD) and not code.co_filename.startswith(_SITE) and os.path.basename(code.co_filename) in _READERS_OF_ALL
-        return Reads(names, names, frozenset(), all_of_it, True, generates)
+        return Reads(names, names, frozenset(), _reads_all(code), True, generates)
     return _reads_of_user(code, generates)
+
+
+def _reads_all(code: types.CodeType) -> bool:
+    if not code.co_filename.startswith(_STANDARD) or code.co_filename.startswith(_SITE):
+        return False
+    functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
+    return functions is None or code.co_name in functions
 
 
 def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
     found_globals = {i.argval for i in instructions if i.opname in _GLOBAL_READS}
     attributes = {i.argval for i in instructions if i.opname in _ATTRIBUTE_READS}
-    attributes |= {name.split(".")[-1] for i in instructions if i.opname == "IMPORT_NAME" for name in (i.argval,)}
     constants = set(_strings(code.co_consts))
     attributes |= {c for c in constants if c.isidentifier()}
     attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}  # attrgetter("a.b")
     if "format" in code.co_names or "format_map" in code.co_names:
         attributes |= {name for c in constants if "{" in c for name in _IDENTIFIER.findall(c)}
     dynamic = bool(_WHOLE & (found_globals | attributes)) or _name_not_constant(instructions)
-    return Reads(frozenset(found_globals), frozenset(attributes), frozenset(constants), dynamic, False, generates)
+    imports = tuple((i.argval, _level(instructions, at)) for at, i in enumerate(instructions) if i.opname == "IMPORT_NAME")
+    by_name = bool({"import_module", "__import__", "modules"} & (found_globals | attributes))
+    return Reads(frozenset(found_globals), frozenset(attributes), frozenset(constants), dynamic, False, generates, imports, by_name)
+
+
+def _level(instructions: list[dis.Instruction], at: int) -> int:
+    """Of an import statement: how many packages up."""
+    level = instructions[at - 2].argval if at >= 2 else 0
+    return level if isinstance(level, int) else 0
 
 
 def _strings(constants):

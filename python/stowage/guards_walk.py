@@ -33,7 +33,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stowage._core import Guard, class_dict, python_class, slot_offset
 from stowage.guards_blind import draws, is_quiet, matters, module_of, type_name, why
 from stowage.torch_private import global_hooks
-from stowage.guards_reads import is_library, is_own, is_standard, reads
+from stowage.guards_reads import is_library, is_library_module, is_own, is_standard, reads
 
 _MOST_OBJECTS = 100_000
 _LARGE = 4096  # of larger containers the elements are not entered
@@ -130,10 +130,16 @@ class Walk:
     def called(self, function: Any, caller: types.CodeType) -> None:
         owner = getattr(function, "__self__", None)
         if draws(owner):
-            self._reach(self._root, None, owner, "the random generator", False)
-            self._run()
+            self._drawn_from(owner)
             return
         self.tell(why(function, caller))
+
+    def _drawn_from(self, generator: Any) -> None:
+        key = ("drawn from", id(generator))
+        if key not in self._index:
+            index = self._index[key] = self._new(generator)
+            self._memory(index, generator, sys.modules["_random"].Random, "the state of the random generator", False)
+            self._edges[self._root].append((None, index))
 
     def tell(self, reason: str) -> None:
         """A reason why the guard is blind."""
@@ -252,7 +258,28 @@ class Walk:
             value = globals_.get(name) if there else None
             if isinstance(value, types.ModuleType):
                 self._module_names(i, value, read, name, set())
+        for name, level in read.imports:
+            self._imported(i, name, level, globals_, read)
+        if read.imports_by_name:
+            for name, module in list(sys.modules.items()):
+                if isinstance(module, types.ModuleType) and not is_standard(name) and not is_library_module(module):
+                    self._name(i, None, sys.modules, name, f"module '{name}'", name, False)
+                    self._reach(i, None, module, name, False)
         return i
+
+    def _imported(self, i: int, name: str, level: int, globals_: dict, read: Any) -> None:
+        """An import statement within a function: it finds what was imported before."""
+        package = str(globals_.get("__package__") or "")
+        for _ in range(level - 1):
+            package = package.rpartition(".")[0]
+        full = f"{package}.{name}".strip(".") if level else name
+        parts = full.split(".")
+        for end in range(1, len(parts) + 1):
+            part = ".".join(parts[:end])
+            module = sys.modules.get(part)
+            if isinstance(module, types.ModuleType):
+                self._name(i, None, sys.modules, part, f"module '{part}'", part, is_standard(part))
+                self._module_names(i, module, read, part, set())
 
     def _name(self, parent: int, condition: Any, namespace: dict, name: str, what: str, path: str, trusted: bool) -> None:
         """An edge to one name of a namespace, and on to its value."""
@@ -327,7 +354,7 @@ class Walk:
     # ---- Containers
 
     def _enter_tuple(self, i: int, value: tuple, path: str, trusted: bool) -> None:
-        for at, item in enumerate(value if len(value) <= _LARGE else value[:_LARGE]):
+        for at, item in enumerate(tuple(value[:_LARGE])):
             self._reach(i, None, item, f"{path}[{at}]", trusted)
         self._too_large(i, value, path)
 
@@ -462,7 +489,11 @@ class Walk:
                 for part in (value.fget, value.fset):
                     self._attribute(i, name, part, path, True, standard)
                 continue
-            if name not in ("__dict__", "__weakref__", "__doc__", "__module__"):
+            if name in ("__dict__", "__weakref__", "__doc__", "__module__"):
+                continue
+            if name.startswith("__") and isinstance(value, types.FunctionType) and not standard:  # special methods are read without being named
+                self._reach(i, None, value, f"{path}.{name}", standard)
+            else:
                 self._attribute(i, name, value, path, True, standard)
 
     def _enter_namespace(self, i: int, module: types.ModuleType, path: str, trusted: bool) -> None:
@@ -497,9 +528,16 @@ class Walk:
 
     def _enter_cached(self, i: int, value: Any, path: str, trusted: bool) -> None:
         """functools.lru_cache: what it remembers, and the function."""
+        own = value.__dict__
         for inner in gc.get_referents(value):
-            if type(inner) is dict and inner is not value.__dict__:
+            if type(inner) is dict and inner is not own:  # by arguments
                 self._add(i, self.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
+                for result in [v for v in list(inner.values())[:_LARGE] if type(v).__name__ != "_lru_list_elem"]:  # those hold what is seen below
+                    self._reach(i, None, result, f"what '{path}' has cached", trusted)
+            elif inner is not own and not isinstance(inner, (type, types.FunctionType)):  # results
+                self._reach(i, None, inner, f"what '{path}' has cached", trusted)
+        for name, item in own.items():
+            self._attribute(i, name, item, path, True, trusted)
         self._reach(i, None, value.__wrapped__, path, trusted)
 
     def _enter_reference(self, i: int, value: Any, path: str, trusted: bool) -> None:
@@ -525,6 +563,11 @@ class Walk:
         for name in ("level", "disabled"):
             self._name(i, name, value.__dict__, name, f"'{path}.{name}'", path, True)
 
+    def _enter_exception(self, i: int, value: BaseException, path: str, trusted: bool) -> None:
+        self._attributes(i, value, path, trusted)
+        self._add(i, self.guard.getter(value, "args", trusted, path), trusted)
+        self._reach(i, None, value.args, f"{path}.args", trusted)
+
     def _enter_nothing(self, i: int, value: Any, path: str, trusted: bool) -> None:
         pass
 
@@ -533,9 +576,8 @@ class Walk:
             self._reach(i, None, inner, path, trusted)
 
     def _enter_draws(self, i: int, value: Any, path: str, trusted: bool) -> None:
-        base = sys.modules["_random"].Random
-        self._memory(i, value, base, "the state of the random generator", False)
-        self._attributes(i, value, path, trusted)
+        """Its state counts when it is drawn from: called()."""
+        self._attributes(i, value, path, False)
 
     def _enter_numpy_generator(self, i: int, value: Any, path: str, trusted: bool) -> None:
         self._memory(i, value, type(value), "the state of NumPy's random generator", False)
@@ -775,6 +817,7 @@ _BY_BASE = (
     (contextvars.ContextVar, Walk._enter_context_variable),
     (threading.local, Walk._enter_thread_local),
     (logging.Logger, Walk._enter_logger),
+    (BaseException, Walk._enter_exception),
     ((property, staticmethod, classmethod, types.GenericAlias, *_IGNORED), Walk._enter_nothing),
 )
 

@@ -1,0 +1,249 @@
+"""What guards watch, kind by kind: what the step draws, what it cannot see, what is PyTorch's own, and what is part of a signature."""
+
+import ctypes
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from stowage import torch_private
+from stowage._core import same_bits
+from stowage.signature import difference, signature
+from stowage.world import World
+
+
+def watched(fn, *args):
+    """The world of ``fn`` after one noted call."""
+    fn(*args)
+    world = World(fn)
+    with world.noting():
+        fn(*args)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: random.gauss(0, 1), lambda: random.choice([1, 2]), lambda: random.shuffle([1, 2, 3]),
+                                  np.random.rand, lambda: np.random.randint(3)])
+def test_a_step_that_draws_is_told(draw):
+    """Planned calls would draw nothing: the state itself is what the step changes and reads."""
+
+    def step():
+        return draw()
+
+    changes = watched(step).changes
+    assert "random generator" in changes or "gauss_next" in changes
+
+
+def test_generators_that_are_not_drawn_from_are_no_matter():
+    generator = random.Random(1)
+
+    def step():
+        return 0.5 if generator else 0.25
+
+    world = watched(step)
+    assert world.changes == ""
+    random.random()
+    np.random.rand()
+    generator.random()
+    assert world.guard.changed() == ""
+
+
+def test_a_numpy_generator_of_its_own():
+    generator = np.random.default_rng(3)
+
+    def step():
+        return generator.random()
+
+    assert "generator" in watched(step).changes
+
+
+def read_clock():
+    return time.time()
+
+
+def read_file():
+    with open(__file__) as file:
+        return file.read(1)
+
+
+def made():
+    yield from range(1000)
+
+
+_GENERATOR = made()
+_POINTER = ctypes.pointer(ctypes.c_double(1.0))
+
+
+@pytest.mark.parametrize("read,why", [(read_clock, "clock"), (read_file, "files"), (lambda: next(_GENERATOR), "made"), (lambda: _POINTER.contents.value, "state to itself")])
+def test_what_cannot_be_seen_is_said(read, why):
+    def step():
+        return read()
+
+    assert any(why in reason for reason in watched(step).guard.blind), watched(step).guard.blind
+
+
+def test_an_array_too_large_to_compare():
+    array = np.zeros(10_000_000, np.uint8)
+
+    def step():
+        return float(array[0])
+
+    assert any("'array' is an array of 10000000 bytes" in reason for reason in watched(step).guard.blind)
+
+
+def test_what_the_step_changes_is_told():
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x
+
+    net = Counting()
+    assert "net.calls" in watched(lambda: net(1)).changes
+
+
+def test_names_that_nobody_reads_are_no_matter():
+    class Log:
+        def __init__(self):
+            self.scale = 2.0
+            self.history = []
+
+    log = Log()
+
+    def step():
+        return log.scale
+
+    world = watched(step)
+    log.history.append(1)
+    log.note = "x"
+    assert world.guard.changed() == ""
+    log.scale = 2
+    assert world.guard.changed() == "'log.scale'"
+
+
+@pytest.mark.parametrize("a,b", [(0.0, -0.0), (1, True), (1, 1.0), ("a", b"a"), ((2,), (2.0,)), ((0.0, (1,)), (-0.0, (1,))), (0j, -0j), (None, False),
+                                 (float("nan"), -float("nan")), (np.float32(1), np.float64(1)), (frozenset({1}), frozenset({True})), (slice(1), slice(True))])
+def test_bits_and_types_tell_values_apart(a, b):
+    assert not same_bits(a, b) and not same_bits(b, a)
+    assert same_bits(a, a)
+
+
+@pytest.mark.parametrize("make", [lambda: 1e300 * 7, lambda: "ab" * 40, lambda: (1.5, (2, "x")), lambda: 2**80, lambda: b"x" * 9, lambda: complex(1, 2), lambda: np.float64(3)])
+def test_equal_values_are_the_same(make):
+    assert same_bits(make(), make())
+
+
+@pytest.mark.parametrize("a,b", [(0.0, -0.0), ((2,), (2.0,)), ({1: 2}, {True: 2}), ({"k": [1]}, {"k": (1,)}), (1, True), ("a", b"a")])
+def test_signatures_tell_values_apart(a, b):
+    first, second = signature((a,), {})[0], signature((b,), {})[0]
+    assert first != second and first == signature((a,), {})[0]
+    assert len({first, second, signature((a,), {})[0]}) == 2
+
+
+def test_a_nan_is_the_argument_that_it_was():
+    key = signature((float("nan"),), {})[0]
+    assert key == signature((float("nan"),), {})[0] and hash(key) == hash(signature((float("nan"),), {})[0])
+
+
+@pytest.mark.parametrize("change", [lambda t: t.conj(), lambda t: t.real, lambda t: t.clone().requires_grad_(), lambda t: nn.Parameter(t, requires_grad=False)])
+def test_signatures_tell_tensors_apart(change):
+    t = torch.zeros(3, dtype=torch.complex64)
+    assert signature((t,), {})[0] != signature((change(t),), {})[0]
+
+
+def test_a_negative_bit_belongs_to_the_signature():
+    t = torch.zeros(3, dtype=torch.complex64)
+    assert signature((t.imag,), {})[0] != signature((t.conj().imag,), {})[0]
+
+
+SWITCHES = {
+    "flash attention": (lambda: torch.backends.cuda.enable_flash_sdp(False), lambda: torch.backends.cuda.enable_flash_sdp(True)),
+    "math attention": (lambda: torch.backends.cuda.enable_math_sdp(False), lambda: torch.backends.cuda.enable_math_sdp(True)),
+    "precision": (lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")),
+    "oneDNN": (lambda: setattr(torch.backends.mkldnn, "enabled", False), lambda: setattr(torch.backends.mkldnn, "enabled", True)),
+    "oneDNN deterministic": (lambda: setattr(torch.backends.mkldnn, "deterministic", True), lambda: setattr(torch.backends.mkldnn, "deterministic", False)),
+    "deterministic": (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
+    "fill": (lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False), lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)),
+    "default device": (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
+    "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
+    "anomalies": (lambda: torch.autograd.set_detect_anomaly(True), lambda: torch.autograd.set_detect_anomaly(False)),
+    "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu", False)),
+    "autocast of other devices": (lambda: torch.set_autocast_enabled("cuda", True), lambda: torch.set_autocast_enabled("cuda", False)),
+    "autocast's type": (lambda: torch.set_autocast_dtype("cpu", torch.float16), lambda: torch.set_autocast_dtype("cpu", torch.bfloat16)),
+    "autocast's cache": (lambda: torch.set_autocast_cache_enabled(False), lambda: torch.set_autocast_cache_enabled(True)),
+    "threads": (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1)),
+    "gradients": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+    "saved tensors": (lambda: torch._C._autograd._push_saved_tensors_default_hooks(_pack, _pack), lambda: torch._C._autograd._pop_saved_tensors_default_hooks()),
+}
+
+
+def _pack(t):
+    return t
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switches_belong_to_the_signature(name):
+    t = torch.zeros(3)
+    before = signature((t,), {})[0]
+    assert before == signature((t,), {})[0]
+    on, off = SWITCHES[name]
+    on()
+    try:
+        changed = signature((t,), {})[0]
+    finally:
+        off()
+    assert changed != before and "a global setting" in difference(before, changed)
+    assert signature((t,), {})[0] == before or name == "precision"  # which sets more than it resets
+
+
+def test_settings_have_the_names_that_stowage_knows():
+    missing = [name for name in torch_private.SETTINGS if not hasattr(torch._C, name)]
+    assert missing == []
+    assert len(torch_private.global_state()) == len(torch_private.setting_names())
+    assert len(torch_private.global_hooks()) >= 11  # of modules and of optimizers
+    assert all(isinstance(hooks, dict) for hooks in torch_private.global_hooks())
+
+
+def test_hooks_of_tensors_lie_in_their_memory():
+    """A guard compares the fixed part of a tensor's object: it changes when hooks come."""
+    t = torch.zeros(3, requires_grad=True)
+    world = watched(lambda: t.sum())
+    assert world.guard.changed() == ""
+    handle = t.register_hook(lambda grad: grad)
+    assert "hooks of 't'" in world.guard.changed()
+    handle.remove()
+
+
+def test_a_profile_function_of_somebody_else_is_called_on():
+    import sys
+
+    seen = []
+
+    def step():
+        return 1
+
+    sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code.co_name))
+    try:
+        world = World(step)
+        with world.noting():
+            step()
+        assert sys.getprofile() is not None
+    finally:
+        sys.setprofile(None)
+    assert "step" in seen
+
+
+def test_an_exception_of_the_step_passes_and_the_notes_end():
+    def step():
+        raise ValueError("of the step")
+
+    import sys
+
+    world = World(step)
+    with pytest.raises(ValueError, match="of the step"), world.noting():
+        step()
+    assert sys.getprofile() is None

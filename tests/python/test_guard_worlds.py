@@ -1,0 +1,116 @@
+"""Random worlds of Python state (guard_worlds.py): whenever a change alters what the step gives, the guard has noticed it, or has said
+that it is blind there; and a guard never sounds where nothing at all has changed.
+
+STOWAGE_SOAK_SECONDS: how long to try worlds (a minute by default); STOWAGE_SEED: the first one (from the clock by default; printed).
+"""
+
+import os
+import time
+import warnings
+
+import guard_worlds
+import pytest
+import torch
+
+import stowage
+import zoo
+from stowage.recording import record
+
+SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "60"))
+FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+
+
+def test_worlds_that_went_unnoticed_once():
+    """One seed for each fault that the random search has found."""
+    for seed in (4, 31, 50, 95, 102, 247, 380, 1094, 1097):
+        guard_worlds.survey(seed, 1)
+
+
+def test_each_holder_and_each_root():
+    """Every kind is tried in every run, whatever the seeds are."""
+    seen: set[str] = set()
+    for seed in range(700):
+        try:
+            world = guard_worlds.make(seed)
+        except Exception:
+            continue
+        world.close()
+        seen.update(world.names)
+    everything = {h.name for h in guard_worlds.HOLDERS} | set(guard_worlds.ROOTS) | set(guard_worlds.PLACES)
+    assert everything <= seen, everything - seen
+
+
+def test_random_worlds():
+    print(f"first seed {FIRST}; again with: python tests/python/guard_worlds.py {FIRST} COUNT")
+    counts = guard_worlds.survey(FIRST, seconds=SECONDS * 0.6)
+    assert counts["noticed"] > counts.get("(blind)", 0), counts  # blindness is the exception
+
+
+def test_random_worlds_planned():
+    """The same worlds through stowage.compile: the bits of eager, before and after the change."""
+    first = FIRST + 500_000
+    print(f"first seed {first}")
+    end = time.monotonic() + SECONDS * 0.4
+    seed, planned = first, 0
+    while time.monotonic() < end:
+        planned += _same_bits_when_planned(seed)
+        seed += 1
+    print(f"worlds {first} to {seed - 1}, {planned} of them planned")
+
+
+def _same_bits_when_planned(seed: int) -> bool:
+    results = []
+    for compiled in (False, True):
+        try:
+            world = guard_worlds.make(seed)
+        except Exception:
+            return False
+        step = stowage.compile(world.module.step) if compiled else world.module.step
+        out = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for call in range(7):
+                try:
+                    if call == 5:
+                        world.change()
+                    out.append(step(torch.tensor([[1.0, -2.0, 3.0]])))
+                except Exception as error:
+                    out.append(repr(type(error)))
+                    break
+        world.close()
+        results.append(out)
+    blind = any(r.recording.world.guard.blind for e in step._entries.values() for r in e.replays)
+    if blind:  # such a step is not to be trusted to its guard
+        return False
+    for call, (a, b) in enumerate(zip(*results, strict=True)):
+        same = a == b if isinstance(a, str) else all(x is y is None or torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        assert same, f"seed {seed}: call {call + 1} gives other bits when planned: {world.told}"
+    return step.stats()["planned_steps"] > 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "bert", "vit", "t5", "llama", "lstm", "unet"])
+def test_ordinary_training_is_not_blind(name):
+    model, loss_fn, batches = zoo.make(name, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch)
+
+    def train_step(batch):
+        optimizer.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        return loss.detach()
+
+    train_step(batches[0])
+    inputs = [t for t in (batches[1] if isinstance(batches[1], tuple) else batches[1:2])]
+    recording = record(train_step, (batches[1],), {}, inputs)
+    guard = recording.world.guard
+    assert recording.refusal == "" and recording.world.changes == "" and guard.changed() == ""
+    assert guard.blind == []
+    scheduler.step()
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    assert guard.changed() == ""  # their Python runs in each call
+    model.train(False)
+    assert "training" in guard.changed()
