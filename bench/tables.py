@@ -26,13 +26,14 @@ import scaling
 import shard_replay
 import shard_tables
 import step_time
+import strangers_tables
 import strategy
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table,
           "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
           "layout": layout.table, "limit_holds": limit_holds.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,
-          "shard_replay": shard_replay.table, "strategy": strategy.table}
+          "shard_replay": shard_replay.table, "strangers": strangers_tables.cases, "operators": strangers_tables.operators, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 

@@ -20,10 +20,8 @@ _TIMM = {
     "timm_deit": ("DeiT, distilled", "deit_tiny_distilled_patch16_224", 32, {"img_size": 32, "patch_size": 8, "depth": 2}),
     "timm_regnet": ("RegNet", "regnetx_002", 32, {}),
     "timm_ghostnet": ("GhostNet", "ghostnet_050", 32, {}),
-    "timm_mixer": ("MLP-Mixer", "mixer_s32_224", 64, {"img_size": 64, "num_blocks": 2, "embed_dim": 64}),
     "timm_nfnet": ("NF-RegNet, standardized weights", "nf_regnet_b0", 32, {}),
-    "timm_repvgg": ("RepVGG", "repvgg_a0", 32, {}),
-    "timm_densenet": ("DenseNet-121", "densenet121", 32, {"memory_efficient": True}),
+    "timm_edgenext": ("EdgeNeXt", "edgenext_xx_small", 32, {}),
     "timm_levit": ("LeViT", "levit_128s", 224, {}),
     "timm_xcit": ("XCiT", "xcit_nano_12_p16_224", 32, {"img_size": 32, "depth": 2}),
 }
@@ -41,9 +39,16 @@ for _name, _how in _TIMM.items():
     _of_timm(_name, *_how)
 
 
+@case("timm", "MLP-Mixer")
+def timm_mixer(compile) -> Job:
+    from timm.models.mlp_mixer import MlpMixer
+
+    return of_images(compile, MlpMixer(num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=48, drop_path_rate=0.1))
+
+
 @case("timm", "ResNet, Mixup, label smoothing and ModelEmaV3")
 def timm_recipe(compile) -> Job:
-    import timm
+    import timm.optim
     from timm.data import Mixup
     from timm.loss import SoftTargetCrossEntropy
     from timm.utils import ModelEmaV3
@@ -79,9 +84,7 @@ _TORCHVISION = {
     "tv_mobilenet_v3": ("MobileNetV3", "mobilenet_v3_small", 32, {"width_mult": 0.5}),
     "tv_shufflenet": ("ShuffleNet v2", "shufflenet_v2_x0_5", 64, {}),
     "tv_squeezenet": ("SqueezeNet", "squeezenet1_1", 64, {}),
-    "tv_densenet": ("DenseNet-121, checkpointed", "densenet121", 32, {"memory_efficient": True}),
     "tv_mnasnet": ("MNASNet", "mnasnet0_5", 32, {}),
-    "tv_swin_v2": ("Swin v2", "swin_v2_t", 64, {}),
 }
 
 
@@ -97,6 +100,22 @@ for _name, _how in _TORCHVISION.items():
     _of_torchvision(_name, *_how)
 
 
+@case("torchvision", "Swin v2")
+def tv_swin_v2(compile) -> Job:
+    from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
+
+    model = SwinTransformer([4, 4], 16, [1, 2], [2, 4], [4, 4], stochastic_depth_prob=0.1, num_classes=10, block=SwinTransformerBlockV2,
+                            downsample_layer=PatchMergingV2)  # fmt: skip
+    return of_images(compile, model)
+
+
+@case("torchvision", "DenseNet, checkpointed by memory_efficient")
+def tv_densenet(compile) -> Job:
+    from torchvision.models import DenseNet
+
+    return of_images(compile, DenseNet(8, (3, 3), 16, num_classes=10, memory_efficient=True))
+
+
 @case("torchvision", "GoogLeNet with its two auxiliary heads")
 def tv_googlenet(compile) -> Job:
     import torchvision
@@ -107,7 +126,7 @@ def tv_googlenet(compile) -> Job:
         out = m(x)
         return F.cross_entropy(out.logits, y) + 0.3 * (F.cross_entropy(out.aux_logits1, y) + F.cross_entropy(out.aux_logits2, y))
 
-    return training(compile, model, pictures(2, 3, 96, 96), loss)
+    return training(compile, model, pictures(2, 3, 64, 64), loss)
 
 
 def _scenes(count: int, size: int, classes: int) -> list[tuple]:
@@ -120,14 +139,16 @@ def tv_lraspp(compile) -> Job:
     import torchvision
 
     model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
-    return training(compile, model, _scenes(2, 32, 5), lambda m, x, y: F.cross_entropy(m(x)["out"], y, ignore_index=255))
+    return training(compile, model, _scenes(2, 64, 5), lambda m, x, y: F.cross_entropy(m(x)["out"], y, ignore_index=255))
 
 
 @case("torchvision", "FCN segmentation, auxiliary head")
 def tv_fcn(compile) -> Job:
     import torchvision
 
-    model = torchvision.models.segmentation.fcn_resnet50(weights=None, weights_backbone=None, num_classes=5, aux_loss=True)
+    backbone = torchvision.models._utils.IntermediateLayerGetter(torchvision.models.resnet18(), {"layer4": "out", "layer3": "aux"})
+    heads = torchvision.models.segmentation.fcn
+    model = heads.FCN(backbone, heads.FCNHead(512, 5), heads.FCNHead(256, 5))
     return training(compile, model, _scenes(2, 32, 5),
                     lambda m, x, y: (lambda o: F.cross_entropy(o["out"], y) + 0.5 * F.cross_entropy(o["aux"], y))(m(x)))  # fmt: skip
 

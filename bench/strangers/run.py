@@ -16,7 +16,6 @@ seeds, and compares every bit after each iteration (worker.py). A case that pass
 from __future__ import annotations
 
 import argparse
-import collections
 import fnmatch
 import importlib
 import json
@@ -34,6 +33,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import common  # noqa: E402
+import strangers_tables  # noqa: E402
 import worker  # noqa: E402
 
 worker.prepare()
@@ -109,34 +109,6 @@ def judged(case, found: dict) -> dict:
     return {"case": case.name, "package": case.package, "title": case.title, "data_decides": case.data_decides, **found, "outcome": outcome}
 
 
-def table(runs: list[dict]) -> str:
-    rows = []
-    for r in runs:
-        planned = r.get("planned_steps", 0)
-        peak = f"{r['planned_peak_bytes'] / r['eager_peak_bytes']:.2f}" if planned and r.get("eager_peak_bytes", 0) > 0 else "-"
-        pace = f"{r['planned_s'] / r['eager_s']:.2f}" if planned and r.get("eager_s") else "-"
-        bits = {True: "equal", False: "DIFFER", None: "-"}[r.get("bits_equal")]
-        rows.append([r["package"], r["title"], r["outcome"], bits, f"{planned} of {r.get('steps', 0)}", r.get("ops", "-") or "-", peak, pace,
-                     f"{r['plan_s']:.2f}" if "plan_s" in r else "-"])  # fmt: skip
-    return common.markdown(["package", "what", "outcome", "bits", "planned calls", "ops", "peak / eager", "time / eager", "s to plan"], rows, left=4)
-
-
-def reasons(runs: list[dict]) -> str:
-    """What was not planned, and why."""
-    lines = []
-    for r in runs:
-        if r["outcome"] != "planned":
-            why = "; ".join(r.get("differences") or []) if r["outcome"] == "wrong" else r.get("reason", "")
-            lines.append(f"- {r['case']}: {r['outcome']}: {' '.join(why.split())[:300]}")
-    return "\n".join(lines) or "- none"
-
-
-def summary(runs: list[dict]) -> str:
-    count = collections.Counter(r["outcome"] for r in runs)
-    share = 100 * count["planned"] / len(runs) if runs else 0
-    return f"{len(runs)} cases: " + ", ".join(f"{n} {outcome}" for outcome, n in count.most_common()) + f"; planned with eager's bits: {share:.0f} %"
-
-
 def versions() -> dict:
     from importlib.metadata import version
 
@@ -171,8 +143,7 @@ def main() -> None:
         common.say(f"[{i}/{len(chosen)}] {name}: {found['outcome']} ({found['wall_s']:.1f} s) {' '.join((found.get('reason') or '').split())[-200:]}")
     runs = [kept[n] for n in cases if n in kept]
     here = [r for r in runs if r["case"] in chosen]
-    text = f"{table(here)}\n\nNot planned:\n\n{reasons(here)}\n\n{summary(here)}"
-    common.publish("strangers", {"seed": options.seed, "versions": versions(), "results": runs}, text, options.output)
+    common.publish("strangers", {"seed": options.seed, "versions": versions(), "results": runs}, strangers_tables.cases(here), options.output)
     sys.exit(any(r["outcome"] not in FINE for r in here))
 
 

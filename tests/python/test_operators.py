@@ -1,0 +1,23 @@
+"""A sample of PyTorch's operator database, drawn anew in each run, in small steps: planned or refused, and in a budget that makes things
+leave, with the bits of eager. bench/strangers/operators.py runs all of it; STOWAGE_TEST_SEED repeats a draw."""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench" / "strangers" / "operators.py"
+
+
+def test_operators_drawn_at_random(tmp_path):
+    seed = int(os.environ.get("STOWAGE_TEST_SEED", random.randrange(1 << 32)))
+    print("seed", seed)
+    results = tmp_path / "operators.json"
+    done = subprocess.run([sys.executable, BENCH, "--some", "48", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
+                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, f"seed {seed}\n{done.stderr[-3000:]}\n{done.stdout[-3000:]}"
+    counts = json.loads(results.read_text())["counts"]
+    assert sum(counts.get(bad, 0) for bad in ("wrong", "crash", "hang")) == 0
+    assert counts["planned"] >= 48, counts  # of about a hundred and twenty
