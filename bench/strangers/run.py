@@ -117,6 +117,13 @@ def versions() -> dict:
     return {name: version(name) for name in names}
 
 
+def write(path: pathlib.Path | None, seed: int, runs: list[dict]) -> None:
+    """After each case, so that a run that is broken off leaves what it has found."""
+    if path is not None:
+        content = {"benchmark": "strangers", "seed": seed, "versions": versions(), "results": runs, "environment": common.environment()}
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="./dev strangers")
     parser.add_argument("names", nargs="*", help="cases or patterns; default: all")
@@ -141,9 +148,9 @@ def main() -> None:
         found = judged(cases[name], one(name, options.seed, options.limit)) | {"seed": options.seed}
         kept[name] = found
         common.say(f"[{i}/{len(chosen)}] {name}: {found['outcome']} ({found['wall_s']:.1f} s) {' '.join((found.get('reason') or '').split())[-200:]}")
-    runs = [kept[n] for n in cases if n in kept]
-    here = [r for r in runs if r["case"] in chosen]
-    common.publish("strangers", {"seed": options.seed, "versions": versions(), "results": runs}, strangers_tables.cases(here), options.output)
+        write(path if options.output != "-" else None, options.seed, [kept[n] for n in cases if n in kept])
+    here = [kept[n] for n in chosen]
+    print(strangers_tables.cases(here))
     sys.exit(any(r["outcome"] not in FINE for r in here))
 
 
