@@ -188,7 +188,11 @@ PauseWatching::~PauseWatching() { tl_events = events_; }
 PauseWatching::Resume::Resume(const PauseWatching& pause) { tl_events = pause.events_; }
 PauseWatching::Resume::~Resume() { tl_events = nullptr; }
 LiveBlocks::LiveBlocks() : previous_(tl_live_blocks) { tl_live_blocks = this; }
-LiveBlocks::~LiveBlocks() {  // not always the youngest: an exception's traceback may keep an older recording alive
+LiveBlocks::~LiveBlocks() { stop(); }
+
+void LiveBlocks::stop() {
+  if (stopped_) return;
+  stopped_ = true;
   LiveBlocks** link = &tl_live_blocks;
   while (*link != nullptr && *link != this) link = &(*link)->previous_;
   if (*link == this) *link = previous_;

@@ -114,7 +114,9 @@ class LiveBlocks {
   };
 
   LiveBlocks();
-  ~LiveBlocks();
+  ~LiveBlocks();  // after stop(), on any thread
+  // No longer told of blocks. On the thread that made this.
+  void stop();
   LiveBlocks(const LiveBlocks&) = delete;
   LiveBlocks& operator=(const LiveBlocks&) = delete;
 
@@ -142,6 +144,7 @@ class LiveBlocks {
   std::unordered_map<const void*, Known> away_;
   std::vector<bool> alive_;  // by number
   LiveBlocks* previous_;
+  bool stopped_ = false;
 };
 
 // What an eager budget tells the calling thread's LiveBlocks, if there are any: a storage's content leaves its block, which is freed

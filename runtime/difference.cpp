@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/op_traits.h"
 #include "runtime/tape.h"
 
 namespace stowage::runtime {
@@ -43,7 +44,66 @@ bool same_bytes(const Block& p, const Block& q) {
   return a.nbytes() == b.nbytes() && (a.nbytes() == 0 || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);
 }
 
+// Whether two blocks of two tapes are one and the same, in as far as it shows at their first use.
+bool may_be_same(const Block& p, const Block& q) {
+  if (p.external != q.external || p.bytes != q.bytes || p.input != q.input) return false;
+  if (!p.external || p.input >= 0 || (p.kind == BufferKind::kConstant && q.kind == BufferKind::kConstant)) return true;
+  return p.tensor.defined() && q.tensor.defined() && p.tensor.storage().is_alias_of(q.tensor.storage());
+}
+
+// Pairs the blocks of two tapes as their ops name them, one with one.
+class Pairs {
+ public:
+  Pairs(const Tape& a, const Tape& b, std::vector<BlockId>& of_a) : a_(a), b_(b), of_a_(of_a), of_b_(b.blocks.size()) {}
+
+  bool pair(BlockId p, BlockId q) {
+    if (of_a_[p.index()].valid() || of_b_[q.index()].valid()) return of_a_[p.index()] == q;
+    if (!may_be_same(a_.blocks[p.index()], b_.blocks[q.index()])) return false;
+    of_a_[p.index()] = q;
+    of_b_[q.index()] = p;
+    return true;
+  }
+  bool pair(const std::vector<TensorRef>& x, const std::vector<TensorRef>& y) {
+    if (x.size() != y.size()) return false;
+    for (std::size_t k = 0; k < x.size(); ++k) {
+      if (x[k].kind != y[k].kind || x[k].slots.size() != y[k].slots.size()) return false;
+      for (std::size_t s = 0; s < x[k].slots.size(); ++s) {
+        if (!pair(x[k].slots[s], y[k].slots[s])) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  bool pair(SlotId x, SlotId y) {
+    if (!x.valid() || !y.valid()) return x.valid() == y.valid();
+    const Slot& s = a_.slots[x.index()];
+    const Slot& t = b_.slots[y.index()];
+    return s.meta == t.meta && pair(s.block, t.block);
+  }
+
+  const Tape& a_;
+  const Tape& b_;
+  std::vector<BlockId>& of_a_;
+  std::vector<BlockId> of_b_;
+};
+
 }  // namespace
+
+bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<BlockId>& now_called) {
+  if (b.ops.size() < ops) return false;
+  Pairs pairs(a, b, now_called);
+  for (std::size_t i = 0; i < ops; ++i) {
+    const TapeOp& x = a.ops[i];
+    const TapeOp& y = b.ops[i];
+    if (!(x.handle == y.handle) || x.role != y.role || x.restore != y.restore || x.grad_mode != y.grad_mode) return false;
+    if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
+    for (std::size_t k = 0; k < x.arguments.size(); ++k) {
+      if (x.tensors[k].kind == TensorRef::Kind::kNone && !takes_number(x.handle, k) && !same_value(x.arguments[k], y.arguments[k])) return false;
+    }
+  }
+  return true;
+}
 
 std::string difference(const Tape& a, const Tape& b) {
   for (std::size_t i = 0; i < std::min(a.ops.size(), b.ops.size()); ++i) {

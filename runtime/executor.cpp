@@ -1,5 +1,6 @@
 #include "runtime/executor.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -34,6 +35,11 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   learned_something_ = false;
   op_times_.clear();
   bind_inputs(inputs);
+  kept_.clear();
+  for (std::size_t i = tape_->returned.size() - tape_->kept; i < tape_->returned.size(); ++i) {
+    const Slot& slot = tape_->slots[tape_->returned[i].index()];
+    kept_.push_back(at::detail::empty_strided_cpu(slot.meta.sizes, slot.meta.strides, slot.meta.dtype.toScalarType()));
+  }
   if (keep_state_[0]) states_[0] = GeneratorState::current();
   save_early_state();
   {
@@ -58,6 +64,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   stats.peak_bytes = script_.peak_bytes();
   stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
   stats.wall_ns = since_ns(start);
+  if (rehearsal_ == nullptr) ++runs_;
   return stats;
 }
 
@@ -241,6 +248,7 @@ void Executor::copy_outputs(const std::vector<at::Tensor>& outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].defined()) outputs[i].copy_(tensor({tape_->returned[i], false}));
   }
+  for (std::size_t i = 0; i < kept_.size(); ++i) kept_[i].copy_(tensor({tape_->returned[tape_->returned.size() - kept_.size() + i], false}));
 }
 
 void Executor::drop(BlockId block) {
@@ -260,18 +268,20 @@ void Executor::drop_everything() {
 bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
   for (const auto& [id, alignment] : input_blocks_) {
     const Block& block = tape_->blocks[id.index()];
-    const std::int64_t start = span_bytes(inputs.at(static_cast<std::size_t>(block.input))).first;
+    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
+    if (!input.defined()) continue;
+    const std::int64_t start = span_bytes(input).first;
     if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
   }
   return std::none_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-    return input.has_storage() && resident_storages_.contains(input.storage().unsafeGetStorageImpl());
+    return input.defined() && input.has_storage() && resident_storages_.contains(input.storage().unsafeGetStorageImpl());
   });
 }
 
 bool Executor::residents_unchanged() const {
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
-    if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
     const bool same = block.tensor.storage().unsafeGetStorageImpl() == storages_[i].unsafeGetStorageImpl() &&
                       tape_->slots[block.owner.index()].meta.describes(block.tensor) &&
                       static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;

@@ -72,6 +72,12 @@ class Executor {
   // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
   RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options);
 
+  // Of the last run, a copy of each block that the step's Python keeps (the last Tape::kept of the returned ones).
+  [[nodiscard]] std::vector<at::Tensor>& kept() { return kept_; }
+
+  // How many runs have come to their end, and stay.
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
   // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as before, also
   // after an exception. The digest is of what the step would have left: those tensors, `host_written` as they are, the generator.
   std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
@@ -191,6 +197,9 @@ class Executor {
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;
+  std::int64_t runs_ = 0;
+  std::vector<at::Tensor> kept_;
+  std::vector<bool> touched_;  // by block: an op looks at it
 };
 
 }  // namespace stowage::runtime

@@ -36,6 +36,17 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
 }
 
 void Executor::bind_residents() {
+  touched_.resize(tape_->blocks.size(), false);
+  for (const TapeOp& op : tape_->ops) {
+    for (const TensorRef& ref : op.tensors) {
+      for (const SlotId slot : ref.slots) {
+        if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
+      }
+    }
+  }
+  for (const SlotId slot : tape_->returned) {
+    if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
+  }
   std::vector<bool> written(tape_->blocks.size(), false);
   for (const TapeOp& op : tape_->ops) {
     if (op.role != TapeOp::Role::kKernel) continue;
@@ -172,6 +183,7 @@ void Executor::write_script() {
 void Executor::bind_inputs(const std::vector<at::Tensor>& inputs) {
   for (const auto& [id, alignment] : input_blocks_) {
     const Block& block = tape_->blocks[id.index()];
+    if (!inputs.at(static_cast<std::size_t>(block.input)).defined()) continue;  // nothing looks at it
     storages_[id.index()] = storage_of(block, inputs);
     tensors_[block.owner.index()] = make_alias(storages_[id.index()], tape_->slots[block.owner.index()].meta);
   }

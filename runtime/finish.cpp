@@ -14,6 +14,8 @@ namespace {
 
 using Role = TapeOp::Role;
 
+constexpr std::size_t kMostOpsOfDecision = 64;  // what is worked out before each call must be small beside the step
+
 std::string at_line(const Tape& tape, const TapeOp& op, const std::string& reason) {
   return (op.line >= 0 ? tape.lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + reason;
 }
@@ -64,6 +66,7 @@ void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
   tape.blocks[constant.index()].owner = source;
   tape.slots.push_back({Slot::Origin::kExternal, constant, TensorMeta::of(tape.blocks[constant.index()].tensor)});
   op.role = Role::kKernel;
+  op.lifted_copy = true;
   op.handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
   op.arguments = {c10::IValue(), c10::IValue(c10::MemoryFormat::Preserve)};
   op.tensors = {{TensorRef::Kind::kTensor, {source}}, {}};
@@ -106,18 +109,18 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // ---- The part that runs on the host
 
 // Tensor.item() hands a number to Python. In an optimizer section the ops that lead to it run with the user's Python before every
-// replay, on resident tensors (step counters); elsewhere the number must not depend on anything that changes.
+// replay, on resident tensors (step counters); elsewhere the number must be known before the step runs.
 class HostSlices {
  public:
   explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (!reads_scalar(tape_.ops[i].handle)) continue;
-      const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : constant(static_cast<std::int32_t>(i));
+      if (!tells_value(tape_.ops[i].handle)) continue;
+      const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
       if (!fine) return false;
     }
-    return consistent();
+    return settle_host_reads() && consistent();
   }
 
  private:
@@ -148,26 +151,66 @@ class HostSlices {
     return true;
   }
 
-  bool constant(std::int32_t index) {
-    std::vector<std::int32_t> todo = {index};
-    std::set<std::int32_t> seen = {index};
-    while (!todo.empty()) {
-      const std::int32_t at = todo.back();
+  // What leads to some blocks as they are before op `before`.
+  struct Origins {
+    std::set<std::int32_t> ops;
+    bool arguments = false;    // arguments and residents: as they were before the step
+    bool known_before = true;  // those but for parameters, and constants, alone; by few ops
+  };
+  Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
+    Origins found;
+    std::vector<std::pair<BlockId, std::int32_t>> todo;
+    const auto look_at = [&](BlockId block, Access access, std::int32_t at) {
+      const Block& b = tape_.blocks[block.index()];
+      found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
+      found.arguments |= b.external && b.kind != BufferKind::kConstant;
+      todo.emplace_back(block, at);
+    };
+    for (const BlockId block : blocks) look_at(block, Access::kRead, before);
+    while (!todo.empty() && found.known_before) {
+      const auto [block, at] = todo.back();
       todo.pop_back();
-      const TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
-      bool changes = op.random_order >= 0;
-      for_each_access(tape_, op, [&](BlockId block, Access) {
-        const Block& b = tape_.blocks[block.index()];
-        changes |= b.external && b.kind != BufferKind::kConstant;
-        for (const std::int32_t writer : writers_[block.index()]) {
-          if (writer < at && seen.insert(writer).second) todo.push_back(writer);
-        }
-      });
-      if (changes) {
-        return refuse(tape_.ops[static_cast<std::size_t>(index)], "Tensor.item() inside the step: control flow or numbers that depend on data");
+      for (const std::int32_t writer : writers_[block.index()]) {
+        if (writer >= at || !found.ops.insert(writer).second) continue;
+        found.known_before &= found.ops.size() <= kMostOpsOfDecision;
+        const TapeOp& op = tape_.ops[static_cast<std::size_t>(writer)];
+        found.known_before &= op.random_order < 0;
+        for_each_access(tape_, op, [&](BlockId next, Access access) { look_at(next, access, writer); });
       }
     }
-    tape_.ops[static_cast<std::size_t>(index)].role = Role::kView;
+    return found;
+  }
+
+  // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before each call
+  // (data_guards.h).
+  bool decision(std::int32_t index) {
+    TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
+    std::vector<BlockId> blocks;
+    for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
+    const Origins from = origins(blocks, index);
+    if (!from.known_before) {
+      const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
+      return refuse(op, what + " inside the step: control flow or numbers that depend on data");
+    }
+    op.role = Role::kView;
+    tape_.reads_constants |= !from.arguments;
+    if (from.arguments) guards_.push_back({index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
+    return true;
+  }
+
+  bool settle_host_reads() {
+    for (DataGuard& guard : tape_.data_guards) {
+      if (!guard.tensor.valid()) continue;
+      const Origins from = origins({tape_.slots[guard.tensor.index()].block}, guard.at);
+      if (!from.known_before) {
+        tape_.refusal = guard.where + " reads a tensor on the host: numbers that depend on data";
+        return false;
+      }
+      guard.needs.assign(from.ops.begin(), from.ops.end());
+      guards_.push_back(std::move(guard));
+    }
+    std::stable_sort(guards_.begin(), guards_.end(), [](const DataGuard& a, const DataGuard& b) { return a.at < b.at; });
+    tape_.data_guards = std::move(guards_);
     return true;
   }
 
@@ -198,6 +241,7 @@ class HostSlices {
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
+  std::vector<DataGuard> guards_;
 };
 
 // ---- Kinds
@@ -215,7 +259,7 @@ void settle_kinds(Tape& tape) {
   for (const SlotId slot : tape.returned) {
     if (!slot.valid()) continue;
     Block& block = tape.blocks[tape.slots[slot.index()].block.index()];
-    if (!block.external) block.kind = BufferKind::kOutput;
+    if (!block.external && block.kind != BufferKind::kGradient) block.kind = BufferKind::kOutput;
   }
 }
 

@@ -13,16 +13,30 @@ namespace stowage::runtime {
 namespace {
 
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr auto kKeyBelow = c10::DispatchKey::Fake;  // free for others' use up to torch 2.13
 
 thread_local Interceptor* tl_interceptor = nullptr;
+thread_local Level tl_level = Level::kAbove;  // of tl_interceptor
 thread_local int tl_leaf_depth = 0;
+thread_local int tl_depth_below = 0;
 thread_local std::int64_t tl_aside_ns = 0;
 std::atomic<Interceptor*> g_shared{nullptr};
 
-struct InLeaf {
-  InLeaf() { ++tl_leaf_depth; }
-  ~InLeaf() { --tl_leaf_depth; }
+class InLeaf {
+ public:
+  explicit InLeaf(int& depth) : depth_(depth) { ++depth_; }
+  ~InLeaf() { --depth_; }
+  InLeaf(const InLeaf&) = delete;
+  InLeaf& operator=(const InLeaf&) = delete;
+
+ private:
+  int& depth_;
 };
+
+Interceptor* interceptor_above() {
+  const bool own = tl_interceptor != nullptr && tl_level == Level::kAbove;
+  return own ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
+}
 
 // Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn casts the arguments;
 // modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of their own.
@@ -61,7 +75,7 @@ bool around_subclass(const Interceptor& interceptor, const c10::OperatorHandle& 
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  Interceptor* const interceptor = tl_interceptor != nullptr ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
+  Interceptor* const interceptor = interceptor_above();
   const eager::OpTraits& traits = eager::traits_of(op);
   const bool passes = interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next);
   if (passes || around_subclass(*interceptor, op, *stack)) {
@@ -71,10 +85,26 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   }
 }
 
+void fallback_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKeyBelow);
+  const bool mine = tl_interceptor != nullptr && tl_level == Level::kBelow && tl_depth_below == 0;
+  const eager::OpTraits& traits = eager::traits_of(op);
+  if (mine && !traits.marker && !traits.composite) {
+    tl_interceptor->on_leaf(op, next, stack);
+  } else {
+    op.redispatchBoxed(next, stack);
+  }
+}
+
 }  // namespace
 
 void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const InLeaf in_leaf;
+  if (tl_interceptor != nullptr && tl_level == Level::kBelow) {
+    const InLeaf in_leaf(tl_depth_below);
+    op.redispatchBoxed(keys, stack);
+    return;
+  }
+  const InLeaf in_leaf(tl_leaf_depth);
   if (is_collective(op)) return run_collective(op, stack);
   if (Interceptor* below = g_shared.load(std::memory_order_relaxed)) return below->on_leaf(op, keys, stack);
   op.redispatchBoxed(keys, stack);
@@ -85,9 +115,10 @@ void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(keys, stack);
 }
 
-Intercept::Intercept(Interceptor& interceptor) : key_(kKey) {
+Intercept::Intercept(Interceptor& interceptor) : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow) {
   TORCH_CHECK(tl_interceptor == nullptr, "stowage: a step cannot be recorded inside another one");
   tl_interceptor = &interceptor;
+  tl_level = interceptor.level();
 }
 
 Intercept::~Intercept() { tl_interceptor = nullptr; }
@@ -104,4 +135,8 @@ bool thread_attached() { return c10::impl::tls_is_dispatch_key_included(kKey); }
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&stowage::runtime::fallback>());
+}
+
+TORCH_LIBRARY_IMPL(_, Fake, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&stowage::runtime::fallback_below>());
 }

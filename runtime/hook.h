@@ -1,10 +1,13 @@
-// The one dispatcher hook: a boxed fallback that sees every operator of forward, backward and optimizer.
+// The dispatcher hook: boxed fallbacks that see every operator of forward, backward and optimizer, at one of two levels.
 //
-//   user's Python ──► TESTING_ONLY_GenericMode (here) ──► autocast ──► autograd ──► kernel
+//   user's Python ──► TESTING_ONLY_GenericMode ──► functorch ──► autocast ──► autograd ──► conjugation ──► Fake ──► kernel
+//                     kAbove: what the user calls                                                          kBelow: what runs
 //
-// It is registered once and costs nothing until a thread has an interceptor. A composite op is redispatched and its inner ops come
-// back; so is an op that autocast is about to rewrite. What is left is a leaf: the interceptor decides what happens to it, and
-// while it runs, nested calls pass unseen. The key sits above autograd, so autograd's own choices are made by the real thing.
+// They are registered once and cost nothing until a thread has an interceptor. A composite op is redispatched and its inner ops come
+// back; above, so is an op that autocast is about to rewrite. What is left is a leaf: the interceptor decides what happens to it, and
+// while it runs, nested calls pass unseen. Below, everything that autograd calls for itself is a leaf of its own, at the moment when
+// it runs: the copy of x that x.mul_(y) saves, what saved-tensor hooks do. Tensors are plain there: neither functorch's, nor
+// conjugated or negated unless the kernel wants them so. Above, FakeTensors and DTensors are still themselves.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,11 +15,16 @@
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <cstdint>
+
 namespace stowage::runtime {
+
+enum class Level : std::uint8_t { kAbove, kBelow };
 
 class Interceptor {
  public:
   virtual ~Interceptor() = default;
+  [[nodiscard]] virtual Level level() const { return Level::kAbove; }
   // A leaf op with its arguments on the stack. Must leave its returns there. `keys` is what to redispatch with.
   virtual void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
   // True: an op on a tensor subclass (DTensor) is no leaf; those that it makes of plain tensors are. What PyTorch works out on fake
@@ -24,7 +32,7 @@ class Interceptor {
   [[nodiscard]] virtual bool looks_inside_subclasses() const { return false; }
 };
 
-// Runs the op as eager would, with nested calls unseen.
+// Runs the op as eager would, with nested calls unseen by interceptors of its level.
 void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // While alive, the calling thread (and autograd's threads that work for it) reports its leaf ops to `interceptor`.
@@ -43,7 +51,8 @@ class Intercept {
 // True while an Intercept is alive on this thread.
 bool intercepting();
 
-// Serves every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager budget. nullptr: none.
+// Serves, above autograd, every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager
+// budget. nullptr: none.
 void set_shared_interceptor(Interceptor* interceptor);
 
 // What it does on the calling thread beside running the ops (bringing tensors back), in nanoseconds so far. It adds to that itself.

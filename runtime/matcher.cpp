@@ -1,12 +1,14 @@
 #include "runtime/matcher.h"
 
 #include <ATen/core/List.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
 #include "runtime/op_traits.h"
+#include "runtime/plain_run.h"
 #include "runtime/recorder.h"
 #include "runtime/tensors.h"
 
@@ -19,6 +21,45 @@ bool is_number_tensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
+bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
+  if (a.isList() && b.isList()) {
+    const c10::ArrayRef<c10::IValue> x = a.toListRef();
+    const c10::ArrayRef<c10::IValue> y = b.toListRef();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_kind_of_number);
+  }
+  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) || (a.isBool() && b.isBool());
+}
+
+// Both of the same kind, and neither decides a shape: it may change from step to step.
+bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
+  const c10::IValue& recorded = op.arguments[i];
+  if (is_number_tensor(recorded)) return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
+  return same_kind_of_number(recorded, value) && takes_number(op.handle, i);
+}
+
+// Of the same kind.
+bool same_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isList()) {
+    const c10::ArrayRef<c10::IValue> x = a.toListRef();
+    const c10::ArrayRef<c10::IValue> y = b.toListRef();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_number);
+  }
+  if (is_number_tensor(a)) {
+    const at::Tensor& x = a.toTensor();
+    return std::memcmp(x.const_data_ptr(), b.toTensor().const_data_ptr(), x.element_size()) == 0;
+  }
+  if (!a.isDouble()) return a == b;
+  const double x = a.toDouble();
+  const double y = b.toDouble();
+  return std::memcmp(&x, &y, sizeof(x)) == 0;
+}
+
+bool same_content(const at::Tensor& a, const at::Tensor& b) {
+  const std::size_t bytes = a.storage().nbytes();
+  return bytes == b.storage().nbytes() && (bytes == 0 || std::memcmp(a.storage().data(), b.storage().data(), bytes) == 0);
+}
+
 void copy_content(const at::Tensor& from, const at::Tensor& to) {
   const std::size_t bytes = std::min(from.storage().nbytes(), to.storage().nbytes());
   if (bytes > 0 && from.storage().data() != to.storage().data()) {
@@ -26,13 +67,16 @@ void copy_content(const at::Tensor& from, const at::Tensor& to) {
   }
 }
 
+// A copy of what Python has lifted stands for lift_fresh(), which has one argument.
+std::size_t arguments_on_stack(const TapeOp& op) { return op.lifted_copy ? 1 : op.arguments.size(); }
+
+// Python's own numbers and tensors of them, which come to the step as constants.
+bool is_constant(const Block& block) { return block.external && block.kind == BufferKind::kConstant && block.tensor.defined(); }
+
 }  // namespace
 
-Matcher::Matcher(std::shared_ptr<Tape> tape) : tape_(std::move(tape)) {
-  shells_.resize(tape_->slots.size());
-  for (const Block& block : tape_->blocks) {
-    if (block.external && block.tensor.defined()) known_[block.tensor.unsafeGetTensorImpl()] = block.owner;
-  }
+Matcher::Matcher(std::shared_ptr<Tape> tape) : tape_(std::move(tape)), own_(tape_) {
+  add_externals(*tape_, residents_);
   for (const TapeOp& op : tape_->ops) {
     if (op.role != Role::kHost) continue;
     for_each_access(*tape_, op, [&](BlockId block, Access access) {
@@ -43,23 +87,40 @@ Matcher::Matcher(std::shared_ptr<Tape> tape) : tape_(std::move(tape)) {
   }
 }
 
+void Matcher::add_externals(const Tape& tape, Storages& storages) const {
+  for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
+    const Block& block = tape.blocks[i];
+    if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    storages[block.tensor.storage().unsafeGetStorageImpl()] = {{BlockId(i), 0, 0}};
+  }
+}
+
+void Matcher::add_inputs(const Tape& tape, Storages& storages) const {
+  for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
+    const Block& block = tape.blocks[i];
+    if (block.input < 0 || static_cast<std::size_t>(block.input) >= inputs_.size()) continue;
+    const at::Tensor& input = inputs_[static_cast<std::size_t>(block.input)];
+    if (!input.defined()) continue;
+    const std::int64_t start = span_bytes(input).first;
+    storages[input.storage().unsafeGetStorageImpl()].push_back({BlockId(i), start, start + block.bytes});
+  }
+}
+
 void Matcher::adopt_shell(const at::Tensor& tensor, SlotId id) {
   const Slot& slot = tape_->slots[id.index()];
   become_shell(tensor, slot.meta, tape_->blocks[slot.block.index()].bytes);
-  known_[tensor.unsafeGetTensorImpl()] = id;
-  shells_[id.index()] = tensor;
+  residents_[tensor.storage().unsafeGetStorageImpl()] = {{slot.block, 0, 0}};
 }
 
 std::vector<c10::Storage> Matcher::host_written() const {
   std::vector<c10::Storage> storages;
-  for (const BlockId block : host_written_) storages.push_back(tape_->blocks[block.index()].tensor.storage());
+  for (const BlockId block : host_written_) storages.push_back(own_->blocks[block.index()].tensor.storage());
   return storages;
 }
 
 void Matcher::remember() {
   saved_.clear();
-  for (const BlockId block : host_written_) {
-    const c10::Storage& storage = tape_->blocks[block.index()].tensor.storage();
+  for (const c10::Storage& storage : host_written()) {
     saved_.push_back({storage, std::string(static_cast<const char*>(storage.data()), storage.nbytes())});
   }
 }
@@ -69,39 +130,36 @@ void Matcher::roll_back() {
   saved_.clear();
 }
 
+void Matcher::forget_passing() {
+  passing_.clear();
+  kept_.clear();
+  shells_.assign(tape_->blocks.size(), std::nullopt);
+}
+
 void Matcher::begin(int section) {
   const Section& range = tape_->sections.at(static_cast<std::size_t>(section));
+  mode_ = Mode::kSection;
   mismatch_.clear();
   cursor_ = static_cast<std::size_t>(range.from);
   end_ = static_cast<std::size_t>(range.to);
-  passing_.clear();
-  passing_tensors_.clear();
+  forget_passing();
+  add_inputs(*tape_, passing_);
   intercept_ = std::make_unique<Intercept>(*this);
 }
 
 std::string Matcher::end() {
   intercept_.reset();
-  passing_.clear();
-  passing_tensors_.clear();
+  forget_passing();
   if (mismatch_.empty() && cursor_ != end_) mismatch_ = "the optimizer did fewer operations than were recorded";
   return mismatch_;
 }
 
-void Matcher::differs(const std::string& how) {
-  mismatch_ = how;
-  throw std::runtime_error(how);  // ends the user's optimizer.step(); end() tells the caller why
-}
-
-TapeOp* Matcher::next(const c10::OperatorHandle& op) {
-  if (cursor_ >= end_) differs("the optimizer does more operations than were recorded");
-  TapeOp& expected = tape_->ops[cursor_];
-  if (!(expected.handle == op)) differs("the optimizer calls " + full_name(op) + " where " + full_name(expected.handle) + " was recorded");
-  ++cursor_;
-  return &expected;
-}
+// ---- One op
 
 void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (is_elementwise_list_op(op)) {
+  if (mode_ == Mode::kLeft) {
+    run_leaf(op, keys, stack);
+  } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
   } else {
     match(op, keys, stack);
@@ -111,38 +169,108 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
 void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   std::vector<torch::jit::Stack> parts = split_list_op(op, *stack);
   if (parts.empty()) return match(op, keys, stack);
-  for (torch::jit::Stack& part : parts) match(op, keys, &part);
+  for (torch::jit::Stack& part : parts) {
+    if (mode_ == Mode::kLeft) {
+      run_leaf(op, keys, &part);
+    } else {
+      match(op, keys, &part);
+    }
+  }
   join_results(op, parts, stack);
 }
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  TapeOp& op = *next(handle);
-  compare_arguments(op, *stack);
-  if (op.role == Role::kKernel) {
+  if (const std::string why = why_not(handle, *stack); !why.empty() && !try_others(handle, *stack)) {
+    return differs(why, handle, keys, stack);
+  }
+  TapeOp& op = tape_->ops[cursor_++];
+  take_numbers(op, *stack);
+  if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
     answer_with_shells(op, stack);
   } else {
     run_for_real(op, keys, stack);
   }
 }
 
-void Matcher::compare_arguments(TapeOp& op, const torch::jit::Stack& stack) {
-  const std::size_t first = stack.size() - op.arguments.size();
-  for (std::size_t i = 0; i < op.arguments.size(); ++i) {
-    const c10::IValue& value = stack[first + i];
-    if (op.tensors[i].kind != TensorRef::Kind::kNone) {
-      if (!same_tensors(op.tensors[i], value, op.role != Role::kKernel)) {
-        differs("the optimizer gives " + full_name(op.handle) + " another tensor than was recorded");
-      }
-      continue;
-    }
-    if (value.isTensor() != op.arguments[i].isTensor() || value.isTensorList() != op.arguments[i].isTensorList()) {
-      differs("the optimizer gives " + full_name(op.handle) + " a tensor where a number was recorded, or the reverse");
-    }
-    if (is_number_tensor(value) && value.toTensor().scalar_type() != op.arguments[i].toTensor().scalar_type()) {
-      differs("the optimizer gives " + full_name(op.handle) + " a number of another type");
-    }
-    op.arguments[i] = value;
+// In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs eagerly.
+void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (mode_ == Mode::kSection) {
+    mismatch_ = how;
+    throw std::runtime_error(how);
   }
+  leave(how);
+  run_leaf(op, keys, stack);
+}
+
+std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) const {
+  const std::string who = mode_ == Mode::kSection ? "the optimizer" : "the step";
+  if (cursor_ >= end_) return who + " does more operations than were recorded";
+  const TapeOp& op = tape_->ops[cursor_];
+  const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
+  if (!same) return who + " calls " + full_name(handle) + " where " + full_name(op.handle) + " was recorded";
+  if (op.random_order >= 0 && mode_ == Mode::kStep && !(GeneratorState::current() == *generator_)) return who + " seeds the random generator";
+  const std::size_t count = handle.schema().arguments().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
+    if (!what.empty()) return who + " gives " + full_name(handle) + " " + what;
+  }
+  return {};
+}
+
+std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const {
+  if (op.tensors[i].kind != TensorRef::Kind::kNone) {
+    const bool real = op.role != Role::kKernel || op.lifted_copy;
+    return same_tensors(op.tensors[i], value, real) ? "" : "another tensor than was recorded";
+  }
+  if (is_number_of_the_same_kind(op, i, value)) return {};
+  if (is_number_tensor(value) || value.isTensor()) return "a tensor or number of another kind than was recorded";
+  if (value.isGenerator() && op.arguments[i].isGenerator()) return {};
+  return value == op.arguments[i] ? "" : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
+}
+
+void Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
+  const std::size_t count = arguments_on_stack(op);
+  for (std::size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = stack[stack.size() - count + i];
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) {
+      if (!is_number_of_the_same_kind(op, i, value)) continue;
+      refreshed_ |= op.section < 0 && !same_number(op.arguments[i], value);
+      op.arguments[i] = value;
+    } else if (op.tensors[i].kind == TensorRef::Kind::kTensor && op.tensors[i].slots[0].valid()) {
+      const Block& block = tape_->blocks[tape_->slots[op.tensors[i].slots[0].index()].block.index()];
+      if (is_constant(block) && !place_of(value.toTensor()).block.valid()) take_content(value.toTensor(), block, op);
+    }
+  }
+}
+
+// Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.
+void Matcher::take_content(const at::Tensor& from, const Block& constant, const TapeOp& op) {
+  const BlockId block = tape_->slots[constant.owner.index()].block;
+  if (op.role == Role::kHost) return;
+  if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return;
+  refreshed_ |= op.section < 0 && !same_content(from, constant.tensor);
+  copy_content(from, constant.tensor);
+  passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
+  kept_.push_back(watched(from.storage()));
+}
+
+// ---- Tensors
+
+Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return {};
+  const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  auto it = passing_.find(storage);
+  if (it == passing_.end()) {
+    it = residents_.find(storage);
+    if (it == residents_.end() || mode_ != Mode::kSection) return {};
+  }
+  const std::vector<Part>& parts = it->second;
+  if (parts.size() == 1 || tensor.numel() == 0) return {parts[0].block, parts[0].start_bytes};
+  const auto [start, end] = span_bytes(tensor);
+  for (const Part& part : parts) {
+    if (part.start_bytes <= start && end <= part.end_bytes) return {part.block, part.start_bytes};
+  }
+  return {};
 }
 
 bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const {
@@ -171,37 +299,26 @@ bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool 
   return false;
 }
 
+// `real`: the op will look at the tensor itself, not at the recorded one.
 bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const {
   if (!id.valid()) return !tensor.defined();
-  if (!tensor.defined()) return false;
-  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (const auto it = known_.find(impl); it != known_.end()) return it->second == id;
-  if (const auto it = passing_.find(impl); it != passing_.end()) return it->second == id;
-  // A number that has just been made into a tensor: host ops take it as it is, replayed ops find it in the recorded one.
+  if (!tensor.defined() || !tensor.has_storage()) return false;
   const Slot& slot = tape_->slots[id.index()];
+  const Place place = place_of(tensor);
+  if (place.block.valid()) return place.block == slot.block && slot.meta.describes(tensor, place.start_bytes);
   const Block& block = tape_->blocks[slot.block.index()];
-  if (block.external && block.kind == BufferKind::kConstant) {
-    if (!slot.meta.describes(tensor) || (!real && tensor.dim() != 0)) return false;
-    if (!real) copy_content(tensor, block.tensor);
-    return true;
-  }
-  // A view that C++ made of a known storage (detach and the like).
-  return block.external && block.tensor.defined() && slot.meta.describes(tensor) &&
-         tensor.storage().unsafeGetStorageImpl() == block.tensor.storage().unsafeGetStorageImpl();
+  if (!is_constant(block) || !slot.meta.describes(tensor) || !(real || tensor.dim() == 0)) return false;
+  return !tape_->reads_constants || same_content(tensor, block.tensor);
 }
 
-void Matcher::run_for_real(TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (lifts_host_data(op.handle) && op.tensors[0].slots[0].valid()) {
-    // Made anew by the optimizer's Python: the recorded tensor, which the executor has bound, takes its content.
-    const Block& block = tape_->blocks[tape_->slots[op.tensors[0].slots[0].index()].block.index()];
-    if (block.refreshed) copy_content((*stack)[stack->size() - op.arguments.size()].toTensor(), block.tensor);
-  }
+// ---- Answers
+
+void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
   const auto pass = [&](SlotId id, const at::Tensor& tensor) {
-    if (!id.valid() || !tensor.defined()) return;
-    if (known_.count(tensor.unsafeGetTensorImpl()) > 0) return;
-    passing_[tensor.unsafeGetTensorImpl()] = id;
-    passing_tensors_.push_back(tensor);
+    if (!id.valid() || !tensor.defined() || !tensor.has_storage() || place_of(tensor).block.valid()) return;
+    passing_[tensor.storage().unsafeGetStorageImpl()] = {{tape_->slots[id.index()].block, 0, 0}};
+    kept_.push_back(watched(tensor.storage()));
   };
   const std::size_t first = stack->size() - op.results.size();
   for (std::size_t r = 0; r < op.results.size(); ++r) {
@@ -217,8 +334,9 @@ void Matcher::run_for_real(TapeOp& op, c10::DispatchKeySet keys, torch::jit::Sta
 }
 
 void Matcher::answer_with_shells(const TapeOp& op, torch::jit::Stack* stack) {
-  const torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(op.arguments.size()), stack->end());
-  torch::jit::drop(*stack, op.arguments.size());
+  const std::size_t count = arguments_on_stack(op);
+  const torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  torch::jit::drop(*stack, count);
   for (std::size_t r = 0; r < op.results.size(); ++r) {
     const TensorRef& ref = op.results[r];
     switch (ref.kind) {
@@ -234,20 +352,36 @@ void Matcher::answer_with_shells(const TapeOp& op, torch::jit::Stack* stack) {
   }
 }
 
-// The tensor that stands for a result: an in-place op's own argument, a resident, or a shell made once.
-const at::Tensor& Matcher::shell(SlotId id, const torch::jit::Stack& arguments, const TapeOp& op) {
-  static const at::Tensor undefined;
-  if (!id.valid()) return undefined;
-  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+// The tensor that stands for a result: an in-place op's own argument, a resident, or a new one over its block's shell.
+at::Tensor Matcher::shell(SlotId id, const torch::jit::Stack& arguments, const TapeOp& op) {
+  if (!id.valid()) return {};
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
     const TensorRef& ref = op.tensors[i];
-    if (ref.kind == TensorRef::Kind::kTensor && ref.slots[0] == id) return arguments[i].toTensor();
+    if (ref.kind == TensorRef::Kind::kTensor && ref.slots[0] == id && arguments[i].isTensor()) return arguments[i].toTensor();
   }
-  if (!shells_[id.index()].defined()) {
-    const Slot& slot = tape_->slots[id.index()];
-    shells_[id.index()] = make_shell(slot.meta, tape_->blocks[slot.block.index()].bytes);
-    known_[shells_[id.index()].unsafeGetTensorImpl()] = id;
+  const Slot& slot = tape_->slots[id.index()];
+  const Block& block = tape_->blocks[slot.block.index()];
+  if (block.external && block.input < 0) return make_tensor(block.tensor.storage(), slot.meta);
+  if (block.external) {
+    const at::Tensor& input = inputs_.at(static_cast<std::size_t>(block.input));
+    TensorMeta meta = slot.meta;
+    meta.storage_offset += span_bytes(input).first / static_cast<std::int64_t>(meta.dtype.itemsize());
+    return make_tensor(input.storage(), meta);
   }
-  return shells_[id.index()];
+  std::optional<Shell>& known = shells_[slot.block.index()];
+  if (is_held(known)) return make_tensor(c10::Storage(known->lock()), slot.meta);
+  const c10::Storage storage = shell_storage(block.bytes);
+  for (const DataGuard& guard : tape_->data_guards) {  // read on the host in a moment; the guard has just seen that it is as recorded
+    const bool all = guard.tensor.valid() && tape_->slots[guard.tensor.index()].block == slot.block &&
+                     static_cast<std::int64_t>(guard.content.size()) == block.bytes;
+    if (!all) continue;
+    at::DataPtr memory = c10::GetCPUAllocator()->allocate(guard.content.size());
+    std::memcpy(memory.get(), guard.content.data(), guard.content.size());
+    fill_shell(storage, std::move(memory), guard.content.size());
+  }
+  passing_[storage.unsafeGetStorageImpl()] = {{slot.block, 0, 0}};
+  known = watched(storage);
+  return make_tensor(storage, slot.meta);
 }
 
 }  // namespace stowage::runtime

@@ -1,22 +1,36 @@
-// Match mode: the user's own optimizer.step() runs again, but its kernels do not.
+// Match mode: the user's own Python runs again, but its kernels do not.
 //
-//   tape      … add_(step, 1)   item(step)   lerp_(m, g, 0.1)   addcdiv_(p, m, d, -lr/c1) …
-//   Python        executed        executed      compared           compared: its new scalar goes onto the tape
+//   tape      … mm(x, w) -> y   mul(y, 0.5)   item(step)   lerp_(m, g, 0.1)   addcdiv_(p, m, d, -lr/c1) …
+//   Python        compared        compared      executed       compared           compared: its new scalar goes onto the tape
 //
-// Python scalars (learning rate, bias correction) are baked into a recorded op's arguments, and change every step. So the optimizer
-// runs its Python on the real parameters, with gradients that have shapes but no memory; each op must be the next one of the tape,
-// on the same tensors; its numbers replace the recorded ones. Only the ops that decide numbers (TapeOp::Role::kHost: the step
-// counters) really run. Any difference in structure ends the match: the caller records anew.
+// Each op must be the next one of the tape, on the same tensors; its Python numbers replace the recorded ones. What the op would return
+// is a shell: a tensor with shape and autograd history, without memory. Only the ops that decide numbers (TapeOp::Role::kHost: an
+// optimizer's step counters) really run, and views, which move no bytes. Tensors are told by their storages.
+//
+// A section: the Python of optimizer.step(). Numbers there change from step to step (learning rate, bias correction). Any difference in
+// structure ends the match by an exception; the caller takes back what the host ops did, and runs the step anew.
+//
+// A step: all of the user's function, forward, backward and optimizer. Where its Python parts with the tape, another tape is tried that
+// begins alike. Where none is left, the ops matched so far are run plainly (PlainRun), the shells get their content, and the rest of
+// the function runs as eager would: the Python has run once, and nothing it did is lost.
+//
+//   Python    op 0   op 1   op 2   op 7?                      op 8  ...
+//             match  match  match  differs: run 0 1 2, then 7  8    ...   eagerly
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/generator.h"
 #include "runtime/hook.h"
 #include "runtime/tape.h"
+#include "runtime/tensors.h"
 
 namespace stowage::runtime {
 
@@ -24,51 +38,123 @@ class Matcher final : public Interceptor {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
 
+  // ---- Sections
+
   // Registers a tensor that Python will show as .grad: it becomes a shell of the slot.
   void adopt_shell(const at::Tensor& tensor, SlotId slot);
+
+  // The inputs of the call, which optimizers may see too (gradients that came from outside); {} lets go of them.
+  void bind(std::vector<at::Tensor> inputs) { inputs_ = std::move(inputs); }
 
   // Matches the ops of one section while alive on this thread.
   void begin(int section);
   // Returns "" when all of the section's ops came, else what differed.
   std::string end();
 
+  // ---- Steps
+
+  // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the Python leaves the
+  // tape, before anything is computed. `copies`: as for PlainRun::run.
+  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
+                  bool copies);
+  // After the function has returned: "" when all ops of a tape came; else what differed, and the step has happened eagerly.
+  std::string end_step();
+  // After the function has raised: what it did before that happens now. True when it only failed because it read a shell.
+  bool abandon_step(const std::string& error);
+  // Of the step that matched: -1 this matcher's own tape, else the position among `others`.
+  [[nodiscard]] int chosen() const { return chosen_; }
+  // Where it left the tape, an optimizer was at work.
+  [[nodiscard]] bool left_in_section() const { return left_in_section_; }
+  // It was given other numbers than the tape held, outside of the optimizers.
+  [[nodiscard]] bool refreshed() const { return refreshed_; }
+  // Of the step that matched: are these the tensors that the recorded one returned, and does nothing else hold a shell?
+  [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors) const;
+  // Runs all of the matched step plainly; the shells get their content.
+  void run_plainly();
+  // The tensor gets the content of a step's result: its storage becomes that of `content`.
+  static void fill(const at::Tensor& shell, const at::Tensor& content);
+  // After the step was executed: what Python keeps gets its content, one tensor for each of the last Tape::kept that it returns.
+  void take_kept(std::vector<at::Tensor>& contents);
+  // After run_plainly(): is that the same content?
+  [[nodiscard]] bool kept_agree(const std::vector<at::Tensor>& contents) const;
+  // Forgets the shells.
+  void forget_step();
+  // From now on the step runs eagerly, with `why` as what differed; for what Python does beside the dispatcher.
+  void leave(const std::string& why);
+
+  // ---- Both
+
   // Residents that host ops write: not touched by the executor, but part of the step's state.
   [[nodiscard]] std::vector<c10::Storage> host_written() const;
 
-  // Puts back what the host ops of the sections since remember() have written.
+  // Puts back what the host ops have written since remember().
   void remember();
   void roll_back();
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  [[nodiscard]] Level level() const override { return tape_->below_autograd ? Level::kBelow : Level::kAbove; }
 
  private:
   struct SavedBytes {
     c10::Storage storage;
     std::string bytes;
   };
+  struct Part {
+    BlockId block;
+    std::int64_t start_bytes = 0;
+    std::int64_t end_bytes = 0;
+  };
+  using Storages = ska::flat_hash_map<const c10::StorageImpl*, std::vector<Part>>;
+  struct Place {
+    BlockId block;
+    std::int64_t start_bytes = 0;
+  };
+  enum class Mode : std::uint8_t { kSection, kStep, kLeft };
 
-  [[noreturn]] void differs(const std::string& how);
-  TapeOp* next(const c10::OperatorHandle& op);
+  void add_externals(const Tape& tape, Storages& storages) const;
+  void add_inputs(const Tape& tape, Storages& storages) const;
+  void forget_passing();
+  // Why the op is not the next one on the tape, or "".
+  std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
+  bool try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  bool change_to(std::size_t other);
+  void take_numbers(TapeOp& op, const torch::jit::Stack& stack);
+  void take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-  void compare_arguments(TapeOp& op, const torch::jit::Stack& stack);
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
   bool same_tensor(SlotId slot, const at::Tensor& tensor, bool real) const;
-  void run_for_real(TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  [[nodiscard]] Place place_of(const at::Tensor& tensor) const;
+  void run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void answer_with_shells(const TapeOp& op, torch::jit::Stack* stack);
-  const at::Tensor& shell(SlotId slot, const torch::jit::Stack& arguments, const TapeOp& op);
+  at::Tensor shell(SlotId slot, const torch::jit::Stack& arguments, const TapeOp& op);
+  void differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void run_plainly(std::size_t to);
+  [[nodiscard]] BlockId kept_block(std::size_t i) const;
 
   std::shared_ptr<Tape> tape_;
-  ska::flat_hash_map<const c10::TensorImpl*, SlotId> known_;  // residents and shells
-  std::vector<at::Tensor> shells_;                              // by slot
-  ska::flat_hash_map<const c10::TensorImpl*, SlotId> passing_;  // made for real in this section
-  std::vector<at::Tensor> passing_tensors_;
+  Mode mode_ = Mode::kSection;
+  Storages residents_;               // and adopted shells
+  Storages passing_;                 // of the section or step that is being matched
+  std::vector<Shell> kept_;          // so that no address in passing_ is used twice
+  Shells shells_;                    // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
   std::vector<SavedBytes> saved_;
   std::unique_ptr<Intercept> intercept_;
   std::size_t cursor_ = 0;
   std::size_t end_ = 0;
+  // Of a step:
+  std::shared_ptr<Tape> own_;
+  std::vector<at::Tensor> inputs_;
+  std::vector<std::shared_ptr<Tape>> others_;
+  std::function<void()> before_leaving_;
+  bool copies_ = false;
+  bool refreshed_ = false;
+  bool left_in_section_ = false;
+  int chosen_ = -1;
+  std::optional<GeneratorState> generator_;  // when the step began; nothing draws while it is matched
 };
 
 }  // namespace stowage::runtime

@@ -11,15 +11,14 @@ namespace {
 using c10::DispatchKey;
 
 constexpr c10::DispatchKeySet kStrangeKeys({DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
-                                            DispatchKey::Functionalize, DispatchKey::Conjugate, DispatchKey::Negative,
-                                            DispatchKey::ZeroTensor});
+                                            DispatchKey::Functionalize, DispatchKey::ZeroTensor});
 
 }  // namespace
 
 std::string Names::unsupported(const at::Tensor& tensor) const {
   if (tensor.layout() != c10::kStrided || !tensor.has_storage()) return "a sparse, nested or opaque tensor";
   if (tensor.is_quantized()) return "a quantized tensor";
-  if (tensor.key_set().has_any(kStrangeKeys)) return "a functorch, conjugate, negated or zero tensor";
+  if (tensor.key_set().has_any(kStrangeKeys)) return "a functorch, functional or zero tensor";
   if (fake_) return {};
   if (tensor.key_set().has(DispatchKey::Python)) return "a tensor subclass";
   if (!tensor.device().is_cpu()) return "a tensor on device " + tensor.device().str();
@@ -144,7 +143,8 @@ SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string nam
   return slot;
 }
 
-SlotId Names::declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
+SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
+                            std::int64_t end_bytes) {
   if (!unsupported(tensor).empty()) return {};
   if (const SlotId known = known_slot(tensor); known.valid()) return known;
   std::string refused_if_used;
@@ -153,7 +153,7 @@ SlotId Names::declare_input(const at::Tensor& tensor, std::string name, int inpu
     if (whole || block_in(*storage, tensor).valid()) return alias_in(*storage, tensor, refused_if_used);
   }
   const BlockId block = add_part(tensor, start_bytes, end_bytes);
-  const SlotId slot = add_external(tensor, block, BufferKind::kInput, std::move(name));
+  const SlotId slot = add_external(tensor, block, kind, std::move(name));
   tape_.blocks[block.index()].input = input;
   return slot;
 }

@@ -27,7 +27,7 @@ class Names {
 
   // An argument of the step. It lies in bytes [start, end) of its storage, which other arguments may share; the first that is declared
   // begins there, and its `input` is the part's. What lies outside all parts is not known.
-  SlotId declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
+  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
 
   // A tensor that an op reads or writes, or that the user returns. Unknown ones are aliases of a known block, or constants.
   // Sets `refusal` and returns an invalid id when the tensor is of a kind that cannot be replayed.
@@ -41,6 +41,9 @@ class Names {
 
   // Where a block's data lay when it became known; nullptr for fakes.
   [[nodiscard]] const void* data(BlockId block) const { return data_[block.index()]; }
+
+  // When all is asked, on the thread that made this.
+  void stop() { live_.stop(); }
 
   // Blocks made by the step whose storage something still holds.
   [[nodiscard]] std::vector<BlockId> alive() const;

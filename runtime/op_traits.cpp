@@ -1,6 +1,7 @@
 #include "runtime/op_traits.h"
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 
 #include <array>
 #include <string_view>
@@ -63,6 +64,26 @@ bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 }
 
 bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "_local_scalar_dense"; }
+
+bool tells_value(const c10::OperatorHandle& op) {
+  if (!op.hasTag(at::Tag::data_dependent_output)) return false;
+  for (const c10::Argument& result : op.schema().returns()) {
+    if (result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::TypeKind::ListType) return false;
+  }
+  return true;
+}
+
+bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  c10::TypePtr type = arguments[index].type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  if (type->kind() == c10::TypeKind::ListType) type = type->expectRef<c10::ListType>().getElementType();
+  const bool tensor_of_number = type->isSubtypeOf(*c10::TensorType::get());
+  if (tensor_of_number) return true;  // where the caller has found one that Python made of a number
+  if (type->kind() != c10::TypeKind::NumberType && type->kind() != c10::TypeKind::FloatType) return false;
+  const std::string_view name = base_name(op);
+  return !(name.starts_with("arange") || name.starts_with("range") || name.starts_with("linspace") || name.starts_with("logspace"));
+}
 
 int absolute_offset_argument(const c10::OperatorHandle& op) {
   if (!in_aten(op) || !base_name(op).starts_with("as_strided")) return -1;

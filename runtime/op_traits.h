@@ -32,6 +32,12 @@ bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 // Returns a number read from a tensor (Tensor.item()).
 bool reads_scalar(const c10::OperatorHandle& op);
 
+// Returns something about the content of its arguments that is no tensor: a number, or whether two are equal.
+bool tells_value(const c10::OperatorHandle& op);
+
+// The argument at `index` is a number, or a list of numbers, that may change without changing the shape of the result.
+bool takes_number(const c10::OperatorHandle& op, std::size_t index);
+
 // Position of the argument that counts elements from the beginning of the first one's storage, or -1.
 int absolute_offset_argument(const c10::OperatorHandle& op);
 

@@ -1,5 +1,6 @@
 #include "runtime/recorder.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -30,14 +31,17 @@ bool has_unreplayable_argument(const c10::IValue& value) {
 }  // namespace
 
 Recorder::Recorder(RecordOptions options)
-    : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {}
+    : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {
+  tape_->below_autograd = level() == Level::kBelow;
+}
 
 SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
   return names_.declare(tensor, kind, std::move(name));
 }
 
-SlotId Recorder::declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
-  return names_.declare_input(tensor, std::move(name), input, start_bytes, end_bytes);
+SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
+                               std::int64_t end_bytes) {
+  return names_.declare_input(tensor, kind, std::move(name), input, start_bytes, end_bytes);
 }
 
 void Recorder::start() {
@@ -52,7 +56,7 @@ void Recorder::stop() {
   const GeneratorState last = GeneratorState::current();
   if (last == states_.back()) return;
   tape_->final_restore = state_index(last);
-  if (tape_->final_restore < 0) refuse("the step seeds the random generator");
+  if (tape_->final_restore < 0) refuse("the step seeds the random generator, or another thread draws from it meanwhile");
 }
 
 void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
@@ -70,6 +74,25 @@ void Recorder::refuse(const std::string& reason) {
   if (!tape_->refusal.empty()) return;
   const std::string where = options_.source && intercept_ ? options_.source() : std::string();
   tape_->refusal = where.empty() ? reason : where + ": " + reason;
+}
+
+void Recorder::close() {
+  intercept_.reset();
+  names_.stop();
+}
+
+void Recorder::reads_on_host(const at::Tensor& tensor, const std::string& what) {
+  if (!tape_->refusal.empty() || options_.fake) return;
+  DataGuard guard;
+  guard.tensor = slot_of(tensor);
+  guard.at = static_cast<std::int32_t>(tape_->ops.size());
+  const std::string line = options_.source ? options_.source() : std::string();
+  guard.where = (line.empty() ? "" : line + ": ") + what;
+  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+  const at::AutoDispatchBelowAutograd below;
+  const at::Tensor elements = tensor.contiguous().resolve_conj().resolve_neg();
+  guard.content.assign(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
+  tape_->data_guards.push_back(std::move(guard));
 }
 
 int Recorder::current_line() {
@@ -113,7 +136,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
   if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
-  if (depends_on_data(handle, *stack) && !reads_scalar(handle)) {
+  if (depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
   const bool draws = draws_random_numbers(handle);
@@ -169,8 +192,6 @@ void Recorder::look_for_absolute_offset(const TapeOp& op) {
 void Recorder::lift(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;  // refused where it is used
   if (!options_.fake && !names_.block_of(tensor).valid()) {
-    const c10::DataPtr& data = tensor.storage().data_ptr();
-    if (block_origin(data.get(), data.get_deleter()) != BlockOrigin::kOurs) return;  // torch.from_numpy: likewise
     const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
     const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
     if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
@@ -182,7 +203,7 @@ void Recorder::expect_generator_state(TapeOp& op) {
   const GeneratorState now = GeneratorState::current();
   if (now == states_.back()) return;
   op.restore = state_index(now);
-  if (op.restore < 0) refuse("the step seeds the random generator");
+  if (op.restore < 0) refuse("the step seeds the random generator, or another thread draws from it meanwhile");
 }
 
 TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {
@@ -238,18 +259,24 @@ void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& event
     writes |= op.tensors[i].kind != TensorRef::Kind::kNone && writes_argument(op.handle, i);
   }
   for (const TensorRef& ref : op.results) tensor_result |= ref.kind != TensorRef::Kind::kNone;
-  const bool only_tells = !op.results.empty() && !tensor_result && !reads_scalar(op.handle);  // a size, a flag
+  const bool only_tells = !op.results.empty() && !tensor_result && !tells_value(op.handle);  // a size, a flag
   const bool only_views = tensor_result && op.creates.empty();
   if (!writes && op.random_order < 0 && (only_tells || only_views)) op.role = TapeOp::Role::kView;
 }
 
-std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
+std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& allowed) const {
   std::set<BlockId> fine;
   for (const at::Tensor& tensor : allowed) fine.insert(names_.block_of(tensor));
   for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
+  std::vector<BlockId> blocks = names_.alive();
+  std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
+}
+
+std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
   std::vector<std::string> lines;
-  for (const BlockId block : names_.alive()) {
-    if (fine.contains(block)) continue;
+  for (const BlockId block : surviving_blocks(allowed)) {
     const TapeOp& op = tape_->op(tape_->blocks[block.index()].creator);
     lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + full_name(op.handle));
   }
@@ -268,8 +295,25 @@ bool Recorder::made_in_step(const at::Tensor& tensor) const {
   return block.valid() && !tape_->blocks[block.index()].external;
 }
 
-std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned) {
+std::set<int> Recorder::touched_inputs() const {
+  std::set<int> touched;
+  for (const TapeOp& op : tape_->ops) {
+    for (const TensorRef& ref : op.tensors) {
+      for (const SlotId slot : ref.slots) {
+        if (slot.valid()) touched.insert(tape_->blocks[tape_->slots[slot.index()].block.index()].input);
+      }
+    }
+  }
+  touched.erase(-1);
+  return touched;
+}
+
+std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep) {
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
+  for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
+    tape_->returned.push_back(tape_->blocks[block.index()].owner);
+    ++tape_->kept;
+  }
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);
 }

@@ -30,7 +30,7 @@ class Recorder final : public Interceptor {
 
   // Before the step: the tensors that it will find. Arguments, which are bound anew in every replay: see Names::declare_input.
   SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
-  SlotId declare_input(const at::Tensor& tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
+  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
 
   void start();
   // Around a call of optimizer.step(); `gradients` are the .grad tensors that it will see (undefined ones allowed).
@@ -39,6 +39,8 @@ class Recorder final : public Interceptor {
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
+  // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows from arguments.
+  void reads_on_host(const at::Tensor& tensor, const std::string& what);
 
   // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except `allowed`.
   [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;
@@ -46,14 +48,21 @@ class Recorder final : public Interceptor {
   // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
   SlotId slot_of(const at::Tensor& tensor);
   [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const;
+  // Positions of the inputs that an op has read, written, or made a view of.
+  [[nodiscard]] std::set<int> touched_inputs() const;
 
-  // Hands over the finished tape. `returned`: tensors to hand out after every replay.
-  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned);
+  // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
+  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep);
+
+  // Whatever happened, and on the thread that made this: another one may come to destroy it.
+  void close();
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  [[nodiscard]] Level level() const override { return options_.fake || options_.distributed ? Level::kAbove : Level::kBelow; }
   [[nodiscard]] bool looks_inside_subclasses() const override { return options_.distributed; }
 
  private:
+  [[nodiscard]] std::vector<BlockId> surviving_blocks(const std::vector<at::Tensor>& allowed) const;
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);

@@ -32,6 +32,10 @@ struct TensorMeta {
   std::vector<std::int64_t> strides;
   std::int64_t storage_offset = 0;  // from the beginning of its block
   caffe2::TypeMeta dtype;
+  bool conjugated = false;  // lazily: the bytes are those of the conjugate
+  bool negated = false;
+
+  bool operator==(const TensorMeta&) const = default;
 
   // Of a tensor whose block begins so many bytes into its storage.
   [[nodiscard]] bool describes(const at::Tensor& tensor, std::int64_t start_bytes = 0) const;
@@ -88,6 +92,7 @@ struct TapeOp {
   std::int64_t cost_ns = 0;
   int random_order = -1;  // position among the ops that draw random numbers, or -1
   int restore = -1;       // the generator goes back to the state after this many draws, before the op; -1: stays as it is
+  bool lifted_copy = false;  // stands for lift_fresh(): copies a constant that the step goes on to write
   bool grad_mode = false;
   bool backward = false;
   int section = -1;          // optimizer section, or -1
@@ -102,15 +107,30 @@ struct Section {
   std::int32_t to = 0;
 };
 
+// Something about data that the step's Python, or an op that is no kernel, asked for and may have decided by; it follows from the
+// arguments. Either a number that an op handed over, or all of a tensor.
+struct DataGuard {
+  std::int32_t op = -1;             // that handed it over, or -1
+  std::vector<std::int32_t> needs;  // the ops that lead to it, in order
+  SlotId tensor;                    // else: the tensor that was read,
+  std::string content;              // its elements in order
+  std::int32_t at = 0;              // before which op,
+  std::string where;                // and by what
+};
+
 struct Tape {
   std::vector<Slot> slots;
   std::vector<Block> blocks;
   std::vector<TapeOp> ops;
   std::vector<Section> sections;
+  std::vector<DataGuard> data_guards;  // in the order in which Python asked
   std::vector<std::string> lines;  // "file:line" of the user's code
   std::vector<SlotId> returned;    // slots to hand out at the end of a step
+  std::size_t kept = 0;            // so many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   int random_ops = 0;
   int final_restore = -1;          // as TapeOp::restore, after the last op
+  bool below_autograd = false;     // at which level of the hook it was recorded
+  bool reads_constants = false;    // a number read from a constant tensor is baked into it
   bool absolute_inputs = false;    // the step counts from the beginning of an argument's storage: the next must begin there, too
   std::string refusal;             // why this step cannot be replayed; empty when it can
   std::int64_t wall_ns = 0;
@@ -139,6 +159,10 @@ void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
 // What differs first between two recordings of a step (b is the newer one), or "" when they hold the same program: same ops, same
 // tensors, same numbers.
 std::string difference(const Tape& a, const Tape& b);
+
+// Do both begin with the same `ops` operations, but for Python's numbers? Then now_called[i] is how `b` calls the block i of `a`, where
+// these operations name it.
+bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<BlockId>& now_called);
 
 // "aten::add_.Tensor"
 std::string full_name(const c10::OperatorHandle& op);

@@ -1,6 +1,10 @@
 #include "runtime/tensors.h"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <memory>
+
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime {
 namespace {
@@ -12,12 +16,39 @@ c10::Storage memoryless_storage(std::int64_t bytes) {
           c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), /*allocator=*/nullptr, /*resizable=*/false};
 }
 
+void describe(const at::Tensor& tensor, const TensorMeta& meta) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(meta.sizes, meta.strides, meta.storage_offset);
+  if (meta.conjugated) impl->_set_conj(true);
+  if (meta.negated) impl->_set_neg(true);
+}
+
 }  // namespace
 
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(meta.sizes, meta.strides, meta.storage_offset);
+  describe(tensor, meta);
   return tensor;
+}
+
+at::Tensor make_tensor(const c10::Storage& storage, const TensorMeta& meta) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), kCpu, meta.dtype);
+  describe(tensor, meta);
+  return tensor;
+}
+
+c10::Storage shell_storage(std::int64_t bytes) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
+                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(), /*resizable=*/true);
+  torch_versions::refuse_reads(*storage.unsafeGetStorageImpl(), kShellText);
+  return storage;
+}
+
+void fill_shell(const c10::Storage& shell, at::DataPtr&& memory, std::size_t bytes) {
+  c10::StorageImpl* storage = shell.unsafeGetStorageImpl();
+  torch_versions::allow_reads(*storage);
+  storage->set_nbytes(bytes);
+  storage->set_data_ptr_noswap(std::move(memory));
 }
 
 c10::Storage part_of(const c10::Storage& whole, std::int64_t start_bytes, std::int64_t bytes) {

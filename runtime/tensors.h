@@ -3,7 +3,9 @@
 
 #include <c10/core/Storage.h>
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "runtime/tape.h"
 
@@ -18,8 +20,27 @@ c10::Storage part_of(const c10::Storage& whole, std::int64_t start_bytes, std::i
 // The first byte in its storage that a tensor looks at, and the one after the last.
 std::pair<std::int64_t, std::int64_t> span_bytes(const at::Tensor& tensor);
 
-// A tensor that looks like `meta` but has no memory: for ops that only look at shapes, and for Python that only passes it on.
+// A tensor that looks like `meta` but has no memory: for ops that only look at shapes.
 at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes);
+
+// A storage for tensors that Python and autograd pass on before their content exists. Reading it is an error with this text in it.
+inline constexpr const char* kShellText = "stowage: this tensor of a planned step has no content yet";
+c10::Storage shell_storage(std::int64_t bytes);
+
+// Of each block, the shell storage that was made for it. Weak: autograd adds gradients up in place where nobody else holds them, and
+// whoever only watches must not count. (A weak reference keeps the address from being used again.)
+using Shell = c10::weak_intrusive_ptr<c10::StorageImpl>;
+using Shells = std::vector<std::optional<Shell>>;
+inline bool is_held(const std::optional<Shell>& shell) { return shell.has_value() && shell->use_count() > 0; }
+inline Shell watched(const c10::Storage& storage) {
+  return Shell(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.unsafeGetStorageImpl()));
+}
+
+// Its content has come: from now on a storage like any other.
+void fill_shell(const c10::Storage& shell, at::DataPtr&& memory, std::size_t bytes);
+
+// A tensor over `storage` that autograd may work with.
+at::Tensor make_tensor(const c10::Storage& storage, const TensorMeta& meta);
 
 // Turns `tensor`, made by Python with the right dtype, into such a shell.
 void become_shell(const at::Tensor& tensor, const TensorMeta& meta, std::int64_t storage_bytes);

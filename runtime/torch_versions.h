@@ -68,9 +68,15 @@ void do_not_call_back(Storage& storage) {
   if constexpr (CallsBack<Storage>) storage.clear_materializer();
 }
 
+// Reads of a storage raise an error with this text, where they can be allowed again later.
+template <class Storage>
+void refuse_reads(Storage& storage, const char* text) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+}
+
 template <class Storage>
 void allow_reads(Storage& storage) {
-  if constexpr (CallsBack<Storage>) storage.clear_data_ptr_access_error_msg_();
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
 }
 
 }  // namespace stowage::runtime::torch_versions

@@ -10,6 +10,7 @@
 #include "runtime/allocator.h"
 #include "runtime/arena.h"
 #include "runtime/cost_key.h"
+#include "runtime/data_guards.h"
 #include "runtime/executor.h"
 #include "runtime/lower.h"
 #include "runtime/matcher.h"
@@ -99,6 +100,11 @@ void bind_recorder(nb::module_& m) {
         for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
       })
       .def("held_storages", &held_storages, "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
+      .def("changed_decision", [](const TapeHandle& t, const std::vector<Address>& inputs) {
+        const std::vector<at::Tensor> in = tensors_at(inputs);
+        const nb::gil_scoped_release release;
+        return rt::changed_decision(*t.tape, in);
+      }, "inputs"_a, "Empty when the step's Python would decide for these arguments as it did when recorded.")
       .def("same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); }, "other"_a,
            "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
 
@@ -113,20 +119,42 @@ void bind_recorder(nb::module_& m) {
       .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
         r.declare(tensor_at(tensor), kind_named(kind), std::move(name));
       }, "tensor"_a, "kind"_a, "name"_a)
-      .def("declare_input", [](rt::Recorder& r, Address tensor, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes) {
-        r.declare_input(tensor_at(tensor), std::move(name), input, start_bytes, end_bytes);
-      }, "tensor"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
+      .def("declare_input", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input, std::int64_t start_bytes,
+                               std::int64_t end_bytes) {
+        r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
+      }, "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
+      .def("close", &rt::Recorder::close)
       .def("refuse", &rt::Recorder::refuse, "reason"_a)
+      .def("reads_on_host", [](rt::Recorder& r, Address tensor, const std::string& what) { r.reads_on_host(tensor_at(tensor), what); },
+           "tensor"_a, "what"_a)
       .def_prop_ro("refusal", [](const rt::Recorder& r) { return r.refusal(); })
       .def("begin_section", [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
       .def("end_section", &rt::Recorder::end_section)
       .def("slot_of", [](rt::Recorder& r, Address tensor) { return r.slot_of(tensor_at(tensor)).value; })
       .def("made_in_step", [](const rt::Recorder& r, Address tensor) { return r.made_in_step(tensor_at(tensor)); })
+      .def("touched_inputs", [](const rt::Recorder& r) {
+        const std::set<int> touched = r.touched_inputs();
+        return std::vector<int>(touched.begin(), touched.end());
+      })
       .def("survivors", [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
-      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned) { return TapeHandle{r.finish(tensors_at(returned))}; });
+      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned, bool keep) {
+        return TapeHandle{r.finish(tensors_at(returned), keep)};
+      }, "returned"_a, "keep"_a = false);
 }
+
+// Let go of under the GIL, whoever lets go last.
+struct HeldObject {
+  explicit HeldObject(nb::object held) : object(std::move(held)) {}
+  ~HeldObject() {
+    const nb::gil_scoped_acquire acquire;
+    object.reset();
+  }
+  HeldObject(const HeldObject&) = delete;
+  HeldObject& operator=(const HeldObject&) = delete;
+  nb::object object;
+};
 
 void bind_matcher(nb::module_& m) {
   nb::class_<rt::Matcher>(m, "Matcher")
@@ -134,8 +162,34 @@ void bind_matcher(nb::module_& m) {
       .def("adopt_shell", [](rt::Matcher& matcher, Address tensor, int slot) {
         matcher.adopt_shell(tensor_at(tensor), rt::SlotId(slot));
       }, "tensor"_a, "slot"_a)
+      .def("bind", [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.bind(tensors_at(inputs)); }, "inputs"_a)
       .def("begin", &rt::Matcher::begin, "section"_a)
       .def("end", &rt::Matcher::end)
+      .def("begin_step", [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
+                            const nb::object& before_leaving, bool copies) {
+        std::vector<std::shared_ptr<rt::Tape>> tapes;
+        for (const TapeHandle& other : others) tapes.push_back(other.tape);
+        std::function<void()> call;
+        if (!before_leaving.is_none()) {
+          call = [before_leaving = std::make_shared<HeldObject>(before_leaving)] {
+            const nb::gil_scoped_acquire acquire;
+            before_leaving->object();
+          };
+        }
+        matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies);
+      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a)
+      .def("end_step", &rt::Matcher::end_step, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon_step", &rt::Matcher::abandon_step, "error"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("returns", [](const rt::Matcher& matcher, const std::vector<Address>& tensors) { return matcher.returns(tensors_at(tensors)); }, "tensors"_a)
+      .def("run_plainly", nb::overload_cast<>(&rt::Matcher::run_plainly), nb::call_guard<nb::gil_scoped_release>())
+      .def("take_kept", [](rt::Matcher& matcher, rt::Executor& executor) { matcher.take_kept(executor.kept()); }, "executor"_a)
+      .def("kept_agree", [](const rt::Matcher& matcher, rt::Executor& executor) { return matcher.kept_agree(executor.kept()); }, "executor"_a)
+      .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
+      .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("chosen", &rt::Matcher::chosen)
+      .def_prop_ro("refreshed", &rt::Matcher::refreshed)
+      .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
+      .def_static("fill", [](Address shell, Address content) { rt::Matcher::fill(tensor_at(shell), tensor_at(content)); }, "shell"_a, "content"_a)
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);
 }
@@ -188,6 +242,7 @@ void bind_executor(nb::module_& m) {
         return times;
       }, "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
+      .def_prop_ro("runs", &rt::Executor::runs)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def("accepts", [](const rt::Executor& executor, const std::vector<Address>& inputs) { return executor.accepts(tensors_at(inputs)); },
            "inputs"_a)
@@ -232,6 +287,11 @@ NB_MODULE(_runtime, m) {
   m.def("raise_peak", &rt::raise_peak, "bytes"_a);
   m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("intercepting", &rt::intercepting);
+  m.def("digest", [](Address tensor) {
+    const at::Tensor t = tensor_at(tensor);
+    const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()));
+    return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
+  }, "tensor"_a, "Of the bytes of a contiguous tensor.");
   bind_recorder(m);
   bind_matcher(m);
   bind_executor(m);

@@ -2,10 +2,12 @@
 
 The life of one signature (shapes, dtypes, flags):
 
-    warm up ──► record ──► rehearse, then run eagerly and compare ──► planned ──► planned ──► ...
-    (eager)     (eager)    (eager result; planned only if equal)          │ a guard fails, the optimizer's Python differs
-                   ▲──────────────────────────────────────────────────────┘
-With a budget, what is eager runs under the eager budget's runtime (eager_calls.py).
+    warm up ──► record ──► rehearse: the user's Python over shells, planned, ──► planned ──► planned ──► planned, checked ──► ...
+    (eager)     (eager)    taken back, plain; kept only if both agree              │                        │
+                   ▲───────────────────────────────────────────────────────────────┘ a guard fails         │ the Python differs: eagerly
+                   └───────────────────────────────────────────────────────────────────────────────────────┘
+In every call the user's function runs once (eagerly, or over shells) or not at all. With a budget, what is eager runs under the
+eager budget's runtime (eager_calls.py).
 """
 
 from __future__ import annotations
@@ -14,19 +16,21 @@ import contextlib
 import functools
 import threading
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from stowage import _runtime
+from stowage.checking import Checking
 from stowage.eager_calls import EagerCalls
 from stowage.errors import Error, Unsupported, UnsupportedWarning
 from stowage.novelty import Novelty
 from stowage.planning import parse_bytes
 from stowage.progress import shown
 from stowage.recording import Recording, record
-from stowage.replay import Mismatch, Replay, Room
-from stowage.signature import signature
+from stowage.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
+from stowage.signature import loosened, signature
 from stowage.tally import Tally
 from stowage.torch_private import fake_mode_active
 from stowage.world import World
@@ -37,32 +41,36 @@ _MAX_REPLAYS = 8  # kept per signature, the newest
 _MAX_UNSETTLED = 3
 _MAX_REHEARSALS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
+_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
+_MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
 class _Entry:
-    """All that is known of one signature."""
+    """All that is known of one signature, whatever Python's own numbers among the arguments are."""
 
     def __init__(self) -> None:
         self.replays: list[Replay] = []  # newest last
-        self.trusted: set[int] = set()  # ids of replays that have agreed with eager
-        self.rehearsals: dict[int, int] = {}
         self.recordings: list[int] = []  # at which of the calls
         self.unsettled = 0
+        self.wanted = 0  # calls that may still be spent on recording what has just been new
+        self.wasted = 0
+        self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
+        self.patience = 3
         self.calls = 0
         self.eager_calls = 0  # that went through
         self.refusal = ""
         self.over_budget: Error | None = None
+        self.world: World | None = None  # of a step that is refused
 
 
 class CompiledStep:
     """Callable like the function it wraps. Made by stowage.compile."""
 
-    def __init__(self, train_step: Callable, budget: int | str | None, check_every: int, link_gbps: float | None, strict: bool,
-                 takeover: bool):
+    def __init__(self, train_step: Callable, budget: int | str | None, check: str | int, link_gbps: float | None, strict: bool, takeover: bool):
         functools.update_wrapper(self, train_step, updated=())
         self._fn = train_step
         self._budget = parse_bytes(budget)
-        self._check_every = check_every
+        self._checking = Checking(check)
         self._strict = strict
         self._takeover = takeover
         self._entries: dict[Any, _Entry] = {}
@@ -71,7 +79,6 @@ class CompiledStep:
         self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
         self._lock = threading.RLock()  # one step at a time: all share the arena
         self._latest: Replay | None = None
-        self._absent_grads: frozenset[int] = frozenset()  # parameters whose .grad the last step, a planned one, has dropped
         self._tally = Tally(strict)
         self._novelty = Novelty()
 
@@ -88,133 +95,181 @@ class CompiledStep:
             key, inputs = signature(args, kwargs)
         except Unsupported as reason:
             return self._refused(_Entry(), str(reason), args, kwargs, [])
-        entry = self._entries.setdefault(key, _Entry())
+        entry = self._entries.setdefault(loosened(key), _Entry())
         entry.calls += 1
-        self._novelty.note(key, entry.calls == 1, stacklevel=4)
         self._forget_idle(entry)
         if entry.over_budget is not None:
-            raise entry.over_budget
+            raise _anew(entry.over_budget)
         if entry.refusal:
             return self._eager(entry, args, kwargs, inputs)
-        replay = self._current(entry, inputs)
-        if replay is None:
+        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
+        self._novelty.note(key, entry.calls == 1 and not fit, stacklevel=4)
+        if entry.wanted > 0 or not fit:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
             if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
                 return self._eager(entry, args, kwargs, inputs)
-            return self._record(entry, args, kwargs, inputs)
+            return self._record(entry, key, args, kwargs, inputs)
+        replay = next((r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None)
+        if replay is None:
+            return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
+        if not replay.trusted or self._checking.is_due(replay):
+            return self._shadowed(entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True)
         try:
-            if id(replay) not in entry.trusted:
-                return self._rehearse(entry, replay, args, kwargs, inputs)
-            if self._check_every and (self._tally.planned_steps + 1) % self._check_every == 0:
-                return self._check(entry, replay, args, kwargs, inputs)
             return self._planned(replay, inputs)
         except Mismatch:
             self._drop(entry, replay)
-            return self._record(entry, args, kwargs, inputs)
+            return self._record(entry, key, args, kwargs, inputs)
 
     def _forget_idle(self, entry: _Entry) -> None:
         if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
             idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
             self._entries.pop(next(idle, None), None)
 
-    def _current(self, entry: _Entry, inputs: list[torch.Tensor]) -> Replay | None:
-        """The newest replay whose guards hold."""
-        for replay in reversed(entry.replays):
-            if not replay.changed(inputs):
-                return replay
-        return None
-
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call(), self._within(entry, inputs):
             result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
-        self._absent_grads = frozenset()
         return result
 
     def _within(self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None) -> contextlib.AbstractContextManager:
         """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each time."""
         if self._eager_calls is None:
             return contextlib.nullcontext()
+        if entry.refusal and world is None:
+            entry.world = world = entry.world or World(self._fn)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
         return self._eager_calls.within(world or World(self._fn), inputs, tapes, undo=not entry.refusal or entry.eager_calls < 2)
 
-    def _recorded(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Recording:
-        world = World(self._fn)
-        with self._tally.eager_call():
-            recording = record(self._fn, args, kwargs, inputs, absent_grads=self._absent_grads, world=world,
-                               within=self._within(entry, inputs, world))
-        entry.eager_calls += 1
-        self._absent_grads = frozenset()
-        return recording
-
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         result = self._tally.planned_call(replay.run, inputs)
-        self._latest = replay
-        self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
-        self._tally.account(replay.last_run)
+        self._has_planned(replay)
         return result
+
+    def _has_planned(self, replay: Replay) -> None:
+        self._latest = replay
+        replay.planned_calls += 1
+        self._tally.account(replay.last_run)
+
+    # ---- With the user's own Python
+
+    def _shadowed(self, entry: _Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool) -> Any:
+        """The user's function runs, over shells; what it did is then planned, where a recording holds it. ``unchanged``: the guards of the
+        first of them say that it will do the same."""
+        began, others = fit[0], fit[1:]
+        bound = [replay.inputs(inputs) for replay in fit]  # before the function gives gradients away
+        with began.host_state(others) as undo:
+            try:
+                with self._tally.check():
+                    shadow = began.shadow(lambda: self._fn(*args, **kwargs), inputs, others, lambda: self._within(entry, inputs), undo)
+            except ReadsShell as reason:
+                undo.now()
+                self._drop(entry, began)
+                return self._refused(entry, f"it reads bytes of a tensor on the host: {reason}", args, kwargs, inputs)
+            try:
+                missed = shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                if unchanged and began.trusted and missed:
+                    self._guards_missed(entry, shadow.difference or "it gives other numbers")
+                if shadow.difference:
+                    return self._left(entry, shadow)
+                replay = shadow.replay
+                self._settle_down(entry, replay, unchanged)
+                if not replay.trusted:
+                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo)
+                self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
+            finally:
+                shadow.done()
+        self._has_planned(replay)
+        return shadow.result
+
+    def _guards_missed(self, entry: _Entry, difference: str) -> None:
+        """A check has found what the guards did not see: calls before it may have been wrong, later ones must not be."""
+        warnings.warn(f"stowage: the step's Python has changed in a way that is not watched ({difference}); this call is right, calls since "
+                      "the last check may not be. From now on its Python runs in every call; check='always' does so from the beginning",
+                      stacklevel=5)  # fmt: skip
+        for replay in entry.replays:
+            replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
+
+    def _settle_down(self, entry: _Entry, replay: Replay, unchanged: bool) -> None:
+        """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not stay."""
+        entry.changed_calls = 0 if unchanged or replay.shadowed_because else entry.changed_calls + 1
+        if entry.changed_calls >= entry.patience:
+            entry.changed_calls, entry.wanted = 0, 1
+            entry.patience *= 2
+
+    def _left(self, entry: _Entry, shadow: Shadow) -> Any:
+        """The function did what no recording holds, and that has happened eagerly. Recorded when it comes again."""
+        self._tally.eager_steps += 1
+        entry.eager_calls += 1
+        if entry.wasted < _MAX_WASTED:
+            entry.wanted = _WANTED_CALLS
+        return shadow.result
 
     # ---- Recording and trust
 
-    def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+    def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         entry.recordings = [call for call in entry.recordings if call > entry.calls - _RECENT_CALLS]
         if len(entry.recordings) >= _MAX_RECORDINGS:
             why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
             return self._refused(entry, why, args, kwargs, inputs)
-        with shown("recording a step"):
-            recording = self._recorded(entry, args, kwargs, inputs)
+        world = World(self._fn)
+        with shown("recording a step"), self._tally.eager_call():
+            recording = record(self._fn, args, kwargs, inputs, world=world, within=self._within(entry, inputs, world))
+        entry.eager_calls += 1
         result = recording.result
         if recording.tape is None:
-            entry.unsettled += 1
+            entry.unsettled += not recording.beginning
             if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
+        if any(r.serves_as(recording) for r in entry.replays):
+            entry.wanted -= 1
+            entry.wasted += 1
+            return result
+        entry.wanted = 0
         entry.recordings.append(entry.calls)
         try:
             replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget, self._takeover)
         except Error as error:
             if self._budget is None:
                 raise
-            entry.over_budget = error  # this call has trained; the next one raises, and changes nothing
+            entry.over_budget = error.with_traceback(None)  # this call has trained; the next one raises, and changes nothing
             return result
-        entry.replays = [*entry.replays[-_MAX_REPLAYS + 1 :], replay]
+        replay.key = key
+        del entry.replays[: -_MAX_REPLAYS + 1]
+        entry.replays.append(replay)
         self._latest = replay
         return result
 
-    def _rehearse(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        """Planned and eager from the same state; the eager result counts. Trusted once both agree and nothing was missed."""
-        count = entry.rehearsals[id(replay)] = entry.rehearsals.get(id(replay), 0) + 1
+    def _rehearse(self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo) -> Any:
+        """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was missed."""
+        replay = shadow.replay
+        replay.rehearsals += 1
+        rehearsal = None
         try:
-            rehearsal = replay.rehearse(inputs)
-        except (Error, Mismatch):
+            rehearsal = replay.rehearse_matched(inputs)
+        except Error:
             raise
-        except Exception:
-            return self._eager(entry, args, kwargs, inputs)  # a kernel has raised, and will again
-        result = self._eager(entry, args, kwargs, inputs)
-        agrees = replay.agrees(rehearsal, result, inputs) and replay.last_run.escaped_blocks == 0
+        except Exception:  # a kernel has raised, and will again
+            pass
+        with self._tally.eager_call(), self._within(entry, arguments):
+            shadow.run_plainly()
+        undo.forget()
+        entry.eager_calls += 1
+        if rehearsal is None:
+            return shadow.result
+        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree()) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
-        if agrees and (not learned or count >= _MAX_REHEARSALS):
-            entry.trusted.add(id(replay))
-        elif count >= _MAX_REHEARSALS:
+        if agrees and (not learned or replay.rehearsals >= _MAX_REHEARSALS):
+            replay.trusted = True
+        elif replay.rehearsals >= _MAX_REHEARSALS:
             self._drop(entry, replay)
             self._refuse(entry, "the planned step does not give the bits of the eager one")
             if self._strict:
                 raise Error(entry.refusal)
-        return result
-
-    def _check(self, entry: _Entry, replay: Replay, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        """Every check_every steps the user's Python runs, recorded, and is compared with the tape."""
-        recording = self._recorded(entry, args, kwargs, inputs)
-        self._tally.planned_steps += 1  # so that the next check comes check_every steps later
-        difference = recording.refusal or replay.recording.tape.same_program(recording.tape)
-        if difference:
-            warnings.warn(f"stowage: the step's Python has changed ({difference}); recording again", stacklevel=3)
-            self._drop(entry, replay)
-        return recording.result
+        return shadow.result
 
     def _drop(self, entry: _Entry, replay: Replay) -> None:
         entry.replays.remove(replay)
-        entry.trusted.discard(id(replay))
 
     def _refuse(self, entry: _Entry, reason: str) -> None:
         entry.refusal = reason
@@ -273,14 +328,25 @@ class CompiledStep:
             "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
             "host_bytes": self._latest.host_bytes if self._latest else 0,
             "stall_ns": self._tally.stall_ns,
+            "checked_steps": self._tally.checked_steps,
+            "check_ns": self._tally.check_ns,
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
         }
+
+
+def _anew(error: Error) -> Error:
+    """The same error: one that is raised holds on to the frames that it passes, and they to the batch."""
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    return fresh
 
 
 def compile(
     train_step: Callable,
     budget: int | str | None = None,
     *,
+    check: str | int = "auto",
     check_every: int = 0,
     link_gbps: float | None = None,
     strict: bool = False,
@@ -288,15 +354,19 @@ def compile(
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is planned.
 
-    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. As with CUDA
-    graphs, a planned call does not run the function's Python, except for the optimizers' and schedulers' step(). What that Python
-    could read (flags, hyperparameters, closure, parameters) is watched; a change records anew.
+    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. A planned call does
+    not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it once, over tensors without memory,
+    and compares each operation with the recording. Two fences keep the numbers right: what the Python could read (flags,
+    hyperparameters, globals, closures, parameters) is watched, and ``check`` runs it.
 
     budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call on: those that
         run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no plan fits, every
         call after the recorded one raises Infeasible, with the smallest budget for which a plan was found (or Error, when none
         fitting is proven). A call that raises either leaves model and optimizer untouched.
-    check_every: every so many steps the function runs eagerly and is compared with the recording.
+    check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every one where guards cannot
+        see what it reads), "always" (any Python, at the price of running it), a number N (every N-th), "never" (only where guards
+        cannot see). Where it does something new, that call has happened eagerly, and is recorded when it comes again.
+    check_every: the same as check=N; 0: as ``check`` says.
     link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it. None: as
         fast as copies are on this machine, measured once.
     strict: raise Error instead of warning when an allocation was not as planned or bits differ.
@@ -304,4 +374,4 @@ def compile(
     """
     if not callable(train_step):
         raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
-    return CompiledStep(train_step, budget, check_every, link_gbps, strict, takeover)
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, takeover)

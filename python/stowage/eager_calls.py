@@ -19,7 +19,7 @@ from stowage import _runtime
 from stowage.eager import OutOfMemory, budget
 from stowage.host_copy import bytes_of, write_back
 from stowage.signature import parts
-from stowage.torch_private import local_tensor, storage_address
+from stowage.torch_private import is_shell, local_tensor, storage_address
 from stowage.world import World
 
 
@@ -79,7 +79,7 @@ def _own(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     for optimizer in world.optimizers:
         for values in (*optimizer.state.values(), *optimizer.param_groups):
             found += [v for v in (values.values() if isinstance(values, dict) else ()) if isinstance(v, torch.Tensor)]
-    plain = (t.detach() for t in map(local_tensor, found) if t.layout == torch.strided and t.device.type == "cpu")
+    plain = (t.detach() for t in map(local_tensor, found) if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t))
     whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
     slices = [(t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i]
     own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]

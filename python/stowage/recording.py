@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from stowage import _runtime
 from stowage.errors import Unsupported
 from stowage.signature import parts
-from stowage.torch_private import address, addresses, flatten, local_tensor, storage_address
+from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address
 from stowage.world import World
 
 # Lines of theirs are no help in a message.
@@ -43,28 +44,61 @@ class SchedulerEvent:
 
 
 @dataclass
+class Gradients:
+    """What a step does with the .grad of its parameters. A parameter can be in several lists.
+
+    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like arguments.
+    absent: None when the step began, and it makes one.
+    cleared: set to None, or replaced, by the step without a look at it.
+    returned: the step leaves one that it has made.
+    gone: None when the step ends, a tensor when it began.
+    """
+
+    given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
+    absent: list[torch.Tensor] = field(default_factory=list)
+    cleared: list[torch.Tensor] = field(default_factory=list)
+    returned: list[torch.Tensor] = field(default_factory=list)
+    gone: list[torch.Tensor] = field(default_factory=list)
+    inputs: list[torch.Tensor | None] = field(default_factory=list)  # whose .grad come after the arguments; None: any tensor will do
+
+
+@dataclass
 class Recording:
-    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help."""
+    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help; ``beginning``: it
+    surely will, as state came into being that stays.
+    """
 
     result: Any
     tape: Any = None
     refusal: str = ""
     unsettled: bool = False
+    beginning: bool = False
+    inputs: list[torch.Tensor] = field(default_factory=list)  # arguments; let go of when the recording is done
     world: World | None = None
     events: list = field(default_factory=list)
     output_leaves: list = field(default_factory=list)  # tensors replaced by None
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
     output_tensors: list[torch.Tensor] = field(default_factory=list)  # metadata only, after finish
     output_spec: Any = None
-    returned_grads: list[torch.Tensor] = field(default_factory=list)  # parameters whose new .grad stays after the step
-    dropped_grads: list[torch.Tensor] = field(default_factory=list)  # parameters whose .grad the next step throws away
-    resident_grads: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    gradients: Gradients = field(default_factory=lambda: Gradients())
+    keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
+    changes: str = ""  # something that the step reads, and changes: its Python must run in every call
 
 
 class _HostReads(TorchFunctionMode):
-    """Refuses what hands a tensor's data to Python without passing the dispatcher."""
+    """Hears of what hands a tensor's data to the host without passing the dispatcher: to Python, or to a composite operator, which
+    runs before any kernel and decides shapes by it."""
 
-    _READS = ("numpy", "tolist", "__array__", "__dlpack__")
+    _TO_PYTHON = ("numpy", "__array__", "__dlpack__")  # whoever has these may read, and write, at any time
+    _READS = {
+        "tolist": (0,),
+        "tensor_split": (1, "tensor_indices_or_sections", "indices_or_sections"),
+        "ctc_loss": (2, "input_lengths", 3, "target_lengths"),
+        "_pack_padded_sequence": (1, "lengths"),
+        "_pad_packed_sequence": (1, "batch_sizes"),
+        **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
+    }
+    _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
 
     def __init__(self, recorder):
         self._recorder = recorder
@@ -72,14 +106,25 @@ class _HostReads(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
         if name in self._READS:
+            self._note(name, args, kwargs or {})
+        elif name in self._TO_PYTHON:
             self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
         return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, args: tuple, kwargs: dict) -> None:
+        if name in self._PACKED and not (len(args) > 2 and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64):
+            return
+        for where in self._READS[name]:
+            value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
+            if isinstance(value, torch.Tensor) and not is_fake(value):
+                self._recorder.reads_on_host(address(value), "Tensor.tolist()" if name == "tolist" else f"{name}()")
 
 
 class _Session:
     """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
 
     def __init__(self, recorder, world: World):
+        self._thread = threading.get_ident()  # the hooks on optimizers hear those of other threads, too
         self.recorder = recorder
         self.world = world
         self.events: list = []
@@ -88,6 +133,8 @@ class _Session:
         self._scheduler_depth = 0
 
     def before_optimizer(self, optimizer, args, kwargs):
+        if threading.get_ident() != self._thread:
+            return
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
             return
@@ -108,6 +155,8 @@ class _Session:
         self.world.pause()
 
     def after_optimizer(self, optimizer, args, kwargs):
+        if threading.get_ident() != self._thread:
+            return
         self._optimizer_depth -= 1
         if self._optimizer_depth == 0:
             self.world.resume()
@@ -163,7 +212,7 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         recorder.declare(address(tensor), kind, name)
     where = parts(inputs)
     for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):  # those that parts begin with are declared before others
-        recorder.declare_input(address(inputs[i]), f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
+        recorder.declare_input(address(inputs[i]), "input", f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
     for path, module in world.modules:
         for name, parameter in module.named_parameters(prefix=path):
             recorder.declare(address(parameter), "parameter", name)
@@ -202,7 +251,7 @@ def record(
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
-    absent_grads: ids of parameters whose .grad is None only because a planned step has just dropped it.
+    absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped it.
     world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     """
@@ -210,14 +259,24 @@ def record(
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
+    try:
+        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within)
+    finally:
+        recorder.close()
+
+
+def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
+            within: contextlib.AbstractContextManager | None) -> Recording:  # fmt: skip
     declare_world(recorder, world, inputs)
+    given = _declare_gradients(recorder, world, inputs)
+    state = [(o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers]
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if shared := _argument_that_is_also_reachable(world, inputs):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
-    had_grad = {id(p) for p in world.model_parameters() if p.grad is not None} | absent_grads
+    before = [(p, p.grad) for p in world.model_parameters()]
     session = _Session(recorder, world)
     with session.watching(), within or contextlib.nullcontext(), _HostReads(recorder):
         recorder.start()
@@ -226,16 +285,17 @@ def record(
                 result = fn(*args, **kwargs)
         finally:
             recorder.stop()
-    recording = Recording(result, world=world, events=session.events)
+    recording = Recording(result, world=world, events=session.events, inputs=inputs)
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in world.optimizers)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recorder.refuse("the step changes the optimizer's hyperparameters by itself")
     _take_outputs(recording, recorder)
-    _sort_gradients(recording, recorder, had_grad)
-    returned = [*recording.output_tensors, *(p.grad for p in recording.returned_grads)]
+    _sort_gradients(recording, recorder, before, given, absent_grads)
+    returned = [*recording.output_tensors, *(p.grad for p in recording.gradients.returned)]
     if not recorder.refusal:
-        _look_for_survivors(recording, recorder, returned)
-    tape = recorder.finish(addresses(returned))
+        _look_for_survivors(recording, recorder, returned, state)
+    tape = recorder.finish(addresses(returned), keep=bool(recording.keeps))
+    recording.inputs = []
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
     if not recording.refusal:
@@ -258,42 +318,76 @@ def _take_outputs(recording: Recording, recorder) -> None:
         recording.output_leaves.append(leaf)
 
 
-def _sort_gradients(recording: Recording, recorder, had_grad: set[int]) -> None:
-    """What becomes of each .grad that is there when the step ends.
-
-    Made by the step, where there was none before: the next step may add to it, so replays hand it out. Made by the step, where
-    there was one before: the step itself threw that away (zero_grad), and so will the next; replays leave None. Older than the
-    step: it was changed in place and is bound like any resident.
-    """
-    for p in recording.world.model_parameters():
-        if p.grad is None:
-            if id(p) in had_grad:
-                recording.dropped_grads.append(p)
-        elif not recorder.made_in_step(address(p.grad)):
-            recording.resident_grads.append((p, p.grad))
-        elif id(p) in had_grad:
-            recording.dropped_grads.append(p)
-        else:
-            recording.returned_grads.append(p)
+def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters that have a .grad: it comes after the arguments, as an input."""
+    if world.distributed:
+        return []
+    given = [p for p in world.model_parameters() if p.grad is not None]
+    for i, p in enumerate(given, start=len(inputs)):
+        grad = p.grad
+        recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
+    return given
 
 
-def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor]) -> None:
-    """Tensors of the step that Python still holds, and values that the step has changed: replays would leave them stale."""
+def metadata(t: torch.Tensor) -> tuple:
+    """Of two tensors with the same, either can stand in a recording for the other."""
+    return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    part = parts([t])[0] if t.layout == torch.strided else None
+    return (part.start_bytes, part.end_bytes) if part is not None else (0, 0)
+
+
+def _sort_gradients(recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: set[int]) -> None:
+    """What has become of each .grad; see Gradients."""
+    found = recording.gradients
+    if recording.world.distributed:  # DTensors: what the step throws away in its next call is not handed out
+        for p, grad in before:
+            had = grad is not None or id(p) in absent_grads
+            if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
+                found.cleared.append(p)
+            elif not had and p.grad is not None:
+                found.returned.append(p)
+        return
+    touched = recorder.touched_inputs()
+    used = {id(p): i in touched for i, p in enumerate(given, start=len(recording.inputs))}
+    for p, grad in before:
+        made = p.grad is not None and recorder.made_in_step(address(p.grad))
+        if used.get(id(p)):
+            found.given.append((p, metadata(grad)))
+        elif grad is None and made:
+            found.absent.append(p)
+        elif grad is not None and p.grad is not grad:
+            found.cleared.append(p)
+        if made:
+            found.returned.append(p)
+        elif p.grad is None and grad is not None:
+            found.gone.append(p)
+        elif p.grad is not None and p.grad is not grad:
+            recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
+    found.inputs = [p if used[id(p)] else None for p in given]
+
+
+def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple]) -> None:
+    """Tensors of the step that Python still holds, and values that the step has changed."""
+    known = {id(o): keys for o, keys in state}
     for optimizer in recording.world.optimizers:
-        for state in optimizer.state.values():
-            for key, value in state.items() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor) and recorder.made_in_step(address(value)):
-                    recording.refusal, recording.unsettled = f"the optimizer makes its state '{key}' anew in every step", True
+        for p, values in optimizer.state.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                first = key not in known.get(id(optimizer), {}).get(id(p), ())
+                if first and isinstance(value, torch.Tensor) and recorder.made_in_step(address(value)):
+                    recording.refusal = f"the optimizer makes its state '{key}' in this call"
+                    recording.unsettled = recording.beginning = True
                     return
-    allowed = addresses([*returned, *(p.grad for p in recording.dropped_grads if p.grad is not None)])
+    allowed = addresses([*returned, *(p.grad for p in recording.gradients.cleared if p.grad is not None)])
     survivors = recorder.survivors(allowed)
     if survivors:
         gc.collect()
         survivors = recorder.survivors(allowed)
-    if survivors:
+    if survivors and recording.world.distributed:
         recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"
         recording.unsettled = True
         return
-    changed = recording.world.settle()
-    if changed:
-        recording.refusal, recording.unsettled = f"the step changes {changed}, which it can also read", True
+    recording.keeps = survivors[0] if survivors else ""
+    recording.changes = recording.world.settle()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +13,11 @@ import torch
 
 from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
-from stowage.host_copy import GradAside
 from stowage.planning import Plan, check, parse_bytes, plan, plan_options
 from stowage.progress import shown
-from stowage.recording import OptimizerEvent, Recording
+from stowage.recording import OptimizerEvent, Recording, metadata
 from stowage.rehearsal import Rehearsal
-from stowage.torch_private import address, addresses, unflatten
+from stowage.torch_private import address, addresses, flatten, is_shell, unflatten
 
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
@@ -25,6 +26,34 @@ _GUESSED_ENOUGH = 0.02  # share of the step's cost
 
 class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
+
+
+class ReadsShell(Exception):
+    """The user's Python reads bytes on the host, beside PyTorch's dispatcher, of a tensor that has none yet. What it did is taken back
+    as far as it is known."""
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "": ``replay`` can execute it.
+    ``refreshed``: Python numbers were others than recorded."""
+
+    began: Replay
+    replay: Replay
+    result: Any
+    difference: str
+    refreshed: bool
+    in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
+
+    def done(self) -> None:
+        self.began._matcher.forget_step()
+
+    def kept_agree(self) -> bool:
+        """After a rehearsal and run_plainly(): what Python keeps has the same bits in both."""
+        return self.began._matcher.kept_agree(self.replay._executor)
+
+    def run_plainly(self) -> None:
+        self.began._matcher.run_plainly()
 
 
 @dataclass(frozen=True)
@@ -42,6 +71,46 @@ class Room:
         directory = os.environ.get("STOWAGE_HOST_STORE", "")
         limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
         return cls(arena, _runtime.Host(directory, limit or 0, link_gbps or 0.0), link_gbps, directory or "memory")
+
+
+class Undo:
+    """What the Python of one call can change and the executor does not put back: optimizers' numbers, schedulers, gradients.
+
+    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it finished.
+    """
+
+    def __init__(self, began: Replay, others: Sequence[Replay]):
+        world = began.recording.world
+        self._began = began
+        self._runs = [(replay, replay._executor.runs) for replay in (began, *others)]
+        cleared = {id(p) for p in began._grads.cleared}  # not held meanwhile: the step's first act on them is to let them go
+        self._cleared = began._grads.cleared
+        self._grads = [(p, p.grad) for p in began._parameters if id(p) not in cleared]
+        self._saved = [(s.__dict__, dict(s.__dict__)) for s in world.schedulers]
+        for optimizer in world.optimizers:
+            self._saved.extend((group, dict(group)) for group in optimizer.param_groups)
+        self._done = False
+
+    def forget(self) -> None:
+        """From now on what the call does stays."""
+        self._done = True
+
+    def now(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        for replay, runs in self._runs:
+            if replay._executor.runs != runs:
+                replay._finish()
+                return
+        self._began._matcher.roll_back()
+        for live, copy in self._saved:
+            live.clear()
+            live.update(copy)
+        for p, grad in self._grads:
+            p.grad = grad
+        for p in self._cleared:
+            p.grad = None
 
 
 class Replay:
@@ -63,9 +132,24 @@ class Replay:
         self._cost_keys = recording.tape.cost_keys()
         self._timed_runs = 0
         self._rehearsed = False
+        self._finish: Callable[[], None] = _nothing
         self._make_plan()
+        self._grads = recording.gradients
         self._parameters = recording.world.parameters()
-        self._optimizers = [e.optimizer for e in self.events if isinstance(e, OptimizerEvent)]
+        self.key: Any = None  # signature of the recorded call
+        self.trusted = False  # has agreed with the step done without a plan
+        self.rehearsals = 0
+        self.planned_calls = 0
+        # Why its Python must run in every call; "" when guards see all that it reads.
+        blind = recording.world.guard.blind
+        self.shadowed_because = ""
+        if recording.keeps:
+            self.shadowed_because = f"{recording.keeps}: the step keeps this tensor beyond its end"
+        elif recording.changes:
+            self.shadowed_because = f"the step changes {recording.changes}, which it also reads"
+        elif blind:
+            self.shadowed_because = blind[0]
+        self._optimizers = recording.world.optimizers
         self._schedulers = recording.world.schedulers
         self._matcher = _runtime.Matcher(recording.tape)
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
@@ -123,61 +207,83 @@ class Replay:
 
     # ---- Guards
 
-    def changed(self, inputs: list[torch.Tensor]) -> str:
-        """What no longer is as it was when the step was recorded, or ""."""
-        changed = self.recording.world.guard.changed()
-        if changed:
-            return changed
-        for p, grad in self.recording.resident_grads:
-            if p.grad is not grad:
+    def inputs(self, arguments: list[torch.Tensor]) -> list[int]:
+        """Addresses of all that comes anew with each call: the tensors among the arguments, and gradients given from outside."""
+        return addresses([*arguments, *(p.grad if p is not None else None for p in self._grads.inputs)])
+
+    def unfit(self, arguments: list[torch.Tensor]) -> str:
+        """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can."""
+        for p, meta in self._grads.given:
+            if p.grad is None or metadata(p.grad) != meta:
                 return "a gradient that the step adds to"
-        for p in self.recording.returned_grads:
+        for p in self._grads.absent:
             if p.grad is not None:
                 return "a gradient that was None"
         if not self._executor.residents_unchanged():
             return "the memory of a parameter, buffer or optimizer state"
-        return "" if self._executor.accepts(addresses(inputs)) else "where an argument lies in its storage"
+        inputs = self.inputs(arguments)
+        if not self._executor.accepts(inputs):
+            return "where an argument lies in its storage"
+        return self.recording.tape.changed_decision(inputs)
+
+    def changed(self, arguments: list[torch.Tensor]) -> str:
+        """What no longer is as it was when the step was recorded, or ""."""
+        return self.recording.world.guard.changed() or self.unfit(arguments)
 
     # ---- Running
 
-    def run(self, inputs: list[torch.Tensor]) -> Any:
+    def run(self, arguments: list[torch.Tensor]) -> Any:
         """One planned step. Returns what the user's function would.
 
         Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
         counters and hyperparameters are as before the step. Raises Error, with nothing changed, when memory cannot be had.
         """
+        inputs = self.inputs(arguments)
         with self.host_state():
-            self.match()
+            self.match(inputs)
             return self.run_matched(inputs)
 
-    def run_matched(self, inputs: list[torch.Tensor]) -> Any:
+    def run_matched(self, inputs: list[int]) -> Any:
         """run(), after host_state() and match()."""
         outputs = self._fresh_outputs()
-        timed = self._timed_runs < _TIMED_RUNS
-        self.last_run = self._executor.run(addresses(inputs), self._arena_outputs(outputs, inputs), timed)
-        if timed:
-            self._learn_costs()
-        for p, grad in zip(self.recording.returned_grads, outputs[len(outputs) - len(self.recording.returned_grads) :]):
-            p.grad = grad
+
+        def finish() -> None:
+            for p in self._grads.gone:
+                p.grad = None
+            for p, grad in zip(self._grads.returned, outputs[len(outputs) - len(self._grads.returned) :]):
+                p.grad = grad
+
+        self._execute(inputs, outputs, finish)
         leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
         return unflatten(leaves, self.recording.output_spec)
+
+    def _execute(self, inputs: list[int], outputs: list[torch.Tensor], finish: Callable[[], None]) -> None:
+        """finish(): hands out the results; may run twice."""
+        timed = self._timed_runs < _TIMED_RUNS
+        self._finish = finish
+        self.last_run = self._executor.run(inputs, self._arena_outputs(outputs, inputs), timed)
+        finish()
+        self._finish = _nothing
+        if timed:
+            self._learn_costs()
 
     def _fresh_outputs(self) -> list[torch.Tensor]:
         return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in self.outputs_template]
 
-    def _arena_outputs(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> list[int]:
+    def _arena_outputs(self, outputs: list[torch.Tensor], inputs: list[int]) -> list[int]:
         """Addresses of the outputs to copy into; 0 for those that are residents or inputs, which are aliased here."""
         into = []
         for i, output in enumerate(outputs):
-            external = self._executor.fill_external_output(i, addresses(inputs), address(output))
+            external = self._executor.fill_external_output(i, inputs, address(output))
             into.append(0 if external else address(output))
         return into
 
-    def match(self) -> None:
+    def match(self, inputs: list[int]) -> None:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
-        for p in self.recording.dropped_grads:
+        for p in self._grads.cleared:
             p.grad = None
         self._matcher.remember()
+        self._matcher.bind(inputs)
         for event in self.events:
             if not isinstance(event, OptimizerEvent):
                 event.scheduler.step(*event.args, **event.kwargs)
@@ -189,8 +295,9 @@ class Replay:
                 p.grad = self._shells[id(p), slot]
             error: Exception | None = None
             with self.recording.world.optimizer_view(event.optimizer):
-                self._matcher.begin(event.section)
+                mismatch = "the optimizer was interrupted"
                 try:
+                    self._matcher.begin(event.section)
                     event.optimizer.step()
                 except Exception as e:  # a mismatch ends the user's step() by an exception from the hook
                     error = e
@@ -205,69 +312,107 @@ class Replay:
                 raise error
 
     @contextlib.contextmanager
-    def host_state(self, *, always_back: bool = False):
-        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case. Yields a
-        function that puts it back at once."""
-        dropped = [p for p in self.recording.dropped_grads if p.grad is not None]
-        aside = [GradAside(p) for p in dropped] if self.budget is not None else []  # eager has left them; the plan does not count them
-        grads = [(p, p.grad) for p in self.recording.dropped_grads]
-        saved = [(s.__dict__, dict(s.__dict__)) for s in self._schedulers]
-        for optimizer in self._optimizers:
-            saved.extend((group, dict(group)) for group in optimizer.param_groups)
-        undone = False
+    def host_state(self, others: Sequence[Replay] = (), *, always_back: bool = False) -> Iterator[Undo]:
+        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case.
 
-        def undo() -> None:
-            nonlocal undone
-            if undone:
-                return
-            undone = True
-            self._matcher.roll_back()
-            for live, copy in saved:
-                live.clear()
-                live.update(copy)
-            for p, grad in grads:
-                p.grad = grad
-            if aside:
-                self.arena.release()
-            for grad in aside:
-                grad.put_back()
-
+        others: recordings of the same function, one of which may come to be executed instead.
+        """
+        self._executor.reserve()
+        undo = Undo(self, others)
         try:
-            self._executor.reserve()
             yield undo
         except BaseException:
-            undo()
+            undo.now()
             raise
+        finally:
+            self._matcher.bind([])
         if always_back:
-            undo()
+            undo.now()
+
+    # ---- With the user's own Python
+
+    def shadow(
+        self, call: Callable[[], Any], arguments: list[torch.Tensor], others: list[Replay],
+        within: Callable[[], contextlib.AbstractContextManager], undo: Undo,
+    ) -> Shadow:
+        """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then ``others``.
+
+        within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the function passes
+        through; what it did before has happened then.
+        """
+        matcher = self._matcher
+        matcher.remember()
+        with contextlib.ExitStack() as eager:
+
+            def leaving() -> None:
+                undo.forget()
+                eager.enter_context(within())
+
+            try:
+                tapes = [other.recording.tape for other in others]
+                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None)
+                result = call()
+                difference = matcher.end_step()
+                chosen = self if matcher.chosen < 0 else others[matcher.chosen]
+                if not difference and not self._returns(chosen, result):
+                    difference = "the step returns or keeps other tensors than when it was recorded"
+                    matcher.leave(difference)
+            except BaseException as error:
+                failed_by_us = matcher.abandon_step(str(error))
+                matcher.forget_step()
+                if failed_by_us:
+                    raise ReadsShell(str(error)) from None
+                raise
+        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section)
+
+    def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
+        """The planned step, after the user's Python has run over shells, which get their content here."""
+        outputs = self._fresh_outputs()
+
+        def finish() -> None:
+            for held, output in zip(self._held(shadow.result), outputs):
+                if is_shell(held):  # not a resident or an argument, which is what it is
+                    _runtime.Matcher.fill(address(held), address(output))
+            shadow.began._matcher.take_kept(self._executor)
+
+        self._execute(inputs, outputs, finish)
+
+    def _held(self, result: Any) -> list[torch.Tensor | None]:
+        """What Python holds in the places of the outputs."""
+        return [*(leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)), *(p.grad for p in self._grads.returned)]
+
+    def _returns(self, chosen: Replay, result: Any) -> bool:
+        if self._matcher.returns(addresses(chosen._held(result))):
+            return True
+        gc.collect()  # what only cycles hold is nobody's
+        return self._matcher.returns(addresses(chosen._held(result)))
 
     # ---- Trust
 
-    def rehearse(self, inputs: list[torch.Tensor]) -> Rehearsal:
+    def serves_as(self, recording: Recording) -> bool:
+        """The recording holds what this one holds."""
+        return not self.recording.tape.same_program(recording.tape)
+
+    def rehearse_matched(self, inputs: list[int]) -> Rehearsal:
         """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true allocations.
 
-        Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
+        After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
         """
-        with self.host_state(always_back=True):
-            self.match()
-            return self.rehearse_matched(inputs)
-
-    def rehearse_matched(self, inputs: list[torch.Tensor]) -> Rehearsal:
-        """rehearse(), after host_state(always_back=True) and match()."""
         outputs = self._fresh_outputs()
         try:
             into = self._arena_outputs(outputs, inputs)
             with shown("rehearsing the plan"):
-                self.last_run, state = self._executor.rehearse(addresses(inputs), into, self._matcher)
+                self.last_run, state = self._executor.rehearse(inputs, into, self._matcher)
         finally:
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
         self._learn_costs()
-        return Rehearsal(state, outputs)
+        return Rehearsal(state, [output if where else None for output, where in zip(outputs, into)])
 
-    def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[torch.Tensor]) -> bool:
-        """After the eager step that followed: has it done the same, bit for bit?"""
-        return rehearsal.agrees(self._executor.state(addresses(inputs), self._matcher), result, self.recording.returned_grads)
+    def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[int], kept: bool = True) -> bool:
+        """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before it. ``kept``: so are
+        the tensors that Python keeps."""
+        return kept and rehearsal.agrees(self._executor.state(inputs, self._matcher), result, self._grads.returned)
 
     def _learn_costs(self) -> None:
         self._costs.add((self._cost_keys[op], ns) for op, ns in self._executor.op_times())
@@ -293,4 +438,8 @@ class Replay:
         return False
 
 
-__all__ = ["Mismatch", "Replay", "Room"]
+def _nothing() -> None:
+    pass
+
+
+__all__ = ["Mismatch", "ReadsShell", "Replay", "Room", "Shadow", "Undo"]

@@ -123,18 +123,19 @@ class ShardedStep(CheckpointMixin):
             wish = self._ranks.agree(wish, key)
             return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
         replay = entry.replay
+        bound = replay.inputs(inputs)
         with replay.host_state(always_back=wish == _REHEARSE) as undo:
             try:
-                replay.match()
+                replay.match(bound)
             except Mismatch:
                 wish = _RECORD
             agreed = self._ranks.agree(wish, key)
             if agreed < _REHEARSE:
-                undo()
+                undo.now()
             elif agreed == _PLANNED:
-                return self._planned(replay, inputs)
+                return self._planned(replay, bound)
             else:
-                rehearsal = replay.rehearse_matched(inputs)
+                rehearsal = replay.rehearse_matched(bound)
         if agreed < _REHEARSE:
             return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
         return self._judge(entry, rehearsal, args, kwargs, inputs)
@@ -182,7 +183,7 @@ class ShardedStep(CheckpointMixin):
         entry.recordings += 1
         result = recording.result
         entry.replay, entry.trusted, entry.rehearsals = None, False, 0
-        if recording.returned_grads and not recording.refusal:
+        if recording.gradients.returned and not recording.refusal:
             recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
         refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
         if refused:
@@ -199,7 +200,7 @@ class ShardedStep(CheckpointMixin):
         entry.rehearsals += 1
         result = self._eager(entry, args, kwargs)
         replay = entry.replay
-        agrees = replay.agrees(rehearsal, result, inputs) and replay.last_run.escaped_blocks == 0
+        agrees = replay.agrees(rehearsal, result, replay.inputs(inputs)) and replay.last_run.escaped_blocks == 0
         learned = replay.replan_if_learned()
         all_agree, learned = not self._ranks.any(not agrees), self._ranks.any(learned)
         if all_agree and (not learned or entry.rehearsals >= _MAX_REHEARSALS):
@@ -211,9 +212,9 @@ class ShardedStep(CheckpointMixin):
                 raise Error(entry.refusal)
         return result
 
-    def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
+    def _planned(self, replay: Replay, inputs: list[int]) -> Any:
         result = self._tally.planned_call(replay.run_matched, inputs)
-        self._absent_grads = frozenset(id(p) for p in replay.recording.dropped_grads)
+        self._absent_grads = frozenset(id(p) for p in replay.recording.gradients.cleared)
         self._tally.account(replay.last_run)
         return result
 

@@ -25,6 +25,8 @@ class Tally:
         self._eager_ns: list[int] = []
         self._planned_ns: list[int] = []
         self._stall_ns: list[int] = []
+        self._check_ns: list[int] = []
+        self.checked_steps = 0
 
     @contextmanager
     def eager_call(self) -> Iterator[None]:
@@ -33,6 +35,14 @@ class Tally:
         yield
         self._add(self._eager_ns, time.perf_counter_ns() - start)
         self.eager_steps += 1
+
+    @contextmanager
+    def check(self) -> Iterator[None]:
+        """The user's Python over shells; counted when it goes through."""
+        start = time.perf_counter_ns()
+        yield
+        self._add(self._check_ns, time.perf_counter_ns() - start)
+        self.checked_steps += 1
 
     def planned_call(self, run, *args) -> Any:
         """run(*args), timed and counted."""
@@ -59,6 +69,10 @@ class Tally:
     @property
     def planned_ns(self) -> int:
         return _median(self._planned_ns)
+
+    @property
+    def check_ns(self) -> int:
+        return _median(self._check_ns)
 
     @property
     def stall_ns(self) -> int:

@@ -18,7 +18,7 @@ SUMMARY_KEYS = {
 STATS_KEYS = {
     "arena_bytes", "resident_bytes", "planned_peak_bytes", "measured_peak_bytes", "lower_bound_bytes", "gap", "outcome", "misses",
     "eager_steps", "planned_steps", "step_ns", "eager_step_ns", "recomputed_ops", "swapped_bytes", "host_bytes", "stall_ns",
-    "plan_from_cache",
+    "plan_from_cache", "checked_steps", "check_ns",
 }  # fmt: skip
 
 

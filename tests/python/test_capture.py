@@ -44,7 +44,8 @@ def test_graph_of_a_step():
     kinds = {b["kind"] for b in graph["buffers"]}
     assert {"parameter", "optimizer_state", "input", "activation", "gradient", "output"} <= kinds
     returned = [b for b in graph["buffers"] if b.get("returned")]
-    assert len(returned) == 1 and returned[0]["bytes"] == 4
+    assert [b["bytes"] for b in returned if b["kind"] == "output"] == [4]
+    assert {b["kind"] for b in returned} == {"output", "gradient"}  # the step begins with zero_grad(), and leaves them
     assert any("rng" in op.get("traits", []) for op in graph["ops"])
     assert all("line" in op["meta"] for op in graph["ops"])
     assert any(op["cost_ns"] > 0 for op in graph["ops"])

@@ -84,9 +84,6 @@ def test_what_an_eager_call_needs_is_said():
     above = next(t for t in found.tried if t.batch == found.batch + 1)
     assert above.outcome == "infeasible" and above.eager_bytes == above.smallest_bytes > found.budget_bytes
     assert above.arena_bytes + above.resident_bytes <= found.budget_bytes  # a plan there is
-    step, batch = WIDE_GELU(above.batch)
-    with pytest.raises(stowage.OutOfMemory, match="does not run eagerly within its budget"):
-        stowage.compile(step, budget="4MiB")(*batch)
 
 
 @pytest.mark.parametrize("budget", [300_000, 400_000, 600_000, "1MiB"])

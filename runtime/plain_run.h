@@ -1,0 +1,45 @@
+// Runs recorded ops in program order, with memory from the allocator as eager takes it: no plan, no Python.
+//
+//   tape      op 0   op 1   op 2   op 3 | op 4 ...
+//   run(4)    ████   ████   ████   ████ |              a block lives from the op that makes it to its last use before `to`,
+//                                                      or goes to the shell storage that Python still holds
+//
+// Two need it: a call whose Python left the tape half-way, so that all before that point must happen; and the rehearsal, which compares
+// the planned step with the same ops run plainly.
+#pragma once
+
+#include <vector>
+
+#include "runtime/generator.h"
+#include "runtime/tape.h"
+#include "runtime/tensors.h"
+
+namespace stowage::runtime {
+
+class PlainRun {
+ public:
+  // `inputs` by argument number. Both must outlive this.
+  PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs);
+
+  // Runs the kernels among ops [0, to). `shells` by block: where something beside it holds such a storage, that gets the block's memory,
+  // or a copy of its content (`copies`: memory must not change its owner). A kernel's exception passes through; shells of the blocks
+  // made so far have got their memory.
+  void run(std::int32_t to, Shells& shells, bool copies);
+
+  // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be external.
+  void call(const TapeOp& op, torch::jit::Stack& stack);
+  // As it is now.
+  at::Tensor tensor(SlotId slot);
+
+ private:
+  void push_arguments(const TapeOp& op, torch::jit::Stack& stack);
+  void keep_results(const TapeOp& op, const torch::jit::Stack& stack);
+  void hand_over(Shells& shells, bool copies);
+  [[nodiscard]] std::vector<std::vector<BlockId>> last_uses(std::int32_t to) const;
+
+  const Tape& tape_;
+  std::vector<c10::Storage> storages_;  // by block
+  std::vector<std::optional<GeneratorState>> states_;  // by draws
+};
+
+}  // namespace stowage::runtime
