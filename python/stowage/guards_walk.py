@@ -35,7 +35,7 @@ from stowage.guards_blind import draws, is_quiet, matters, module_of, type_name,
 from stowage.torch_private import global_hooks
 from stowage.guards_reads import is_library, is_library_module, is_own, is_standard, reads
 
-_MOST_OBJECTS = 100_000
+_MOST_OBJECTS = 30_000
 _LARGE = 4096  # of larger containers the elements are not entered
 _MOST_POINTERS = 16_384  # of the lists that are compared element by element
 _MOST_BYTES = 1 << 18  # of all arrays that are compared
@@ -235,7 +235,10 @@ class Walk:
         enter = _ENTER.get(cls)
         if enter is None:
             enter = _ENTER[cls] = _how_to_enter(cls)
-        enter(self, i, value, path, trusted)
+        try:
+            enter(self, i, value, path, trusted)
+        except Exception as error:  # of an object of somebody else's; the step must not fail by being looked at
+            self.tell(f"'{path}' cannot be looked into ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
 
     # ---- Code and its globals
 
@@ -659,6 +662,9 @@ class Walk:
 
     def _children(self, i: int, children: dict, path: str) -> None:
         """Of a module: parameters, buffers or modules by name. Entered at once, as they are no constants of the step."""
+        if not isinstance(children, dict):
+            self.tell(f"'{path}' is a scripted module")
+            return
         index = self._index[id(children)] = self._new(children)
         self._add(index, self.guard.dict(children, False, False, path))
         self._edges[i].append((None, index))

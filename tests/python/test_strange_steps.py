@@ -513,3 +513,20 @@ def test_a_negated_argument():
     eager, _ = trained(make, 12, False)
     make.planned = True
     assert same(eager, trained(make, 12, False)[0])
+
+
+def test_a_scripted_module():
+    def make():
+        model = torch.jit.script(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x, y, i):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step, model, nothing
+
+    agrees(make, 12, planned=0)
