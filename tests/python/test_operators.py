@@ -1,10 +1,9 @@
-"""A sample of PyTorch's operator database, drawn anew in each run, in small steps: planned or refused, and in a budget that makes things
-leave, with the bits of eager. bench/strangers/operators.py runs all of it; STOWAGE_TEST_SEED repeats a draw."""
+"""A sample of the operator database of PyTorch, in small steps: planned or refused, and in a budget that makes things
+leave, with the bits of eager. bench/strangers/operators.py runs all of it; STOWAGE_TEST_SEED names another draw."""
 
 import json
 import os
 import pathlib
-import random
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench" / "strangers" / "o
 
 
 def test_operators_drawn_at_random(tmp_path):
-    seed = int(os.environ.get("STOWAGE_TEST_SEED", random.randrange(1 << 32)))
+    seed = int(os.environ.get("STOWAGE_TEST_SEED", 7))
     print("seed", seed)
     results = tmp_path / "operators.json"
     done = subprocess.run([sys.executable, BENCH, "--some", "48", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
