@@ -53,13 +53,16 @@ class Reads:
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
 
 
+_STEPS = (os.sep + "demo.py", os.sep + "hf.py")
+
+
 def is_library(code: types.CodeType) -> bool:
     return code.co_filename.startswith(LIBRARY_FOLDERS) or code.co_filename.startswith("<frozen ") or is_own(code)
 
 
 def is_own(code: types.CodeType) -> bool:
-    """Of Stowage itself."""
-    return code.co_filename.startswith(_OWN_FOLDER)
+    """Of Stowage itself, but for the steps that it brings: those of the demo and of transformers' Trainer."""
+    return code.co_filename.startswith(_OWN_FOLDER) and not code.co_filename.endswith(_STEPS)
 
 
 def is_library_module(module: types.ModuleType) -> bool:

@@ -140,8 +140,9 @@ class _Session:
             return
         if any(v is not None and v is not optimizer for v in (*args, *kwargs.values())):
             self.recorder.refuse("optimizer.step() with a closure")
-        if optimizer not in self.world.optimizers:
-            self.world.optimizers.append(optimizer)
+        if id(optimizer) not in self.hyperparameters:  # found late, by the walk or by its step
+            if not any(optimizer is known for known in self.world.optimizers):
+                self.world.optimizers.append(optimizer)
             self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
             declare_optimizer(self.recorder, optimizer)
         self.world.enter_optimizer(optimizer)
@@ -286,7 +287,8 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
         finally:
             recorder.stop()
     recording = Recording(result, world=world, events=session.events, inputs=inputs)
-    changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in world.optimizers)
+    known = [o for o in world.optimizers if id(o) in session.hyperparameters]
+    changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recorder.refuse("the step changes the optimizer's hyperparameters by itself")
     _take_outputs(recording, recorder)
