@@ -52,6 +52,7 @@ struct Advice {
 struct ExplainOptions {
   PlanOptions plan;
   bool prices = true;  // plan other budgets, too
+  std::int64_t price_work = 1'500'000'000;  // for all of them, about a nanosecond a unit; those beyond it are left out
   bool advice = true;
 };
 
@@ -61,6 +62,7 @@ struct Explanation {
   PeakMoment peak;
   std::array<std::int64_t, kBufferKindNames.size()> resident_of_kind{};
   std::vector<Price> prices;  // from the largest budget down; ends with the first that has no plan
+  std::size_t prices_left_out = 0;  // smaller budgets that ExplainOptions::price_work was not enough for
   std::vector<Advice> advice;
 };
 

@@ -37,8 +37,8 @@ class Plan:
     def explain(self, graph: Graph | None = None, *, prices: bool = True, width: int = 100) -> str:
         """One screen of text: where the bytes go, what holds the peak, what other budgets cost, what to change in the code.
 
-        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets, which takes as long as
-        that many plans.
+        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets; those that would
+        take more than seconds are left out, and it says so.
         """
         graph = graph or self._graph
         if graph is None:

@@ -11,7 +11,6 @@ constexpr std::int32_t kSmall = 300;
 // More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below are looked at.
 std::int32_t rungs_for(std::int32_t ops) { return ops <= kSmall ? 48 : ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
 
-constexpr std::int64_t kBoundWork = 1'000'000'000;
 constexpr int kHalvingsBetweenRungs = 4;
 
 }  // namespace
@@ -19,7 +18,7 @@ constexpr int kHalvingsBetweenRungs = 4;
 Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
                const MeetOptions& options)
     : recipes_(recipes), orders_(orders), floor_(floor), top_(std::max(top, floor)), options_(options), rungs_(rungs_for(recipes.ops)),
-      bound_(recipes, options.link, kBoundWork) {}
+      bound_(recipes, options.link, options.bound_work) {}
 
 std::int64_t Ladder::rung(std::int32_t i) const {
   const std::int64_t align = recipes_.graph->align;

@@ -47,6 +47,16 @@ void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOpti
   if (timed.ns < now.ns) now = std::move(timed);
 }
 
+// Notes what is gone of `given`.
+struct Spending {
+  const MeetOptions& options;
+  std::int64_t given;
+  const std::int64_t& left;
+  ~Spending() {
+    if (options.spent != nullptr) *options.spent += given - left;
+  }
+};
+
 // Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et al., "Record
 // breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here only improvements stay).
 void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetOptions& options) {
@@ -54,7 +64,9 @@ void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetO
   Try best = pool[0];
   Random random(options.seed + 1);
   std::int64_t work = options.work;
-  for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns && work > 0; ++i) {
+  const Spending spending{options, options.work, work};
+  const auto stopped = [&] { return options.should_stop && options.should_stop(); };
+  for (std::int64_t i = 0; i < kRuins / (1 + recipes.ops) && best.ns > program_ns && work > 0 && !stopped(); ++i) {
     Try now = best;
     const auto size = static_cast<std::int64_t>(now.sequence.line.size());
     const std::int64_t length = 1 + random.below(std::max<std::int64_t>(1, size / (1 + random.below(6))));
@@ -88,6 +100,7 @@ Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std:
       std::int64_t work = pool.empty() ? left : left / 2;  // where others have a plan, this one may not take all
       left -= work;
       const Refund refund{left, work};
+      const Spending spending{options, work, work};
       if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
       polish(recipes, now, limit, options, work);
       add(pool, std::move(now));
@@ -161,6 +174,7 @@ class Meeting {
       if (met.schedule.items.size() == items) continue;  // the same again
       items = met.schedule.items.size();
       met.layout = layout(met.schedule.items, layout_options_);
+      if (options_.spent != nullptr) *options_.spent += met.layout.work;
       over_ = std::min(over_, std::max<std::int64_t>(met.layout.height_bytes - capacity_, 1));
       if (met.layout.offsets.empty()) continue;
       best_ = std::move(met);

@@ -21,6 +21,8 @@ struct MeetOptions {
   std::int64_t layout_node_budget = 60'000;  // of the first layout, a quarter in small graphs; each limit and each further sequence halves it
   std::uint64_t seed = 0;
   std::int64_t work = 600'000'000;    // for one limit of live bytes; about a ns a unit
+  std::int64_t bound_work = 1'000'000'000;  // for the bounds of all capacities
+  std::int64_t* spent = nullptr;      // what is used is added to it
   std::function<bool()> should_stop;  // outer stop; empty: never
 };
 

@@ -11,6 +11,8 @@
 namespace stowage {
 namespace {
 
+constexpr std::int64_t kAdviceShare = 8;  // of the effort of a plan, for each changed graph that advice plans
+
 // Budgets to plan, from the largest down: parts of what the arena takes without a limit, or, around a budget that was asked for, parts of that.
 std::vector<std::int64_t> budgets_to_try(std::int64_t resident, std::int64_t free_arena, const std::optional<std::int64_t>& asked) {
   const std::int64_t most = resident + free_arena;
@@ -59,19 +61,27 @@ void drop_lost_takeovers(Graph& graph) {
 Explanation explain(const Graph& graph, const std::optional<Plan>& plan, const ExplainOptions& options) {
   const std::optional<std::int64_t> asked = options.plan.budget_bytes;
   std::vector<std::int64_t> tried;
-  std::vector<PlanResult> results = plan_each(graph, options.plan, [&](const PlanResult& unlimited) {
+  PlanOptions plan_options = options.plan;
+  plan_options.budget_work = options.price_work;
+  std::vector<PlanResult> results = plan_each(graph, plan_options, [&](const PlanResult& unlimited) {
     if (options.prices) tried = budgets_to_try(unlimited.resident_bytes, unlimited.plan->arena_bytes, asked);
-    std::vector<std::int64_t> budgets = tried;
-    if (asked && !plan) budgets.push_back(*asked);
+    std::vector<std::int64_t> budgets;
+    if (asked && !plan) budgets.push_back(*asked);  // first: what it takes does not depend on the others
+    budgets.insert(budgets.end(), tried.begin(), tried.end());
     return budgets;
   });
+  const std::size_t first_price = results.size() - tried.size();
   Explanation explanation;
   explanation.free_arena_bytes = results[0].plan->arena_bytes;
   for (std::size_t i = 0; i < tried.size(); ++i) {
-    explanation.prices.push_back({tried[i], results[i + 1]});
-    if (!results[i + 1].plan) break;
+    PlanResult& price = results[first_price + i];
+    const bool left_out = !price.plan && price.outcome == Outcome::kUnknown && options.plan.time_limit_seconds <= 0;
+    if (left_out) explanation.prices_left_out = tried.size() - i;
+    if (left_out) break;
+    explanation.prices.push_back({tried[i], price});
+    if (!price.plan) break;
   }
-  explanation.result = plan ? of_given_plan(graph, *plan, results[0]) : std::move(asked ? results.back() : results.front());
+  explanation.result = plan ? of_given_plan(graph, *plan, results[0]) : std::move(asked ? results[1] : results.front());
   const PlanResult& result = explanation.result;
   for (const Buffer& buffer : graph.buffers)
     if (buffer.resident) explanation.resident_of_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
@@ -82,6 +92,8 @@ Explanation explain(const Graph& graph, const std::optional<Plan>& plan, const E
     PlanOptions free = options.plan;
     free.budget_bytes.reset();
     drop_lost_takeovers(changed);
+    free.order_node_budget /= kAdviceShare;
+    free.layout_node_budget /= kAdviceShare;
     validate(changed);
     seal(changed);
     return stowage::plan(changed, free).plan->arena_bytes;

@@ -91,6 +91,7 @@ std::string to_json(const Graph& graph, const Explanation& e) {
     inner.field("budget_bytes", price.budget_bytes);
     append_result(inner, price.result);
   });
+  object.field("prices_left_out", e.prices_left_out);
   list(object, out, "advice", e.advice, [](io::ObjectWriter& inner, const Advice& advice) {
     inner.field("rule", advice.rule);
     inner.field("text", advice.text);

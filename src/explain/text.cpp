@@ -182,6 +182,9 @@ std::string price_table(const Explanation& e) {
            padded_left(factor(r.step_bound_ns.value_or(r.program_step_ns), r.program_step_ns), 13) +
            padded_left(std::to_string(r.recomputed_ops) + " ops", 13) + padded_left(mebibytes(r.swapped_bytes), 15) + "\n";
   }
+  if (e.prices_left_out > 0)
+    out += "  " + std::to_string(e.prices_left_out) + " smaller budget" + (e.prices_left_out == 1 ? "" : "s") +
+           " left out: planning them takes longer than an explanation may. `stowage plan --budget` plans any.\n";
   return out;
 }
 
@@ -192,7 +195,7 @@ std::string to_text(const Graph& graph, const Explanation& explanation, int widt
   std::string out = headline(graph, explanation);
   if (explanation.result.plan) out += where_bytes_go(explanation);
   if (!explanation.peak.holders.empty()) out += holders(graph, explanation, columns);
-  if (!explanation.prices.empty()) out += price_table(explanation);
+  if (!explanation.prices.empty() || explanation.prices_left_out > 0) out += price_table(explanation);
   if (!explanation.advice.empty()) out += "\nWhat to change\n";
   for (std::size_t i = 0; i < std::min(kAdvice, explanation.advice.size()); ++i)
     out += "  - " + wrapped(explanation.advice[i].text, columns, 4) + "\n";

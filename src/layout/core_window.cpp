@@ -74,7 +74,8 @@ std::vector<std::int32_t> stacked(const Parts& parts, const Offsets& inside) {
 
 }  // namespace
 
-std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t& work) {
+std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t ceiling,
+                                 std::int64_t& work) {
   std::vector<Packing> packings;
   const std::vector<std::int64_t> live = live_profile(instance.rects, instance.times);
   Window last;
@@ -93,8 +94,9 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
       std::vector<std::int32_t> order = first;
       for (const std::int32_t i : preference(instance, kRest[k]))
         if (!is_first[i]) order.push_back(i);
-      Offsets fitted = list_fit(instance, order, Gap::kLowest, work);
-      if (fitted.at.empty()) break;
+      Offsets fitted = list_fit(instance, order, Gap::kLowest, work, ceiling);
+      if (work <= 0) break;
+      if (fitted.at.empty()) continue;
       met = fitted.height <= target;
       packings.push_back({std::move(fitted), std::move(order)});
     }

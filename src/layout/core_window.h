@@ -25,7 +25,8 @@ namespace stowage {
 using WindowSearch = std::function<Offsets(const LayoutInstance& window, std::int64_t target)>;
 
 // Packings for several windows, best first, up to the first that meets `target`. `work` is reduced by the rects that list
-// fits look at.
-std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t& work);
+// fits look at; none goes on at a height of `ceiling`.
+std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t ceiling,
+                                 std::int64_t& work);
 
 }  // namespace stowage

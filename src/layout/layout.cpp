@@ -23,7 +23,8 @@ namespace {
 constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
                                      Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
-constexpr std::int64_t kFamilyWork = 200'000'000;
+constexpr std::int64_t kNodeWork = 800;
+constexpr std::int64_t kDives = 20;  // down and back, before a search is worth its beginning
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
 class LayoutSearch {
@@ -34,22 +35,28 @@ class LayoutSearch {
         depth_(depth),
         bound_(instance.bound),
         target_(std::max(instance.bound, options.capacity.value_or(0))),
-        work_(options.node_budget * 800) {
+        work_(options.node_budget * kNodeWork) {
     for (const Rect& r : instance.rects) unit_ = std::gcd(unit_, r.bytes);
     for (const Prefer prefer : kPreferences) orders_.push_back(preference(instance, prefer));
   }
 
   void run() {
-    std::int64_t family_work = instance_.rects.size() > kLargestFamily ? 0 : kFamilyWork + work_ / 4;
+    const bool small = instance_.rects.size() <= kLargestFamily;
+    std::int64_t family_work = small ? options_.family_work + work_ / 4 : 0;
+    used_ = family_work;
     std::vector<Packing> family = portfolio(instance_, target_, family_work);
     best_ = family[0].offsets;
     if (family_work > 0 && depth_ == 0 && !done()) add_windows(family, family_work);
-    if (instance_.rects.size() <= kLargestSearch) search();
-    for (std::size_t k = 0; family_work > 0 && k < 3 && k < family.size() && !done(); ++k) improve(family[k], options_.seed + k);
+    used_ -= family_work;
+    const bool searched = may_dive();
+    if (searched) search();
+    const std::int64_t wheel_work = searched ? options_.node_budget * 30 : work_ / static_cast<std::int64_t>(kBestPackings);
+    for (std::size_t k = 0; small && (searched || depth_ == 0) && k < family.size() && k < kBestPackings && !done(); ++k) improve(family[k], options_.seed + k, wheel_work);
   }
 
   [[nodiscard]] const Offsets& best() const { return best_; }
   [[nodiscard]] std::int64_t bound() const { return bound_; }
+  [[nodiscard]] std::int64_t used() const { return used_; }
 
  private:
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
@@ -58,14 +65,17 @@ class LayoutSearch {
 
   void add_windows(std::vector<Packing>& family, std::int64_t& family_work) {
     LayoutOptions within = options_;
-    within.node_budget = options_.node_budget / 8;
+    std::int64_t pool = 2 * work_;  // for windows of a few hundred rects; of larger ones the family is enough
     const auto search = [&](const LayoutInstance& window, std::int64_t target) {
       within.capacity = target;
+      within.node_budget = std::clamp<std::int64_t>(pool / kNodeWork, 0, options_.node_budget);
       LayoutSearch inner(window, within, depth_ + 1);
       inner.run();
+      used_ += inner.used();
+      pool -= inner.used();
       return inner.best();
     };
-    for (Packing& packing : core_window(instance_, target_, search, family_work)) family.push_back(std::move(packing));
+    for (Packing& packing : core_window(instance_, target_, search, ceiling_of(family), family_work)) family.push_back(std::move(packing));
     std::stable_sort(family.begin(), family.end(), [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
     best_ = family[0].offsets;
   }
@@ -95,6 +105,7 @@ class LayoutSearch {
       std::int64_t left = given;
       SearchResult result = canonical_search(instance_, capacity, orders_[k], left, options_.should_stop);
       work_ -= given - left;
+      used_ += given - left;
       if (result.outcome == SearchOutcome::kNone) bound_ = std::max(bound_, next_height(capacity));
       if (result.outcome == SearchOutcome::kFound) {
         best_ = std::move(result.offsets);
@@ -105,6 +116,9 @@ class LayoutSearch {
     return false;
   }
 
+  // Whether the work is enough for a search that goes down and back some times; else the wheel makes more of it.
+  [[nodiscard]] bool may_dive() const { return instance_.rects.size() <= kLargestSearch && kDives * dive_work() <= work_; }
+
   // What a search without a step back looks at.
   [[nodiscard]] std::int64_t dive_work() const {
     std::int64_t once = 0;
@@ -114,16 +128,17 @@ class LayoutSearch {
 
   [[nodiscard]] std::int64_t next_height(std::int64_t height) const { return height / unit_ * unit_ + unit_; }
 
-  void improve(const Packing& from, std::uint64_t seed) {
-    const std::int64_t work = options_.node_budget * 30;
+  void improve(const Packing& from, std::uint64_t seed, std::int64_t work) {
+    used_ += work;
     Offsets now = squeaky_wheel(instance_, from.order, low(), work, seed, options_.should_stop);
+    used_ -= work;
     if (!now.at.empty() && now.height < best_.height) best_ = std::move(now);
   }
 
   const LayoutInstance& instance_;
   const LayoutOptions& options_;
   int depth_;  // windows that this search is within
-  std::int64_t bound_, target_, work_;
+  std::int64_t bound_, target_, work_, used_ = 0;
   std::int64_t unit_ = 0;  // the greatest common divisor of all sizes
   std::vector<std::vector<std::int32_t>> orders_;
   Offsets best_;
@@ -156,6 +171,7 @@ LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& o
     for (std::size_t r = 0; r < instance.rects.size(); ++r) result.offsets[instance.item[r]] = search.best().at[r];
     // A layout of the items lower by less than the alignment could have been padded to one of the rects.
     result.lower_bound_bytes = search.bound() - instance.slack;
+    result.work = search.used();
   }
   result.height_bytes = true_height(items, result.offsets);
   result.lower_bound_bytes = std::min(result.lower_bound_bytes, result.height_bytes);

@@ -6,7 +6,7 @@ namespace stowage {
 namespace {
 
 template <class Placed>
-Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, Placed placed, std::int64_t& work) {
+Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, Placed placed, std::int64_t& work, std::int64_t ceiling) {
   Offsets result{std::vector<std::int64_t>(instance.rects.size()), 0};
   for (const std::int32_t i : order) {
     if (work <= 0) return {};
@@ -15,16 +15,18 @@ Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order,
     placed.insert(rect, at);
     result.at[i] = at;
     result.height = std::max(result.height, at + rect.bytes);
+    if (result.height >= ceiling) return {};
   }
   return result;
 }
 
 }  // namespace
 
-Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work) {
+Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work,
+                 std::int64_t ceiling) {
   constexpr std::size_t kFlat = 5000;  // rects; below, a flat scan is faster
-  if (order.size() <= kFlat) return fit(instance, order, gap, PlacedList(order.size()), work);
-  return fit(instance, order, gap, PlacedTree(instance.times), work);
+  if (order.size() <= kFlat) return fit(instance, order, gap, PlacedList(order.size()), work, ceiling);
+  return fit(instance, order, gap, PlacedTree(instance.times), work, ceiling);
 }
 
 }  // namespace stowage

@@ -9,6 +9,7 @@
 // order, and the gap below the lowest neighbour counts. A rect costs a look at the placed ones that placed_rects.h offers.
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "layout/instance.h"
@@ -16,7 +17,8 @@
 
 namespace stowage {
 
-// `work` is reduced by the placed rects looked at; when it runs out the result has no addresses.
-Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work);
+// `work` is reduced by the placed rects looked at; when it runs out, or as soon as the height is `ceiling`, the result has no addresses.
+Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work,
+                 std::int64_t ceiling = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace stowage

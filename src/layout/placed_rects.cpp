@@ -1,6 +1,8 @@
 #include "layout/placed_rects.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 
 namespace stowage {
@@ -40,11 +42,22 @@ PlacedList::PlacedList(std::size_t capacity) {
 }
 
 std::int64_t PlacedList::find(const Rect& rect, Gap gap, std::int64_t& work) const {
+  constexpr std::size_t kBlock = 64;
   GapFinder finder(rect.bytes, gap);
-  std::size_t i = 0;
-  for (; i < begin_.size(); ++i)
-    if (lower_[i] < rect.upper && rect.lower < upper_[i] && !finder.pass(begin_[i], end_[i])) break;
-  work -= static_cast<std::int64_t>(i) + 1;
+  for (std::size_t from = 0; from < begin_.size(); from += kBlock) {
+    // Which of the block meet the rect in time, without a branch: about a quarter do, in no pattern that could be foreseen.
+    const std::size_t count = std::min(kBlock, begin_.size() - from);
+    std::uint64_t meets = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      meets |= static_cast<std::uint64_t>((lower_[from + i] < rect.upper) & (rect.lower < upper_[from + i])) << i;
+    for (; meets != 0; meets &= meets - 1) {
+      const std::size_t i = from + static_cast<std::size_t>(std::countr_zero(meets));
+      if (finder.pass(begin_[i], end_[i])) continue;
+      work -= static_cast<std::int64_t>(i) + 1;
+      return finder.offset();
+    }
+  }
+  work -= static_cast<std::int64_t>(begin_.size()) + 1;
   return finder.offset();
 }
 

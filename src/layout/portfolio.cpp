@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "layout/list_fit.h"
 #include "layout/preferences.h"
@@ -34,22 +36,22 @@ std::vector<std::int32_t> by_offset(const Offsets& offsets) {
   return order;
 }
 
-// Collects packings until one meets the target.
+// Collects the best packings until one meets the target.
 class Collection {
  public:
   explicit Collection(std::int64_t target) : target_(target) {}
 
   void add(Offsets offsets, std::vector<std::int32_t> order) {
     met_ |= offsets.height <= target_;
-    packings_.push_back({std::move(offsets), std::move(order)});
+    const auto at = std::upper_bound(packings_.begin(), packings_.end(), offsets.height,
+                                     [](std::int64_t height, const Packing& p) { return height < p.offsets.height; });
+    packings_.insert(at, {std::move(offsets), std::move(order)});
+    if (packings_.size() > kBestPackings) packings_.pop_back();
   }
   [[nodiscard]] bool met() const { return met_; }
+  [[nodiscard]] std::int64_t ceiling() const { return ceiling_of(packings_); }
 
-  std::vector<Packing> take() {
-    std::stable_sort(packings_.begin(), packings_.end(),
-                     [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
-    return std::move(packings_);
-  }
+  std::vector<Packing> take() { return std::move(packings_); }
 
  private:
   std::int64_t target_;
@@ -58,6 +60,10 @@ class Collection {
 };
 
 }  // namespace
+
+std::int64_t ceiling_of(const std::vector<Packing>& packings) {
+  return packings.size() < kBestPackings ? std::numeric_limits<std::int64_t>::max() : packings[kBestPackings - 1].offsets.height;
+}
 
 std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::int64_t& work) {
   Collection collection(target);
@@ -68,9 +74,9 @@ std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t targ
     for (const Served& served : kServed) {
       if (collection.met()) return collection.take();
       order = preference(instance, served.band, served.prefer, served.rest);
-      Offsets fitted = list_fit(instance, order, gap, work);
-      if (fitted.at.empty()) return collection.take();
-      collection.add(std::move(fitted), std::move(order));
+      Offsets fitted = list_fit(instance, order, gap, work, collection.ceiling());
+      if (work <= 0) return collection.take();
+      if (!fitted.at.empty()) collection.add(std::move(fitted), std::move(order));
     }
   return collection.take();
 }

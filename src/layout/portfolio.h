@@ -15,13 +15,18 @@
 
 namespace stowage {
 
+constexpr std::size_t kBestPackings = 3;
+
 struct Packing {
   Offsets offsets;
   std::vector<std::int32_t> order;  // of the list fit that made it; by offset for a sweep
 };
 
-// The family, best first, up to the first that meets `target`. `work` is reduced by the rects looked at; no list
-// fit starts when it has run out.
+// The three best of the family, best first, up to the first that meets `target`. `work` is reduced by the rects looked at; no list fit
+// starts when it has run out, and none goes on above the third best.
+// The height that a packing must stay below to be among the best. `packings` is sorted.
+std::int64_t ceiling_of(const std::vector<Packing>& packings);
+
 std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::int64_t& work);
 
 }  // namespace stowage

@@ -15,7 +15,7 @@ class Wheel {
   Wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::uint64_t seed)
       : instance_(instance), target_(target), order_(std::move(order)), best_order_(order_), random_(seed) {}
 
-  Offsets run(std::int64_t work, const std::function<bool()>& should_stop) {
+  Offsets run(std::int64_t& work, const std::function<bool()>& should_stop) {
     while (!(should_stop && should_stop())) {
       Offsets now = list_fit(instance_, order_, Gap::kLowest, work);
       if (now.at.empty()) break;
@@ -65,7 +65,7 @@ class Wheel {
 
 }  // namespace
 
-Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t work,
+Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t& work,
                       std::uint64_t seed, const std::function<bool()>& should_stop) {
   return Wheel(instance, std::move(order), target, seed).run(work, should_stop);
 }

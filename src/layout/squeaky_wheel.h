@@ -17,7 +17,7 @@ namespace stowage {
 
 // Starts from the order `order`. Stops at a height of `target`, when `work` (rects looked at) runs out, or when told to. Returns
 // the best layout met; none when there was no work for one.
-Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t work,
+Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t& work,
                       std::uint64_t seed, const std::function<bool()>& should_stop);
 
 }  // namespace stowage

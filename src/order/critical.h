@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "order/problem.h"
@@ -21,5 +22,9 @@ struct CriticalOp {
 
 // Heaviest first, smaller ids first among equals. `work` is reduced by what the sweep costs.
 std::vector<CriticalOp> critical_ops(const OrderProblem& problem, std::int64_t& work);
+
+// The heaviest of the 512 ops whose `known` bytes are largest: per op, the must-live bytes in a problem that this one is a part of. In a
+// part the bytes of an op only grow, and mostly where they were large. Of problems of at most 1,024 ops: the heaviest.
+CriticalOp most_critical_op(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t& work);
 
 }  // namespace stowage

@@ -12,17 +12,22 @@ struct Strain {
   std::int64_t bytes = 0;
 };
 
-Strain strain(const OrderProblem& problem, const std::vector<char>& before, std::int32_t v, bool first_part, std::int64_t& work) {
+Strain strain(const OrderProblem& problem, const std::vector<char>& before, std::int32_t v, bool first_part,
+              std::span<const std::int64_t> known, std::int64_t& work) {
   std::vector<std::int32_t> members;
+  std::vector<std::int64_t> known_of;
   for (std::int32_t op = 0; op < problem.ops; ++op)
-    if (op != v && (before[op] != 0) == first_part) members.push_back(op);
+    if (op != v && (before[op] != 0) == first_part) {
+      members.push_back(op);
+      known_of.push_back(known[op]);
+    }
   if (members.empty()) return {};
   std::vector<char> done(problem.ops, 0);
   if (!first_part) {
     done = before;
     done[v] = 1;
   }
-  const CriticalOp worst = critical_ops(restricted(problem, members, done), work).front();
+  const CriticalOp worst = most_critical_op(restricted(problem, members, done), known_of, work);
   return {members[worst.op], worst.bytes};
 }
 
@@ -52,15 +57,15 @@ bool pin_for(const Division& division, std::int32_t w, const std::vector<char>& 
 
 }  // namespace
 
-Division divide(const OrderProblem& problem, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
-  const std::int32_t v = critical_ops(problem, work).front().op;
+Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
+  const std::int32_t v = most_critical_op(problem, known, work).op;
   Division best, now;
   CutPins pins;
   for (int repair = 0; repair <= rule.repairs && work > 0; ++repair) {
     Cut cut = min_cut(problem, v, rule.side, work, pins);
     if (cut.before.empty()) break;
     now = {v, std::move(cut.before), cut.step_bytes, v};
-    const Strain first = strain(problem, now.before, v, true, work), second = strain(problem, now.before, v, false, work);
+    const Strain first = strain(problem, now.before, v, true, known, work), second = strain(problem, now.before, v, false, known, work);
     const Strain worst = first.bytes > second.bytes ? first : second;
     if (worst.bytes > now.bound) {
       now.bound = worst.bytes;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "order/min_cut.h"
@@ -27,12 +28,12 @@ struct Division {
   std::int32_t worst = -1;   // the op whose step is at least `bound` then
 };
 
-// `problem` has at least one op, and weights with at most one opener.
+// `problem` has at least one op, and weights with at most one opener; `known` as in most_critical_op().
 // `repairs` is the number of times that a strained division is taken again.
 struct DivisionRule {
   CutSide side = CutSide::kSmallest;
   int repairs = 12;
 };
-Division divide(const OrderProblem& problem, std::int64_t limit, DivisionRule rule, std::int64_t& work);
+Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule, std::int64_t& work);
 
 }  // namespace stowage

@@ -1,10 +1,12 @@
 #include "order/pinch.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "order/forced.h"
 #include "order/greedy.h"
+#include "order/must_live.h"
 
 namespace stowage {
 namespace {
@@ -15,6 +17,8 @@ constexpr int kDeepest = 2'000;  // nested divisions; the stack holds them
 struct Part {
   OrderProblem problem;
   std::vector<std::int32_t> ids;
+  std::vector<std::int64_t> known;  // must-live bytes per op, of this part or one around it
+  std::int32_t known_ops = 0;       // of the part that they are of
 
   [[nodiscard]] std::vector<char> marked(const std::vector<std::int32_t>& ops) const {
     std::vector<char> mark(problem.ops, 0);
@@ -30,7 +34,9 @@ struct Part {
       if ((in[op] != 0) == value) {
         ops.push_back(op);
         result.ids.push_back(ids[op]);
+        result.known.push_back(known[op]);
       }
+    result.known_ops = known_ops;
     result.problem = restricted(problem, ops, before);
     return result;
   }
@@ -40,7 +46,8 @@ class Pincher {
  public:
   Pincher(std::int64_t limit, DivisionRule rule, std::int64_t& work) : limit_(limit), rule_(rule), work_(work) {}
 
-  void solve(Part part) {
+  // `failed`: the ops of the smallest part around this one for which greedy orders were tried in vain.
+  void solve(Part part, std::int32_t failed = std::numeric_limits<std::int32_t>::max()) {
     std::vector<std::vector<std::int32_t>> ends;  // suffixes, outermost first
     for (;;) {  // the part after v is next in the loop, the part before it is recursion
       work_ -= 100 * size_of(part.problem);
@@ -52,14 +59,19 @@ class Pincher {
       ends.push_back(global(part, suffix));
       part = part.members(part.marked(suffix), false, std::vector<char>(part.problem.ops, 0));
       if (part.problem.ops == 0) break;
-      Division division = work_ > 0 && depth_ < kDeepest ? divide(part.problem, limit_, rule_, work_) : Division{};
+      if (part.problem.ops <= failed - failed / 8) {
+        if (fits(part)) break;
+        failed = part.problem.ops;
+      }
+      if (part.problem.ops <= part.known_ops / 2) look_again(part);
+      Division division = work_ > 0 && depth_ < kDeepest ? divide(part.problem, part.known, limit_, rule_, work_) : Division{};
       if (division.before.empty()) {
         append(part, greedy(part.problem, GreedyRule::kProgramOrder, limit_).ops);
         break;
       }
       note_conflict(part, division);
       ++depth_;
-      solve(part.members(division.before, true, std::vector<char>(part.problem.ops, 0)));
+      solve(part.members(division.before, true, std::vector<char>(part.problem.ops, 0)), failed);
       --depth_;
       order_.push_back(part.ids[division.v]);
       division.before[division.v] = 1;
@@ -71,6 +83,33 @@ class Pincher {
   PinchResult take() { return {{std::move(order_), 0}, conflict_}; }
 
  private:
+  void look_again(Part& part) {
+    part.known = must_live(part.problem);
+    part.known_ops = part.problem.ops;
+    work_ -= sweep_work(part.problem, part.problem.ops);
+  }
+
+  // Appends an order of the part that keeps to the limit, if a greedy one does.
+  bool fits(const Part& part) {
+    work_ -= 200 * size_of(part.problem);
+    for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise}) {
+      const Ordering order = greedy(part.problem, rule, limit_);
+      if (order.peak > limit_) continue;
+      append(part, order.ops);
+      return true;
+    }
+    const OrderProblem back = reversed(part.problem);
+    for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise}) {
+      Ordering order = greedy(back, rule, limit_);
+      if (order.peak > limit_) continue;
+      std::reverse(order.ops.begin(), order.ops.end());
+      for (std::int32_t& op : order.ops) op = part.problem.ops - 1 - op;
+      append(part, order.ops);
+      return true;
+    }
+    return false;
+  }
+
   static std::vector<std::int32_t> global(const Part& part, const std::vector<std::int32_t>& local) {
     std::vector<std::int32_t> ids;
     for (const std::int32_t op : local) ids.push_back(part.ids[op]);
@@ -85,6 +124,7 @@ class Pincher {
     if (division.bound <= std::max(limit_, conflict_bytes_)) return;
     conflict_bytes_ = division.bound;
     conflict_ = part.ids[division.worst];
+    limit_ = division.bound;  // the order is as bad as this already
   }
 
   std::int64_t limit_;
@@ -100,7 +140,7 @@ class Pincher {
 
 PinchResult pinch(const OrderProblem& problem, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
   Pincher pincher(limit, rule, work);
-  Part whole{problem, std::vector<std::int32_t>(problem.ops)};
+  Part whole{problem, std::vector<std::int32_t>(problem.ops), std::vector<std::int64_t>(problem.ops), 2 * problem.ops};
   std::iota(whole.ids.begin(), whole.ids.end(), 0);
   pincher.solve(std::move(whole));
   PinchResult result = pincher.take();

@@ -4,7 +4,8 @@
 //        │      ╭─╯   ╰─╮               2. In what is left find the op v whose step is largest in every order (must_live.h),
 //        │  ╭───╯ S     ╰──╮               and the state S in which it can run with the fewest live bytes (division.h).
 //        │──╯              ╰──          3. Solve the part before v (the ops of S) and the part after it, each alone.
-//        └──────────────────── order
+//        └──────────────────── order     A part that greedy() orders within the limit is done; the limit rises to what a
+//                                        division cannot help to break.
 //
 // Rising stretches are forced when seen from their end and falling ones from their start, so the parts vanish quickly: a captured
 // step needs from none to a few hundred cuts. If the parts fit under the limit, so does the whole, and the division lost nothing;

@@ -1,6 +1,7 @@
 #include "order/search.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 
@@ -18,6 +19,10 @@ namespace stowage {
 namespace {
 
 constexpr std::size_t kRootCuts = 64;
+constexpr std::size_t kPlainCuts = 16;
+constexpr std::int64_t kClose = 64;       // a limit this part of the bound above it is close
+constexpr int kRepairs = 12;              // of a strained division
+constexpr std::int64_t kVariants = 30;    // percent of the work, for other orders of the same peak
 
 bool same_extra(const OrderProblem& a, const OrderProblem& b) { return a.extra == b.extra; }
 
@@ -60,8 +65,8 @@ class Candidates {
     }
   }
 
-  void add_pinch(const Contracted& small, std::int64_t limit, std::int64_t work) {
-    for (const DivisionRule rule : {DivisionRule{CutSide::kSmallest, 12}, DivisionRule{CutSide::kLargest, 12}})
+  void add_pinch(const Contracted& small, std::int64_t limit, std::int64_t& work) {
+    for (const DivisionRule rule : {DivisionRule{CutSide::kSmallest, kRepairs}, DivisionRule{CutSide::kLargest, kRepairs}})
       if (work > 0) add(small.expanded(pinch(small.problem, limit, rule, work).order.ops));
   }
 
@@ -127,26 +132,90 @@ struct Model {
   bool judge_by_pairs = false;
 };
 
-// On the problem of the plans; when takeovers make the bound's problem another one, on that too.
-std::int64_t search(const Model& model, std::int64_t bound, Candidates& candidates, const OrderOptions& options) {
-  const SolveLimits limits{options.work, options.should_stop};
-  const bool same = same_extra(model.problem, model.relaxed);
-  if (!same) {
-    const auto& start = candidates.orders()[0];
-    candidates.add(solve(contracted(model.problem), {start, peak(model.problem, start)}, bound, limits).order.ops);
+// From a bound that no known order meets. Cheap looks at both problems first, then constructions, then the rest of the work.
+class Search {
+ public:
+  Search(const Model& model, Candidates& candidates, const OrderOptions& options)
+      : model_(model), candidates_(candidates), options_(options), work_(options.work), same_(same_extra(model.problem, model.relaxed)) {}
+
+  // A bound on all orders.
+  std::int64_t run(std::int64_t bound) {
+    if (!same_) own_ = contracted(model_.problem);
+    Solver plans(same_ ? model_.small : own_, peak(model_.problem, best()), bound), relaxed(model_.small, peak(model_.relaxed, best()), bound);
+    for (Solver* solver : {&plans, &relaxed}) {
+      if (solver == &relaxed && same_) continue;
+      solver->cut(work_);
+      for (const Turn turn : kLook) take(*solver, turn);
+    }
+    const auto met = [&] { return candidates_.least() <= (same_ ? plans : relaxed).bound(); };
+    if (!met()) pinch_down(same_ ? plans : relaxed, 1);
+    plans.know(peak(model_.problem, best()));
+    if (!met()) take(plans, kSearch);
+    if (!met()) pinch_down(same_ ? plans : relaxed, kLimits);
+    plans.know(peak(model_.problem, best()));
+    if (same_) return plans.bound();
+    relaxed.know(peak(model_.relaxed, best()));
+    if (!met()) take(relaxed, kSearchBound);
+    if (met() || !options_.takeover) return relaxed.bound();
+    return branch(relaxed.bound());
   }
-  const auto& start = candidates.orders()[0];
-  BoundedOrder result = solve(model.small, {start, peak(model.relaxed, start)}, bound, limits);
-  candidates.add(std::move(result.order.ops));
-  if (same || !options.takeover || result.bound >= candidates.least()) return result.bound;
-  const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
-    return solve(contracted(problem), std::move(from), proven, {work, options.should_stop});
-  };
-  result = branch_on_takeovers(model.graph, model.plain, model.uses, model.pairs, {candidates.orders()[0], candidates.least()},
-                               result.bound, options.work, solve_node);
-  candidates.add(std::move(result.order.ops));
-  return result.bound;
-}
+
+  [[nodiscard]] std::int64_t used() const { return options_.work - work_; }
+
+ private:
+  static constexpr std::array kLook = {Turn{1, 1}, Turn{5, 3}};  // percent of the work
+  static constexpr Turn kSearch{45, 10}, kSearchBound{8, 4};
+  static constexpr int kLimits = 8;
+  static constexpr std::int64_t kPinch = 55, kBranch = 10;
+
+  [[nodiscard]] const std::vector<std::int32_t>& best() const { return candidates_.orders()[0]; }
+  [[nodiscard]] std::int64_t share(std::int64_t percent) const { return std::clamp<std::int64_t>(work_, 0, options_.work / 100 * percent); }
+
+  void take(Solver& solver, Turn percent) {
+    const std::int64_t before = solver.peak();
+    solver.turn({share(percent.projection), share(percent.decisions)}, work_, options_.should_stop);
+    if (solver.peak() < before) candidates_.add(solver.order());
+  }
+
+  // Orders built around minimum cuts, first under a limit close above the bound: a loose one guides less. A limit that is kept to is
+  // lowered half the way to what has failed, another is raised half the way to the best order.
+  void pinch_down(const Solver& relaxed, int limits) {
+    std::int64_t given = share(kPinch), low = relaxed.bound();
+    const std::int64_t all = given;
+    for (std::int64_t high = candidates_.least(); limits > 0 && given > 0 && low < high - 1 && relaxed.bound() < candidates_.least(); --limits) {
+      const std::int64_t limit = low + std::min((high - low) / 2, relaxed.bound() / kClose);
+      bool kept = false;
+      const std::array rules = {DivisionRule{CutSide::kLargest, kRepairs}, DivisionRule{CutSide::kSmallest, limits == 1 ? 0 : kRepairs}};
+      for (const DivisionRule& rule : rules) {
+        if (kept || given <= 0) break;
+        std::vector<std::int32_t> ops = model_.small.expanded(pinch(model_.small.problem, limit, rule, given).order.ops);
+        candidates_.add(std::move(ops));
+        kept = candidates_.least() <= limit;
+      }
+      high = std::min(high, candidates_.least());
+      if (!kept) low = limit;
+    }
+    work_ -= all - given;
+  }
+
+  std::int64_t branch(std::int64_t bound) {
+    const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
+      return solve(contracted(problem), std::move(from), proven, {work, options_.should_stop});
+    };
+    BoundedOrder result = branch_on_takeovers(model_.graph, model_.plain, model_.uses, model_.pairs, {best(), candidates_.least()}, bound,
+                                              share(kBranch), solve_node);
+    work_ -= share(kBranch);
+    candidates_.add(std::move(result.order.ops));
+    return result.bound;
+  }
+
+  const Model& model_;
+  Candidates& candidates_;
+  const OrderOptions& options_;
+  std::int64_t work_;
+  bool same_;
+  Contracted own_;  // of the problem of the plans, where it is another one than that of the bound
+};
 
 std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) {
   std::vector<OpId> ops;
@@ -163,11 +232,18 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
   OrderResult result;
   result.bound_bytes = std::max(bound_of(model.small.problem, 0, options.work), returned_bytes(graph));
   candidates.add_greedy(result.bound_bytes);
-  if (candidates.least() > result.bound_bytes) result.bound_bytes = search(model, result.bound_bytes, candidates, options);
+  if (candidates.least() > result.bound_bytes) {
+    Search search(model, candidates, options);
+    result.bound_bytes = search.run(result.bound_bytes);
+    result.work = search.used();
+  }
   if (candidates.orders().size() < 2) {  // others of the same peak, for the layout to choose from
     candidates.add_variants();
     candidates.add_greedy(candidates.least());
-    candidates.add_pinch(model.small, candidates.least(), options.work);
+    const std::int64_t given = options.work / 100 * kVariants;
+    std::int64_t left = given;
+    candidates.add_pinch(model.small, candidates.least(), left);
+    result.work += given - left;
   }
   result.peak_bytes = candidates.least();
   for (const auto& order : candidates.orders()) result.orders.push_back(as_ops(order));
@@ -180,7 +256,7 @@ std::int64_t root_bound(const Graph& graph, std::int64_t work) {
 
 std::int64_t plain_bound(const Graph& graph) {
   const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
-  return bound_of(problem, 0, 0);
+  return bound_of(problem, kPlainCuts, std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace stowage

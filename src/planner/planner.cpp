@@ -27,7 +27,13 @@ struct Candidate {
   std::string meta = {};  // of the plan; raw JSON object, or empty
 };
 
-std::int64_t order_work(const PlanOptions& options) { return options.order_node_budget * 500; }
+// Large graphs need more to be searched as well, and their steps take longer: in proportion from 10,000 ops to 40,000.
+std::int64_t scaled(const Graph& graph, std::int64_t budget) {
+  constexpr std::size_t kSmall = 10'000, kMost = 4;
+  return budget * static_cast<std::int64_t>(std::clamp(graph.ops.size(), kSmall, kSmall * kMost)) / static_cast<std::int64_t>(kSmall);
+}
+
+std::int64_t order_work(const Graph& graph, const PlanOptions& options) { return scaled(graph, options.order_node_budget) * 500; }
 
 std::function<bool()> stop_after(const Stopwatch& watch, double seconds) {
   if (seconds <= 0) return {};
@@ -35,10 +41,10 @@ std::function<bool()> stop_after(const Stopwatch& watch, double seconds) {
 }
 
 OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop) {
-  if (!options.keep_order) return find_order(graph, {order_work(options), should_stop, options.takeover});
+  if (!options.keep_order) return find_order(graph, {order_work(graph, options), should_stop, options.takeover});
   const std::vector<OpId> order = program_order(graph);
   const std::vector<TakeoverAt> used = options.takeover ? takeovers(graph, order) : std::vector<TakeoverAt>{};
-  return {{order}, peak_bytes(graph, order, used), root_bound(graph, order_work(options))};
+  return {{order}, peak_bytes(graph, order, used), 0, root_bound(graph, order_work(graph, options))};
 }
 
 // Which takeovers to use, several ways, the one to try first in front: all of them, then only those without which a step would exceed
@@ -69,8 +75,11 @@ Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const 
 
 // Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most promising with the
 // whole effort. Gives the smallest arena.
-Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop) {
+Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop,
+                  std::int64_t& work) {
   constexpr std::size_t kWithEffort = 2;
+  const std::int64_t budget = scaled(graph, options.layout_node_budget);
+  std::int64_t quick_work = budget * 1600;  // of all quick layouts
   static const std::vector<std::vector<TakeoverAt>> kNoTakeovers(1);
   LayoutOptions layout_options;
   layout_options.align = graph.align;
@@ -80,18 +89,23 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
   std::vector<Candidate> tried;
   for (const std::vector<OpId>& order : found.orders) {
     for (const auto& used : options.takeover ? takeover_choices(graph, order, found.peak_bytes) : kNoTakeovers) {
+      layout_options.family_work = std::min(quick_work, budget * 800);
       tried.push_back(lay_out_one(graph, order, used, layout_options));
+      quick_work -= tried.back().addresses.work;
+      work += tried.back().addresses.work;
       if (tried.back().addresses.height_bytes <= found.peak_bytes) return std::move(tried.back());
     }
-    if (should_stop && should_stop()) break;
+    if (quick_work <= 0 || (should_stop && should_stop())) break;
   }
   const auto smaller = [](const Candidate& a, const Candidate& b) { return a.addresses.height_bytes < b.addresses.height_bytes; };
   std::stable_sort(tried.begin(), tried.end(), smaller);
   tried.resize(std::min(tried.size(), kWithEffort));
-  layout_options.node_budget = options.layout_node_budget;
+  layout_options.node_budget = budget;
+  layout_options.family_work = budget * 800;
   for (Candidate& candidate : tried) {
     if (should_stop && should_stop()) break;
     Candidate again = lay_out_one(graph, candidate.order, candidate.used, layout_options);
+    work += again.addresses.work;
     if (smaller(again, candidate)) candidate = std::move(again);
     if (candidate.addresses.height_bytes <= found.peak_bytes) return std::move(candidate);
   }
@@ -100,12 +114,15 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
 
 // Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is looked at too,
 // with a part of the effort.
-Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best, const std::function<bool()>& should_stop) {
+Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best, const std::function<bool()>& should_stop,
+                          std::int64_t& work) {
   options.takeover = false;
   options.order_node_budget /= 4;
   options.layout_node_budget /= 4;
   if (best.addresses.height_bytes <= plain_bound(graph)) return best;
-  Candidate plain = lay_out(graph, choose_orders(graph, options, should_stop), options, should_stop);
+  const OrderResult found = choose_orders(graph, options, should_stop);
+  work += found.work;
+  Candidate plain = lay_out(graph, found, options, should_stop, work);
   return plain.addresses.height_bytes < best.addresses.height_bytes ? plain : best;
 }
 
@@ -153,16 +170,24 @@ struct Squeeze {
       : recipes(graph, options.takeover),
         orders(base_orders(graph, options, found)),
         ladder(recipes, orders, free.budget_bound_bytes - free.resident_bytes, free.plan->arena_bytes, how(options, should_stop)) {}
+
+  [[nodiscard]] bool spent_all() const { return limited && limit > 0 && spent > limit; }
   Squeeze(const Squeeze&) = delete;
   Squeeze& operator=(const Squeeze&) = delete;
 
-  static budget::MeetOptions how(const PlanOptions& options, const std::function<bool()>& should_stop) {
+  budget::MeetOptions how(const PlanOptions& options, const std::function<bool()>& should_stop) {
     budget::MeetOptions how;
     how.link = link_of(options);
     how.seed = options.seed;
-    how.should_stop = should_stop;
+    how.spent = &spent;
+    limit = options.budget_work;
+    if (limit > 0) how.bound_work = std::min(how.bound_work, limit / 4);
+    how.should_stop = limit == 0 ? should_stop : [this, should_stop] { return spent_all() || (should_stop && should_stop()); };
     return how;
   }
+
+  std::int64_t limit = 0, spent = 0;
+  bool limited = true;
 
   budget::Recipes recipes;
   std::vector<std::vector<OpId>> orders;
@@ -203,9 +228,10 @@ Candidate by_search(const Graph& graph, const PlanOptions& options, const std::f
 
   report(options, "layout", 0);
   const Stopwatch layout_watch;
-  Candidate best = lay_out(graph, found, options, should_stop);
+  result.work = found.work;
+  Candidate best = lay_out(graph, found, options, should_stop, result.work);
   if (!best.used.empty() && best.addresses.height_bytes > found.bound_bytes)
-    best = compare_without(graph, options, std::move(best), should_stop);
+    best = compare_without(graph, options, std::move(best), should_stop, result.work);
   result.seconds.layout = layout_watch.seconds();
   report(options, "layout", 1);
   return best;
@@ -216,7 +242,7 @@ Candidate by_roam(const Graph& graph, const PlanOptions& options, const std::fun
   if (options.keep_order) throw Error("method roam decides the order: it cannot keep the program's");
   report(options, "order", 0);
   RoamCandidate found = plan_by_roam(graph, options, should_stop);
-  result.lower_bound_bytes = root_bound(graph, order_work(options));
+  result.lower_bound_bytes = root_bound(graph, order_work(graph, options));
   result.seconds.order = found.order_seconds;
   result.seconds.layout = found.layout_seconds;
   report(options, "layout", 1);
@@ -249,6 +275,7 @@ class Planning {
       report(options_, "budget", 0);
       const Stopwatch watch;
       if (!squeeze_) squeeze_.emplace(graph_, options_, found_, should_stop_, free_);
+      squeeze_->limited = budget_bytes != options_.budget_bytes;
       meet_budget(graph_, *budget_bytes, squeeze_->ladder, result);
       result.seconds.budget = watch.seconds();
       report(options_, "budget", 1);
@@ -256,7 +283,9 @@ class Planning {
     verify(squeezed, result);
     PlanOptions options = options_;
     options.budget_bytes = budget_bytes;
-    judge(options, should_stop_ && should_stop_(), result);
+    const bool spent_all = squeezed && squeeze_->spent_all();
+    judge(options, (should_stop_ && should_stop_()) || spent_all, result);
+    if (spent_all && !result.plan) result.smallest_bytes = 0;  // not known
     result.seconds.total = watch_.seconds();
     return result;
   }
@@ -292,7 +321,7 @@ double gap(std::int64_t peak_bytes, std::int64_t lower_bound_bytes) {
 }
 
 // The same search as plan() with default options, so that both report one bound.
-std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(PlanOptions{}), {}, true}).bound_bytes; }
+std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(graph, PlanOptions{}), {}, true}).bound_bytes; }
 
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 

@@ -11,6 +11,7 @@
 #include "stowage/io.h"
 #include "support/builder.h"
 #include "support/random_graph.h"
+#include "support/recurrent_graph.h"
 #include "support/seed.h"
 
 namespace stowage {
@@ -321,6 +322,37 @@ TEST(Explain, AnyGraphIsExplained) {
     EXPECT_FALSE(to_json(graph, e).empty());
   }
   EXPECT_GT(advised, 100);
+}
+
+TEST(Explain, LeavesOutPricesThatItsWorkIsNotEnoughForAndSaysSo) {
+  testing::RecurrentOptions recurrent;
+  recurrent.steps = 8;
+  const Graph graph = testing::recurrent_graph(recurrent);
+  ExplainOptions options;
+  options.price_work = 1;
+  const Explanation e = explain(graph, std::nullopt, options);
+  ASSERT_GT(e.prices_left_out, 0U);
+  EXPECT_EQ(e.prices.size() + e.prices_left_out, 6U);
+  ASSERT_FALSE(e.prices.empty());  // without a limit: costs nothing
+  for (const Price& price : e.prices) EXPECT_TRUE(price.result.plan);
+  EXPECT_NE(to_text(graph, e).find(std::to_string(e.prices_left_out) + " smaller budgets left out"), std::string::npos) << to_text(graph, e);
+  EXPECT_NE(to_json(graph, e).find("\"prices_left_out\":" + std::to_string(e.prices_left_out)), std::string::npos);
+}
+
+TEST(Explain, ABudgetThatIsAskedForIsPlannedAsByPlanHoweverLittleWorkPricesHave) {
+  testing::RecurrentOptions recurrent;
+  recurrent.steps = 8;
+  const Graph graph = testing::recurrent_graph(recurrent);
+  const PlanResult free = plan(graph, {});
+  ExplainOptions options;
+  options.plan.budget_bytes = free.resident_bytes + free.plan->arena_bytes * 9 / 10;
+  options.price_work = 1;
+  const PlanResult planned = plan(graph, options.plan);
+  const Explanation e = explain(graph, std::nullopt, options);
+  ASSERT_EQ(e.result.plan.has_value(), planned.plan.has_value());
+  EXPECT_EQ(e.result.outcome, planned.outcome);
+  EXPECT_EQ(e.result.step_ns, planned.step_ns);
+  EXPECT_EQ(e.result.smallest_bytes, planned.smallest_bytes);
 }
 
 TEST(Explain, TextIsOneScreen) {

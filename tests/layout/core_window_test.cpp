@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "layout/canonical_search.h"
 #include "layout/preferences.h"
 #include "support/random_layout.h"
@@ -10,6 +12,8 @@
 
 namespace stowage::testing {
 namespace {
+
+constexpr std::int64_t kNoCeiling = std::numeric_limits<std::int64_t>::max();
 
 //        ┌────┐          20 items cross the core, 1000 bytes full at every time of it; what lies on the slopes is as high
 //     ▁▂▃│core│▃▂▁       as half of the core at most.
@@ -50,7 +54,7 @@ TEST(CoreWindow, MeetsTheBoundOfMountainsWhoseCoreIsSolved) {
       std::int64_t left = std::int64_t{1} << 40;
       return canonical_search(window, target, preference(window, Prefer::kTotalLifeArea), left, {}).offsets;
     };
-    const std::vector<Packing> packings = core_window(instance, instance.bound, search, work);
+    const std::vector<Packing> packings = core_window(instance, instance.bound, search, kNoCeiling, work);
     ASSERT_FALSE(packings.empty());
     EXPECT_GE(asked, 1);
     EXPECT_EQ(packings[0].offsets.height, instance.bound);
@@ -69,7 +73,7 @@ TEST(CoreWindow, StopsWhenTheWorkRunsOut) {
     std::int64_t plenty = std::int64_t{1} << 40;
     return portfolio(window, window.bound, plenty)[0].offsets;
   };
-  EXPECT_TRUE(core_window(instance, instance.bound, flat, work).empty());
+  EXPECT_TRUE(core_window(instance, instance.bound, flat, kNoCeiling, work).empty());
 }
 
 }  // namespace
