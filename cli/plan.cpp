@@ -74,7 +74,6 @@ std::string as_json(const Graph& graph, const PlanOptions& options, const PlanRe
   optional_field(object, "step_ns", of_plan(result.step_ns));
   object.field("program_step_ns", result.program_step_ns);
   optional_field(object, "step_bound_ns", result.step_bound_ns);
-  object.field("work", result.work);
   object.key("seconds");
   append_seconds(out, result.seconds, seconds);
   object.close();

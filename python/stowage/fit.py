@@ -6,6 +6,7 @@
 A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be recorded and to be
 compared, within the same limit. There everything may leave but what one op touches, what no op has touched yet and what is too small to leave;
 and no result lies over an input, so one op may need more than any plan does.
+What a kernel allocates for itself does not show on tensors without memory: 1/128 of the limit is left to it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fa
 from stowage.world import World
 
 _MOST = 1 << 20
+# The part of the limit that is left to what kernels allocate for themselves.
+_SCRATCH_PART = 128
 # What stays on the device in eager calls: runtime/eager/value.h.
 _SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
 
@@ -126,6 +129,7 @@ class _Search:
     def __init__(self, make_step: Callable, budget_bytes: int, max_slowdown: float | None, link_gbps: float | None, time_limit: float):
         self._make_step = make_step
         self._budget_bytes = budget_bytes
+        self._plan_bytes = without_scratch(budget_bytes)
         self._max_slowdown = max_slowdown
         self._options = {"link_gbps": link_gbps, "time_limit": time_limit}
         self._tried: dict[int, Trial] = {}
@@ -141,19 +145,21 @@ class _Search:
         graph = capture_fake(self._make_step, batch)
         captured = time.perf_counter()
         planned, reason = None, None
-        eager_bytes = least_eager_bytes(graph)
+        eager_bytes = _with_scratch(least_eager_bytes(graph))
         try:
-            planned = plan(graph, self._budget_bytes, **self._options)
+            planned = plan(graph, self._plan_bytes, **self._options)
         except Infeasible as error:
-            reason = error
+            smallest, bound = (_with_scratch(n) for n in (error.smallest_bytes, error.bound_bytes))
+            reason = Infeasible(
+                f"graph '{graph.name}': proven below {bound} bytes, what kernels allocate for themselves included; the smallest found needs {smallest}",
+                smallest,
+                bound,
+            )
         except Error as error:
             reason = error
         if planned is not None and eager_bytes > self._budget_bytes:
-            reason = Infeasible(
-                f"graph '{graph.name}': the first calls run eagerly, to be recorded, and there one op needs {eager_bytes} bytes",
-                eager_bytes,
-                eager_bytes,
-            )
+            why = f"the first calls run eagerly, to be recorded, and there one op needs {eager_bytes} bytes"
+            reason = Infeasible(f"graph '{graph.name}': {why}", eager_bytes, eager_bytes)
         finished = time.perf_counter()
         summary = planned.summary() if planned else {}
         slowdown = _slowdown(summary) if planned else None
@@ -191,6 +197,16 @@ class _Search:
         assert largest == batch
         tried = tuple(self._tried[size] for size in sorted(self._tried))
         return Fit(batch, self._budget_bytes, self._tried[batch].slowdown, graph, planned, tried)
+
+
+def without_scratch(budget_bytes: int) -> int:
+    """What of a limit is left to a plan that was made without seeing what kernels allocate for themselves."""
+    return budget_bytes - budget_bytes // _SCRATCH_PART
+
+
+def _with_scratch(plan_bytes: int) -> int:
+    """The least limit that leaves ``plan_bytes`` to a plan."""
+    return plan_bytes + (plan_bytes - 1) // (_SCRATCH_PART - 1) if plan_bytes > 0 else plan_bytes
 
 
 def least_eager_bytes(graph: Graph) -> int:

@@ -6,7 +6,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.fit import capture_fake, least_eager_bytes
+from stowage.fit import capture_fake, least_eager_bytes, without_scratch
 
 
 def perceptron(width=64, depth=3, form=None):
@@ -33,11 +33,12 @@ def perceptron(width=64, depth=3, form=None):
 
 def fits(make_step, batch, budget):
     graph = capture_fake(make_step, batch)
+    limit = without_scratch(stowage.planning.parse_bytes(budget))
     try:
-        stowage.plan(graph, budget)
+        stowage.plan(graph, limit)
     except stowage.Error:
         return False
-    return least_eager_bytes(graph) <= budget
+    return least_eager_bytes(graph) <= limit
 
 
 def classifier(layers, rows, width=64, classes=10):
