@@ -10,6 +10,7 @@
 #include <chrono>
 
 #include "runtime/collectives.h"
+#include "runtime/op_traits.h"
 #include "runtime/tensors.h"
 #include "runtime/ticks.h"
 #include "stowage/error.h"
@@ -24,14 +25,9 @@ std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
-  const auto start = std::chrono::steady_clock::now();
+void Executor::begin(const std::vector<at::Tensor>& inputs) {
   reserve();
   script_.reset_counters();
-  RunStats stats;
   learned_something_ = false;
   op_times_.clear();
   bind_inputs(inputs);
@@ -42,6 +38,23 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   }
   if (keep_state_[0]) states_[0] = GeneratorState::current();
   save_early_state();
+}
+
+RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
+  const auto start = std::chrono::steady_clock::now();
+  RunStats stats;
+  std::size_t next = 0;
+  if (parts_) {
+    next = parts_->next;
+    stats = parts_->stats;
+    parts_->after.restore();
+    parts_.reset();
+  } else {
+    begin(inputs);
+  }
   {
     // Dropped inside the armed script, so that the arena blocks are given back.
     const ArmScript armed(script_);
@@ -50,7 +63,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
       ~DropAtEnd() { executor.leave_step(); }
     } at_end{*this};
     torch::jit::Stack stack;
-    for (std::size_t i = 0; i < instructions_.size(); ++i) run_step(i, options, stack, stats);
+    for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
     copy_outputs(outputs);
   }
   if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
@@ -63,7 +76,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   stats.skipped = script_.skipped();
   stats.peak_bytes = script_.peak_bytes();
   stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
-  stats.wall_ns = since_ns(start);
+  stats.wall_ns += since_ns(start);
   if (rehearsal_ == nullptr) ++runs_;
   return stats;
 }
@@ -138,6 +151,7 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     call_kernel(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
   }
+  if (parts_ && tells_value(op.handle)) told_ = stack;
   keep_results(op, stack);
   stack.clear();
 }

@@ -25,6 +25,7 @@
 #include "runtime/host_store.h"
 #include "runtime/link.h"
 #include "runtime/lower.h"
+#include "runtime/saved_blocks.h"
 #include "runtime/swaps.h"
 #include "runtime/tape.h"
 #include "stowage/plan.h"
@@ -70,7 +71,15 @@ class Executor {
   // entries are skipped).
   // An exception of a kernel passes through, with all arena tensors dropped. Throws Error when a buffer cannot be read back from the
   // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
+  // Goes on where tell() has stopped.
   RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options);
+
+  // Runs the step up to `read`, one of Tape::reads, and returns what that hands to Python. The generator is as before.
+  torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
+  // Since tell() and before run(): has this op run?
+  [[nodiscard]] bool has_run(TapeOpId op) const { return parts_ && ran_at_[op.index()] < parts_->next; }
+  // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
+  void take_back();
 
   // Of the last run, a copy of each block that the step's Python keeps (the last Tape::kept of the returned ones).
   [[nodiscard]] std::vector<at::Tensor>& kept() { return kept_; }
@@ -125,6 +134,15 @@ class Executor {
     std::optional<GeneratorState> generator;
   };
 
+  // A run that has stopped to tell a number (numbers.h).
+  struct Parts {
+    std::size_t next = 0;  // instruction
+    RunStats stats;
+    GeneratorState before = GeneratorState::current();
+    GeneratorState after = before;
+    SavedBlocks saved;
+  };
+
   // A run that is put back: which residents are saved before, and restored after, each step.
   struct Rehearsal {
     struct Saved {
@@ -158,6 +176,7 @@ class Executor {
   [[nodiscard]] const at::Tensor& tensor(const Operand& operand);
   [[nodiscard]] at::Tensor tensor_of(SlotId slot) const;
 
+  void begin(const std::vector<at::Tensor>& inputs);
   void run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
   [[nodiscard]] Rehearsal plan_rehearsal() const;
   void save_resident(Rehearsal& rehearsal, std::size_t i);
@@ -194,6 +213,9 @@ class Executor {
   std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;  // and what their first byte's place must be a multiple of
   std::unordered_set<const c10::StorageImpl*> resident_storages_;
   Rehearsal* rehearsal_ = nullptr;
+  std::optional<Parts> parts_;
+  torch::jit::Stack told_;
+  std::vector<std::size_t> ran_at_;  // by op of the tape: its first instruction; none: beyond all
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;

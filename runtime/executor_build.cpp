@@ -97,6 +97,10 @@ void Executor::write_instructions() {
   for (std::size_t i = 0; i < swaps_.swaps.size(); ++i) {
     instructions_[static_cast<std::size_t>(swaps_.swaps[i].until) - 1].finish.push_back(i);
   }
+  ran_at_.assign(tape_->ops.size(), instructions_.size());
+  for (std::size_t i = instructions_.size(); i-- > 0;) {
+    if (instructions_[i].op.valid()) ran_at_[instructions_[i].op.index()] = i;
+  }
   if (tape_->final_restore >= 0) keep_state_[static_cast<std::size_t>(tape_->final_restore)] = true;
 }
 

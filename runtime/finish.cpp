@@ -109,7 +109,8 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // ---- The part that runs on the host
 
 // Tensor.item() hands a number to Python. In an optimizer section the ops that lead to it run with the user's Python before every
-// replay, on resident tensors (step counters); elsewhere the number must be known before the step runs.
+// replay, on resident tensors (step counters); elsewhere the number may be known before the step runs. Any other is a read: in each
+// call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
   explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
@@ -129,25 +130,31 @@ class HostSlices {
     return false;
   }
 
-  // Marks `index` and all that it depends on as host ops.
+  // A number that Python waits for, in each call.
+  bool read(std::int32_t index, const std::string& why_not) {
+    if (!tape_.below_autograd) return refuse(tape_.ops[static_cast<std::size_t>(index)], why_not);
+    tape_.reads.emplace_back(index);
+    return true;
+  }
+
+  // Marks `index` and all that it depends on as host ops, where all of that happens in this section.
   bool claim(std::int32_t index) {
     std::vector<std::int32_t> todo = {index};
+    std::set<std::int32_t> claimed;
     const int section = tape_.ops[static_cast<std::size_t>(index)].section;
     while (!todo.empty()) {
       const std::int32_t at = todo.back();
       todo.pop_back();
-      TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
-      if (op.role == Role::kHost || op.role == Role::kConstant) continue;
-      if (op.section != section || op.random_order >= 0) {
-        return refuse(tape_.ops[static_cast<std::size_t>(index)], "Tensor.item() in the optimizer depends on this step's data");
-      }
-      op.role = Role::kHost;
+      const TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
+      if (op.role == Role::kHost || op.role == Role::kConstant || !claimed.insert(at).second) continue;
+      if (op.section != section || op.random_order >= 0) return read(index, "Tensor.item() in the optimizer depends on this step's data");
       for_each_access(tape_, op, [&](BlockId block, Access) {
         for (const std::int32_t writer : writers_[block.index()]) {
           if (writer < at) todo.push_back(writer);
         }
       });
     }
+    for (const std::int32_t op : claimed) tape_.ops[static_cast<std::size_t>(op)].role = Role::kHost;
     return true;
   }
 
@@ -190,7 +197,7 @@ class HostSlices {
     const Origins from = origins(blocks, index);
     if (!from.known_before) {
       const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
-      return refuse(op, what + " inside the step: control flow or numbers that depend on data");
+      return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
     op.role = Role::kView;
     tape_.reads_constants |= !from.arguments;

@@ -54,6 +54,7 @@ class Lowering {
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
     hold_back_updates();
+    hold_back_behind_reads();
     validate(out_.graph);
     seal(out_.graph);
     return std::move(out_);
@@ -153,6 +154,34 @@ class Lowering {
       for (const OpId forward : last_forward) {
         if (forward.index() < i) op.after.push_back(forward);
       }
+    }
+  }
+
+  // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take back: writes to
+  // residents, and reads of what Python changes meanwhile.
+  void hold_back_behind_reads() {
+    if (tape_.reads.empty()) return;
+    std::vector<bool> changes(tape_.blocks.size(), false);
+    for (std::size_t b = 0; b < tape_.blocks.size(); ++b) changes[b] = tape_.blocks[b].refreshed;
+    for (const TapeOp& from : tape_.ops) {
+      if (from.role != TapeOp::Role::kHost) continue;
+      for (const BlockId block : from.creates) changes[block.index()] = true;
+      for_each_access(tape_, from, [&](BlockId block, Access access) { changes[block.index()] = changes[block.index()] || access == Access::kWrite; });
+    }
+    OpId read;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      Op& op = out_.graph.ops[i];
+      const TapeOp& from = tape_.op(out_.tape_op[i]);
+      if (next < tape_.reads.size() && tape_.reads[next] == out_.tape_op[i]) {
+        read = OpId(i);
+        ++next;
+        continue;
+      }
+      bool waits = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;
+      op.after.insert(std::upper_bound(op.after.begin(), op.after.end(), read), read);
     }
   }
 

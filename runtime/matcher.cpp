@@ -157,7 +157,7 @@ std::string Matcher::end() {
 // ---- One op
 
 void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (mode_ == Mode::kLeft) {
+  if (mode_ == Mode::kLeft || telling_) {
     run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
@@ -183,9 +183,13 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   if (const std::string why = why_not(handle, *stack); !why.empty() && !try_others(handle, *stack)) {
     return differs(why, handle, keys, stack);
   }
-  TapeOp& op = tape_->ops[cursor_++];
-  take_numbers(op, *stack);
-  if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
+  const TapeOpId id(cursor_++);
+  TapeOp& op = tape_->op(id);
+  const bool changed = take_numbers(op, *stack);
+  if (changed && mode_ == Mode::kStep && numbers().has_run(id)) numbers().take_back();
+  if (op.role == Role::kKernel && tells_value(op.handle)) {
+    tell(id, stack);
+  } else if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
     answer_with_shells(op, stack);
   } else {
     run_for_real(op, keys, stack);
@@ -228,30 +232,47 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
   return value == op.arguments[i] ? "" : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
 }
 
-void Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
+bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
+  bool changed = false;
   const std::size_t count = arguments_on_stack(op);
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = stack[stack.size() - count + i];
     if (op.tensors[i].kind == TensorRef::Kind::kNone) {
       if (!is_number_of_the_same_kind(op, i, value)) continue;
-      refreshed_ |= op.section < 0 && !same_number(op.arguments[i], value);
+      changed |= !same_number(op.arguments[i], value);
       op.arguments[i] = value;
     } else if (op.tensors[i].kind == TensorRef::Kind::kTensor && op.tensors[i].slots[0].valid()) {
       const Block& block = tape_->blocks[tape_->slots[op.tensors[i].slots[0].index()].block.index()];
-      if (is_constant(block) && !place_of(value.toTensor()).block.valid()) take_content(value.toTensor(), block, op);
+      if (is_constant(block) && !place_of(value.toTensor()).block.valid()) changed |= take_content(value.toTensor(), block, op);
     }
   }
+  refreshed_ |= changed && op.section < 0;
+  return changed;
 }
 
 // Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.
-void Matcher::take_content(const at::Tensor& from, const Block& constant, const TapeOp& op) {
+bool Matcher::take_content(const at::Tensor& from, const Block& constant, const TapeOp& op) {
   const BlockId block = tape_->slots[constant.owner.index()].block;
-  if (op.role == Role::kHost) return;
-  if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return;
-  refreshed_ |= op.section < 0 && !same_content(from, constant.tensor);
+  if (op.role == Role::kHost) return false;
+  if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
+  const bool changed = !same_content(from, constant.tensor);
   copy_content(from, constant.tensor);
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
   kept_.push_back(watched(from.storage()));
+  return changed;
+}
+
+// Runs the step up to this op, and answers with what it tells.
+void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+  telling_ = true;
+  try {
+    for (c10::IValue& value : numbers().tell(op)) stack->push_back(std::move(value));
+  } catch (...) {
+    telling_ = false;
+    throw;
+  }
+  telling_ = false;
 }
 
 // ---- Tensors

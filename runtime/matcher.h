@@ -16,6 +16,8 @@
 //
 //   Python    op 0   op 1   op 2   op 7?                      op 8  ...
 //             match  match  match  differs: run 0 1 2, then 7  8    ...   eagerly
+//
+// Where Python asks for a number that the step itself makes, the ops before it run (numbers.h).
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
@@ -29,6 +31,7 @@
 
 #include "runtime/generator.h"
 #include "runtime/hook.h"
+#include "runtime/numbers.h"
 #include "runtime/tape.h"
 #include "runtime/tensors.h"
 
@@ -37,6 +40,7 @@ namespace stowage::runtime {
 class Matcher final : public Interceptor {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
+  [[nodiscard]] const Tape& own_tape() const { return *own_; }
 
   // ---- Sections
 
@@ -54,9 +58,9 @@ class Matcher final : public Interceptor {
   // ---- Steps
 
   // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the Python leaves the
-  // tape, before anything is computed. `copies`: as for PlainRun::run.
+  // tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape, this one's first.
   void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
-                  bool copies);
+                  bool copies, std::vector<std::unique_ptr<NumberSource>> numbers);
   // After the function has returned: "" when all ops of a tape came; else what differed, and the step has happened eagerly.
   std::string end_step();
   // After the function has raised: what it did before that happens now. True when it only failed because it read a shell.
@@ -119,8 +123,12 @@ class Matcher final : public Interceptor {
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
   bool try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   bool change_to(std::size_t other);
-  void take_numbers(TapeOp& op, const torch::jit::Stack& stack);
-  void take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
+  // Are they others than before?
+  bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
+  bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
+  void tell(TapeOpId op, torch::jit::Stack* stack);
+  [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
+  void take_back_numbers();
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
@@ -154,6 +162,8 @@ class Matcher final : public Interceptor {
   bool refreshed_ = false;
   bool left_in_section_ = false;
   int chosen_ = -1;
+  std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
+  bool telling_ = false;
   std::optional<GeneratorState> generator_;  // when the step began; nothing draws while it is matched
 };
 

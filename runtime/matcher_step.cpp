@@ -10,7 +10,7 @@
 namespace stowage::runtime {
 
 void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
-                         bool copies) {
+                         bool copies, std::vector<std::unique_ptr<NumberSource>> numbers) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
@@ -18,6 +18,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   others_ = std::move(others);
   before_leaving_ = std::move(before_leaving);
   copies_ = copies;
+  numbers_ = std::move(numbers);
   refreshed_ = false;
   left_in_section_ = false;
   chosen_ = -1;
@@ -38,6 +39,7 @@ std::string Matcher::end_step() {
     if (!found) leave("the step does fewer operations than were recorded");
   }
   if (mode_ == Mode::kStep && !(GeneratorState::current() == *generator_)) leave("the step seeds the random generator");
+  if (mode_ == Mode::kStep) numbers().end();
   intercept_.reset();
   return mismatch_;
 }
@@ -68,6 +70,7 @@ void Matcher::leave(const std::string& why) {
   mismatch_ = why;
   left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   mode_ = Mode::kLeft;
+  take_back_numbers();
   if (before_leaving_) before_leaving_();
   // Python may have set the generator since the last op that draws. What has been matched draws first.
   const GeneratorState now = GeneratorState::current();
@@ -115,8 +118,14 @@ bool Matcher::kept_agree(const std::vector<at::Tensor>& contents) const {
   return true;
 }
 
+void Matcher::take_back_numbers() {
+  for (const auto& source : numbers_) source->take_back();
+}
+
 void Matcher::forget_step() {
   intercept_.reset();
+  take_back_numbers();
+  numbers_.clear();
   mode_ = Mode::kSection;
   tape_ = own_;
   inputs_.clear();
@@ -141,6 +150,7 @@ bool Matcher::change_to(std::size_t other) {
   const std::shared_ptr<Tape>& next = others_[other];
   std::vector<BlockId> now_called(tape_->blocks.size());
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
+  take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
     if (next->ops[i].section < 0) refreshed_ = true;  // told as changed where they may have: this tape's own numbers are not looked at
     next->ops[i].arguments = tape_->ops[i].arguments;

@@ -53,21 +53,24 @@ void PlainRun::run(std::int32_t to, Shells& shells, bool copies) {
     bool copies;
     ~HandOverAtEnd() { run.hand_over(shells, copies); }
   } at_end{*this, shells, copies};
-  states_[0] = GeneratorState::current();
   torch::jit::Stack stack;
   for (std::int32_t i = 0; i < to; ++i) {
-    const TapeOp& op = tape_.ops[static_cast<std::size_t>(i)];
-    if (op.role == TapeOp::Role::kKernel) {
-      if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
-      call(op, stack);
-      if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
-    }
+    run_op(i, stack);
     for (const BlockId block : ends[static_cast<std::size_t>(i)]) {
       if (!is_held(shells[block.index()])) storages_[block.index()] = c10::Storage();
     }
   }
   const bool whole = to == static_cast<std::int32_t>(tape_.ops.size());
   if (whole && tape_.final_restore >= 0) states_[static_cast<std::size_t>(tape_.final_restore)]->restore();
+}
+
+void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
+  if (index == 0) states_[0] = GeneratorState::current();
+  if (op.role != TapeOp::Role::kKernel) return;
+  if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+  call(op, stack);
+  if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
 }
 
 void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {

@@ -28,6 +28,11 @@ class PlainRun {
 
   // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be external.
   void call(const TapeOp& op, torch::jit::Stack& stack);
+  // The same where it is a kernel, with the generator where the recorded step had it.
+  void run_op(std::int32_t index, torch::jit::Stack& stack);
+  // Which blocks ops [0, to) use last, by op.
+  [[nodiscard]] std::vector<std::vector<BlockId>> last_uses(std::int32_t to) const;
+  [[nodiscard]] c10::Storage& storage(BlockId block) { return storages_[block.index()]; }
   // As it is now.
   at::Tensor tensor(SlotId slot);
 
@@ -35,7 +40,6 @@ class PlainRun {
   void push_arguments(const TapeOp& op, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, const torch::jit::Stack& stack);
   void hand_over(Shells& shells, bool copies);
-  [[nodiscard]] std::vector<std::vector<BlockId>> last_uses(std::int32_t to) const;
 
   const Tape& tape_;
   std::vector<c10::Storage> storages_;  // by block

@@ -124,6 +124,7 @@ struct Tape {
   std::vector<TapeOp> ops;
   std::vector<Section> sections;
   std::vector<DataGuard> data_guards;  // in the order in which Python asked
+  std::vector<TapeOpId> reads;     // ops that hand Python numbers which the step itself makes (numbers.h)
   std::vector<std::string> lines;  // "file:line" of the user's code
   std::vector<SlotId> returned;    // slots to hand out at the end of a step
   std::size_t kept = 0;            // so many of them, the last ones, are whole blocks that the step's Python keeps beyond its end

@@ -84,6 +84,7 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro("refusal", [](const TapeHandle& t) { return t.tape->refusal; })
       .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
       .def_prop_ro("ops", [](const TapeHandle& t) { return t.tape->ops.size(); })
+      .def_prop_ro("reads", [](const TapeHandle& t) { return t.tape->reads.size(); }, "Numbers that the step makes and its Python asks for.")
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
       .def("cost_keys", [](const TapeHandle& t) {
         std::vector<std::string> keys;
@@ -156,6 +157,15 @@ struct HeldObject {
   nb::object object;
 };
 
+// A Python function that is given something to call; none where there is none.
+std::function<void(std::function<void()>)> called_with_work(const nb::object& function) {
+  if (function.is_none()) return {};
+  return [held = std::make_shared<HeldObject>(function)](const std::function<void()>& work) {
+    const nb::gil_scoped_acquire acquire;
+    held->object(nb::cpp_function(work));
+  };
+}
+
 void bind_matcher(nb::module_& m) {
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
@@ -166,9 +176,18 @@ void bind_matcher(nb::module_& m) {
       .def("begin", &rt::Matcher::begin, "section"_a)
       .def("end", &rt::Matcher::end)
       .def("begin_step", [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
-                            const nb::object& before_leaving, bool copies) {
+                            const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors, const nb::object& around) {
         std::vector<std::shared_ptr<rt::Tape>> tapes;
         for (const TapeHandle& other : others) tapes.push_back(other.tape);
+        const std::function<void(std::function<void()>)> run_within = called_with_work(around);
+        std::vector<std::unique_ptr<rt::NumberSource>> numbers;
+        for (std::size_t i = 0; i <= tapes.size(); ++i) {
+          if (executors.at(i) != nullptr) {
+            numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs)));
+          } else {
+            numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1], tensors_at(inputs), run_within));
+          }
+        }
         std::function<void()> call;
         if (!before_leaving.is_none()) {
           call = [before_leaving = std::make_shared<HeldObject>(before_leaving)] {
@@ -176,8 +195,9 @@ void bind_matcher(nb::module_& m) {
             before_leaving->object();
           };
         }
-        matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies);
-      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a)
+        matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
+      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(),
+         "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited.")
       .def("end_step", &rt::Matcher::end_step, nb::call_guard<nb::gil_scoped_release>())
       .def("abandon_step", &rt::Matcher::abandon_step, "error"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("returns", [](const rt::Matcher& matcher, const std::vector<Address>& tensors) { return matcher.returns(tensors_at(tensors)); }, "tensors"_a)

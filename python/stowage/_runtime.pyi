@@ -32,6 +32,10 @@ class Tape:
     def ops(self) -> int: ...
 
     @property
+    def reads(self) -> int:
+        """Numbers that the step makes and its Python asks for."""
+
+    @property
     def wall_ns(self) -> int: ...
 
     def cost_keys(self) -> list[str]:
@@ -105,7 +109,10 @@ class Matcher:
 
     def end(self) -> str: ...
 
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool) -> None: ...
+    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor], around: object | None) -> None:
+        """
+        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited.
+        """
 
     def end_step(self) -> str: ...
 

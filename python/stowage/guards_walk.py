@@ -760,7 +760,11 @@ def _is_compiled(value: Any) -> bool:
     """torch.compile'd, told without importing the compiler."""
     if isinstance(value, torch.nn.Module):
         return type(value).__name__ == "OptimizedModule"
-    return isinstance(value, types.FunctionType) and "_torchdynamo_orig_callable" in value.__dict__
+    return (
+        isinstance(value, types.FunctionType)
+        and "_torchdynamo_orig_callable" in value.__dict__
+        and not value.__dict__.get("_torchdynamo_disable")  # what torch._dynamo.disable gives runs as it is
+    )
 
 
 def _container(content):

@@ -82,6 +82,7 @@ class Recording:
     output_spec: Any = None
     gradients: Gradients = field(default_factory=lambda: Gradients())
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
+    returns: str = ""  # it returns something that only its Python can make: that must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
 
 
@@ -315,7 +316,9 @@ def _take_outputs(recording: Recording, recorder) -> None:
             recording.output_leaves.append(None)
             continue
         if not isinstance(leaf, (int, str, bytes, type(None))):
-            recorder.refuse(f"the step returns a {type(leaf).__name__}; a replay would return that of the recorded step: return tensors")
+            recording.returns = f"a {type(leaf).__name__}"
+            if recording.world.distributed:
+                recorder.refuse(f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors")
         recording.output_slots.append(-1)
         recording.output_leaves.append(leaf)
 

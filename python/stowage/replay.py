@@ -145,6 +145,10 @@ class Replay:
         self.shadowed_because = ""
         if recording.keeps:
             self.shadowed_because = f"{recording.keeps}: the step keeps this tensor beyond its end"
+        elif recording.returns:
+            self.shadowed_because = f"it returns {recording.returns}"
+        elif recording.tape.reads:
+            self.shadowed_because = "it reads numbers that it makes"
         elif recording.changes:
             self.shadowed_because = f"the step changes {recording.changes}, which it also reads"
         elif blind:
@@ -342,6 +346,11 @@ class Replay:
         """
         matcher = self._matcher
         matcher.remember()
+
+        def run_within(run: Callable[[], None]) -> None:
+            with within():
+                run()
+
         with contextlib.ExitStack() as eager:
 
             def leaving() -> None:
@@ -350,7 +359,9 @@ class Replay:
 
             try:
                 tapes = [other.recording.tape for other in others]
-                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None)
+                executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
+                around = run_within if self.budget is not None else None
+                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around)
                 result = call()
                 difference = matcher.end_step()
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]

@@ -84,11 +84,10 @@ def test_refusal_names_the_line():
     model, _, batches = zoo.make("unet")
 
     def train_step(batch):
-        loss = model(batch[0]).mean()
-        if loss.item() > 0:
-            loss = loss * 2
+        y = model(batch[0])
+        loss = y[y > 0].mean()
         loss.backward()
         return loss.detach()
 
-    with pytest.raises(stowage.Unsupported, match=r"test_capture.py:\d+: Tensor.item\(\)"):
+    with pytest.raises(stowage.Unsupported, match=r"test_capture.py:\d+: aten::index"):
         stowage.capture(train_step, batches[0])
