@@ -20,10 +20,17 @@ import types
 import weakref
 from dataclasses import dataclass
 
-LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+import torch
+
+# Where packages lie: this environment's, and all others that Python looks into (a path file, the user's own, Debian's).
+_PACKAGES = ("site-packages", "dist-packages")
+LIBRARY_FOLDERS = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {os.path.dirname(os.path.dirname(torch.__file__)) + os.sep}
+    | {os.path.abspath(path) + os.sep for path in sys.path if os.path.basename(os.path.normpath(path)) in _PACKAGES}
+)
 _OWN_FOLDER = os.path.dirname(__file__) + os.sep
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
-_SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 
 _BY_NAME = {"getattr", "hasattr"}
 _WHOLE = {"vars", "dir", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "eval", "exec", "globals", "__getattribute__", "__getstate__", "__reduce_ex__"}  # fmt: skip
@@ -99,7 +106,7 @@ def _reads(code: types.CodeType) -> Reads:
 
 
 def _reads_all(code: types.CodeType) -> bool:
-    if not code.co_filename.startswith(_STANDARD) or code.co_filename.startswith(_SITE):
+    if not code.co_filename.startswith(_STANDARD) or any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in _PACKAGES):
         return False
     functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
     return functions is None or code.co_name in functions
