@@ -36,6 +36,14 @@ std::vector<std::vector<std::int32_t>> writers_by_block(const Tape& tape) {
 
 // ---- Constants
 
+// addmm(c, a, b, beta=0): whatever c holds.
+bool scales_by_zero(const TapeOp& op) {
+  const std::optional<int> beta = op.handle.schema().argumentIndexWithName("beta");
+  if (!beta || op.tensors[0].kind != TensorRef::Kind::kTensor) return false;
+  const c10::IValue& value = op.arguments[static_cast<std::size_t>(*beta)];
+  return value.isScalar() && value.toScalar().equal(0);
+}
+
 at::Tensor with_content(const HostFilled& filled) {
   at::Tensor tensor = at::empty_strided(filled.tensor.sizes(), filled.tensor.strides(), filled.tensor.options());
   const std::size_t bytes = std::min(filled.content.size(), tensor.storage().nbytes());
@@ -92,8 +100,10 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
   std::vector<bool> undefined(tape.blocks.size(), false);
   for (const TapeOp& op : tape.ops) {
     bool reads_undefined = false;
+    const bool ignores_first = scales_by_zero(op);
     for_each_access(tape, op, [&](BlockId block, Access access) {
-      if (access == Access::kRead) reads_undefined |= undefined[block.index()];
+      const bool ignored = ignores_first && block == tape.slots[op.tensors[0].slots[0].index()].block;
+      if (access == Access::kRead && !ignored) reads_undefined |= undefined[block.index()];
       if (access == Access::kWrite) undefined[block.index()] = false;
     });
     if (reads_undefined) {
@@ -121,7 +131,7 @@ class HostSlices {
       const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
       if (!fine) return false;
     }
-    return settle_host_reads() && consistent();
+    return settle_host_reads() && (consistent() || waits_instead());
   }
 
  private:
@@ -241,14 +251,32 @@ class HostSlices {
         const std::int32_t last = last_host_write[block.index()];
         clash |= last >= 0 && (access == Access::kWrite || last > static_cast<std::int32_t>(i));
       });
-      if (clash) return refuse(op, full_name(op.handle) + " and Tensor.item() in the optimizer share a tensor");
+      if (!clash) continue;
+      clash_ = at_line(tape_, op, full_name(op.handle) + " and Tensor.item() in the optimizer share a tensor");
+      return false;
     }
+    return true;
+  }
+
+  // Nothing runs on the host before the plan: Python waits for each number.
+  bool waits_instead() {
+    if (!tape_.below_autograd) {
+      tape_.refusal = clash_;
+      return false;
+    }
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      TapeOp& op = tape_.ops[i];
+      if (op.role == Role::kHost && tells_value(op.handle)) tape_.reads.emplace_back(i);
+      if (op.role == Role::kHost) op.role = Role::kKernel;
+    }
+    std::sort(tape_.reads.begin(), tape_.reads.end());
     return true;
   }
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
   std::vector<DataGuard> guards_;
+  std::string clash_;
 };
 
 // ---- Kinds

@@ -158,7 +158,7 @@ class Lowering {
   }
 
   // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take back: writes to
-  // residents, and reads of what Python changes meanwhile.
+  // residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has asked for.
   void hold_back_behind_reads() {
     if (tape_.reads.empty()) return;
     std::vector<bool> changes(tape_.blocks.size(), false);
@@ -179,6 +179,7 @@ class Lowering {
         continue;
       }
       bool waits = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
       for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
       if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;
       op.after.insert(std::upper_bound(op.after.begin(), op.after.end(), read), read);

@@ -10,6 +10,7 @@
 #include "runtime/op_traits.h"
 #include "runtime/plain_run.h"
 #include "runtime/recorder.h"
+#include "runtime/shape_questions.h"
 #include "runtime/tensors.h"
 
 namespace stowage::runtime {
@@ -162,7 +163,21 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
   } else {
+    ask_for_shape(op, keys, *stack);
+    if (mode_ == Mode::kLeft) return run_leaf(op, keys, stack);
     match(op, keys, stack);
+  }
+}
+
+// As the recorder has asked (shape_questions.h). Another shape is another step.
+void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  if (mode_ != Mode::kStep || !tape_->below_autograd) return;
+  for (ShapeQuestion& question : shape_questions(op, stack)) {
+    match(question.count, keys, &question.arguments);
+    if (mode_ == Mode::kLeft) return;
+    match(scalar_reader(), keys, &question.arguments);
+    if (mode_ == Mode::kLeft) return;
+    if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0]) return leave(full_name(op) + " gives a result of another shape than was recorded");
   }
 }
 

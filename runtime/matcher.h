@@ -127,6 +127,7 @@ class Matcher final : public Interceptor {
   bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   void tell(TapeOpId op, torch::jit::Stack* stack);
+  void ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
   void take_back_numbers();
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -60,6 +60,7 @@ bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (op.hasTag(at::Tag::data_dependent_output)) return true;
   if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (in_aten(op) && base_name(op) == "_ctc_loss" && !stack[stack.size() - op.schema().arguments().size() + 2].isTensor()) return false;  // lengths are numbers
   return !(in_aten(op) && base_name(op) == "index") || indexes_by_mask(stack.back());
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/collectives.h"
 #include "runtime/finish.h"
 #include "runtime/op_traits.h"
+#include "runtime/shape_questions.h"
 #include "runtime/ticks.h"
 
 namespace stowage::runtime {
@@ -130,13 +131,14 @@ void Recorder::record_per_element(const c10::OperatorHandle& op, c10::DispatchKe
 }
 
 void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool asked = ask_for_shape(handle, keys, *stack);
   TapeOp op(handle);
   op.line = current_line();
   op.grad_mode = c10::GradMode::is_enabled();
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
   if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
-  if (depends_on_data(handle, *stack) && !tells_value(handle)) {
+  if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
   const bool draws = draws_random_numbers(handle);
@@ -156,6 +158,16 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   }
   take_results(op, stack, events);
   tape_->ops.push_back(std::move(op));
+}
+
+bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  if (options_.fake || !tape_->below_autograd) return false;
+  std::vector<ShapeQuestion> questions = shape_questions(handle, stack);
+  for (ShapeQuestion& question : questions) {
+    record(question.count, keys, &question.arguments);
+    record(scalar_reader(), keys, &question.arguments);
+  }
+  return !questions.empty();
 }
 
 void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {

@@ -64,6 +64,8 @@ class Recorder final : public Interceptor {
  private:
   [[nodiscard]] std::vector<BlockId> surviving_blocks(const std::vector<at::Tensor>& allowed) const;
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  // Records what decides the shape of the op's result. False where nothing was asked.
+  bool ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);

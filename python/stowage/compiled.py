@@ -26,6 +26,7 @@ from stowage.checking import Checking
 from stowage.eager_calls import EagerCalls
 from stowage.errors import Error, Unsupported, UnsupportedWarning
 from stowage.novelty import Novelty
+from stowage.places import Place
 from stowage.planning import parse_bytes
 from stowage.progress import shown
 from stowage.recording import Recording, record
@@ -52,6 +53,8 @@ class _Entry:
         self.replays: list[Replay] = []  # newest last
         self.recordings: list[int] = []  # at which of the calls
         self.unsettled = 0
+        self.replaced: list[Place] = []  # what the step fills anew
+        self.left_because = ""  # what was new in the latest call that no recording held
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
@@ -200,6 +203,7 @@ class CompiledStep:
         """The function did what no recording holds, and that has happened eagerly. Recorded when it comes again."""
         self._tally.eager_steps += 1
         entry.eager_calls += 1
+        entry.left_because = shadow.difference
         if entry.wasted < _MAX_WASTED:
             entry.wanted = _WANTED_CALLS
         return shadow.result
@@ -209,11 +213,13 @@ class CompiledStep:
     def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         entry.recordings = [call for call in entry.recordings if call > entry.calls - _RECENT_CALLS]
         if len(entry.recordings) >= _MAX_RECORDINGS:
-            why = f"what it reads has changed {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls"
+            changed = next((why for why in (r.changed(inputs) for r in entry.replays) if why), entry.left_because) or "what it reads"
+            why = f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {changed}"
             return self._refused(entry, why, args, kwargs, inputs)
         world = World(self._fn)
         with shown("recording a step"), self._tally.eager_call():
-            recording = record(self._fn, args, kwargs, inputs, world=world, within=self._within(entry, inputs, world))
+            recording = record(self._fn, args, kwargs, inputs, world=world, within=self._within(entry, inputs, world), replaced=entry.replaced)
+        entry.replaced = recording.replaced
         entry.eager_calls += 1
         result = recording.result
         if recording.tape is None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stowage import _runtime
 from stowage.errors import Unsupported
-from stowage.signature import parts
+from stowage.places import Entry, Memory, Place
+from stowage.signature import metadata, parts
 from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address
 from stowage.world import World
 
@@ -82,7 +84,9 @@ class Recording:
     output_spec: Any = None
     gradients: Gradients = field(default_factory=lambda: Gradients())
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
+    replaced: list[Place] = field(default_factory=list)  # whose tensors come after the arguments, as inputs
     returns: str = ""  # it returns something that only its Python can make: that must run in every call
+    sets: str = ""  # something that no replay sets: its Python must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
 
 
@@ -248,7 +252,7 @@ def _hyperparameters(optimizer) -> list[dict]:
 
 def record(
     fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
-    world: World | None = None, within: contextlib.AbstractContextManager | None = None,
+    world: World | None = None, within: contextlib.AbstractContextManager | None = None, replaced: Sequence[Place] = (),
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
@@ -256,25 +260,28 @@ def record(
     absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped it.
     world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
+    replaced: what an earlier recording has found (Recording.replaced).
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
     try:
-        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within)
+        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced))
     finally:
         recorder.close()
 
 
 def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
-            within: contextlib.AbstractContextManager | None) -> Recording:  # fmt: skip
+            within: contextlib.AbstractContextManager | None, replaced: list[Place]) -> Recording:  # fmt: skip
+    arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
+    places = [] if world.distributed or any(is_fake(p) for p in world.parameters()[:1]) else [(place, storage_address(place.get())) for place in _places(world)]
     state = [(o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers]
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
-    if shared := _argument_that_is_also_reachable(world, inputs):
+    if shared := _argument_that_is_also_reachable(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
@@ -291,12 +298,15 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
-        recorder.refuse("the step changes the optimizer's hyperparameters by itself")
+        recording.sets = "the optimizer's hyperparameters"
+        if world.distributed:
+            recorder.refuse(f"the step changes {recording.sets} by itself")
     _take_outputs(recording, recorder)
     _sort_gradients(recording, recorder, before, given, absent_grads)
     returned = [*recording.output_tensors, *(p.grad for p in recording.gradients.returned)]
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
+    _look_for_new_tensors(recording, places, replaced)
     tape = recorder.finish(addresses(returned), keep=bool(recording.keeps))
     recording.inputs = []
     if tape.refusal and not recording.refusal:
@@ -305,6 +315,36 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
         recording.tape = tape
         recording.output_tensors = [torch.empty_like(local_tensor(t), device="meta") for t in returned]
     return recording
+
+
+def _places(world: World) -> list[Place]:
+    """Where lasting tensors of the step are."""
+    found: list[Place] = []
+    lasting = [(f"{path}.{name}", p) for path, module in world.modules for name, p in (*module.named_parameters(), *module.named_buffers())]
+    lasting += [(f"a parameter of {type(o).__name__}", p) for o in world.optimizers for group in o.param_groups for p in group["params"]]
+    for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
+        found.append(Memory(name, tensor))
+    for path, root in world.modules:
+        for prefix, module in root.named_modules(prefix=path):
+            found += [Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name) for name, b in module._buffers.items() if b is not None]
+    for optimizer in world.optimizers:
+        for p, values in optimizer.state.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state[p], key))
+    return [place for place in found if place.holds_plain()]
+
+
+def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]], known: list[Place]) -> None:
+    """What the step puts in the place of a lasting tensor comes anew with each call, like an argument."""
+    recording.replaced = list(known)
+    if recording.world.distributed or recording.refusal:
+        return
+    new = [place for place, storage in before if place.holds_plain() and storage_address(place.get()) != storage and place not in known]
+    if new:
+        recording.replaced += new
+        recording.refusal = f"the step puts another tensor in the place of {new[0].name}"
+        recording.unsettled = recording.beginning = True
 
 
 def _take_outputs(recording: Recording, recorder) -> None:
@@ -332,11 +372,6 @@ def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> li
         grad = p.grad
         recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
     return given
-
-
-def metadata(t: torch.Tensor) -> tuple:
-    """Of two tensors with the same, either can stand in a recording for the other."""
-    return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:

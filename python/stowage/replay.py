@@ -15,9 +15,10 @@ from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
 from stowage.planning import Plan, check, parse_bytes, plan, plan_options
 from stowage.progress import shown
-from stowage.recording import OptimizerEvent, Recording, metadata
+from stowage.recording import OptimizerEvent, Recording
 from stowage.rehearsal import Rehearsal
-from stowage.torch_private import address, addresses, flatten, is_shell, unflatten
+from stowage.signature import metadata
+from stowage.torch_private import address, addresses, flatten, is_shell, storage_address, unflatten
 
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
@@ -89,11 +90,13 @@ class Undo:
         self._saved = [(s.__dict__, dict(s.__dict__)) for s in world.schedulers]
         for optimizer in world.optimizers:
             self._saved.extend((group, dict(group)) for group in optimizer.param_groups)
+        self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = False
 
     def forget(self) -> None:
         """From now on what the call does stays."""
         self._done = True
+        self._memory = []
 
     def now(self) -> None:
         if self._done:
@@ -111,6 +114,9 @@ class Undo:
             p.grad = grad
         for p in self._cleared:
             p.grad = None
+        for place, tensor in self._memory:
+            place.put_back(tensor)
+        self._memory = []
 
 
 class Replay:
@@ -145,6 +151,10 @@ class Replay:
         self.shadowed_because = ""
         if recording.keeps:
             self.shadowed_because = f"{recording.keeps}: the step keeps this tensor beyond its end"
+        elif keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
+            self.shadowed_because = f"{type(keeper).__qualname__} may keep state in Python objects"
+        elif recording.sets:
+            self.shadowed_because = f"the step sets {recording.sets} by itself"
         elif recording.returns:
             self.shadowed_because = f"it returns {recording.returns}"
         elif recording.tape.reads:
@@ -156,6 +166,7 @@ class Replay:
         self._optimizers = recording.world.optimizers
         self._schedulers = recording.world.schedulers
         self._matcher = _runtime.Matcher(recording.tape)
+        self._memory: list[torch.Tensor] = []
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
         for event in self.events:
             if isinstance(event, OptimizerEvent):
@@ -212,11 +223,23 @@ class Replay:
     # ---- Guards
 
     def inputs(self, arguments: list[torch.Tensor]) -> list[int]:
-        """Addresses of all that comes anew with each call: the tensors among the arguments, and gradients given from outside."""
-        return addresses([*arguments, *(p.grad if p is not None else None for p in self._grads.inputs)])
+        """Addresses of all that comes anew with each call: the tensors among the arguments, those that the step will replace, and gradients
+        given from outside. Valid until the call ends."""
+        self._own_memory()
+        return addresses([*arguments, *self._memory, *(p.grad if p is not None else None for p in self._grads.inputs)])
+
+    def _own_memory(self) -> None:
+        """What is in the places that the step will fill anew, before it. Held for the length of a call, and no longer."""
+        now = [place.get() for place in self.recording.replaced]
+        if [storage_address(t) for t in now] != [storage_address(t) for t in self._memory]:
+            self._memory = now
 
     def unfit(self, arguments: list[torch.Tensor]) -> str:
         """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can."""
+        for place in self.recording.replaced:
+            tensor = place.get()
+            if tensor is None or metadata(tensor) != place.meta:
+                return place.name
         for p, meta in self._grads.given:
             if p.grad is None or metadata(p.grad) != meta:
                 return "a gradient that the step adds to"
@@ -330,6 +353,8 @@ class Replay:
             raise
         finally:
             self._matcher.bind([])
+            for replay in (self, *others):
+                replay._memory = []
         if always_back:
             undo.now()
 
@@ -447,6 +472,16 @@ class Replay:
         self.graph = _runtime.lower(self.recording.tape, self.name).graph
         self.plan = self.plan.with_costs_of(self.graph)
         return False
+
+
+_OPTIMIZERS = ("torch.optim.", "accelerate.optimizer")
+
+
+def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
+    """So that a step() that has begun over shells can be taken back: what it has counted is in tensors, which are put back. Others
+    count in numbers of Python, which would count twice when the plan turns out not to fit, and the step runs anew."""
+    hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
+    return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
 
 
 def _nothing() -> None:

@@ -20,6 +20,11 @@ from stowage.errors import Unsupported
 from stowage.torch_private import global_state, local_tensor, setting_names, storage_address
 
 
+def metadata(t: torch.Tensor) -> tuple:
+    """Of two tensors with the same, either can stand in a recording for the other."""
+    return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
+
+
 def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
     """A hashable key, equal for calls that one recording can serve, and the tensors among the arguments in a fixed order.
 

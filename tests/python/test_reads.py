@@ -262,10 +262,80 @@ def test_an_exception_behind_a_number():
     assert same(run(True), run(False))
 
 
+def rows_of_a_mask(model, optimizer, seen):
+    """The mask is the data's: as many rows as were recorded, or another recording."""
+
+    def step(x, y):
+        optimizer.zero_grad()
+        out = model(x)
+        keep = y != 3
+        loss = nn.functional.cross_entropy(out[keep], y[keep])
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def hard_rows(model, optimizer, seen):
+    """The mask follows from what the step computes."""
+
+    def step(x, y):
+        optimizer.zero_grad()
+        losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+        hard = losses > losses.mean()
+        seen.append(int(hard.sum()))
+        loss = torch.masked_select(losses, hard).mean() + losses[hard.nonzero().squeeze(1)].sum() * 0.1
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def off_the_diagonal(model, optimizer, seen):
+    away = ~torch.eye(12, dtype=torch.bool)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        h = model(x)
+        similarity = (h @ h.T)[away].view(12, 11)
+        loss = similarity.logsumexp(1).mean() + nn.functional.cross_entropy(h, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def repeated_rows(model, optimizer, seen):
+    def step(x, y):
+        optimizer.zero_grad()
+        out = model(x).repeat_interleave(y % 3, dim=0)
+        loss = out.square().mean() + out.shape[0] * 0.01
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [rows_of_a_mask, hard_rows, off_the_diagonal, repeated_rows], ids=lambda f: f.__name__)
+def test_shapes_that_depend_on_data(make):
+    data = batches(24)
+    data = [(x, data[i % 3][1]) for i, (x, _) in enumerate(data)]  # three kinds of batches
+    *expected, _ = trained(make, "adamw", data, compiled=False)
+    *got, step = trained(make, "adamw", data, compiled=True)
+    assert same(got, expected)
+    assert not step.refusal, step.refusal
+    if make is not hard_rows:  # there another number of rows in nearly each call
+        assert step.stats()["planned_steps"] > 4
+
+
 def programs(seed):
     """A random step: layers, numbers asked for at random places, some of which decide or go back into the step."""
     rng = random.Random(seed)
-    plan = [rng.choice(["linear", "relu", "dropout", "norm", "ask", "scale", "branch", "mask", "inplace"]) for _ in range(rng.randrange(4, 10))]
+    plan = [rng.choice(["linear", "relu", "dropout", "norm", "ask", "scale", "branch", "mask", "inplace", "select"]) for _ in range(rng.randrange(4, 10))]
     late = rng.choice(["none", "ask", "branch", "grads"])
     threshold = rng.uniform(0.2, 0.9)
 
@@ -296,6 +366,8 @@ def programs(seed):
                     h = h * 0.9 if bool((h > 0).any()) else h
                 elif what == "inplace":
                     h = h.clone().mul_(1.5)
+                elif what == "select":
+                    h = h - h[h.abs() > h.abs().mean()].mean() if threshold < 0.5 else h - h[y % 2 == 0].mean()
             own.zero_grad()
             loss = (h - x.mean()).square().mean() + sum(p.square().sum() for p in parameters) * 1e-3
             loss.backward()

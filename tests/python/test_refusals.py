@@ -41,13 +41,13 @@ def test_a_shape_that_depends_on_data():
     def make(model, optimizer):
         def train_step(x):
             y = model(x)
-            return training(model, optimizer, y[y > 0].square().sum())
+            return training(model, optimizer, y.square().sum() + torch.unique(y).numel())
 
         return train_step
 
-    with pytest.warns(UserWarning, match="index"):
+    with pytest.warns(UserWarning, match="unique"):
         refusal = run(make)
-    assert "test_refusals.py:" in refusal and "index" in refusal
+    assert "test_refusals.py:" in refusal and "unique" in refusal
 
 
 def test_item_in_control_flow_and_a_returned_number_are_planned():
@@ -75,19 +75,6 @@ def test_reads_that_bypass_the_dispatcher(read):
 
     with pytest.warns(UserWarning):
         assert f"Tensor.{read}()" in run(make)
-
-
-def test_data_dependent_shape():
-    def make(model, optimizer):
-        def train_step(x):
-            y = model(x)
-            return training(model, optimizer, y[y > 0].sum())
-
-        return train_step
-
-    with pytest.warns(UserWarning):
-        refusal = run(make)
-    assert "depends on data" in refusal or "data" in refusal
 
 
 def test_sparse_gradients():
