@@ -4,11 +4,13 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <new>
+#include <string>
 
 #include "runtime/allocator.h"
+#include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
@@ -35,7 +37,12 @@ int register_range(const char* lo, const char* hi) {
     if (i >= g_ranges_used.load()) g_ranges_used.store(i + 1, std::memory_order_release);
     return i;
   }
-  throw std::bad_alloc();
+  throw Error("there are " + std::to_string(kMaxArenas) + " arenas, of as many compiled steps, and there can be no more: delete some");
+}
+
+void unregister_range(int slot) {
+  const std::lock_guard lock(g_ranges_mutex);
+  g_ranges[static_cast<std::size_t>(slot)].lo.store(nullptr, std::memory_order_release);
 }
 
 }  // namespace
@@ -55,27 +62,34 @@ Arena::~Arena() { release(); }
 void Arena::reserve(std::int64_t bytes) {
   if (bytes <= bytes_) return;
   release();
-  count_bytes(bytes);
   // One huge page more than needed, so that the base can sit on a huge-page boundary.
   const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  count_bytes(bytes);
   void* mapped = mmap(nullptr, usable + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     uncount_bytes(bytes);
-    throw std::bad_alloc();
+    throw Error("an arena of " + std::to_string(bytes) + " bytes cannot be had: " + std::strerror(errno));
   }
   const auto start = reinterpret_cast<std::uintptr_t>(mapped);
   const std::uintptr_t aligned = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   if (aligned > start) munmap(mapped, aligned - start);
   const std::size_t tail = start + kHugePageBytes - aligned;
   if (tail > 0) munmap(reinterpret_cast<void*>(aligned + usable), tail);
-  base_ = reinterpret_cast<char*>(aligned);
+  char* base = reinterpret_cast<char*>(aligned);
+  try {
+    slot_ = register_range(base, base + usable);
+  } catch (...) {
+    munmap(base, usable);
+    uncount_bytes(bytes);
+    throw;
+  }
+  base_ = base;
   bytes_ = bytes;
   mapped_bytes_ = static_cast<std::int64_t>(usable);
-  madvise(base_, usable, MADV_HUGEPAGE);  // a hint: the plan does not depend on it
+  if (usable <= static_cast<std::size_t>(bytes) + kHugePageBytes / 2) madvise(base_, usable, MADV_HUGEPAGE);  // a hint: no plan depends on it
 #ifdef MADV_POPULATE_WRITE
-  madvise(base_, usable, MADV_POPULATE_WRITE);  // likewise: all of it will be used, so no kernel need wait for pages
+  madvise(base_, static_cast<std::size_t>(bytes), MADV_POPULATE_WRITE);  // likewise: all of it will be used, so no kernel need wait for pages
 #endif
-  slot_ = register_range(base_, base_ + usable);
 }
 
 void Arena::fill(int value) {
@@ -84,10 +98,7 @@ void Arena::fill(int value) {
 
 void Arena::release() {
   if (base_ == nullptr) return;
-  {
-    const std::lock_guard lock(g_ranges_mutex);
-    g_ranges[static_cast<std::size_t>(slot_)].lo.store(nullptr, std::memory_order_release);
-  }
+  unregister_range(slot_);
   munmap(base_, static_cast<std::size_t>(mapped_bytes_));
   uncount_bytes(bytes_);
   base_ = nullptr;

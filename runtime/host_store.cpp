@@ -8,16 +8,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <sstream>
 
+#include "runtime/available.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
-
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 std::string mebibytes(std::int64_t bytes) {
   std::ostringstream text;
@@ -34,31 +31,6 @@ void check_limit(std::int64_t bytes, std::int64_t limit) {
   }
 }
 
-std::int64_t number_in(const char* path) {
-  std::ifstream file(path);
-  std::int64_t value = 0;
-  return file >> value ? value : kUnlimited;  // "max", or no such file
-}
-
-std::int64_t available_in_machine() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::int64_t kibibytes = 0;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream fields(line);
-    if (fields >> key >> kibibytes && key == "MemAvailable:") return kibibytes * 1024;
-  }
-  return kUnlimited;
-}
-
-// What can be touched before the kernel must kill somebody: of the machine, and of the control group.
-std::int64_t available_bytes() {
-  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max");
-  const std::int64_t used = number_in("/sys/fs/cgroup/memory.current");
-  const std::int64_t in_group = limit == kUnlimited || used == kUnlimited ? kUnlimited : limit - used;
-  return std::min(in_group, available_in_machine());
-}
-
 class MemoryStore final : public HostStore {
  public:
   explicit MemoryStore(std::int64_t limit) : limit_(limit) {}
@@ -68,7 +40,7 @@ class MemoryStore final : public HostStore {
     if (bytes <= bytes_) return;
     release();
     check_limit(bytes, limit_);
-    if (const std::int64_t available = available_bytes(); bytes > available) {
+    if (const std::int64_t available = available_bytes("/"); bytes > available) {
       throw Error("host store is full: " + mebibytes(bytes) + " are needed, the machine has " + mebibytes(available) + " available");
     }
     const auto size = static_cast<std::size_t>(bytes);
@@ -107,9 +79,10 @@ class FileStore final : public HostStore {
   ~FileStore() override { release(); }
 
   void reserve(std::int64_t bytes) override {
-    if (bytes <= bytes_) return;
+    if (bytes <= bytes_ && process_ == getpid()) return;
     release();
     check_limit(bytes, limit_);
+    process_ = getpid();
     std::string name = directory_ + "/stowage-XXXXXX";
     file_ = mkostemp(name.data(), O_CLOEXEC);
     if (file_ < 0) fail("cannot make a file in '" + directory_ + "'", errno);
@@ -130,15 +103,22 @@ class FileStore final : public HostStore {
   [[nodiscard]] std::int64_t bytes() const override { return bytes_; }
 
   void write(std::int64_t offset, const void* from, std::int64_t bytes) override {
+    check_process();
     const char* data = static_cast<const char*>(from);
     while (bytes > 0) advance(pwrite(file_, data, static_cast<std::size_t>(bytes), offset), "write to", data, offset, bytes);
   }
   void read(std::int64_t offset, void* into, std::int64_t bytes) override {
+    check_process();
     char* data = static_cast<char*>(into);
     while (bytes > 0) advance(pread(file_, data, static_cast<std::size_t>(bytes), offset), "read from", data, offset, bytes);
   }
 
  private:
+  // A child made by fork() would write over what waits there for its parent.
+  void check_process() const {
+    if (process_ != getpid()) throw Error("host store: the file in '" + directory_ + "' is that of the process that was forked");
+  }
+
   template <class Pointer>
   void advance(ssize_t done, const char* verb, Pointer& data, std::int64_t& offset, std::int64_t& bytes) const {
     if (done < 0 && errno == EINTR) return;
@@ -151,6 +131,7 @@ class FileStore final : public HostStore {
   std::string directory_;
   std::int64_t limit_;
   int file_ = -1;
+  pid_t process_ = 0;
   std::int64_t bytes_ = 0;
 };
 

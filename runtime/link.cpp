@@ -1,16 +1,18 @@
 #include "runtime/link.h"
 
+#include <pthread.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -26,75 +28,97 @@ constexpr std::int64_t kSmallBytes = std::int64_t{64} << 10;
 constexpr std::chrono::microseconds kLatency{10};
 constexpr std::chrono::microseconds kShortestSleep{200};
 
+// How often this process is the child of a fork: threads and locks of before are its parent's.
+std::atomic<int> g_forks{0};
+
+int forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++g_forks; });
+  (void)registered;
+  return g_forks.load();
+}
+
 // Of a lane, copies are numbered from 0. When a copy ends is known when it is asked for: later sleeps that end late do not add up.
 //
-//   now ──┐    ┌── free_at                           waiting_   5  7      made by the thread, one after the other
-//         max ─┴─▶ + latency + bytes / gbps = end    small_     4  6      made at once by the caller; complete at their ends
+//   now ──┐    ┌── free_at                           waiting  5  7      made by the thread, one after the other
+//         max ─┴─▶ + latency + bytes / gbps = end    small    4  6      made at once by the caller; complete at their ends
+//
+// A copy that the thread cannot make (there is none to be had) is made by the caller. After a fork the child's lane begins anew: what was
+// under way is the parent's, and the thread with it.
 class Lane {
  public:
-  Lane(std::shared_ptr<HostStore> store, double gbps) : store_(std::move(store)), gbps_(gbps) {}
+  Lane(std::shared_ptr<HostStore> store, double gbps) : store_(std::move(store)), gbps_(gbps), state_(new State) {}
 
   ~Lane() {
+    State* state = here();
     {
-      const std::lock_guard lock(mutex_);
-      quit_ = true;
-      ++epoch_;
+      const std::lock_guard lock(state->mutex);
+      state->quit = true;
+      ++state->epoch;
     }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    state->changed.notify_all();
+    if (state->thread.joinable()) state->thread.join();
+    delete state;
   }
 
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
   std::int64_t start(const Copy& copy) {
-    std::unique_lock lock(mutex_);
-    const std::int64_t number = started_++;
-    free_at_ = std::max(Clock::now(), free_at_) + kLatency + time_for(copy.bytes);
-    const Asked asked{copy, number, free_at_};
-    if (copy.bytes <= kSmallBytes) {
-      small_.push_back({number, gbps_ > 0 ? free_at_ : Clock::time_point()});
+    State* state = here();
+    std::unique_lock lock(state->mutex);
+    const std::int64_t number = state->started++;
+    state->free_at = std::max(Clock::now(), state->free_at) + kLatency + time_for(copy.bytes);
+    const Asked asked{copy, number, state->free_at};
+    const bool small = copy.bytes <= kSmallBytes;
+    if (small || !has_thread(*state)) {
+      state->small.push_back({number, gbps_ > 0 ? state->free_at : Clock::time_point()});
       lock.unlock();
-      attempt(asked, 0);
+      attempt(*state, asked, 0, /*by_caller=*/true);
       return number;
     }
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-    waiting_.push_back(asked);
+    state->waiting.push_back(asked);
     lock.unlock();
-    changed_.notify_all();
+    state->changed.notify_all();
     return number;
   }
 
   std::string finish(std::int64_t number) {
-    std::unique_lock lock(mutex_);
-    if (const auto small = find_small(number); small != small_.end()) {
+    State* state = here();
+    std::unique_lock lock(state->mutex);
+    if (number < state->first) return "it was under way when the process was forked";
+    if (const auto small = find_small(*state, number); small != state->small.end()) {
       const Clock::time_point end = small->end;
-      small_.erase(small);
+      state->small.erase(small);
       lock.unlock();
       wait_briefly(end);
       lock.lock();
     } else {
-      changed_.wait(lock, [&] { return !open(number); });
+      state->changed.wait(lock, [&] { return !open(*state, number); });
     }
-    const auto failed = failures_.find(number);
-    if (failed == failures_.end()) return {};
-    std::string why = std::move(failed->second);
-    failures_.erase(failed);
-    return why;
+    const auto failed = std::find_if(state->failures.begin(), state->failures.end(), [&](const Failure& f) { return f.number == number; });
+    if (failed == state->failures.end()) return {};
+    std::string why = std::move(failed->why);
+    state->failures.erase(failed);
+    return why.empty() ? "the copy failed" : why;
   }
 
   bool complete(std::int64_t number) {
-    const std::lock_guard lock(mutex_);
-    if (const auto small = find_small(number); small != small_.end()) return Clock::now() >= small->end;
-    return !open(number);
+    State* state = here();
+    const std::lock_guard lock(state->mutex);
+    if (const auto small = find_small(*state, number); small != state->small.end()) return Clock::now() >= small->end;
+    return !open(*state, number);
   }
 
   void abandon() {
-    std::unique_lock lock(mutex_);
-    ++epoch_;
-    waiting_.clear();
-    small_.clear();
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return !running_; });
-    failures_.clear();
-    free_at_ = {};
+    State* state = here();
+    std::unique_lock lock(state->mutex);
+    ++state->epoch;
+    state->waiting.clear();
+    state->small.clear();
+    state->changed.notify_all();
+    state->changed.wait(lock, [&] { return !state->running; });
+    state->failures.clear();
+    state->free_at = {};
   }
 
  private:
@@ -107,44 +131,89 @@ class Lane {
     std::int64_t number = 0;
     Clock::time_point end;
   };
+  struct Failure {
+    std::int64_t number = 0;
+    std::string why;
+  };
+  struct State {
+    int forks = stowage::runtime::forks();
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Asked> waiting;
+    std::vector<Small> small;             // until they are finished
+    std::optional<std::int64_t> running;  // on the thread
+    std::int64_t first = 0;               // number of the first copy of this process
+    std::int64_t started = 0;
+    std::uint64_t epoch = 0;  // of abandon()
+    std::vector<Failure> failures;
+    Clock::time_point free_at;
+    bool quit = false;
+    std::thread thread;
+  };
+
+  // The state of this process. The parent's is left as it is, and never freed: its locks may be held by threads that are not here.
+  State* here() {
+    State* state = state_.load();
+    if (state->forks == g_forks.load()) return state;
+    auto* fresh = new State;
+    fresh->first = fresh->started = state->started + 1;
+    if (state_.compare_exchange_strong(state, fresh)) return fresh;
+    delete fresh;
+    return state;
+  }
+
+  bool has_thread(State& state) {
+    if (state.thread.joinable()) return true;
+    try {
+      state.thread = std::thread([this, &state] { work(state); });
+    } catch (const std::system_error&) {  // no more threads for this process
+      return false;
+    }
+    return true;
+  }
 
   // Of those that the thread makes: it has not.
-  [[nodiscard]] bool open(std::int64_t number) const {
-    return running_ == number || std::any_of(waiting_.begin(), waiting_.end(), [&](const Asked& a) { return a.number == number; });
+  [[nodiscard]] static bool open(const State& state, std::int64_t number) {
+    return state.running == number ||
+           std::any_of(state.waiting.begin(), state.waiting.end(), [&](const Asked& a) { return a.number == number; });
   }
 
-  std::vector<Small>::iterator find_small(std::int64_t number) {
-    return std::find_if(small_.begin(), small_.end(), [&](const Small& s) { return s.number == number; });
+  static std::vector<Small>::iterator find_small(State& state, std::int64_t number) {
+    return std::find_if(state.small.begin(), state.small.end(), [&](const Small& s) { return s.number == number; });
   }
 
-  void work() {
+  void work(State& state) {
     prctl(PR_SET_TIMERSLACK, 1'000UL);  // ns: the bucket's sleeps end on time
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(state.mutex);
     for (;;) {
-      changed_.wait(lock, [&] { return quit_ || !waiting_.empty(); });
-      if (quit_) return;
-      const Asked next = waiting_.front();
-      waiting_.pop_front();
-      running_ = next.number;
-      const std::uint64_t epoch = epoch_;
+      state.changed.wait(lock, [&] { return state.quit || !state.waiting.empty(); });
+      if (state.quit) return;
+      const Asked next = state.waiting.front();
+      state.waiting.pop_front();
+      state.running = next.number;
+      const std::uint64_t epoch = state.epoch;
       lock.unlock();
-      attempt(next, epoch);
+      attempt(state, next, epoch, /*by_caller=*/false);
       lock.lock();
-      running_.reset();
-      changed_.notify_all();
+      state.running.reset();
+      state.changed.notify_all();
     }
   }
 
-  void attempt(const Asked& asked, std::uint64_t epoch) {
+  void attempt(State& state, const Asked& asked, std::uint64_t epoch, bool by_caller) {
+    std::string why;
     try {
-      move(asked, epoch);
+      return move(state, asked, epoch, by_caller);
     } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
-      failures_[asked.number] = error.what();
+      why = error.what();
+    } catch (...) {  // whatever it is, it must not end the thread
+      why = "the copy failed";
     }
+    const std::lock_guard lock(state.mutex);
+    state.failures.push_back({asked.number, std::move(why)});
   }
 
-  void move(const Asked& asked, std::uint64_t epoch) {
+  void move(State& state, const Asked& asked, std::uint64_t epoch, bool by_caller) {
     const Copy& copy = asked.copy;
     for (std::int64_t done = 0; done < copy.bytes;) {
       const std::int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
@@ -155,8 +224,8 @@ class Lane {
         store_->read(copy.host_offset + done, device, bytes);
       }
       done += bytes;
-      const bool small = copy.bytes <= kSmallBytes;  // whoever needs it waits
-      if (gbps_ > 0 && !small && !pass_until(asked.end - time_for(copy.bytes - done), epoch)) return;
+      // Of one by the caller, whoever needs it waits.
+      if (gbps_ > 0 && !by_caller && !pass_until(state, asked.end - time_for(copy.bytes - done), epoch)) return;
     }
   }
 
@@ -165,10 +234,10 @@ class Lane {
   }
 
   // False when the copy was abandoned meanwhile.
-  bool pass_until(Clock::time_point time, std::uint64_t epoch) {
+  static bool pass_until(State& state, Clock::time_point time, std::uint64_t epoch) {
     if (Clock::now() >= time) return true;
-    std::unique_lock lock(mutex_);
-    return !changed_.wait_until(lock, time, [&] { return epoch_ != epoch; });
+    std::unique_lock lock(state.mutex);
+    return !state.changed.wait_until(lock, time, [&] { return state.epoch != epoch; });
   }
 
   // A sleep of a few microseconds would last many.
@@ -179,17 +248,7 @@ class Lane {
 
   std::shared_ptr<HostStore> store_;
   double gbps_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Asked> waiting_;
-  std::vector<Small> small_;              // until they are finished
-  std::optional<std::int64_t> running_;   // on the thread
-  std::int64_t started_ = 0;
-  std::uint64_t epoch_ = 0;  // of abandon()
-  std::map<std::int64_t, std::string> failures_;
-  Clock::time_point free_at_;
-  bool quit_ = false;
-  std::thread thread_;
+  std::atomic<State*> state_;
 };
 
 class ThreadedLink final : public Link {

@@ -48,7 +48,7 @@ class Link {
 
 // Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy; 0: as fast as
 // memory is. Copies so small that waking a thread costs more are made by the caller, on the lane's time. The threads start with the
-// first other copy.
+// first other copy; where none can be had, the caller makes them all. A child made by fork() gets lanes of its own.
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
 
 // 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold the trial.

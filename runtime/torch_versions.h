@@ -3,17 +3,53 @@
 //   in c10d::ProcessGroup     2.13: all_gather_single, ...       before: _allgather_base, ...
 //   in c10::StorageImpl       2.13: set_materializer             before: nothing like it, and so no stowage.budget
 //                             2.12: clear_data_ptr_access_...    before: the same (2.13 needs both)
+//   in c10::intrusive_ptr     2.13: one word counts references and knows of a Python object
 //
 // The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may find nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/ExclusivelyOwnedTensorTraits.h>
+#include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 namespace stowage::runtime::torch_versions {
+struct CountOfReferences;
+}
+
+// The one friend of the count that may be somebody else's.
+template <>
+struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::CountOfReferences> {
+  // Takes a reference unless there is none, or none but that of a Python object. False when it has not. Never waits, nor takes the GIL.
+  template <class Target>
+  static bool take(Target& target) {
+    if constexpr (requires { c10::detail::has_pyobject(target.combined_refcount_.load()); }) {
+      std::uint64_t count = target.combined_refcount_.load(std::memory_order_relaxed);
+      do {
+        const std::uint32_t references = c10::detail::refcount(count);
+        if (references == 0 || (references == 1 && c10::detail::has_pyobject(count))) return false;
+      } while (!target.combined_refcount_.compare_exchange_weak(count, count + c10::detail::kReferenceCountOne, std::memory_order_acquire,
+                                                                std::memory_order_relaxed));
+      return true;
+    } else {
+      return c10::raw::weak_intrusive_ptr::lock(&target) != nullptr;
+    }
+  }
+};
+
+namespace stowage::runtime::torch_versions {
+
+// A strong reference to a storage that another thread may be letting go of right now; empty when it has, or only a Python object is left
+// that has one. The caller has a weak reference.
+template <class Storage>
+c10::intrusive_ptr<Storage> hold(Storage* storage) {
+  if (!c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::take(*storage)) return {};
+  return c10::intrusive_ptr<Storage>::reclaim(storage);
+}
 
 // ---- Process groups
 

@@ -96,6 +96,7 @@ class Keeper {
   void recipe(ValueId value, std::int64_t compute_ns, std::span<const ValueId> parents);
   void lost_recipe(ValueId value);     // from now on swap only
   void never_evict(ValueId value);     // its address is known outside
+  void may_evict(ValueId value);       // after all
   void pin(ValueId value);             // of the running op; nested
   void unpin(ValueId value);
   void soft_pin(ValueId value);

@@ -42,8 +42,10 @@ nb::dict stats_dict(const eager::Budget& budget) {
   d["out_of_memory"] = s.out_of_memory;
   d["short_bytes"] = s.short_bytes;
   d["deepest_recompute"] = s.deepest_recompute;
-  d["host_bytes"] = budget.host_bytes();
-  d["host_peak_bytes"] = budget.host_peak_bytes();
+  d["notes_lost"] = s.notes_lost;
+  const eager::BudgetHoldings holdings = budget.holdings();
+  d["host_bytes"] = holdings.host_bytes;
+  d["host_peak_bytes"] = holdings.host_peak_bytes;
   return d;
 }
 
@@ -66,11 +68,12 @@ nb::dict counters_dict(const stowage::eager::Counters& c) {
 }
 
 nb::dict alive_dict(const eager::Budget& budget) {
+  const eager::BudgetHoldings holdings = budget.holdings();
   nb::dict d;
-  d["values"] = budget.size();
-  d["recipes"] = budget.recipes;
-  d["keeper_values"] = budget.keeper_values();
-  d["host_bytes"] = budget.host_bytes();
+  d["values"] = holdings.values;
+  d["recipes"] = holdings.recipes;
+  d["keeper_values"] = holdings.keeper_values;
+  d["host_bytes"] = holdings.host_bytes;
   return d;
 }
 
@@ -114,10 +117,11 @@ void bind_eager(nb::module_& m) {
       .def("leave", &eager::Budget::leave, unlocked)
       .def("begin_update", &eager::Budget::begin_update, "optimizer"_a, unlocked)
       .def("end_update", &eager::Budget::end_update, unlocked)
-      .def_static("attach", &eager::Budget::attach_this_thread)
+      .def("attach", &eager::Budget::attach_this_thread)
       .def_static("detach", &eager::Budget::detach_this_thread)
-      .def("restore", [](eager::Budget& b, Address tensor, bool for_good) { b.restore(tensor_at(tensor), for_good); }, "tensor"_a,
-           "for_good"_a, unlocked)
+      .def("restore", [](eager::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def("hold", [](eager::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def("release", &eager::Budget::release, "number"_a, unlocked)
       .def("evict", [](eager::Budget& b, Address tensor, bool drop) {
         return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
       }, "tensor"_a, "drop"_a, unlocked)

@@ -9,6 +9,7 @@
 #include "eager.h"
 #include "runtime/allocator.h"
 #include "runtime/arena.h"
+#include "runtime/available.h"
 #include "runtime/cost_key.h"
 #include "runtime/data_guards.h"
 #include "runtime/executor.h"
@@ -218,6 +219,7 @@ void bind_executor(nb::module_& m) {
   nb::class_<rt::Arena>(m, "Arena")
       .def(nb::init<>())
       .def("fill", &rt::Arena::fill, "value"_a)
+      .def("reserve", &rt::Arena::reserve, "bytes"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
   nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
@@ -301,6 +303,7 @@ NB_MODULE(_runtime, m) {
   nb::module_::import_("stowage._core");  // Graph and Plan
   nb::register_exception_translator(&translate);
   m.def("install_allocator", &rt::install_allocator);
+  m.def("available_bytes", &rt::available_bytes, "root"_a = "/", "Memory that can be had before the kernel must take it from somebody.");
   m.def("live_bytes", &rt::live_bytes);
   m.def("peak_bytes", &rt::peak_bytes);
   m.def("reset_peak", &rt::reset_peak);

@@ -134,7 +134,7 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
 
     def restore(self, tensor: torch.Tensor) -> torch.Tensor:
         """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the dispatcher."""
-        _restore(self._runtime, tensor, for_good=True)
+        _restore(self._runtime.restore, tensor)
         return tensor
 
     def stats(self) -> dict:
@@ -170,11 +170,11 @@ def _existing_tensors() -> list[torch.Tensor]:
     return found
 
 
-def _restore(runtime: Any, tensor: Any, for_good: bool) -> None:
+def _restore(how: Callable, tensor: Any) -> int | None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return
+        return None
     try:
-        runtime.restore(address(tensor), for_good)
+        return how(address(tensor))
     except MemoryError as error:
         raise OutOfMemory(str(error)) from None
 
@@ -225,8 +225,12 @@ class _Patches:
 
         @functools.wraps(original)
         def restored_first(tensor, *args, **kwargs):
-            _restore(runtime, tensor, for_good)
-            return original(tensor, *args, **kwargs)
+            held = _restore(runtime.restore if for_good else runtime.hold, tensor)
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                if held:
+                    runtime.release(held)
 
         self._originals.append((torch.Tensor, name, original, name in torch.Tensor.__dict__))
         setattr(torch.Tensor, name, restored_first)

@@ -15,6 +15,9 @@ class Infeasible(Error):
         self.smallest_bytes = smallest_bytes
         self.bound_bytes = bound_bytes
 
+    def __reduce__(self) -> tuple:  # copied where it is raised again, and pickled by process pools
+        return type(self), (str(self), self.smallest_bytes, self.bound_bytes)
+
 
 class Unsupported(Error):
     """The step does something that a replay cannot reproduce. The message names it, with the source line where known."""

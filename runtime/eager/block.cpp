@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
+#include <utility>
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
@@ -15,11 +17,16 @@ namespace {
 
 std::atomic<Budget*> g_active{nullptr};
 
-// A child made by fork() has the values but neither the lanes nor, perhaps, the locks: it is on its own, without a limit.
-void on_its_own() {
-  g_active.store(nullptr);
-  set_shared_interceptor(nullptr);
-  set_guardian(nullptr, 0);
+// The thread that forks holds the lock meanwhile, so that the child finds notes that nobody was in the middle of.
+thread_local Budget* tl_forking = nullptr;
+
+void fork_begins() {
+  tl_forking = active_budget();
+  if (tl_forking != nullptr) tl_forking->before_fork();
+}
+
+void fork_ended(bool in_child) {
+  if (Budget* budget = std::exchange(tl_forking, nullptr)) budget->after_fork(in_child);
 }
 
 stowage::eager::Options keeper_options(const BudgetOptions& options) {
@@ -50,8 +57,9 @@ Budget::~Budget() {
 }
 
 void Budget::enter(std::int64_t limit_bytes) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &on_its_own);
+  static const int registered = pthread_atfork(&fork_begins, [] { fork_ended(false); }, [] { fork_ended(true); });
   (void)registered;
+  if (Budget* parents = active_budget(); parents != nullptr && parents->in_child_) parents->leave();
   Budget* none = nullptr;
   if (!g_active.compare_exchange_strong(none, this)) {
     throw Error("another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is one at a time");
@@ -60,8 +68,10 @@ void Budget::enter(std::int64_t limit_bytes) {
   home_ = std::this_thread::get_id();
   if (entered_ns_ == 0) entered_ns_ = now_ns();
   stats_.short_bytes = 0;
+  stats_.peak_bytes = 0;
   updates_under_way_ = 0;
-  settling_ = false;
+  settling_ = others_ = home_away_ = false;
+  quiet_updates_ = 0;
   options_.limit_bytes = limit_bytes;
   keeper_.set_limit(limit_bytes);
   reset_peak();
@@ -71,7 +81,16 @@ void Budget::enter(std::int64_t limit_bytes) {
   attach_thread(!asleep_);
 }
 
-void Budget::attach_this_thread() { attach_thread(true); }
+void Budget::attach_this_thread() {
+  {
+    const std::lock_guard lock(state_);
+    if (!at_home()) {
+      others_ = true;
+      if (asleep_) wake();
+    }
+  }
+  attach_thread(true);
+}
 void Budget::detach_this_thread() { attach_thread(false); }
 
 void Budget::adopt(const at::Tensor& tensor) {
@@ -89,6 +108,7 @@ void Budget::shrink() {
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
   }
   reset_peak();
+  stats_.peak_bytes = 0;
   if (asleep_) set_limit(waking_bytes());  // wakes at once where more is live already
 }
 
@@ -99,12 +119,16 @@ std::string Budget::leave() {
   set_shared_interceptor(nullptr);
   attach_thread(false);
   const std::lock_guard one_at_a_time(restoring_);
-  stats_.peak_bytes = peak_bytes();
+  {
+    const std::lock_guard lock(state_);
+    stats_.peak_bytes = std::max(stats_.peak_bytes, peak_bytes());
+  }
   current_limit_ = std::numeric_limits<std::int64_t>::max();
   set_limit(current_limit_);
   std::string failures = bring_all_back();
   {
     const std::lock_guard lock(state_);
+    raise_peak(stats_.peak_bytes);  // which was counted anew from step to step
     const BudgetStats final_stats = stats_;
     release_all(/*known_outside=*/true);
     stats_ = final_stats;
@@ -147,6 +171,8 @@ std::string Budget::bring_all_back() {
 // Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.
 void Budget::release_all(bool known_outside) {
   forget_undo();
+  held_back_.clear();
+  if (known_outside) holds_.clear();  // whoever reads now reads what stays
   while (!leaving_.empty()) finish_out(*leaving_.back());
   std::vector<Ref<Value>> all;
   for (Value* value : values()) {
@@ -160,6 +186,9 @@ void Budget::release_all(bool known_outside) {
 
 void Budget::part(Value& value) {
   c10::StorageImpl* storage = value.storage;
+  const c10::intrusive_ptr<c10::StorageImpl> held = torch_versions::hold(storage);
+  if (held) state_.let_go_after(held);
+  if (value_in(storage) != &value) return;  // it is dying in another thread, which parts them
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
   if (value.resident()) {
@@ -170,33 +199,54 @@ void Budget::part(Value& value) {
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() + " was lost when its budget ended");
   }
-  value.storage = nullptr;
+  value.moves_out();
 }
 
-void Budget::restore(const at::Tensor& tensor, bool for_good) {
+// The tensor's value, which is there now, pinned; none where there is nothing that could leave.
+Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
   c10::StorageImpl* storage = storage_of(tensor);
-  if (storage == nullptr || !active_) return;
   Values one;
+  if (storage == nullptr || !active_) return one;
   {
     const std::lock_guard lock(state_);
     Value* value = value_in(storage);
-    if (value == nullptr && for_good) value = meet(tensor, nullptr, false);
-    if (value == nullptr || (value->small && !for_good)) return;
+    if (value == nullptr) value = meet(tensor, nullptr, false);
+    if (value == nullptr || (value->small && !small_too)) return one;
     one.push_back(Ref<Value>(value));
   }
-  const auto clean_up = [&](bool pinned) {
-    const std::lock_guard lock(state_);
-    if (pinned) unpin(one);
-    one.clear();
-  };
   try {
     bring(one, 0);
   } catch (...) {
-    clean_up(false);
+    const std::lock_guard lock(state_);
+    one.clear();
     throw;
   }
-  if (for_good) touched_outside(storage);
-  clean_up(true);
+  return one;
+}
+
+void Budget::restore(const at::Tensor& tensor) {
+  Values one = brought(tensor, /*small_too=*/true);
+  if (one.empty()) return;
+  touched_outside(storage_of(tensor));
+  const std::lock_guard lock(state_);
+  unpin(one);
+  one.clear();
+}
+
+std::int64_t Budget::hold(const at::Tensor& tensor) {
+  Values one = brought(tensor, /*small_too=*/false);
+  if (one.empty()) return 0;
+  const std::lock_guard lock(state_);
+  holds_.emplace(++last_hold_, std::move(one));
+  return last_hold_;
+}
+
+void Budget::release(std::int64_t number) {
+  const std::lock_guard lock(state_);
+  const auto held = holds_.find(number);
+  if (held == holds_.end()) return;
+  unpin(held->second);
+  holds_.erase(held);
 }
 
 // Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the past, and what it
@@ -209,7 +259,7 @@ void Budget::touched_outside(c10::StorageImpl* storage) {
   take_off(*value);
   void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(), storage->_mutable_data_ptr_no_checks().get_deleter());
   Ref<Value> now(new Value(*this));
-  now->storage = storage;
+  now->moves_into(storage);
   now->bytes = past->bytes;
   now->origin = past->origin;
   now->made = past->made;
@@ -248,8 +298,49 @@ std::string Budget::describe(const at::Tensor& tensor) {
 BudgetStats Budget::stats() const {
   const std::lock_guard lock(state_);
   BudgetStats stats = stats_;
-  if (active_) stats.peak_bytes = peak_bytes();
+  if (active_) stats.peak_bytes = std::max(stats.peak_bytes, peak_bytes());
   return stats;
+}
+
+stowage::eager::Counters Budget::counters() const {
+  const std::lock_guard lock(state_);
+  return keeper_.counters();
+}
+
+std::vector<Event> Budget::timeline() const {
+  const std::lock_guard lock(state_);
+  return timeline_.events();
+}
+
+BudgetHoldings Budget::holdings() const {
+  const std::lock_guard lock(state_);
+  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(keeper_.values()), heap_->used_bytes(), heap_->peak_bytes()};
+}
+
+// No copy is under way when the child begins: the threads that make them are not there.
+void Budget::before_fork() {
+  state_.lock();
+  while (!fetching_.empty()) finish_fetch(*fetching_.back(), false);
+  while (!leaving_.empty()) {
+    Value& value = *leaving_.back();
+    finish_out(value);
+    keeper_.copy_out_done(value.id);
+  }
+}
+
+// The child has what its parent had, one thread, and no limit. What is away comes back when it is used.
+void Budget::after_fork(bool in_child) {
+  if (!in_child) return state_.unlock();
+  new (&state_) StateLock;  // those of before are their threads'
+  new (&restoring_) std::recursive_mutex;
+  in_child_ = true;
+  running_ = nullptr;
+  home_ = std::this_thread::get_id();
+  others_ = home_away_ = settling_ = false;
+  end_holding_back();
+  current_limit_ = std::numeric_limits<std::int64_t>::max();
+  set_limit(current_limit_);
+  attach_thread(!asleep_);
 }
 
 }  // namespace stowage::runtime::eager

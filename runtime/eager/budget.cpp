@@ -37,7 +37,10 @@ bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c1
   if (!away && bytes <= options_.limit_bytes - live_bytes()) return false;
   std::vector<torch::jit::Stack> parts = split_list_op(handle, *stack);
   if (parts.size() < 2) return false;
-  ++stats_.split_ops;
+  {
+    const std::lock_guard lock(state_);
+    ++stats_.split_ops;
+  }
   for (torch::jit::Stack& part : parts) run(handle, op, keys, &part);
   join_results(handle, parts, stack);
   return true;
@@ -48,17 +51,20 @@ bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c1
 // and so does a checkpoint's forward inside one.)
 bool Budget::worth_remembering() { return torch::autograd::get_current_graph_task_id() < 0 || c10::GradMode::is_enabled(); }
 
-Budget::Running::Running(Budget& owner, const OpTraits& running) : budget(owner), op(&running), next(owner.running_) {
+Budget::Running::Running(Budget& owner, const OpTraits& running) : budget(owner), lock(owner.state_), op(&running), next(owner.running_) {
   budget.running_ = this;
 }
 
-// Under the lock, as all that touches values.
-void Budget::Running::end() {
+// However the op ends: its notes are let go of under the lock, as all that touches values.
+Budget::Running::~Running() {
+  if (!lock.owns_lock()) lock.lock();
   Running** link = &budget.running_;
-  while (*link != this) link = &(*link)->next;
-  *link = next;
+  while (*link != nullptr && *link != this) link = &(*link)->next;
+  if (*link == this) *link = next;  // a child made by fork() has forgotten it
   if (pinned) budget.unpin(values);
   values.clear();
+  recipe = {};
+  for (Written& w : written) budget.state_.let_go_after(std::move(w.tensor));
 }
 
 void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -66,21 +72,13 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
   const PauseWatching beside_the_op;
   Operands operands;
   collect(op, *stack, operands);
-  std::unique_lock lock(state_);
   Running running(*this, op);
-  Ref<Recipe> recipe;
-  c10::SmallVector<Written, 2> written;
-  const auto clean_up = [&] {
-    recipe = {};
-    running.end();
-    written.clear();
-  };
   std::int64_t took_ns = 0;
   try {
     if (!find_values(op, operands, running)) {
-      lock.unlock();
+      running.lock.unlock();
       bring(running.values, 0);
-      lock.lock();
+      running.lock.lock();
       running.pinned = true;
     }
     running.ready = true;
@@ -89,16 +87,17 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       if (operands[i].written && operands[i].storage != nullptr) {
-        written.push_back({*operands[i].tensor, static_cast<std::int32_t>(i), in_place_depth(operands[i])});
-        if (undoing) save_for_undo(written.back());
+        running.written.push_back({*operands[i].tensor, static_cast<std::int32_t>(i), in_place_depth(operands[i])});
+        if (undoing) save_for_undo(running.written.back());
       }
     }
+    wait_for_readers(operands, running);
     overwrite(op, operands, *stack, rememberable);
     if (rememberable && !all_small_in_place(op, operands)) {
-      recipe = remember(*this, handle, op, *stack, operands);
-      if (op.draws) recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
+      running.recipe = remember(*this, handle, op, *stack, operands);
+      if (op.draws) running.recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
     }
-    lock.unlock();
+    running.lock.unlock();
     const std::int64_t away_ns = waited_ns();
     const std::int64_t start = now_ns();
     {
@@ -107,23 +106,34 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
       run_unseen(handle, keys, stack);
     }
     took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
-    lock.lock();
+    running.lock.lock();
   } catch (const c10::OutOfMemoryError&) {
-    if (!lock.owns_lock()) lock.lock();
-    clean_up();
+    if (running.lock.owns_lock()) running.lock.unlock();
+    const std::lock_guard no_recipe_runs(restoring_);
+    running.lock.lock();
     if (undoing_) roll_back();
     throw;
-  } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    clean_up();
-    throw;
   }
-  note_results(op, *stack, written, recipe, took_ns);
-  clean_up();
+  take_notes(op, *stack, running, took_ns);
   ++stats_.ops;
-  if (timeline_.due()) record(Event::Kind::kLive, live_bytes(), &op);
-  follow_advice();
   add_aside_ns(now_ns() - entered - took_ns);
+}
+
+// The op is over and its results are right. What fails now (there is no memory for a note, another thread has taken the room of a
+// fetch) only leaves tensors unknown, which therefore stay, or copies that are made later.
+void Budget::take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns) {
+  try {
+    note_results(op, stack, running.written, running.recipe, took_ns);
+    if (running.pinned) unpin(running.values);
+    running.pinned = false;
+    running.values.clear();
+    running.ready = false;
+    running.recipe = {};
+    if (timeline_.due()) record(Event::Kind::kLive, live_bytes(), &op);
+    follow_advice();
+  } catch (const std::exception&) {
+    ++stats_.notes_lost;
+  }
 }
 
 // Whose values are where. False when some must be brought back first.
@@ -184,7 +194,7 @@ std::int16_t Budget::in_place_depth(const Operand& operand) {
   return operand.overwritten || operand.value == nullptr ? std::int16_t{0} : static_cast<std::int16_t>(operand.value->in_place_depth + 1);
 }
 
-void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, const c10::SmallVector<Written, 2>& written,
+void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written,
                           const Ref<Recipe>& recipe, std::int64_t took_ns) {
   c10::SmallVector<ValueId, 4> made;
   const auto note = [&](const at::Tensor& tensor, std::int32_t position, bool again, std::int16_t in_place_depth) {
@@ -205,8 +215,6 @@ void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, co
 }
 
 void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns) {
-  value.recipe = recipe;
-  recipe->results.push_back({&value, position});
   c10::SmallVector<ValueId, 8> parents;
   for (std::int32_t i = 0; i < recipe->argument_count; ++i) {
     const Value* parent = recipe->arguments[i].value.get();
@@ -214,7 +222,14 @@ void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t p
       parents.push_back(parent->id);
     }
   }
-  keeper_.recipe(value.id, took_ns, {parents.data(), parents.size()});
+  recipe->results.push_back({&value, position});
+  value.recipe = recipe;
+  try {
+    keeper_.recipe(value.id, took_ns, {parents.data(), parents.size()});
+  } catch (...) {
+    lose_recipe(value);
+    throw;
+  }
 }
 
 void Budget::record(Event::Kind kind, std::int64_t bytes, const OpTraits* op) {

@@ -10,7 +10,8 @@
 // ops and mutated parameters are exact; the limit is kept inside the allocator; prefetching is real.
 //
 // Locks: restoring_ (one thread brings back at a time; kernels run under it), then state_ (the graph, the keeper, blocks; no kernel and
-// no Python under it). One budget at a time in a process.
+// no Python under it: state_lock.h). One budget at a time in a process. A child made by fork() has it without a limit, so that what was
+// away when it was made comes back when it is used.
 #pragma once
 
 #include <atomic>
@@ -24,6 +25,7 @@
 #include "runtime/allocator.h"
 #include "runtime/eager/call.h"
 #include "runtime/eager/host_heap.h"
+#include "runtime/eager/state_lock.h"
 #include "runtime/eager/timeline.h"
 #include "runtime/eager/value.h"
 #include "runtime/hook.h"
@@ -54,6 +56,12 @@ struct BudgetStats {
   std::int64_t out_of_memory = 0;
   std::int64_t short_bytes = 0;        // the most that was missing then
   std::int64_t deepest_recompute = 0;
+  std::int64_t notes_lost = 0;         // ops whose results are unknown, as there was no memory for notes
+};
+
+// What the runtime holds now.
+struct BudgetHoldings {
+  std::int64_t values = 0, recipes = 0, keeper_values = 0, host_bytes = 0, host_peak_bytes = 0;
 };
 
 class Budget final : public Interceptor, public Guardian, public Graph {
@@ -70,26 +78,30 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back.
   std::string leave();
   // The calling thread's ops are seen (the entering thread's are anyway).
-  static void attach_this_thread();
+  void attach_this_thread();
   static void detach_this_thread();
+  // Around a fork, by the thread that forks.
+  void before_fork();
+  void after_fork(bool in_child);
   [[nodiscard]] bool active() const { return active_; }
 
   // Between the two, an op that does not fit takes back all that was written.
   void begin_update(std::uint64_t optimizer);
   void end_update();
 
-  // Past the dispatcher: the tensor's bytes are there when this returns, and stay if `for_good`.
-  void restore(const at::Tensor& tensor, bool for_good);
+  // Past the dispatcher: the tensor's bytes are there when this returns, and stay: for good, or until release() of the number returned
+  // (0: nothing need be done).
+  void restore(const at::Tensor& tensor);
+  std::int64_t hold(const at::Tensor& tensor);
+  void release(std::int64_t number);
   // Lets go of a tensor now, if that is possible; for tests. "kept", "dropped" or "swapped".
   std::string evict(const at::Tensor& tensor, stowage::eager::How how);
   [[nodiscard]] std::string describe(const at::Tensor& tensor);
 
   [[nodiscard]] BudgetStats stats() const;
-  [[nodiscard]] stowage::eager::Counters counters() const { return keeper_.counters(); }
-  [[nodiscard]] const std::vector<Event>& timeline() const { return timeline_.events(); }
-  [[nodiscard]] std::int64_t host_bytes() const { return heap_->used_bytes(); }
-  [[nodiscard]] std::int64_t host_peak_bytes() const { return heap_->peak_bytes(); }
-  [[nodiscard]] std::int64_t keeper_values() const { return static_cast<std::int64_t>(keeper_.values()); }
+  [[nodiscard]] stowage::eager::Counters counters() const;
+  [[nodiscard]] std::vector<Event> timeline() const;
+  [[nodiscard]] BudgetHoldings holdings() const;
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
   void make_room(std::int64_t bytes) override;
@@ -103,29 +115,36 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
  private:
   using Values = c10::SmallVector<Ref<Value>, 8>;
-  // What an op under way uses: not to be let go.
-  struct Running {
-    Running(Budget& budget, const OpTraits& op);
-    void end();
-    Budget& budget;
-    const OpTraits* op = nullptr;
-    Values values;
-    bool ready = false;   // all are there
-    bool pinned = false;  // with the keeper: done when a victim is looked for
-    Running* next = nullptr;
-  };
-
   // A tensor that the op under way writes to.
   struct Written {
     at::Tensor tensor;
     std::int32_t operand = 0;
     std::int16_t in_place_depth = 0;
   };
+  using WrittenTensors = c10::SmallVector<Written, 2>;
+
+  // An op under way, with the lock, and what it uses: not to be let go.
+  struct Running {
+    Running(Budget& budget, const OpTraits& op);
+    ~Running();
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    Budget& budget;
+    std::unique_lock<StateLock> lock;
+    const OpTraits* op = nullptr;
+    Values values;
+    WrittenTensors written;
+    Ref<Recipe> recipe;
+    bool ready = false;   // all are there
+    bool pinned = false;  // with the keeper: done when a victim is looked for
+    Running* next = nullptr;
+  };
 
   static constexpr std::int16_t kDeepestInPlace = 16;  // then the content counts as given
   static constexpr int kDeepestGhost = 32;
   static constexpr int kDeepestRecompute = 400;
   static constexpr int kMostAdvice = 16;  // after one op
+  static constexpr int kMostQuietUpdates = 64;
 
   // budget.cpp: ops as the program runs them
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
@@ -133,8 +152,9 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
   void begin_op(const OpTraits& op, const Operands& operands);
   void overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable);
-  void note_results(const OpTraits& op, const torch::jit::Stack& stack, const c10::SmallVector<Written, 2>& written,
-                    const Ref<Recipe>& recipe, std::int64_t took_ns);
+  void take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns);
+  void note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written, const Ref<Recipe>& recipe,
+                    std::int64_t took_ns);
   void give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns);
   static bool worth_remembering();
   static bool all_small_in_place(const OpTraits& op, const Operands& operands);
@@ -155,7 +175,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void hold_on_host(c10::StorageImpl& storage, Value& now, void* host);
 
   // sleep.cpp
-  void sleep_if_far();
+  [[nodiscard]] bool may_sleep();
+  void sleep();
+  void home_is_back(bool inside_op);
+  void end_holding_back();
   [[nodiscard]] std::int64_t waking_bytes() const { return options_.limit_bytes / 100 * 65; }
   void wake();
   bool inside_unwatched_op();
@@ -165,7 +188,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   Value* value_in(c10::StorageImpl* storage) const;
   Value* meet(const at::Tensor& tensor, const OpTraits* origin, bool made);
   void take_off(Value& value);
-  bool retire(Value& value, const void* data);
+  bool must_be_kept(Value& value);
   void give_up(Value& value);
   void keep_small(Value& value, const void* data);
   void set_where(Value& value, Where where);
@@ -175,6 +198,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
   // block.cpp: leaving
   std::string bring_all_back();
+  Values brought(const at::Tensor& tensor, bool small_too);
   void release_all(bool known_outside);
   void part(Value& value);
 
@@ -196,8 +220,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void soft_pin(const Values& values, bool on);
   void start_fetches(const Values& values);
   bool pin_if_all_there(const Values& values);
+  [[nodiscard]] bool is_swapped(const Value& value) const;
   void restore_value(Value& value, int depth);
-  void fetch_back(Value& value);
+  bool restore_once(Value& value, int depth);
+  bool fetch_back(Value& value);
   void put(Value& value, c10::DataPtr block);
   bool start_fetch(Value& value);
   void start_fetch(Value& value, c10::DataPtr block);
@@ -211,8 +237,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
   void recompute(Value& value, int depth);
   void gather_inputs(const Recipe& recipe, Values& values) const;
-  std::vector<StoragePtr> storages_for(const Recipe& recipe);
-  StoragePtr storage_with(Value& value, bool to_be_written);
+  std::vector<StoragePtr> storages_for(const Recipe& recipe, Values& read);
+  StoragePtr storage_with(Value& value, bool to_be_written, Values& read);
+  void end_reading(Values& read);
+  void wait_for_readers(const Operands& operands, Running& running);
   static torch::jit::Stack stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages);
   void run_recipe(const Recipe& recipe, torch::jit::Stack& stack);
   void take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
@@ -224,7 +252,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::shared_ptr<HostHeap> heap_;
   std::unique_ptr<Link> link_;
   mutable std::recursive_mutex restoring_;
-  mutable std::recursive_mutex state_;
+  mutable StateLock state_;
   stowage::eager::Keeper keeper_;
   std::vector<Value*> rows_;  // by ValueId
   std::vector<Value*> fetching_;
@@ -245,8 +273,15 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::thread::id home_;  // that entered
   std::atomic<bool> asleep_{false};
   std::atomic<bool> settling_{false};
-  int updates_seen_ = 0;
-  bool active_ = false;
+  std::atomic<bool> others_{false};    // threads that are not home have been attached
+  std::atomic<bool> home_away_{false}; // the hook is off there although the budget is awake
+  std::unordered_map<std::int64_t, Values> holds_;  // by number: pinned
+  std::int64_t last_hold_ = 0;
+  std::vector<Ref<Value>> held_back_;  // not evictable until no op of home's goes unwatched
+  int quiet_updates_ = 0;              // one after the other, far from the limit
+  int quiet_enough_ = 2;               // to sleep; twice as many after each time that it was woken
+  bool in_child_ = false;  // of the process that entered it
+  std::atomic<bool> active_{false};
 };
 
 // The one that is active, if any.

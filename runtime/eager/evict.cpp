@@ -11,6 +11,7 @@
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 namespace {
@@ -33,12 +34,6 @@ std::string mebibytes(std::int64_t bytes) {
   return text.str();
 }
 
-// Nothing when the storage is being destroyed by another thread right now.
-c10::intrusive_ptr<c10::StorageImpl> hold(c10::StorageImpl* storage) {
-  if (c10::raw::intrusive_ptr::use_count(storage) == 0) return {};
-  return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-}
-
 }  // namespace
 
 c10::DeleterFnPtr evicted_deleter() { return &evicted_storage_is_freed; }
@@ -50,6 +45,7 @@ void Budget::make_room(std::int64_t bytes) {
   const PauseWatching beside_the_op;
   const std::lock_guard lock(state_);
   if (asleep_) return wake();
+  if (home_away_ && at_home()) home_is_back(/*inside_op=*/true);
   const std::int64_t start = now_ns();
   pin_running();
   while (live_bytes() + bytes > current_limit_) {
@@ -101,7 +97,9 @@ void Budget::unpin(const Values& values) {
 bool Budget::let_go(Value& value, stowage::eager::How how) {
   using stowage::eager::How;
   const Ref<Value> self(&value);
-  const c10::intrusive_ptr<c10::StorageImpl> storage = value.storage != nullptr ? hold(value.storage) : value.own;
+  // Another thread may be letting go of it right now; if it does so meanwhile, ours is the last reference, which ends after the lock.
+  const c10::intrusive_ptr<c10::StorageImpl> storage = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
+  if (value.storage != nullptr && storage) state_.let_go_after(storage);
   const bool as_known = storage && static_cast<std::int64_t>(storage->nbytes()) == value.bytes && value_in(storage.get()) == &value;
   if (!as_known) {  // dying, or resized behind our back
     keeper_.never_evict(value.id);
@@ -153,14 +151,19 @@ bool Budget::copy_out(Value& value, const void* data) {
     finish_out(value);
     return true;
   }
-  value.host = heap_->take(value.bytes);
-  if (value.host == nullptr) return false;
+  void* host = heap_->take(value.bytes);
+  if (host == nullptr) return false;
+  const std::int64_t start = now_ns();
+  std::string failure = "not over the link";
   if (options_.link_gbps > 0) {
-    value.going_out = link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(value.host), value.bytes});
-    finish_out(value);
-  } else {
-    std::memcpy(value.host, data, static_cast<std::size_t>(value.bytes));
+    try {
+      failure = link_->finish(link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), value.bytes}));
+    } catch (const std::exception&) {  // then by hand
+    }
+    stats_.stall_ns += now_ns() - start;
   }
+  if (!failure.empty()) std::memcpy(host, data, static_cast<std::size_t>(value.bytes));
+  value.host = host;
   stats_.swapped_bytes += value.bytes;
   return true;
 }
@@ -168,7 +171,10 @@ bool Budget::copy_out(Value& value, const void* data) {
 void Budget::finish_out(Value& value) {
   if (!value.going_out) return;
   const std::int64_t start = now_ns();
-  link_->finish(*std::exchange(value.going_out, std::nullopt));
+  const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
+  if (!failure.empty() && value.holder() != nullptr) {  // its source is there until now
+    std::memcpy(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), static_cast<std::size_t>(value.bytes));
+  }
   stats_.stall_ns += now_ns() - start;
   leaving_.erase(std::remove(leaving_.begin(), leaving_.end(), &value), leaving_.end());
 }

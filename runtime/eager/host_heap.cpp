@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace stowage::runtime::eager {
 
@@ -26,8 +27,13 @@ void* HostHeap::take(std::int64_t bytes) {
 }
 
 void HostHeap::give_back(void* block, std::int64_t bytes) {
-  idle_[bytes].push_back(block);
   used_bytes_ -= bytes;
+  try {
+    idle_[bytes].push_back(block);
+  } catch (const std::bad_alloc&) {
+    std::free(block);
+    return;
+  }
   idle_bytes_ += bytes;
   if (idle_bytes_ > std::max(peak_bytes_, std::int64_t{64} << 20)) trim();  // sizes that no longer come
 }

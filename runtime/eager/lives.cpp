@@ -27,7 +27,7 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   void** mark = block_mark(data.get_context(), data.get_deleter());
   if (mark == nullptr || storage->nbytes() == 0) return nullptr;
   Ref<Value> value(new Value(*this));
-  value->storage = storage;
+  value->moves_into(storage);
   value->bytes = static_cast<std::int64_t>(storage->nbytes());
   value->small = value->bytes < kSmallBytes;
   value->origin = origin;
@@ -35,7 +35,10 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   value->known_outside = !storage->resizable();  // so numpy() leaves it: an array looks into it, made before the block perhaps
   if (!value->small) {
     const bool looked_at = value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
-    note_row(*value, !looked_at && !value->known_outside);
+    const bool evictable = !looked_at && !value->known_outside;
+    const bool later = evictable && !made && (home_away_ || settling_);
+    note_row(*value, evictable && !later);
+    if (later) held_back_.push_back(value);
     if (!value->known_outside) watch(*storage);
   }
   Value* known = value.release();
@@ -44,40 +47,38 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
 }
 
 void Budget::note_row(Value& value, bool evictable) {
+  if (rows_.capacity() <= keeper_.values()) rows_.reserve(2 * keeper_.values() + 64);  // once there is an id, nothing may fail
   value.id = keeper_.created(value.bytes, evictable);
   if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
   rows_[value.id.index()] = &value;
 }
 
-// Takes the value off its storage, whose content is about to change; its bytes are still there.
+// Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before anything has changed.
 void Budget::take_off(Value& value) {
-  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   const c10::DataPtr& data = value.storage->_mutable_data_ptr_no_checks();
-  *block_mark(data.get_context(), data.get_deleter()) = nullptr;
   if (value.in_place_depth >= kDeepestInPlace) lose_recipe(value);
-  if (!retire(value, data.get())) return;
-  ++stats_.snapshots;
-  if (!copy_out(value, data.get())) {
+  const bool kept = must_be_kept(value);
+  if (kept && !copy_out(value, data.get())) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(), " is needed there");
   }
+  if (value.small) keep_small(value, data.get());
+  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
+  *block_mark(data.get_context(), data.get_deleter()) = nullptr;
+  value.moves_out();
+  if (!kept) return value.small ? set_where(value, Where::kGone) : give_up(value);
+  ++stats_.snapshots;
   set_where(value, Where::kSwapped);
   keeper_.released(value.id, stowage::eager::How::kSwap);
 }
 
-// A value's storage is gone or has moved on. True when its bytes, at `data`, must be kept all the same.
-bool Budget::retire(Value& value, const void* data) {
-  value.storage = nullptr;
-  if (value.small) {
-    keep_small(value, data);
-    return false;
-  }
+// A value's storage is going or moving on, and something dropped can only be made from these bytes.
+bool Budget::must_be_kept(Value& value) {
+  if (value.small) return false;
   if (value.recipe) {
     value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
     if (value.ghost_depth > kDeepestGhost && !needed(value)) lose_recipe(value);
   }
-  if (!value.recipe && needed(value)) return true;
-  give_up(value);
-  return false;
+  return !value.recipe && needed(value);
 }
 
 // Its bytes go; if it has no recipe, nothing can be made from it any more.
@@ -99,7 +100,6 @@ int Budget::ghost_depth(const Recipe& recipe) {
 }
 
 void Budget::keep_small(Value& value, const void* data) {
-  set_where(value, Where::kGone);
   if (value.readers == nullptr || data == nullptr) return;
   value.small_copy = std::make_unique<char[]>(static_cast<std::size_t>(value.bytes));
   std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes));
@@ -125,14 +125,25 @@ void Budget::set_where(Value& value, Where where) {
   value.where = where;
 }
 
-bool Budget::block_dies(void* data, void* mark) noexcept {
+bool Budget::block_dies(void* data, void*) noexcept {
   const std::lock_guard lock(state_);
+  void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
+  void* mark = *block_mark(data, deleter);  // while it waited for the lock, the value may have parted
+  if (mark == nullptr) return false;
   const Ref<Value> value = Ref<Value>::adopt(static_cast<Value*>(mark));
   if (!undo_.empty()) forget_undo(value->storage);
-  void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
   *block_mark(data, deleter) = nullptr;
-  if (!retire(*value, data)) return false;
-  // Something dropped can only be made from these bytes: they stay, without a storage of the program's.
+  value->moves_out();
+  if (value->small) {
+    keep_small(*value, data);
+    set_where(*value, Where::kGone);
+    return false;
+  }
+  if (!must_be_kept(*value)) {
+    give_up(*value);
+    return false;
+  }
+  // They stay, without a storage of the program's.
   *block_mark(data, deleter) = value.get();
   value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes);
   return true;
@@ -143,7 +154,7 @@ void Budget::evicted_storage_dies(Value* mark) noexcept {
   const Ref<Value> value = Ref<Value>::adopt(mark);
   if (!undo_.empty()) forget_undo(value->storage);
   content_dies_away(value->storage);
-  value->storage = nullptr;
+  value->moves_out();
   if (value->where == Where::kFetching) cancel_fetch(*value);
   if (value->where == Where::kSwapped && !value->recipe && needed(*value)) return;  // it waits on the host
   if (value->recipe) value->ghost_depth = static_cast<std::int16_t>(ghost_depth(*value->recipe) + 1);

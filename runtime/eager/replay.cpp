@@ -9,10 +9,13 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 namespace {
@@ -75,30 +78,42 @@ void Budget::recompute(Value& value, int depth) {
                      "stowage: the limit is so short that ", value.name(), " would be recomputed again and again; ", explain(0));
     stats_.deepest_recompute = std::max<std::int64_t>(stats_.deepest_recompute, depth);
     recipe = value.recipe;
+    TORCH_CHECK(recipe, "stowage: ", value.name(), " cannot be brought back");
     gather_inputs(*recipe, inputs);
   }
   std::vector<StoragePtr> storages;
+  Values read;
   torch::jit::Stack stack;
   bool pinned = false;
   const auto clean_up = [&] {
     stack.clear();
     storages.clear();
     const std::lock_guard lock(state_);
+    end_reading(read);
     if (pinned) unpin(inputs);
     inputs.clear();
     recipe = {};
   };
   try {
-    bring(inputs, depth + 1);
-    pinned = true;
-    storages = storages_for(*recipe);
+    while (storages.empty()) {
+      bring(inputs, depth + 1);
+      pinned = true;
+      storages = storages_for(*recipe, read);
+      if (!storages.empty() || recipe->argument_count == 0) break;
+      // Another thread is letting go of one this very moment: it is given its turn, and then all are brought again.
+      {
+        const std::lock_guard lock(state_);
+        end_reading(read);
+        unpin(inputs);
+        pinned = false;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
     stack = stack_for(*recipe, storages);
     const std::int64_t away = waited_ns();
     const std::int64_t start = now_ns();
     run_recipe(*recipe, stack);
     const std::int64_t took = now_ns() - start - (waited_ns() - away);
-    ++stats_.recomputed_ops;
-    stats_.recompute_ns += took;
     take_results(*recipe, stack, storages, value, took);
   } catch (...) {
     clean_up();
@@ -114,8 +129,8 @@ void Budget::gather_inputs(const Recipe& recipe, Values& values) const {
   }
 }
 
-// One for each tensor operand; the same for operands that shared theirs.
-std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe) {
+// One for each tensor operand; the same for operands that shared theirs. None at all where one cannot be had now.
+std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, Values& read) {
   std::vector<StoragePtr> storages(static_cast<std::size_t>(recipe.argument_count));
   const auto same = [&](std::int32_t i) {
     for (std::int32_t j = 0; j < i; ++j) {
@@ -138,29 +153,65 @@ std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe) {
       storage = new_storage(argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue) {
       const std::int32_t first = same(i);
-      storage = first < i ? storages[static_cast<std::size_t>(first)] : storage_with(*argument.value, written(argument.value));
+      storage = first < i ? storages[static_cast<std::size_t>(first)] : storage_with(*argument.value, written(argument.value), read);
+      if (!storage) return {};
     }
   }
   return storages;
 }
 
-StoragePtr Budget::storage_with(Value& value, bool to_be_written) {
+// A storage with the value's bytes, of its own where it will be written to; null when the value's own is dying in another thread. What is
+// read from the program's own storage is noted in `read`, and may not be written to until end_reading(). One that only a Python object has
+// is copied: under the lock nothing is freed, and a reference to it could not be had without the GIL.
+StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) {
   const void* bytes = value.small_copy.get();
+  StoragePtr held;
   if (bytes == nullptr) {
     const std::lock_guard lock(state_);
-    if (!to_be_written) return StoragePtr::reclaim_copy(value.holder());
-    if (value.storage == nullptr && value.pins == 1 && (value.recipe || value.host != nullptr)) {  // a ghost that only we want
+    if (value.holder() == nullptr) return {};
+    held = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
+    if (value_in(value.holder()) != &value) return {};
+    if (to_be_written && value.storage == nullptr && value.pins == 1 && (value.recipe || value.host != nullptr)) {  // a ghost only we want
       const stowage::eager::How how = value.host != nullptr ? stowage::eager::How::kSwap : stowage::eager::How::kDrop;
       StoragePtr storage = bare_storage(take_block(value), value.bytes);
       set_where(value, how == stowage::eager::How::kSwap ? Where::kSwapped : Where::kGone);
       keeper_.released(value.id, how);
       return storage;
     }
-    bytes = value.holder()->_mutable_data_ptr_no_checks().get();
+    if (held) {
+      ++value.being_read;
+      read.emplace_back(&value);
+      if (!to_be_written) return held;
+      bytes = held->_mutable_data_ptr_no_checks().get();
+    }
   }
   StoragePtr copy = new_storage(value.bytes);
+  if (bytes == nullptr) {
+    const std::lock_guard lock(state_);
+    if (value.holder() == nullptr || value_in(value.holder()) != &value || !value.resident()) return {};
+    std::memcpy(copy->_mutable_data_ptr_no_checks().get(), value.holder()->_mutable_data_ptr_no_checks().get(), static_cast<std::size_t>(value.bytes));
+    return copy;
+  }
   std::memcpy(copy->_mutable_data_ptr_no_checks().get(), bytes, static_cast<std::size_t>(value.bytes));
   return copy;
+}
+
+// Under the lock.
+void Budget::end_reading(Values& read) {
+  for (const Ref<Value>& value : read) --value->being_read;
+  read.clear();
+}
+
+// An op that writes to what a recipe reads in another thread waits until that has run: only the program's own order of ops counts.
+void Budget::wait_for_readers(const Operands& operands, Running& running) {
+  const auto busy = [&] {
+    return std::any_of(operands.begin(), operands.end(), [](const Operand& o) { return o.written && o.value != nullptr && o.value->being_read > 0; });
+  };
+  while (busy()) {
+    running.lock.unlock();
+    { const std::lock_guard until_it_has_run(restoring_); }
+    running.lock.lock();
+  }
 }
 
 torch::jit::Stack Budget::stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages) {
@@ -204,6 +255,8 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
   c10::SmallVector<const at::Tensor*, 4> tensors;
   collect_results(*recipe.op, stack, tensors);
   const std::lock_guard lock(state_);
+  ++stats_.recomputed_ops;
+  stats_.recompute_ns += took_ns;
   for (const Recipe::Result& result : recipe.results) {
     Value* value = result.value;
     if (value == nullptr || value->recipe.get() != &recipe) continue;

@@ -62,7 +62,7 @@ bool Budget::pin_if_all_there(const Values& values) {
 void Budget::start_fetches(const Values& values) {
   bool waits = false;
   for (const Ref<Value>& value : values) {
-    if (value->where != Where::kSwapped) continue;
+    if (!is_swapped(*value)) continue;
     c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value->bytes));
     const std::lock_guard lock(state_);
     if (value->where == Where::kSwapped) start_fetch(*value, std::move(block));
@@ -81,6 +81,10 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
   }
   try {
     for (const Ref<Value>& value : values) restore_value(*value, depth);
+    const std::lock_guard lock(state_);
+    for (const Ref<Value>& value : values) {
+      TORCH_CHECK_WITH(OutOfMemoryError, there(*value), "stowage: ", value->name(), " cannot be brought back beside the others; ", explain(0));
+    }
   } catch (...) {
     const std::lock_guard lock(state_);
     unpin(values);
@@ -88,30 +92,47 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
   }
 }
 
+bool Budget::is_swapped(const Value& value) const {
+  const std::lock_guard lock(state_);
+  return value.where == Where::kSwapped;
+}
+
+// Others take notes meanwhile, start fetches of it, or let go of it again: what it was under one lock it need not be under the next.
 void Budget::restore_value(Value& value, int depth) {
-  {
-    const std::lock_guard lock(state_);
-    if (there(value)) return;
-    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe), "stowage: ",
-                value.name(), " cannot be brought back");
-    if (value.where == Where::kFetching) return finish_fetch(value, true);
-  }
-  if (value.where == Where::kSwapped) {
-    fetch_back(value);
-  } else {
-    recompute(value, depth);
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    if (restore_once(value, depth)) return;
   }
 }
 
-void Budget::fetch_back(Value& value) {
+// False when it must be looked at again.
+bool Budget::restore_once(Value& value, int depth) {
+  bool swapped = false;
+  {
+    const std::lock_guard lock(state_);
+    if (there(value)) return true;
+    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe), "stowage: ",
+                value.name(), " cannot be brought back");
+    if (value.where == Where::kFetching) {
+      finish_fetch(value, true);
+      return true;
+    }
+    swapped = value.where == Where::kSwapped;
+  }
+  if (swapped) return fetch_back(value);
+  recompute(value, depth);
+  return true;
+}
+
+// False when another thread has begun to fetch it, while this one was looking for room.
+bool Budget::fetch_back(Value& value) {
   c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
   const std::lock_guard lock(state_);
+  if (value.where != Where::kSwapped) return false;
   if (value.going_out) finish_out(value);
   const std::int64_t start = now_ns();
   if (options_.link_gbps > 0) {
     const Link::Ticket ticket = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
-    const std::string failure = link_->finish(ticket);
-    TORCH_CHECK(failure.empty(), "stowage: ", value.name(), " cannot be read back: ", failure);
+    if (!link_->finish(ticket).empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
   } else {
     std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
   }
@@ -122,6 +143,7 @@ void Budget::fetch_back(Value& value) {
   put(value, std::move(block));
   keeper_.restored(value.id, stowage::eager::How::kSwap, took);
   record(Event::Kind::kSwapIn, value.bytes, value.origin);
+  return true;
 }
 
 // The block becomes the value's, in its storage or in one of our own.
@@ -151,9 +173,10 @@ bool Budget::start_fetch(Value& value) {
 
 void Budget::start_fetch(Value& value, c10::DataPtr block) {
   if (value.going_out) finish_out(value);
+  fetching_.reserve(fetching_.size() + 1);
+  if (options_.poison) std::memset(block.get(), 0xCD, static_cast<std::size_t>(value.bytes));
+  value.coming_in = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
   value.incoming = std::move(block);
-  if (options_.poison) std::memset(value.incoming.get(), 0xCD, static_cast<std::size_t>(value.bytes));
-  value.coming_in = link_->start({Copy::Direction::kIn, value.incoming.get(), HostHeap::offset(value.host), value.bytes});
   set_where(value, Where::kFetching);
   fetching_.push_back(&value);
   keeper_.fetch_started(value.id);
@@ -186,10 +209,21 @@ void Budget::cancel_fetch(Value& value) {
 // False when the host store has no room for it, or it is not there.
 bool Budget::start_copy_out(Value& value) {
   if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return false;
-  value.host = heap_->take(value.bytes);
-  if (value.host == nullptr) return false;
+  void* host = heap_->take(value.bytes);
+  if (host == nullptr) return false;
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();
-  value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(value.host), value.bytes});
+  if (data == nullptr) {  // it is dying in another thread
+    heap_->give_back(host, value.bytes);
+    return false;
+  }
+  try {
+    leaving_.reserve(leaving_.size() + 1);
+    value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(host), value.bytes});
+  } catch (...) {
+    heap_->give_back(host, value.bytes);
+    throw;
+  }
+  value.host = host;
   leaving_.push_back(&value);
   stats_.swapped_bytes += value.bytes;
   keeper_.copy_out_started(value.id);

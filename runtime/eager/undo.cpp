@@ -17,7 +17,10 @@ namespace stowage::runtime::eager {
 
 void Budget::begin_update(std::uint64_t optimizer) {
   const std::lock_guard lock(state_);
-  if (!asleep_ && at_home()) attach_thread(true);  // woken inside a backward pass, whose end takes the hook off again
+  if (!asleep_ && at_home()) {
+    attach_thread(true);  // woken inside a backward pass, whose end takes the hook off again
+    if (home_away_) home_is_back(/*inside_op=*/false);
+  }
   if (++updates_under_way_ > 1 || asleep_) return;
   forget_undo();
   updating_ = optimizer;
@@ -28,13 +31,15 @@ void Budget::begin_update(std::uint64_t optimizer) {
 }
 
 void Budget::end_update() {
-  const std::lock_guard lock(state_);
-  if (updates_under_way_ == 0 || --updates_under_way_ > 0) return;
-  if (asleep_) return;
-  std::int64_t& fixed = went_through_[updating_];
-  fixed = std::max(fixed, fixed_bytes_);
-  forget_undo();
-  sleep_if_far();
+  {
+    const std::lock_guard lock(state_);
+    if (updates_under_way_ == 0 || --updates_under_way_ > 0 || asleep_) return;
+    std::int64_t& fixed = went_through_[updating_];
+    fixed = std::max(fixed, fixed_bytes_);
+    forget_undo();
+    if (!may_sleep()) return;
+  }
+  sleep();
 }
 
 // An optimizer does not record gradients: what does comes after one that was left by an exception.
@@ -65,6 +70,7 @@ void Budget::forget_undo(c10::StorageImpl* storage) {
   const auto it = undo_.find(storage);
   if (it == undo_.end()) return;
   heap_->give_back(it->second.host, it->second.bytes);
+  if (it->second.small.defined()) state_.let_go_after(std::move(it->second.small));
   undo_.erase(it);
 }
 
@@ -87,6 +93,7 @@ void Budget::roll_back() {
   }
   for (auto& [storage, undo] : undo_) {
     if (undo.host != nullptr) heap_->give_back(undo.host, undo.bytes);
+    if (undo.small.defined()) state_.let_go_after(std::move(undo.small));
   }
   undo_.clear();
 }
@@ -94,11 +101,11 @@ void Budget::roll_back() {
 // The evicted storage holds, from now on, what lies on the host at `host`.
 void Budget::hold_on_host(c10::StorageImpl& storage, Value& now, void* host) {
   const Ref<Value> past = Ref<Value>::adopt(&now);  // the context's reference
-  now.storage = nullptr;
+  now.moves_out();
   if (now.where == Where::kFetching) cancel_fetch(now);
   give_up(now);
   Ref<Value> value(new Value(*this));
-  value->storage = &storage;
+  value->moves_into(&storage);
   value->bytes = past->bytes;
   value->origin = past->origin;
   value->made = past->made;

@@ -1,6 +1,7 @@
 #include "runtime/eager/value.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stowage::runtime::eager {
 namespace {
@@ -37,6 +38,7 @@ Recipe::~Recipe() {
 Value::Value(Graph& owner) : graph(owner), slot(owner.values_.size()) { owner.values_.push_back(this); }
 
 Value::~Value() {
+  moves_out();
   graph.value_dies(*this);
   if (recipe) {
     for (Recipe::Result& result : recipe->results) {
@@ -46,6 +48,15 @@ Value::~Value() {
   graph.values_[slot] = graph.values_.back();
   graph.values_[slot]->slot = slot;
   graph.values_.pop_back();
+}
+
+void Value::moves_into(c10::StorageImpl* into) {
+  c10::raw::weak_intrusive_ptr::incref(into);
+  storage = into;
+}
+
+void Value::moves_out() {
+  if (storage != nullptr) c10::raw::weak_intrusive_ptr::decref(std::exchange(storage, nullptr));
 }
 
 std::string Value::name() const {

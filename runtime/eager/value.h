@@ -93,7 +93,7 @@ struct Value : Counted {
   ~Value();
 
   Graph& graph;
-  c10::StorageImpl* storage = nullptr;            // null once it has died or was written to
+  c10::StorageImpl* storage = nullptr;            // null once it has died or was written to; held weakly: moves_into(), moves_out()
   c10::intrusive_ptr<c10::StorageImpl> own;       // of a value without a storage whose bytes are there nevertheless
   Ref<Recipe> recipe;
   Argument* readers = nullptr;
@@ -108,6 +108,7 @@ struct Value : Counted {
   std::int16_t in_place_depth = 0;
   std::int16_t ghost_depth = 0;                   // of gone values, the longest chain of gone ancestors
   std::int32_t pins = 0;
+  std::int32_t being_read = 0;                    // by a recipe that runs: not to be written to meanwhile
   std::size_t slot = 0;                           // in Graph::values
   std::unique_ptr<char[]> small_copy;             // of a small value that has no storage any more
 
@@ -115,6 +116,10 @@ struct Value : Counted {
   std::optional<Link::Ticket> going_out;
   std::optional<Link::Ticket> coming_in;
   c10::DataPtr incoming;                          // where a fetch puts it
+
+  // A weak reference: another thread may let go of the storage at any time, and its count must be there to ask.
+  void moves_into(c10::StorageImpl* into);
+  void moves_out();
 
   [[nodiscard]] bool resident() const { return where == Where::kResident; }
   [[nodiscard]] c10::StorageImpl* holder() const { return storage != nullptr ? storage : own.get(); }

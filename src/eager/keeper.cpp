@@ -69,6 +69,11 @@ void Keeper::never_evict(ValueId value) {
   relist(value);
 }
 
+void Keeper::may_evict(ValueId value) {
+  row(value).evictable = true;
+  relist(value);
+}
+
 void Keeper::pin(ValueId value) { ++row(value).pins; }
 void Keeper::unpin(ValueId value) { --row(value).pins; }
 void Keeper::soft_pin(ValueId value) { ++row(value).soft_pins; }

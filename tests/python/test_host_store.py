@@ -1,8 +1,11 @@
 """A host store that is full or that fails: an error before anything is changed, or the step goes on; never lost data."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -145,3 +148,128 @@ def test_reads_that_fail_after_an_update_say_so(monkeypatch):
         step(batch)
     with pytest.raises(stowage.Error, match="half done"):
         step(batches[4])
+
+
+def test_a_disk_that_fills_in_mid_step(monkeypatch, tmp_path):
+    """From the second planned step on no file may grow or be written beyond some bytes: what cannot go out waits in memory."""
+    by_hand(monkeypatch, swap_all)
+    monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+    eager = train("unet", count=6)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fills_up(i, model, optimizer):
+        if i == 4:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+
+    try:
+        with pytest.warns(UserWarning, match="could not be written to the host store"):
+            planned = train("unet", compiled=True, count=6, between=fills_up)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert planned.step.stats()["planned_steps"] == 3
+    assert_same_state(eager, planned)
+
+
+@pytest.mark.parametrize("store", ["", "file"])
+def test_a_forked_child_has_lanes_and_a_file_of_its_own(store, tmp_path):
+    host = _runtime.Host(str(tmp_path) if store else "")
+    assert host.measure_gbps() > 0  # both copy threads run
+    host.reserve(1 << 20)
+    child = os.fork()
+    if child == 0:
+        try:
+            host.reserve(1 << 20)
+            os._exit(0 if host.measure_gbps() > 0 and (host.reserve(1 << 20) or host.bytes == 1 << 20) else 1)
+        finally:
+            os._exit(2)
+    for _ in range(6000):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert status == 0
+    assert host.measure_gbps() > 0
+
+
+def test_a_child_does_not_write_over_what_waits_for_its_parent(monkeypatch, tmp_path):
+    """Both go on with planned steps that swap to a file, each to the numbers of eager."""
+    by_hand(monkeypatch, swap_all)
+    monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+    eager = train("unet", count=9)
+    model, optimizer, step, batches = compiled_unet()
+    torch.manual_seed(11)
+    results = [step(batch).tolist() for batch in batches[:4]]
+    child = os.fork()
+    got = results + [step(batch).tolist() for batch in batches[4:]]
+    same = got == [r.tolist() for r in eager.results]
+    if child == 0:
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same
+
+
+# ---- What the machine has
+
+
+def files(root, contents):
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return str(root) + "/"
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:       32000 kB\nMemFree:        1000 kB\nMemAvailable:   20000 kB\n"}
+KIB = 1024
+
+
+@pytest.mark.parametrize(("contents", "kib"), [
+    ({}, None),
+    (MEMINFO, 20000),
+    # version 2: page cache that is clean can be had, what is dirty or being written cannot
+    ({**MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{10000 * KIB}\n", "sys/fs/cgroup/memory.current": f"{9000 * KIB}\n",
+      "sys/fs/cgroup/memory.stat": f"anon {4000 * KIB}\nfile {5000 * KIB}\ninactive_file {3000 * KIB}\nactive_file {2000 * KIB}\n"
+                                   f"file_dirty {500 * KIB}\nfile_writeback {100 * KIB}\n"}, 1000 + 5000 - 600),
+    ({**MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/memory.current": "5\n"}, 20000),
+    # the tightest on the way to the root
+    ({**MEMINFO, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": f"{700 * KIB}", "sys/fs/cgroup/a/memory.current": f"{100 * KIB}",
+      "sys/fs/cgroup/a/b/memory.max": f"{5000 * KIB}", "sys/fs/cgroup/a/b/memory.current": f"{90 * KIB}"}, 600),
+    # version 1
+    ({**MEMINFO, "proc/self/cgroup": "12:cpu,cpuacct:/x\n4:memory:/docker/1\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{8000 * KIB}",
+      "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{7000 * KIB}",
+      "sys/fs/cgroup/memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {2000 * KIB}\ntotal_active_file {1000 * KIB}\ndirty {50 * KIB}\n"
+                                          f"total_dirty {200 * KIB}\ntotal_writeback 0\n"}, 1000 + 3000 - 200),
+    # more used than allowed, and nonsense
+    ({**MEMINFO, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1024", "sys/fs/cgroup/memory.current": "4096"}, 0),
+    ({**MEMINFO, "proc/self/cgroup": "nonsense\n::\n0\n", "sys/fs/cgroup/memory.max": "x", "sys/fs/cgroup/memory.current": ""}, 20000),
+])  # fmt: skip
+def test_page_cache_is_memory_that_can_be_had(contents, kib, tmp_path):
+    assert _runtime.available_bytes(files(tmp_path, contents)) == (2**63 - 1 if kib is None else kib * KIB)
+
+
+def test_this_machine_has_memory():
+    assert 1 << 20 < _runtime.available_bytes() < 1 << 50
+
+
+def test_more_arenas_than_there_can_be():
+    """An error that says so, and arenas that were there, or come later, are as before."""
+    arenas = [_runtime.Arena() for _ in range(1026)]
+    live = _runtime.live_bytes()
+    made = 0
+    with pytest.raises(stowage.Error, match="there can be no more"):
+        for arena in arenas:
+            arena.reserve(64)
+            made += 1
+    refused = arenas[made]
+    assert refused.bytes == 0 and _runtime.live_bytes() == live + 64 * made
+    refused.fill(1)
+    refused.release()
+    arenas[0].release()
+    refused.reserve(64)
+    assert refused.bytes == 64
+    del arenas, arena, refused
+    assert _runtime.live_bytes() == live

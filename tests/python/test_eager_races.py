@@ -1,0 +1,157 @@
+"""Threads under one limit: tensors that die in one while another lets them go, fetches and notes of many at once, and Python objects of
+storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK (./dev soak)."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import random
+import threading
+import time
+
+import budgeted
+import pytest
+import torch
+
+import stowage
+from stowage import _runtime
+
+SOAK = int(os.environ.get("STOWAGE_SOAK", "1"))
+PATIENCE_S = 120 * SOAK
+
+
+def in_threads(works):
+    """Runs them at once; what they raise is raised. A hang ends the process, with the stacks of all threads."""
+    raised = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    if raised:
+        raise raised[0]
+
+
+HOW = [dict(policy="random", release="both"), dict(policy="random", release="swap", link_gbps=1.0), dict(policy="random", release="recompute"),
+       dict(policy="default", release="both", link_gbps=4.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
+def test_tensors_that_die_while_others_let_them_go(how):
+    """Each thread makes, reads, overwrites and drops tensors of its own and of a common pool, at a limit that half of them fit in."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    limit = _runtime.live_bytes() + (1 << 20)
+    with stowage.budget(limit, debug=True, seed=seed, progress=False, **how) as b:
+        pool: list = [(torch.full((1 << 13,), 0.0), 0.0)] * 64
+
+        def work(own_seed):
+            rng = random.Random(own_seed)
+            with b.attach():
+                end = time.monotonic() + 3 * SOAK
+                while time.monotonic() < end:
+                    i = rng.randrange(len(pool))
+                    kind = rng.randrange(8)
+                    tensor, value = pool[i]
+                    if kind == 0:
+                        value = float(rng.randrange(1000))
+                        tensor = torch.full((rng.choice([600, 1 << 13, 1 << 14]),), value)
+                        pool[i] = tensor, value  # the one before dies here, or in another thread
+                    elif kind == 1:
+                        pool[i] = tensor * 2 + 1, value * 2 + 1
+                    elif kind == 2:
+                        pool[i] = torch.relu_(tensor - 1), max(value - 1, 0.0)
+                    elif kind == 3:
+                        storage = torch._C.TensorBase.untyped_storage(tensor)  # past the budget: a Python object, which may outlive the tensor
+                        assert storage.nbytes() == tensor.nbytes
+                    elif kind == 4:
+                        gc.collect(0)
+                    elif kind == 5:
+                        assert tensor.tolist()[-1] == value
+                    else:
+                        assert bool((tensor == value).all()), (i, value)
+                    if value > 1e6:
+                        pool[i] = torch.zeros(1 << 13), 0.0
+                    del tensor
+
+        def look():
+            end = time.monotonic() + 3 * SOAK
+            while time.monotonic() < end:
+                assert b.stats()["peak_bytes"] <= limit
+                b.timeline(), b.alive()
+                time.sleep(0.001)
+
+        in_threads([*(lambda s=s: work(seed + s) for s in range(4)), look])
+        assert b.stats()["evictions"] > 0
+        pool.clear()
+    assert b.stats()["peak_bytes"] <= limit
+    budgeted.assert_nothing_left(b)
+
+
+def trained(seed, b=None):
+    """A small net of its own, with dropout from a generator of its own: what it ends as."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.nn.Parameter(torch.randn(64, 64, generator=generator) / 8) for _ in range(6)]
+    optimizer = torch.optim.AdamW(weights, lr=1e-3)
+    with b.attach() if b is not None else torch.enable_grad():
+        for _ in range(6 * SOAK):
+            h = torch.randn(96, 64, generator=generator)
+            for weight in weights:
+                h = torch.nn.functional.gelu(h @ weight) + h
+            h.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [weight.detach().numpy().tobytes() for weight in weights]
+
+
+@pytest.mark.parametrize("how", HOW[:2] + HOW[3:], ids=lambda how: "-".join(map(str, how.values())))
+def test_trainings_in_threads_are_as_alone(how):
+    expected = [trained(seed) for seed in range(4)]
+    limit = _runtime.live_bytes() + (2 << 20)
+    got = {}
+    with stowage.budget(limit, debug=True, progress=False, **how) as b:
+        in_threads([lambda s=s: got.__setitem__(s, trained(s, b)) for s in range(4)])
+    assert [got[seed] for seed in range(4)] == expected
+    assert b.stats()["evictions"] > 0 and b.stats()["peak_bytes"] <= limit
+    budgeted.assert_nothing_left(b)
+
+
+def test_one_fetch_for_two_threads():
+    """Both need the same tensors that are away, again and again, at a limit that only just holds them."""
+    live = _runtime.live_bytes()
+    with stowage.budget(live + (1 << 20), release="swap", link_gbps=0.5, debug=True, progress=False) as b:
+        shared = [torch.full((1 << 14,), float(i)) for i in range(24)]
+
+        def work(own_seed):
+            rng = random.Random(own_seed)
+            with b.attach():
+                for _ in range(150 * SOAK):
+                    i, j = rng.sample(range(len(shared)), 2)
+                    assert bool((shared[i] + shared[j] == i + j).all())
+
+        in_threads([lambda s=s: work(s) for s in range(4)])
+        assert b.stats()["swapped_in_bytes"] > 0
+    assert all(bool((t == i).all()) for i, t in enumerate(shared))
+
+
+def test_trainings_that_begin_and_end_while_others_run():
+    """Threads come and go, and so do blocks."""
+    expected = {seed: trained(seed) for seed in range(3)}
+    for _ in range(4 * SOAK):
+        with stowage.budget(_runtime.live_bytes() + (2 << 20), progress=False) as b:
+            got = {}
+            in_threads([lambda s=s: (time.sleep(0.01 * s), got.__setitem__(s, trained(s, b))) for s in range(3)])
+            assert got == expected
+        budgeted.assert_nothing_left(b)
