@@ -24,6 +24,17 @@ struct CountOfReferences;
 // The one friend of the count that may be somebody else's.
 template <>
 struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::CountOfReferences> {
+  // There is one, and it is a Python object's.
+  template <class Target>
+  static bool only_python(Target& target) {
+    if constexpr (requires { c10::detail::has_pyobject(target.combined_refcount_.load()); }) {
+      const std::uint64_t count = target.combined_refcount_.load(std::memory_order_relaxed);
+      return c10::detail::refcount(count) == 1 && c10::detail::has_pyobject(count);
+    } else {
+      return false;
+    }
+  }
+
   // Takes a reference unless there is none, or none but that of a Python object. False when it has not. Never waits, nor takes the GIL.
   template <class Target>
   static bool take(Target& target) {
@@ -49,6 +60,11 @@ template <class Storage>
 c10::intrusive_ptr<Storage> hold(Storage* storage) {
   if (!c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::take(*storage)) return {};
   return c10::intrusive_ptr<Storage>::reclaim(storage);
+}
+
+template <class Storage>
+bool only_python_has(Storage& storage) {
+  return c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::only_python(storage);
 }
 
 // ---- Process groups

@@ -118,53 +118,27 @@ std::string Budget::leave() {
   if (!active_) return {};
   set_shared_interceptor(nullptr);
   attach_thread(false);
-  const std::lock_guard one_at_a_time(restoring_);
   {
     const std::lock_guard lock(state_);
     stats_.peak_bytes = std::max(stats_.peak_bytes, peak_bytes());
+    current_limit_ = std::numeric_limits<std::int64_t>::max();
+    set_limit(current_limit_);
   }
-  current_limit_ = std::numeric_limits<std::int64_t>::max();
-  set_limit(current_limit_);
+  const std::vector<StoragePtr> held = hold_storages_away();
+  const std::lock_guard one_at_a_time(restoring_);
   std::string failures = bring_all_back();
   {
-    const std::lock_guard lock(state_);
+    std::unique_lock lock(state_);
     raise_peak(stats_.peak_bytes);  // which was counted anew from step to step
     const BudgetStats final_stats = stats_;
     release_all(/*known_outside=*/true);
+    told_.wait(lock, [this] { return untold_ == 0; });
     stats_ = final_stats;
     set_guardian(nullptr, 0);
     active_ = false;
     g_active.store(nullptr);
     heap_->trim();
   }
-  return failures;
-}
-
-std::string Budget::bring_all_back() {
-  std::string failures;
-  Values away;
-  {
-    const std::lock_guard lock(state_);
-    while (!fetching_.empty()) cancel_fetch(*fetching_.back());
-    for (Value* value : values()) {
-      if (value->storage != nullptr && !there(*value)) away.push_back(Ref<Value>(value));
-    }
-  }
-  for (const Ref<Value>& value : away) {
-    Values one = {value};
-    try {
-      bring(one, 0);
-      const std::lock_guard lock(state_);
-      unpin(one);
-    } catch (const std::exception& error) {
-      if (!failures.empty()) failures += "; ";
-      failures += error.what();
-    }
-    const std::lock_guard lock(state_);
-    one.clear();
-  }
-  const std::lock_guard lock(state_);
-  away.clear();
   return failures;
 }
 
@@ -186,8 +160,9 @@ void Budget::release_all(bool known_outside) {
 
 void Budget::part(Value& value) {
   c10::StorageImpl* storage = value.storage;
-  const c10::intrusive_ptr<c10::StorageImpl> held = torch_versions::hold(storage);
+  const StoragePtr held = torch_versions::hold(storage);
   if (held) state_.let_go_after(held);
+  if (!held && !value.resident()) return bury_if_dead(value);
   if (value_in(storage) != &value) return;  // it is dying in another thread, which parts them
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
@@ -202,7 +177,8 @@ void Budget::part(Value& value) {
   value.moves_out();
 }
 
-// The tensor's value, which is there now, pinned; none where there is nothing that could leave.
+// The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free another thread may
+// write to it, so that it has another value.
 Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
   c10::StorageImpl* storage = storage_of(tensor);
   Values one;
@@ -225,12 +201,15 @@ Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
 }
 
 void Budget::restore(const at::Tensor& tensor) {
-  Values one = brought(tensor, /*small_too=*/true);
-  if (one.empty()) return;
-  touched_outside(storage_of(tensor));
-  const std::lock_guard lock(state_);
-  unpin(one);
-  one.clear();
+  for (bool touched = false; !touched;) {
+    Values one = brought(tensor, /*small_too=*/true);
+    if (one.empty()) return;
+    const std::lock_guard lock(state_);
+    touched = value_in(storage_of(tensor)) == one.front().get();
+    if (touched) touched_outside(storage_of(tensor));
+    unpin(one);
+    one.clear();
+  }
 }
 
 std::int64_t Budget::hold(const at::Tensor& tensor) {
@@ -273,6 +252,7 @@ std::string Budget::evict(const at::Tensor& tensor, stowage::eager::How how) {
   c10::StorageImpl* storage = storage_of(tensor);
   TORCH_CHECK(storage != nullptr && active_, "evict() takes a tensor with memory, inside the block");
   const std::lock_guard lock(state_);
+  pin_running();
   Value* value = value_in(storage);
   if (value == nullptr) value = meet(tensor, nullptr, false);
   if (value == nullptr || value->small || value->pins > 0 || !value->resident()) return describe(tensor);
@@ -332,7 +312,9 @@ void Budget::before_fork() {
 void Budget::after_fork(bool in_child) {
   if (!in_child) return state_.unlock();
   new (&state_) StateLock;  // those of before are their threads'
-  new (&restoring_) std::recursive_mutex;
+  new (&restoring_) RestoringLock(state_);
+  new (&told_) std::condition_variable_any;
+  untold_ = 0;
   in_child_ = true;
   running_ = nullptr;
   home_ = std::this_thread::get_id();

@@ -3,9 +3,11 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <span>
 
 #include "runtime/eager/now.h"
 #include "runtime/recorder.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 void Budget::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -64,7 +66,11 @@ Budget::Running::~Running() {
   if (pinned) budget.unpin(values);
   values.clear();
   recipe = {};
-  for (Written& w : written) budget.state_.let_go_after(std::move(w.tensor));
+  for (Written& w : written) {
+    budget.state_.let_go_after(std::move(w.tensor));
+    budget.state_.let_go_after(std::move(w.storage));
+  }
+  for (StoragePtr& storage : moved_on) budget.state_.let_go_after(std::move(storage));
 }
 
 void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -75,23 +81,12 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
   Running running(*this, op);
   std::int64_t took_ns = 0;
   try {
-    if (!find_values(op, operands, running)) {
-      running.lock.unlock();
-      bring(running.values, 0);
-      running.lock.lock();
-      running.pinned = true;
-    }
+    bring_operands(op, operands, running);
     running.ready = true;
     begin_op(op, operands);
     const bool undoing = still_updating();
     bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
-    for (std::size_t i = 0; i < operands.size(); ++i) {
-      if (operands[i].written && operands[i].storage != nullptr) {
-        running.written.push_back({*operands[i].tensor, static_cast<std::int32_t>(i), in_place_depth(operands[i])});
-        if (undoing) save_for_undo(running.written.back());
-      }
-    }
-    wait_for_readers(operands, running);
+    note_writes(operands, running, undoing);
     overwrite(op, operands, *stack, rememberable);
     if (rememberable && !all_small_in_place(op, operands)) {
       running.recipe = remember(*this, handle, op, *stack, operands);
@@ -136,9 +131,57 @@ void Budget::take_notes(const OpTraits& op, const torch::jit::Stack& stack, Runn
   }
 }
 
+// All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread may have written to
+// an operand, so that it holds another value now: they are looked for again.
+void Budget::bring_operands(const OpTraits& op, Operands& operands, Running& running) {
+  const auto busy = [&] {
+    return std::any_of(operands.begin(), operands.end(),
+                       [](const Operand& o) { return o.written && o.value != nullptr && o.value->being_read > 0; });
+  };
+  const auto as_found = [&] {
+    return std::all_of(operands.begin(), operands.end(), [&](const Operand& o) { return o.value == nullptr || value_in(o.storage) == o.value; });
+  };
+  while (!find_values(op, operands, running) || busy()) {
+    const bool all_there = std::all_of(running.values.begin(), running.values.end(), [](const Ref<Value>& value) { return there(*value); });
+    running.lock.unlock();
+    if (all_there) {
+      const std::lock_guard until_it_has_run(restoring_);
+      running.lock.lock();
+      continue;
+    }
+    try {
+      bring(running.values, 0);
+      running.lock.lock();
+      running.pinned = true;
+    } catch (...) {
+      running.lock.lock();
+      if (as_found()) throw;
+    }
+  }
+}
+
+// Two ops that write to one storage at a time, each to its part of it: what is there then comes from both, and has no recipe.
+void Budget::note_writes(Operands& operands, Running& running, bool undoing) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].written || operands[i].storage == nullptr) continue;
+    Written written{*operands[i].tensor, StoragePtr::reclaim_copy(operands[i].storage), static_cast<std::int32_t>(i), in_place_depth(operands[i])};
+    for (Running* other = running_; other != nullptr; other = other->next) {
+      if (other == &running) continue;
+      for (Written& theirs : other->written) {
+        if (theirs.storage == written.storage) theirs.contended = written.contended = true;
+      }
+    }
+    running.written.push_back(std::move(written));
+    if (undoing) save_for_undo(running.written.back());
+  }
+}
+
 // Whose values are where. False when some must be brought back first.
 bool Budget::find_values(const OpTraits& op, Operands& operands, Running& running) {
   bool all = true;
+  if (running.pinned) unpin(running.values);
+  running.pinned = false;
+  running.values.clear();
   for (Operand& operand : operands) {
     if (operand.storage == nullptr || operand.shape_only) continue;
     operand.value = value_in(operand.storage);
@@ -146,7 +189,7 @@ bool Budget::find_values(const OpTraits& op, Operands& operands, Running& runnin
     if (operand.value == nullptr) continue;
     const Ref<Value> value(operand.value);
     if (std::find(running.values.begin(), running.values.end(), value) != running.values.end()) continue;
-    all = all && value->resident();
+    all = all && there(*value);
     if (!value->small && value->storage != nullptr && !value->known_outside) watch(*value->storage);
     running.values.push_back(value);
   }
@@ -170,6 +213,14 @@ bool Budget::all_small_in_place(const OpTraits& op, const Operands& operands) {
   });
 }
 
+// Another thread's op reads it while its storage moves on. Whatever that holds from then on stays as long (pin_running()).
+void Budget::tell_readers(Value& value) {
+  for (Running* running = running_; running != nullptr; running = running->next) {
+    if (!running->ready || std::find(running->values.begin(), running->values.end(), Ref<Value>(&value)) == running->values.end()) continue;
+    if (StoragePtr held = torch_versions::hold(value.storage)) running->moved_on.push_back(std::move(held));
+  }
+}
+
 // The storages that the op writes move on: what they held is a ghost, whose bytes are kept only where something dropped needs them.
 void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable) {
   for (const Operand& operand : operands) {
@@ -179,7 +230,10 @@ void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch
       rememberable = false;
       continue;
     }
-    if (value->storage != nullptr) take_off(*value);
+    if (value->storage != nullptr) {
+      if (running_->next != nullptr) tell_readers(*value);
+      take_off(*value);
+    }
     if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value)) rememberable = false;
   }
 }
@@ -197,6 +251,7 @@ std::int16_t Budget::in_place_depth(const Operand& operand) {
 void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written,
                           const Ref<Recipe>& recipe, std::int64_t took_ns) {
   c10::SmallVector<ValueId, 4> made;
+  const bool remembered = recipe && complete(*recipe);
   const auto note = [&](const at::Tensor& tensor, std::int32_t position, bool again, std::int16_t in_place_depth) {
     c10::StorageImpl* storage = storage_of(tensor);
     if (storage == nullptr || value_in(storage) != nullptr) return;
@@ -205,13 +260,21 @@ void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, co
     if (value == nullptr) return;
     made.push_back(value->id);
     value->in_place_depth = in_place_depth;
-    if (again && recipe) give_recipe(*value, recipe, position, took_ns);
+    if (again && remembered) give_recipe(*value, recipe, position, took_ns);
   };
-  for (const Written& w : written) note(w.tensor, -1 - w.operand, !op.batch_norm, w.in_place_depth);
+  for (const Written& w : written) note(w.tensor, -1 - w.operand, !op.batch_norm && !w.contended, w.in_place_depth);
   c10::SmallVector<const at::Tensor*, 4> results;
   collect_results(op, stack, results);
   for (std::size_t i = 0; i < results.size(); ++i) note(*results[i], static_cast<std::int32_t>(i), true, 0);
   keeper_.op_ended(took_ns, {made.data(), made.size()});
+}
+
+// While the op ran, another thread may have written to what it read, and no note of the bytes was worth keeping.
+bool Budget::complete(const Recipe& recipe) {
+  const auto arguments = std::span(recipe.arguments.get(), static_cast<std::size_t>(recipe.argument_count));
+  return std::none_of(arguments.begin(), arguments.end(), [](const Argument& argument) {
+    return argument.kind == Argument::Kind::kValue && !argument.overwritten && !argument.value;
+  });
 }
 
 void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns) {

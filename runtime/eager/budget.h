@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -114,12 +115,15 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void recipe_lost(Value& value) override;
 
  private:
+  using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
   using Values = c10::SmallVector<Ref<Value>, 8>;
   // A tensor that the op under way writes to.
   struct Written {
     at::Tensor tensor;
+    StoragePtr storage;  // as it was before
     std::int32_t operand = 0;
     std::int16_t in_place_depth = 0;
+    bool contended = false;
   };
   using WrittenTensors = c10::SmallVector<Written, 2>;
 
@@ -134,6 +138,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
     const OpTraits* op = nullptr;
     Values values;
     WrittenTensors written;
+    c10::SmallVector<StoragePtr, 1> moved_on;  // that held some of `values`, until an op wrote to them
     Ref<Recipe> recipe;
     bool ready = false;   // all are there
     bool pinned = false;  // with the keeper: done when a victim is looked for
@@ -149,12 +154,16 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   // budget.cpp: ops as the program runs them
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void bring_operands(const OpTraits& op, Operands& operands, Running& running);
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
+  void tell_readers(Value& value);
+  void note_writes(Operands& operands, Running& running, bool undoing);
   void begin_op(const OpTraits& op, const Operands& operands);
   void overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable);
   void take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns);
   void note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written, const Ref<Recipe>& recipe,
                     std::int64_t took_ns);
+  static bool complete(const Recipe& recipe);
   void give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns);
   static bool worth_remembering();
   static bool all_small_in_place(const OpTraits& op, const Operands& operands);
@@ -194,10 +203,12 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void set_where(Value& value, Where where);
   static int ghost_depth(const Recipe& recipe);
   static bool there(const Value& value) { return value.small || value.resident(); }
+  static bool at_hand(const Value& value);
+  void storage_died(Value& value);
+  void bury_if_dead(Value& value);
   void note_row(Value& value, bool evictable);
 
   // block.cpp: leaving
-  std::string bring_all_back();
   Values brought(const at::Tensor& tensor, bool small_too);
   void release_all(bool known_outside);
   void part(Value& value);
@@ -223,8 +234,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   [[nodiscard]] bool is_swapped(const Value& value) const;
   void restore_value(Value& value, int depth);
   bool restore_once(Value& value, int depth);
+  std::string bring_all_back();
+  std::vector<StoragePtr> hold_storages_away();
   bool fetch_back(Value& value);
-  void put(Value& value, c10::DataPtr block);
+  bool put(Value& value, c10::DataPtr& block);
   bool start_fetch(Value& value);
   void start_fetch(Value& value, c10::DataPtr block);
   void finish_fetch(Value& value, bool waited_for);
@@ -234,13 +247,13 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void follow_advice();
 
   // replay.cpp: running a recipe
-  using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
   void recompute(Value& value, int depth);
-  void gather_inputs(const Recipe& recipe, Values& values) const;
-  std::vector<StoragePtr> storages_for(const Recipe& recipe, Values& read);
+  static Values operands_of(const Recipe& recipe);
+  std::vector<StoragePtr> storages_for(const Recipe& recipe, const Values& operands, Values& read);
   StoragePtr storage_with(Value& value, bool to_be_written, Values& read);
   void end_reading(Values& read);
-  void wait_for_readers(const Operands& operands, Running& running);
+  const void* bytes_of(Value& value);
+  void keep_on_host(Value& value, const void* data);
   static torch::jit::Stack stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages);
   void run_recipe(const Recipe& recipe, torch::jit::Stack& stack);
   void take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
@@ -251,8 +264,10 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   BudgetOptions options_;
   std::shared_ptr<HostHeap> heap_;
   std::unique_ptr<Link> link_;
-  mutable std::recursive_mutex restoring_;
   mutable StateLock state_;
+  mutable RestoringLock restoring_{state_};
+  std::condition_variable_any told_;
+  int untold_ = 0;  // storages found dead whose threads have yet to say so
   stowage::eager::Keeper keeper_;
   std::vector<Value*> rows_;  // by ValueId
   std::vector<Value*> fetching_;

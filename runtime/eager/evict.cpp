@@ -73,9 +73,17 @@ bool Budget::let_go_of_one() {
 // Ops under way keep what they use: told to the keeper only now, since most ops never meet the limit.
 void Budget::pin_running() {
   for (Running* running = running_; running != nullptr; running = running->next) {
-    if (!running->ready || running->pinned) continue;
-    pin(running->values);
+    if (!running->ready) continue;
+    if (!running->pinned) pin(running->values);
     running->pinned = true;
+    const auto pin_new = [&](const StoragePtr& storage) {  // what another thread has met or made there meanwhile
+      const Ref<Value> now(value_in(storage.get()));
+      if (!now || std::find(running->values.begin(), running->values.end(), now) != running->values.end()) return;
+      running->values.push_back(now);
+      pin({now});
+    };
+    for (const Written& written : running->written) pin_new(written.storage);
+    for (const StoragePtr& storage : running->moved_on) pin_new(storage);
   }
 }
 

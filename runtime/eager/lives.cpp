@@ -101,7 +101,7 @@ int Budget::ghost_depth(const Recipe& recipe) {
 
 void Budget::keep_small(Value& value, const void* data) {
   if (value.readers == nullptr || data == nullptr) return;
-  value.small_copy = std::make_unique<char[]>(static_cast<std::size_t>(value.bytes));
+  value.small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(value.bytes));
   std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes));
 }
 
@@ -152,13 +152,28 @@ bool Budget::block_dies(void* data, void*) noexcept {
 void Budget::evicted_storage_dies(Value* mark) noexcept {
   const std::lock_guard lock(state_);
   const Ref<Value> value = Ref<Value>::adopt(mark);
-  if (!undo_.empty()) forget_undo(value->storage);
-  content_dies_away(value->storage);
-  value->moves_out();
-  if (value->where == Where::kFetching) cancel_fetch(*value);
-  if (value->where == Where::kSwapped && !value->recipe && needed(*value)) return;  // it waits on the host
-  if (value->recipe) value->ghost_depth = static_cast<std::int16_t>(ghost_depth(*value->recipe) + 1);
-  give_up(*value);
+  content_dies_away(value->storage != nullptr ? value->storage : value->died_in);
+  if (value->storage != nullptr) return storage_died(*value);
+  if (--untold_ == 0) told_.notify_all();
+}
+
+// An evicted one.
+void Budget::storage_died(Value& value) {
+  if (!undo_.empty()) forget_undo(value.storage);
+  value.moves_out();
+  if (value.where == Where::kFetching) cancel_fetch(value);
+  if (value.where == Where::kSwapped && !value.recipe && needed(value)) return;  // it waits on the host
+  if (value.recipe) value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
+  give_up(value);
+}
+
+// An evicted storage that nobody has any more is taken apart by its last owner without a lock, and nothing may be put into it. Its value
+// parts from it now; the context keeps its reference until the owner's thread has its turn (evicted_storage_dies()).
+void Budget::bury_if_dead(Value& value) {
+  if (value.storage == nullptr || value.resident() || c10::raw::weak_intrusive_ptr::use_count(value.storage) > 0) return;
+  value.died_in = value.storage;
+  ++untold_;
+  storage_died(value);
 }
 
 }  // namespace stowage::runtime::eager

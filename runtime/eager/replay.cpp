@@ -71,15 +71,19 @@ StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes) {
 
 void Budget::recompute(Value& value, int depth) {
   Ref<Recipe> recipe;
-  Values inputs;
+  Values operands;
+  Values inputs;  // each once
   {
     const std::lock_guard lock(state_);
     TORCH_CHECK_WITH(OutOfMemoryError, depth < kDeepestRecompute && --work_left_ > 0,
                      "stowage: the limit is so short that ", value.name(), " would be recomputed again and again; ", explain(0));
     stats_.deepest_recompute = std::max<std::int64_t>(stats_.deepest_recompute, depth);
+    TORCH_CHECK(value.recipe && complete(*value.recipe), "stowage: ", value.name(), " cannot be brought back");
     recipe = value.recipe;
-    TORCH_CHECK(recipe, "stowage: ", value.name(), " cannot be brought back");
-    gather_inputs(*recipe, inputs);
+    operands = operands_of(*recipe);
+    for (const Ref<Value>& operand : operands) {
+      if (operand && std::find(inputs.begin(), inputs.end(), operand) == inputs.end()) inputs.push_back(operand);
+    }
   }
   std::vector<StoragePtr> storages;
   Values read;
@@ -91,6 +95,7 @@ void Budget::recompute(Value& value, int depth) {
     const std::lock_guard lock(state_);
     end_reading(read);
     if (pinned) unpin(inputs);
+    operands.clear();
     inputs.clear();
     recipe = {};
   };
@@ -98,9 +103,9 @@ void Budget::recompute(Value& value, int depth) {
     while (storages.empty()) {
       bring(inputs, depth + 1);
       pinned = true;
-      storages = storages_for(*recipe, read);
+      storages = storages_for(*recipe, operands, read);
       if (!storages.empty() || recipe->argument_count == 0) break;
-      // Another thread is letting go of one this very moment: it is given its turn, and then all are brought again.
+      // Another thread has written to one, or is resizing its storage this very moment: it is given its turn, and all are brought again.
       {
         const std::lock_guard lock(state_);
         end_reading(read);
@@ -122,63 +127,58 @@ void Budget::recompute(Value& value, int depth) {
   clean_up();
 }
 
-void Budget::gather_inputs(const Recipe& recipe, Values& values) const {
-  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
-    const Ref<Value>& value = recipe.arguments[i].value;
-    if (value && std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-  }
+// By argument. Once the lock is free, another thread may find that no use is left for the recipe, and empty it.
+Budget::Values Budget::operands_of(const Recipe& recipe) {
+  Values operands;
+  for (std::int32_t i = 0; i < recipe.argument_count; ++i) operands.push_back(recipe.arguments[i].value);
+  return operands;
 }
 
 // One for each tensor operand; the same for operands that shared theirs. None at all where one cannot be had now.
-std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, Values& read) {
-  std::vector<StoragePtr> storages(static_cast<std::size_t>(recipe.argument_count));
-  const auto same = [&](std::int32_t i) {
-    for (std::int32_t j = 0; j < i; ++j) {
-      if (recipe.arguments[j].value == recipe.arguments[i].value) return j;
-    }
-    return i;
-  };
+std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, const Values& operands, Values& read) {
+  std::vector<StoragePtr> storages(operands.size());
   const auto written = [&](const Ref<Value>& value) {
-    for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
-      if (recipe.arguments[i].written && recipe.arguments[i].value == value) return true;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (recipe.arguments[i].written && operands[i] == value) return true;
     }
     return false;
   };
-  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
     const Argument& argument = recipe.arguments[i];
-    StoragePtr& storage = storages[static_cast<std::size_t>(i)];
+    StoragePtr& storage = storages[i];
     if (argument.kind == Argument::Kind::kShape) {
       storage = bare_storage(c10::DataPtr(nullptr, c10::Device(c10::kCPU)), argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue && argument.overwritten) {
       storage = new_storage(argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue) {
-      const std::int32_t first = same(i);
-      storage = first < i ? storages[static_cast<std::size_t>(first)] : storage_with(*argument.value, written(argument.value), read);
+      const auto first = static_cast<std::size_t>(std::find(operands.begin(), operands.end(), operands[i]) - operands.begin());
+      storage = first < i ? storages[first] : storage_with(*operands[i], written(operands[i]), read);
       if (!storage) return {};
     }
   }
   return storages;
 }
 
-// A storage with the value's bytes, of its own where it will be written to; null when the value's own is dying in another thread. What is
-// read from the program's own storage is noted in `read`, and may not be written to until end_reading(). One that only a Python object has
-// is copied: under the lock nothing is freed, and a reference to it could not be had without the GIL.
+// A storage with the value's bytes, of its own where it will be written to; null when another thread is changing the value's own. What is
+// read from the program's own storage is noted in `read`, and may not be written to until end_reading(). Bytes that are on the host, or
+// in a storage to which no reference can be had (hold()), are copied: under the lock they stay.
 StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) {
-  const void* bytes = value.small_copy.get();
+  const void* bytes = nullptr;
   StoragePtr held;
-  if (bytes == nullptr) {
+  {
     const std::lock_guard lock(state_);
-    if (value.holder() == nullptr) return {};
-    held = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
-    if (value_in(value.holder()) != &value) return {};
-    if (to_be_written && value.storage == nullptr && value.pins == 1 && (value.recipe || value.host != nullptr)) {  // a ghost only we want
+    bytes = value.small_copy.get();  // which stays
+    const bool only_ours = value.resident() && value.storage == nullptr && value.own && value.pins == 1;
+    if (to_be_written && only_ours && (value.recipe || value.host != nullptr)) {  // a ghost
       const stowage::eager::How how = value.host != nullptr ? stowage::eager::How::kSwap : stowage::eager::How::kDrop;
       StoragePtr storage = bare_storage(take_block(value), value.bytes);
       set_where(value, how == stowage::eager::How::kSwap ? Where::kSwapped : Where::kGone);
       keeper_.released(value.id, how);
       return storage;
     }
-    if (held) {
+    if (bytes == nullptr && value.resident()) held = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
+    if (held && value.storage != nullptr) state_.let_go_after(held);
+    if (held && value_in(held.get()) == &value) {
       ++value.being_read;
       read.emplace_back(&value);
       if (!to_be_written) return held;
@@ -186,32 +186,33 @@ StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) 
     }
   }
   StoragePtr copy = new_storage(value.bytes);
-  if (bytes == nullptr) {
-    const std::lock_guard lock(state_);
-    if (value.holder() == nullptr || value_in(value.holder()) != &value || !value.resident()) return {};
-    std::memcpy(copy->_mutable_data_ptr_no_checks().get(), value.holder()->_mutable_data_ptr_no_checks().get(), static_cast<std::size_t>(value.bytes));
+  void* into = copy->_mutable_data_ptr_no_checks().get();
+  if (bytes != nullptr) {
+    std::memcpy(into, bytes, static_cast<std::size_t>(value.bytes));
     return copy;
   }
-  std::memcpy(copy->_mutable_data_ptr_no_checks().get(), bytes, static_cast<std::size_t>(value.bytes));
+  const std::lock_guard lock(state_);
+  bytes = bytes_of(value);
+  if (bytes == nullptr) return {};
+  std::memcpy(into, bytes, static_cast<std::size_t>(value.bytes));
   return copy;
+}
+
+// Under the lock. A storage whose last owner is taking it apart has no context any more, but its address still, and its marked block
+// stays until block_dies() has had the lock.
+const void* Budget::bytes_of(Value& value) {
+  if (value.small_copy) return value.small_copy.get();
+  if (value.where == Where::kSwapped) return value.host;
+  if (!value.resident() || value.holder() == nullptr) return nullptr;
+  const c10::DataPtr& data = value.holder()->_mutable_data_ptr_no_checks();
+  void** mark = block_mark(data.get(), data.get_deleter());
+  return mark != nullptr && *mark == &value ? data.get() : nullptr;
 }
 
 // Under the lock.
 void Budget::end_reading(Values& read) {
   for (const Ref<Value>& value : read) --value->being_read;
   read.clear();
-}
-
-// An op that writes to what a recipe reads in another thread waits until that has run: only the program's own order of ops counts.
-void Budget::wait_for_readers(const Operands& operands, Running& running) {
-  const auto busy = [&] {
-    return std::any_of(operands.begin(), operands.end(), [](const Operand& o) { return o.written && o.value != nullptr && o.value->being_read > 0; });
-  };
-  while (busy()) {
-    running.lock.unlock();
-    { const std::lock_guard until_it_has_run(restoring_); }
-    running.lock.lock();
-  }
 }
 
 torch::jit::Stack Budget::stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages) {
@@ -260,6 +261,7 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
   for (const Recipe::Result& result : recipe.results) {
     Value* value = result.value;
     if (value == nullptr || value->recipe.get() != &recipe) continue;
+    bury_if_dead(*value);
     if (value != &wanted && value->where != Where::kDropped) continue;
     if (value->resident()) continue;
     c10::StorageImpl* storage = result.position >= 0 ? storage_of(*tensors[static_cast<std::size_t>(result.position)])
@@ -270,11 +272,24 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
                 value->name(), " came out differently when it was made again");
     c10::DataPtr block = std::move(data);
     data = c10::DataPtr();
-    put(*value, std::move(block));
-    keeper_.restored(value->id, stowage::eager::How::kDrop, value == &wanted ? took_ns : 0);
+    if (put(*value, block)) {
+      keeper_.restored(value->id, stowage::eager::How::kDrop, value == &wanted ? took_ns : 0);
+    } else if (value == &wanted) {
+      keep_on_host(wanted, block.get());
+    } else {
+      continue;
+    }
     record(Event::Kind::kRecompute, value->bytes, recipe.op);
   }
-  TORCH_CHECK(wanted.resident(), "stowage: ", wanted.name(), " could not be made again");
+  TORCH_CHECK(wanted.resident() || wanted.where == Where::kSwapped, "stowage: ", wanted.name(), " could not be made again");
+}
+
+// What was made again, and cannot be put into its storage.
+void Budget::keep_on_host(Value& value, const void* data) {
+  TORCH_CHECK_WITH(OutOfMemoryError, copy_out(value, data), "stowage: the host store is full, and ", value.name(), " is needed there");
+  set_where(value, Where::kSwapped);
+  keeper_.restored(value.id, stowage::eager::How::kDrop, 0);
+  keeper_.released(value.id, stowage::eager::How::kSwap);
 }
 
 }  // namespace stowage::runtime::eager

@@ -53,7 +53,7 @@ void Budget::soft_pin(const Values& values, bool on) {
 
 bool Budget::pin_if_all_there(const Values& values) {
   const std::lock_guard lock(state_);
-  const bool all = std::all_of(values.begin(), values.end(), [](const Ref<Value>& value) { return there(*value); });
+  const bool all = std::all_of(values.begin(), values.end(), [](const Ref<Value>& value) { return at_hand(*value); });
   if (all) pin(values);
   return all;
 }
@@ -83,7 +83,7 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
     for (const Ref<Value>& value : values) restore_value(*value, depth);
     const std::lock_guard lock(state_);
     for (const Ref<Value>& value : values) {
-      TORCH_CHECK_WITH(OutOfMemoryError, there(*value), "stowage: ", value->name(), " cannot be brought back beside the others; ", explain(0));
+      TORCH_CHECK_WITH(OutOfMemoryError, at_hand(*value), "stowage: ", value->name(), " cannot be brought back beside the others; ", explain(0));
     }
   } catch (...) {
     const std::lock_guard lock(state_);
@@ -94,7 +94,13 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
 
 bool Budget::is_swapped(const Value& value) const {
   const std::lock_guard lock(state_);
-  return value.where == Where::kSwapped;
+  return value.where == Where::kSwapped && !at_hand(value);
+}
+
+// There, or a recipe can read it on the host: what only a Python object has cannot be put back without the GIL, which is never waited for
+// here, and no op can ask for it.
+bool Budget::at_hand(const Value& value) {
+  return there(value) || (value.where == Where::kSwapped && value.storage != nullptr && torch_versions::only_python_has(*value.storage));
 }
 
 // Others take notes meanwhile, start fetches of it, or let go of it again: what it was under one lock it need not be under the next.
@@ -109,12 +115,13 @@ bool Budget::restore_once(Value& value, int depth) {
   bool swapped = false;
   {
     const std::lock_guard lock(state_);
-    if (there(value)) return true;
+    bury_if_dead(value);
+    if (at_hand(value)) return true;
     TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe), "stowage: ",
                 value.name(), " cannot be brought back");
     if (value.where == Where::kFetching) {
       finish_fetch(value, true);
-      return true;
+      return at_hand(value);
     }
     swapped = value.where == Where::kSwapped;
   }
@@ -123,7 +130,7 @@ bool Budget::restore_once(Value& value, int depth) {
   return true;
 }
 
-// False when another thread has begun to fetch it, while this one was looking for room.
+// False when another thread has begun to fetch it, while this one was looking for room, or has let go of its storage.
 bool Budget::fetch_back(Value& value) {
   c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
   const std::lock_guard lock(state_);
@@ -137,19 +144,27 @@ bool Budget::fetch_back(Value& value) {
     std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
   }
   const std::int64_t took = now_ns() - start;
+  if (!put(value, block)) return false;
   stats_.stall_ns += took;
   ++stats_.swaps_in;
   stats_.swapped_in_bytes += value.bytes;
-  put(value, std::move(block));
   keeper_.restored(value.id, stowage::eager::How::kSwap, took);
   record(Event::Kind::kSwapIn, value.bytes, value.origin);
   return true;
 }
 
-// The block becomes the value's, in its storage or in one of our own.
-void Budget::put(Value& value, c10::DataPtr block) {
+// The block becomes the value's, in its storage or in one of our own. False, and nothing has changed, where only a Python object has the
+// storage, or its last owner lets go of it this very moment.
+bool Budget::put(Value& value, c10::DataPtr& block) {
+  bury_if_dead(value);
+  StoragePtr held;
+  if (value.storage != nullptr) {
+    held = torch_versions::hold(value.storage);
+    if (!held) return false;
+    state_.let_go_after(held);
+  }
   *block_mark(block.get_context(), block.get_deleter()) = &value;
-  if (c10::StorageImpl* storage = value.storage) {
+  if (c10::StorageImpl* storage = held.get()) {
     torch_versions::allow_reads(*storage);
     storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
     content_returns(storage, block.get());
@@ -160,13 +175,68 @@ void Budget::put(Value& value, c10::DataPtr block) {
     if (value.recipe) ghosts_.push_back(&value);
   }
   set_where(value, Where::kResident);
+  return true;
+}
+
+// ---- All of it: the budget ends, or sleeps
+
+// With what only Python objects have, whose references may have to wait for the GIL: no lock is held meanwhile.
+std::vector<Budget::StoragePtr> Budget::hold_storages_away() {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> away;
+  {
+    const std::lock_guard lock(state_);
+    for (const Value* value : values()) {
+      if (value->storage == nullptr || there(*value)) continue;
+      c10::raw::weak_intrusive_ptr::incref(value->storage);
+      away.push_back(c10::weak_intrusive_ptr<c10::StorageImpl>::reclaim(value->storage));
+    }
+  }
+  std::vector<StoragePtr> held;
+  for (const c10::weak_intrusive_ptr<c10::StorageImpl>& storage : away) held.push_back(storage.lock());
+  return held;
+}
+
+std::string Budget::bring_all_back() {
+  std::string failures;
+  Values away;
+  {
+    const std::lock_guard lock(state_);
+    while (!fetching_.empty()) cancel_fetch(*fetching_.back());
+    for (Value* value : values()) {
+      if (value->storage != nullptr && !there(*value)) away.push_back(Ref<Value>(value));
+    }
+  }
+  Values one;
+  while (!away.empty()) {
+    {
+      const std::lock_guard lock(state_);
+      one.assign(1, away.back());
+      away.pop_back();
+      bury_if_dead(*one.front());
+      if (one.front()->storage == nullptr) continue;
+    }
+    try {
+      bring(one, 0);
+      const std::lock_guard lock(state_);
+      unpin(one);
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(state_);
+      if (one.front()->storage == nullptr) continue;
+      if (!failures.empty()) failures += "; ";
+      failures += error.what();
+    }
+  }
+  const std::lock_guard lock(state_);
+  one.clear();
+  return failures;
 }
 
 // ---- Ahead of need
 
 // False when it does not fit now.
 bool Budget::start_fetch(Value& value) {
-  if (value.where != Where::kSwapped || value.host == nullptr || value.bytes > current_limit_ - live_bytes()) return false;
+  bury_if_dead(value);
+  if (value.where != Where::kSwapped || value.host == nullptr || at_hand(value) || value.bytes > current_limit_ - live_bytes()) return false;
   start_fetch(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes)));
   return true;
 }
@@ -184,6 +254,8 @@ void Budget::start_fetch(Value& value, c10::DataPtr block) {
 }
 
 void Budget::finish_fetch(Value& value, bool waited_for) {
+  bury_if_dead(value);
+  if (value.where != Where::kFetching) return;
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
   const std::int64_t end = now_ns();
@@ -192,9 +264,12 @@ void Budget::finish_fetch(Value& value, bool waited_for) {
   c10::DataPtr block = std::move(value.incoming);
   value.incoming = c10::DataPtr();
   if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
+  if (!put(value, block)) {
+    set_where(value, Where::kSwapped);
+    return keeper_.fetch_cancelled(value.id);
+  }
   ++stats_.swaps_in;
   stats_.swapped_in_bytes += value.bytes;
-  put(value, std::move(block));
   keeper_.fetch_done(value.id, waited_for ? end - start : 0);
 }
 
@@ -208,7 +283,7 @@ void Budget::cancel_fetch(Value& value) {
 
 // False when the host store has no room for it, or it is not there.
 bool Budget::start_copy_out(Value& value) {
-  if (value.host != nullptr || !value.resident() || value.holder() == nullptr) return false;
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins > 0) return false;  // pinned: may be written to
   void* host = heap_->take(value.bytes);
   if (host == nullptr) return false;
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();

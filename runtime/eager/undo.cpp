@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "runtime/eager/budget.h"
+#include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
 
@@ -83,6 +84,9 @@ void Budget::roll_back() {
   updates_under_way_ = 0;
   undoing_ = false;
   for (auto& [storage, undo] : undo_) {
+    const StoragePtr held = torch_versions::hold(storage);
+    if (!held) continue;  // no tensor looks into it any more
+    state_.let_go_after(held);
     Value* now = value_in(storage);
     if (now == nullptr || now->resident()) {
       if (now != nullptr && !now->known_outside) take_off(*now);

@@ -110,6 +110,7 @@ struct Value : Counted {
   std::int32_t pins = 0;
   std::int32_t being_read = 0;                    // by a recipe that runs: not to be written to meanwhile
   std::size_t slot = 0;                           // in Graph::values
+  const void* died_in = nullptr;                  // its storage, found dead before its thread has said so
   std::unique_ptr<char[]> small_copy;             // of a small value that has no storage any more
 
   void* host = nullptr;                           // its copy in the host store

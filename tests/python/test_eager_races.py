@@ -1,4 +1,4 @@
-"""Threads under one limit: tensors that die in one while another lets them go, fetches and notes of many at once, and Python objects of
+"""Threads under one limit: tensors that die in one while another lets them go, fetches, notes and writes of many at once, and Python objects of
 storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK (./dev soak)."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 import stowage
 from stowage import _runtime
+from stowage.torch_private import address
 
 SOAK = int(os.environ.get("STOWAGE_SOAK", "1"))
 PATIENCE_S = 120 * SOAK
@@ -100,29 +101,32 @@ def test_tensors_that_die_while_others_let_them_go(how):
     budgeted.assert_nothing_left(b)
 
 
-def trained(seed, b=None):
-    """A small net of its own, with dropout from a generator of its own: what it ends as."""
+def trained(seed, b=None, meet=lambda: None):
+    """A small net of its own: what it ends as. ``meet`` is called once all of its state is there."""
     generator = torch.Generator().manual_seed(seed)
     weights = [torch.nn.Parameter(torch.randn(64, 64, generator=generator) / 8) for _ in range(6)]
     optimizer = torch.optim.AdamW(weights, lr=1e-3)
     with b.attach() if b is not None else torch.enable_grad():
-        for _ in range(6 * SOAK):
+        for step in range(6 * SOAK):
             h = torch.randn(96, 64, generator=generator)
             for weight in weights:
                 h = torch.nn.functional.gelu(h @ weight) + h
             h.square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+            if step == 0:
+                meet()
     return [weight.detach().numpy().tobytes() for weight in weights]
 
 
 @pytest.mark.parametrize("how", HOW[:2] + HOW[3:], ids=lambda how: "-".join(map(str, how.values())))
 def test_trainings_in_threads_are_as_alone(how):
     expected = [trained(seed) for seed in range(4)]
-    limit = _runtime.live_bytes() + (2 << 20)
+    limit = _runtime.live_bytes() + (1 << 20)  # less than four states, of 288 KiB each
     got = {}
+    all_there = threading.Barrier(4)
     with stowage.budget(limit, debug=True, progress=False, **how) as b:
-        in_threads([lambda s=s: got.__setitem__(s, trained(s, b)) for s in range(4)])
+        in_threads([lambda s=s: got.__setitem__(s, trained(s, b, lambda: all_there.wait(PATIENCE_S / 2))) for s in range(4)])
     assert [got[seed] for seed in range(4)] == expected
     assert b.stats()["evictions"] > 0 and b.stats()["peak_bytes"] <= limit
     budgeted.assert_nothing_left(b)
@@ -144,6 +148,46 @@ def test_one_fetch_for_two_threads():
         in_threads([lambda s=s: work(s) for s in range(4)])
         assert b.stats()["swapped_in_bytes"] > 0
     assert all(bool((t == i).all()) for i, t in enumerate(shared))
+
+
+@pytest.mark.parametrize("how", HOW[:2], ids=lambda how: "-".join(map(str, how.values())))
+def test_threads_write_rows_of_one_tensor(how):
+    """Each row has one thread that writes and reads it, which eager allows; the tensors are written to all the time, and do not all fit."""
+    limit = _runtime.live_bytes() + (1 << 20)
+    with stowage.budget(limit, debug=True, progress=False, **how) as b:
+        shared = [torch.zeros(4, 1 << 12) for _ in range(24)]
+        written = [[0.0] * len(shared) for _ in range(4)]
+
+        def work(row):
+            rng = random.Random(row)
+            with b.attach():
+                for _ in range(400 * SOAK):
+                    i = rng.randrange(len(shared))
+                    shared[i][row].add_(1.0)
+                    written[row][i] += 1.0
+                    i = rng.randrange(len(shared))
+                    assert bool((shared[i][row] * 2 == 2 * written[row][i]).all()), (i, row)
+
+        in_threads([lambda row=row: work(row) for row in range(4)])
+        assert b.stats()["evictions"] > 0
+    assert all(bool((tensor[row] == written[row][i]).all()) for i, tensor in enumerate(shared) for row in range(4))
+    budgeted.assert_nothing_left(b)
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_what_only_a_python_object_has(drop):
+    """The tensor dies while its storage is away, and a Python object of the storage stays: what was made from it can be made again, and the
+    storage has its bytes when the block ends."""
+    with stowage.budget(_runtime.live_bytes() + (1 << 20), debug=True, progress=False) as b:
+        first = torch.full((1 << 14,), 3.0) * 2
+        second = first + 1
+        assert b._runtime.evict(address(second), True) == "dropped"
+        assert b._runtime.evict(address(first), drop) == ("dropped" if drop else "swapped")
+        storage = torch._C.TensorBase.untyped_storage(first)  # past the budget
+        del first
+        assert bool((second == 7).all())
+    assert bool((torch.empty(0).set_(storage) == 6).all())
+    budgeted.assert_nothing_left(b)
 
 
 def test_trainings_that_begin_and_end_while_others_run():
