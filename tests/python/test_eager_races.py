@@ -1,5 +1,5 @@
 """Threads under one limit: tensors that die in one while another lets them go, fetches, notes and writes of many at once, and Python objects of
-storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK (./dev soak)."""
+storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK_SECONDS (./dev soak)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import stowage
 from stowage import _runtime
 from stowage.torch_private import address
 
-SOAK = int(os.environ.get("STOWAGE_SOAK", "1"))
+SOAK = max(1, int(float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))) // 60)
 PATIENCE_S = 120 * SOAK
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+import time
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from torch import nn
 import stowage
 
 CALLS = 14
+SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
+FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
 
 
 def net(seed=0):
@@ -390,6 +394,20 @@ def programs(seed):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs(seed):
+    as_eager(seed)
+
+
+@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+def test_many_random_programs():
+    seed = FIRST
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        as_eager(seed)
+        seed += 1
+    print(f"programs {FIRST} to {seed - 1}")
+
+
+def as_eager(seed):
     print("seed", seed)
 
     def run(compiled):
