@@ -71,7 +71,6 @@ void Budget::enter(std::int64_t limit_bytes) {
   stats_.peak_bytes = 0;
   updates_under_way_ = 0;
   settling_ = others_ = home_away_ = false;
-  quiet_updates_ = 0;
   options_.limit_bytes = limit_bytes;
   keeper_.set_limit(limit_bytes);
   reset_peak();

@@ -77,7 +77,7 @@ def test_links_and_files_exist(page):
 
 def test_bench_commands_exist():
     for page in PAGES:
-        for name in re.findall(r"\./dev bench (\w+)", page.read_text()):
+        for name in re.findall(r"\./dev bench ([\w/]+)", page.read_text()):
             assert name == "NAME" or any((ROOT / "bench" / f"{name}.{end}").exists() for end in ("py", "sh")), f"{page.name}: {name}"
 
 

@@ -132,6 +132,7 @@ def test_trainings_in_threads_are_as_alone(how):
     budgeted.assert_nothing_left(b)
 
 
+@pytest.mark.alone
 def test_one_fetch_for_two_threads():
     """Both need the same tensors that are away, again and again, at a limit that only just holds them."""
     live = _runtime.live_bytes()

@@ -14,6 +14,7 @@ from stowage import _runtime
 from stowage.torch_private import address
 
 SMALL, LARGE = 16, 700
+pytestmark = pytest.mark.alone  # what other tests leave is a part of what is far from the limit
 
 
 def net():

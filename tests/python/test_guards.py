@@ -249,7 +249,7 @@ def test_step_that_changes_all_the_time_runs_eagerly():
         return result.detach()
 
     step = stowage.compile(train_step)
-    with pytest.warns(UserWarning, match="changed 8 times"):
+    with pytest.warns(UserWarning, match="recorded 8 times"):
         for i in range(20):
             factor["value"] = 1 + i
             step(batch)
