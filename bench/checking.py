@@ -16,7 +16,6 @@ import time
 
 import common
 import models
-import torch
 
 RIVALS = {
     "eager": {},
@@ -32,6 +31,8 @@ MOST_FIRST_CALLS = 24
 
 
 def handlers(config: dict) -> dict:
+    import torch
+
     model, loss_fn, batch = models.make(config["model"])
     plain = models.make_step(model, loss_fn, "default")
     numbers = torch.arange(8)

@@ -11,6 +11,7 @@ import re
 import batch
 import budget_planning
 import budget_report
+import checking
 import common
 import eager_bits
 import eager_report
@@ -30,7 +31,7 @@ import step_time
 import strangers_tables
 import strategy
 
-TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table,
+TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "checking": checking.table,
           "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
           "layout": layout.table, "limit_holds": limit_holds.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "planning_time": planning_time.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,

@@ -123,6 +123,10 @@ Intercept::Intercept(Interceptor& interceptor) : key_(interceptor.level() == Lev
 
 Intercept::~Intercept() { tl_interceptor = nullptr; }
 
+void tell_cannot_replay(const std::string& why) {
+  if (tl_interceptor != nullptr) tl_interceptor->cannot_replay(why);
+}
+
 bool intercepting() { return tl_interceptor != nullptr; }
 
 void set_shared_interceptor(Interceptor* interceptor) { g_shared.store(interceptor); }

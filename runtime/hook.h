@@ -16,6 +16,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <string>
 
 namespace stowage::runtime {
 
@@ -30,6 +31,8 @@ class Interceptor {
   // True: an op on a tensor subclass (DTensor) is no leaf; those that it makes of plain tensors are. What PyTorch works out on fake
   // tensors meanwhile (shapes, shardings) passes unseen.
   [[nodiscard]] virtual bool looks_inside_subclasses() const { return false; }
+  // The step does something that no replay can do.
+  virtual void cannot_replay(const std::string& why) { (void)why; }
 };
 
 // Runs the op as eager would, with nested calls unseen by interceptors of its level.
@@ -50,6 +53,9 @@ class Intercept {
 
 // True while an Intercept is alive on this thread.
 bool intercepting();
+
+// Tells the interceptor of this thread, where there is one, what its step does that no replay can do.
+void tell_cannot_replay(const std::string& why);
 
 // Serves, above autograd, every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager
 // budget. nullptr: none.

@@ -97,6 +97,7 @@ class Matcher final : public Interceptor {
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
   [[nodiscard]] Level level() const override { return tape_->below_autograd ? Level::kBelow : Level::kAbove; }
+  void cannot_replay(const std::string& why) override { leave(why); }
 
  private:
   struct SavedBytes {

@@ -60,6 +60,7 @@ class Recorder final : public Interceptor {
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
   [[nodiscard]] Level level() const override { return options_.fake || options_.distributed ? Level::kAbove : Level::kBelow; }
   [[nodiscard]] bool looks_inside_subclasses() const override { return options_.distributed; }
+  void cannot_replay(const std::string& why) override { refuse(why); }
 
  private:
   [[nodiscard]] std::vector<BlockId> surviving_blocks(const std::vector<at::Tensor>& allowed) const;

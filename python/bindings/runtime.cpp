@@ -310,6 +310,8 @@ NB_MODULE(_runtime, m) {
   m.def("raise_peak", &rt::raise_peak, "bytes"_a);
   m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("intercepting", &rt::intercepting);
+  m.def("tell_cannot_replay", &rt::tell_cannot_replay, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Where this thread records or matches a step: what that does that no replay can do.");
   m.def("digest", [](Address tensor) {
     const at::Tensor t = tensor_at(tensor);
     const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()));

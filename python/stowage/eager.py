@@ -75,6 +75,7 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
         self.release = release
         self._runtime = _runtime.Budget(self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed)
         self._used = False
+        self._of_calls = False  # of a compiled step, which knows of it
         self._patches: _Patches | None = None
         self._progress = progress
         self._line = contextlib.ExitStack()
@@ -82,6 +83,8 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
     def __enter__(self) -> budget:
         if self._used:
             raise Error("a stowage.budget is entered once: make another one")
+        if not self._of_calls:
+            _runtime.tell_cannot_replay("a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget")
         self._runtime.enter(self.limit_bytes)
         self._used = True
         self._patches = _Patches(self._runtime)
@@ -102,7 +105,7 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
 
     def _again(self, limit_bytes: int) -> budget:
         """The same block once more, with another limit and what it has learnt: for the calls of a compiled step."""
-        self.limit_bytes, self._used = limit_bytes, False
+        self.limit_bytes, self._used, self._of_calls = limit_bytes, False, True
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:

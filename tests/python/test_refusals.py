@@ -1,5 +1,7 @@
 """What cannot be replayed is refused by name, with the source line, and runs eagerly with the right numbers."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -75,6 +77,44 @@ def test_reads_that_bypass_the_dispatcher(read):
 
     with pytest.warns(UserWarning):
         assert f"Tensor.{read}()" in run(make)
+
+
+def test_a_budget_within_the_step():
+    """A plan would not keep its limit. Refused; and where it appears later, that call runs eagerly within it."""
+    blocks = []
+
+    def make(model, optimizer):
+        def train_step(x):
+            with stowage.budget("1GiB", progress=False) as block:
+                loss = model(x).square().mean()
+            blocks.append(block.stats()["ops"])
+            return training(model, optimizer, loss)
+
+        return train_step
+
+    with pytest.warns(UserWarning, match="budget block inside the step"):
+        run(make)
+    assert len(blocks) == 12 and all(ops > 0 for ops in blocks)
+
+
+def test_a_budget_that_appears_within_the_step():
+    limits = []
+
+    def make(model, optimizer):
+        calls = []
+
+        def train_step(x):
+            calls.append(1)
+            with stowage.budget("1GiB", progress=False) if len(calls) in (8, 9) else contextlib.nullcontext() as block:
+                loss = model(x).square().mean()
+            if block is not None:
+                limits.append(block.stats()["ops"])
+            return training(model, optimizer, loss)
+
+        return train_step
+
+    run(make, count=14, planned=None)
+    assert len(limits) == 4 and all(ops > 0 for ops in limits)
 
 
 def test_sparse_gradients():
