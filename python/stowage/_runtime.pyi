@@ -21,6 +21,11 @@ def takeover_ops() -> list[str]:
 
 def intercepting() -> bool: ...
 
+def tell_cannot_replay(why: str) -> None:
+    """
+    Where this thread records or matches a step: what that does that no replay can do.
+    """
+
 def digest(tensor: int) -> bytes:
     """Of the bytes of a contiguous tensor."""
 
