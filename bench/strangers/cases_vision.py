@@ -333,12 +333,3 @@ def vp_cait(compile) -> Job:
     from vit_pytorch.cait import CaiT
 
     return of_images(compile, CaiT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, cls_depth=1, heads=4, mlp_dim=64, dropout=0.1, layer_dropout=0.05))
-
-
-@case("vit-pytorch", "MAE")
-def vp_mae(compile) -> Job:
-    from vit_pytorch import MAE, ViT
-
-    encoder = ViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=4, mlp_dim=64)
-    model = MAE(encoder=encoder, masking_ratio=0.75, decoder_dim=24, decoder_depth=1)
-    return training(compile, model, [(x,) for x, _ in pictures(4, 3, 32, 32)], lambda m, x: m(x))
