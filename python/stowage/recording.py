@@ -274,6 +274,7 @@ def record(
 
 def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
             within: contextlib.AbstractContextManager | None, replaced: list[Place]) -> Recording:  # fmt: skip
+    replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
@@ -331,7 +332,7 @@ def _places(world: World) -> list[Place]:
         for p, values in optimizer.state.items():
             for key, value in values.items() if isinstance(values, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state[p], key))
+                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key))
     return [place for place in found if place.holds_plain()]
 
 

@@ -22,6 +22,17 @@ def net():
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
+def plain_step(model, optimizer):
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def momentum_encoder(rng):
     """MoCo, BYOL: the second net follows the first by .data."""
     model, follower = net(), net()
@@ -110,14 +121,7 @@ def own_optimizer(rng):
     model = net()
     optimizer = Remembers(model.parameters(), rng)
 
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step, [model], optimizer
+    return plain_step(model, optimizer), [model], optimizer
 
 
 def sets_its_rate(rng):
@@ -154,14 +158,7 @@ def buffer_made_anew(rng):
     model = Carries()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def step(x):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step, [model], optimizer
+    return plain_step(model, optimizer), [model], optimizer
 
 
 def looks_ahead(rng):
@@ -264,5 +261,22 @@ def test_an_exception_leaves_the_places_as_eager_does():
             except ValueError:
                 assert i in (8, 12)
         return [m.state_dict() for m in models], optimizer.state_dict()
+
+    assert same(run(True), run(False))
+
+
+def test_a_place_that_is_emptied():
+    """Optimizer state that is thrown away between calls: recorded anew, with eager's numbers."""
+
+    def run(compiled):
+        torch.manual_seed(0)
+        step, models, optimizer = own_optimizer(random.Random(0))
+        call = stowage.compile(step) if compiled else step
+        g = torch.Generator().manual_seed(0)
+        for i in range(16):
+            if i in (3, 9):
+                optimizer.state.clear()
+            call(torch.randn(5, 8, generator=g))
+        return models[0].state_dict(), optimizer.state_dict(), optimizer.turn
 
     assert same(run(True), run(False))
