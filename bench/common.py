@@ -221,7 +221,8 @@ def publish(name: str, results: dict, table: str, path: str | None = None) -> No
         return
     target = pathlib.Path(path) if path else RESULTS / f"{name}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({"benchmark": name, **results, "environment": environment()}, indent=1) + "\n")
+    text = json.dumps({"benchmark": name, **results, "environment": environment()}, indent=1)
+    target.write_text(text.replace(f"{ROOT}/", "") + "\n")
     say(f"wrote {os.path.relpath(target)}")
 
 

@@ -18,6 +18,7 @@ import eager_report
 import executed
 import layout
 import limit_holds
+import long_runs
 import oracle
 import order_tables
 import peak
@@ -33,7 +34,7 @@ import strategy
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "checking": checking.table,
           "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
-          "layout": layout.table, "limit_holds": limit_holds.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "planning_time": planning_time.table, "step_time": step_time.table, "scale": scale.table,
+          "layout": layout.table, "limit_holds": limit_holds.table, "long_runs": long_runs.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "planning_time": planning_time.table, "step_time": step_time.table, "scale": scale.table,
           "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,
           "shard_replay": shard_replay.table, "strangers": strangers_tables.cases, "operators": strangers_tables.operators, "strategy": strategy.table}
 PAGE = common.ROOT / "docs" / "benchmarks.md"

@@ -55,6 +55,14 @@ bool AllocationScript::give_back(const void* address) {
   return true;
 }
 
+bool AllocationScript::any_live(const char* from, const char* to) const {
+  const auto inside = [&](const auto& block) {
+    const char* at = static_cast<const char*>(block.first);
+    return at < to && from < at + block.second;
+  };
+  return std::any_of(live_.begin(), live_.end(), inside) || std::any_of(heirs_.begin(), heirs_.end(), inside);
+}
+
 void AllocationScript::reset_counters() {
   misses_ = skipped_ = 0;
   live_bytes_ = peak_bytes_ = 0;

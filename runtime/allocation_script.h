@@ -33,6 +33,9 @@ class AllocationScript {
   void* take(std::size_t n);
   bool give_back(const void* address);  // false when the address is not in the arena
 
+  // Does a block that is live lie in [from, to)?
+  [[nodiscard]] bool any_live(const char* from, const char* to) const;
+
   void reset_counters();
   [[nodiscard]] std::int64_t misses() const { return misses_; }
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }

@@ -3,10 +3,13 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
+#include <cstdint>
 #include <limits>
+#include <string>
 
 #include "runtime/allocation_script.h"
 #include "runtime/arena.h"
+#include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
@@ -79,6 +82,15 @@ class PlanningAllocator final : public c10::Allocator {
 
 PlanningAllocator g_allocator;
 
+constexpr std::uint8_t kPriority = 1;  // c10's own is 0
+
+// raw_allocate() and raw_deallocate() work: its blocks are bare addresses.
+bool can_lie_below(c10::Allocator& allocator) {
+  if (allocator.raw_deleter() == nullptr) return false;
+  const c10::DataPtr block = allocator.allocate(kHeaderBytes);
+  return block.get() != nullptr && block.get() == block.get_context();
+}
+
 }  // namespace
 
 void count_bytes(std::int64_t bytes) {
@@ -98,13 +110,24 @@ void uncount_bytes(std::int64_t bytes) { g_live.fetch_sub(bytes, std::memory_ord
 
 void install_allocator() {
   if (g_previous != nullptr) return;
-  g_previous = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(&g_allocator, /*priority=*/1);
+  c10::Allocator* const previous = c10::GetCPUAllocator();
+  if (!can_lie_below(*previous)) return;
+  g_previous = previous;
+  c10::SetCPUAllocator(&g_allocator, kPriority);
+  // One that was put there with a higher priority goes on serving, below this one.
+  if (c10::GetCPUAllocator() != &g_allocator) c10::SetCPUAllocator(&g_allocator, std::numeric_limits<std::uint8_t>::max());
+}
+
+void require_allocator() {
+  if (c10::GetCPUAllocator() == &g_allocator) return;
+  const char* const why = g_previous == nullptr ? "the CPU allocator that another library has given it keeps its blocks so that nothing can be put before it"
+                                                : "another library has given it an allocator of its own since stowage was imported: import stowage after it";
+  throw Error(std::string("PyTorch does not ask stowage for its tensors' memory, so nothing can be planned or limited: ") + why);
 }
 
 BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
-  return deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
+  return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
 
 void set_guardian(Guardian* guardian, std::int64_t limit_bytes) {

@@ -70,8 +70,12 @@ class ArmScript {
   AllocationScript* previous_;
 };
 
-// Replaces the CPU allocator. Idempotent; call before the tensors of interest are made.
+// Takes the place of the CPU allocator, whoever put it there; that one serves what no plan does. Idempotent; call before the tensors of
+// interest are made.
 void install_allocator();
+
+// Throws Error, which says why, where it could not, or another library has taken the place since.
+void require_allocator();
 
 enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
 

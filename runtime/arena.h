@@ -22,6 +22,7 @@ class Arena {
 
   [[nodiscard]] char* base() const { return base_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
+  [[nodiscard]] std::int64_t mapped_bytes() const { return mapped_bytes_; }  // what lies behind bytes() is nobody's
 
  private:
   char* base_ = nullptr;

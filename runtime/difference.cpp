@@ -31,7 +31,7 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const Slot& t = b.slots[y.index()];
   const Block& p = a.blocks[s.block.index()];
   const Block& q = b.blocks[t.block.index()];
-  const bool same_block = p.external == q.external && p.bytes == q.bytes && p.input == q.input &&
+  const bool same_block = p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
                           (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;
@@ -47,7 +47,8 @@ bool same_bytes(const Block& p, const Block& q) {
 // Whether two blocks of two tapes are one and the same, in as far as it shows at their first use.
 bool may_be_same(const Block& p, const Block& q) {
   if (p.external != q.external || p.bytes != q.bytes || p.input != q.input) return false;
-  if (!p.external || p.input >= 0 || (p.kind == BufferKind::kConstant && q.kind == BufferKind::kConstant)) return true;
+  if (p.of_python != q.of_python) return false;
+  if (!p.external || p.input >= 0 || p.of_python) return true;
   return p.tensor.defined() && q.tensor.defined() && p.tensor.storage().is_alias_of(q.tensor.storage());
 }
 
@@ -96,10 +97,23 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
   for (std::size_t i = 0; i < ops; ++i) {
     const TapeOp& x = a.ops[i];
     const TapeOp& y = b.ops[i];
-    if (!(x.handle == y.handle) || x.role != y.role || x.restore != y.restore || x.grad_mode != y.grad_mode) return false;
+    if (!(x.handle == y.handle) || x.role != y.role || !x.jump.same_but_seed(y.jump) || x.grad_mode != y.grad_mode) return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
       if (x.tensors[k].kind == TensorRef::Kind::kNone && !takes_number(x.handle, k) && !same_value(x.arguments[k], y.arguments[k])) return false;
+    }
+  }
+  return true;
+}
+
+bool draws_alike(const Tape& tape, const TapeOp& a, const TapeOp& b) {
+  if (!(a.handle == b.handle)) return false;
+  for (std::size_t k = 0; k < a.arguments.size(); ++k) {
+    if (a.tensors[k].kind != b.tensors[k].kind || a.tensors[k].slots.size() != b.tensors[k].slots.size()) return false;
+    if (a.tensors[k].kind == TensorRef::Kind::kNone && !same_value(a.arguments[k], b.arguments[k])) return false;
+    for (std::size_t s = 0; s < a.tensors[k].slots.size(); ++s) {
+      const SlotId x = a.tensors[k].slots[s], y = b.tensors[k].slots[s];
+      if (x.valid() != y.valid() || (x.valid() && !(tape.slots[x.index()].meta == tape.slots[y.index()].meta))) return false;
     }
   }
   return true;
@@ -111,7 +125,10 @@ std::string difference(const Tape& a, const Tape& b) {
     const TapeOp& x = a.ops[i];
     const TapeOp& y = b.ops[i];
     if (!(x.handle == y.handle)) return at_op(b, i, "runs where " + full_name(x.handle) + " was recorded");
-    if (x.restore != y.restore || x.grad_mode != y.grad_mode) return at_op(b, i, "runs with another generator state or grad mode");
+    if (tells_value(x.handle) && x.role != y.role) return at_op(b, i, "is waited for, or worked out before the step");
+    if (tells_value(x.handle) && x.role == TapeOp::Role::kView && x.values[0] != y.values[0]) return at_op(b, i, "tells another number");
+    const bool same_jump = numbers_vary ? x.jump.same_but_seed(y.jump) : x.jump == y.jump;
+    if (!same_jump || x.grad_mode != y.grad_mode) return at_op(b, i, "runs with another generator state or grad mode");
     for (std::size_t k = 0; k < x.tensors.size(); ++k) {
       if (x.tensors[k].slots.size() != y.tensors[k].slots.size()) return at_op(b, i, "gets another number of tensors");
       for (std::size_t s = 0; s < x.tensors[k].slots.size(); ++s) {
@@ -127,7 +144,7 @@ std::string difference(const Tape& a, const Tape& b) {
     const bool constants = a.blocks[i].external && a.blocks[i].kind == BufferKind::kConstant && !a.blocks[i].refreshed;
     if (constants && !numbers_vary && !same_bytes(a.blocks[i], b.blocks[i])) return "a constant made by the step's Python has another value";
   }
-  return {};
+  return a.final_jump == b.final_jump ? "" : "the step leaves the generator in another state";
 }
 
 }  // namespace stowage::runtime

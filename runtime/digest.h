@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/generator.h"
@@ -22,7 +23,7 @@ Digest digest(const void* data, std::int64_t bytes);
 // What a step leaves behind: its changed storages in a fixed order, and the generator.
 struct StateDigest {
   std::vector<Digest> storages;
-  GeneratorState generator;
+  std::optional<GeneratorState> generator;  // none where the step neither draws nor sets it
 
   bool operator==(const StateDigest& other) const { return storages == other.storages && generator == other.generator; }
 };

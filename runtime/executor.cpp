@@ -31,16 +31,14 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   learned_something_ = false;
   op_times_.clear();
   bind_inputs(inputs);
-  kept_.clear();
-  for (std::size_t i = tape_->returned.size() - tape_->kept; i < tape_->returned.size(); ++i) {
-    const Slot& slot = tape_->slots[tape_->returned[i].index()];
-    kept_.push_back(at::detail::empty_strided_cpu(slot.meta.sizes, slot.meta.strides, slot.meta.dtype.toScalarType()));
-  }
+  make_results();
   if (keep_state_[0]) states_[0] = GeneratorState::current();
-  save_early_state();
+  begin_undo();
+  if (looks_) traced_.assign(tape_->ops.size(), {});
+  if (paranoid_) watch_.emplace(*arena_);
 }
 
-RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options) {
+RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
@@ -50,7 +48,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   if (parts_) {
     next = parts_->next;
     stats = parts_->stats;
-    parts_->after.restore();
+    parts_->after.put_back(tape_->drawing_ops > 0);
     parts_.reset();
   } else {
     begin(inputs);
@@ -62,12 +60,16 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
       Executor& executor;
       ~DropAtEnd() { executor.leave_step(); }
     } at_end{*this};
-    torch::jit::Stack stack;
-    for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
-    copy_outputs(outputs);
+    try {
+      torch::jit::Stack stack;
+      for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
+      copy_results();
+    } catch (...) {
+      give_up(std::current_exception());
+    }
   }
   if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
-  if (tape_->final_restore >= 0) states_[static_cast<std::size_t>(tape_->final_restore)]->restore();
+  tape_->final_jump.make(states_);
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
     (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
@@ -78,6 +80,8 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, const std::vector<
   stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
   stats.wall_ns += since_ns(start);
   if (rehearsal_ == nullptr) ++runs_;
+  saved_.clear();
+  if (late_error_) std::rethrow_exception(std::exchange(late_error_, nullptr));
   return stats;
 }
 
@@ -86,6 +90,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   if (rehearsal_ != nullptr) {
     for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
   }
+  before_writes(index);
   const auto start = options.time_ops ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   if (!instruction.op.valid()) {
     start_swap(instruction);
@@ -101,7 +106,19 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   }
   if (options.time_ops && instruction.op.valid()) op_times_.emplace_back(instruction.op, since_ns(start));
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
+  if (looks_) note_results(instruction);
+  std::vector<ArenaWatch::Range> dead;
+  if (watch_) {
+    look_around(index);
+    dead = own_ranges(index);
+    for (const BlockId block : instruction.drop_blocks) {
+      const c10::Storage& storage = storages_[block.index()];
+      const std::int64_t from = storage ? static_cast<const char*>(storage.data()) - arena_->base() : -1;
+      if (from >= 0 && from < arena_->bytes()) dead.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
+    }
+  }
   for (const BlockId block : instruction.drop_blocks) drop(block);
+  if (watch_) poison_dead(dead);
   if (rehearsal_ != nullptr) {
     for (const std::size_t i : rehearsal_->restore_after[index]) restore_resident(*rehearsal_, i);
   }
@@ -111,6 +128,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
 // tensor of the arena is left.
 void Executor::leave_step() {
   if (!swaps_.swaps.empty()) host_.link->abandon();
+  watch_.reset();
   if (rehearsal_ != nullptr) {
     for (std::size_t i = 0; i < rehearsal_->saved.size(); ++i) {
       if (rehearsal_->saved[i].waits) restore_resident(*rehearsal_, i);
@@ -140,15 +158,14 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   for (const BlockId block : instruction.renew) drop(block);
   stack.clear();
   push_arguments(instruction, stack);
-  if (instruction.writes_state) ++updates_done_;
   const auto order = static_cast<std::size_t>(op.random_order);
   if (op.random_order >= 0 && instruction.again) {
     const DrawAgain same_numbers(*before_draw_[order]);
-    call_kernel(instruction, stack);
+    call_surely(instruction, stack);
   } else {
-    if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+    op.jump.make(states_);
     if (op.random_order >= 0 && runs_again_[order]) before_draw_[order] = GeneratorState::current();
-    call_kernel(instruction, stack);
+    call_surely(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
   }
   if (parts_ && tells_value(op.handle)) told_ = stack;
@@ -160,6 +177,7 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
   const TapeOp& op = tape_->op(instruction.op);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
+  if (fails_in_ >= 0) fail_as_injected();
   if (is_collective(op.handle)) {
     run_collective(op.handle, &stack);
   } else {
@@ -245,24 +263,49 @@ at::Tensor Executor::tensor_of(SlotId id) const {
   return make_alias(storages_[slot.block.index()], slot.meta);
 }
 
-at::Tensor Executor::external_output(std::size_t i, const std::vector<at::Tensor>& inputs) const {
+bool Executor::is_result(std::size_t i) const {
+  const SlotId id = tape_->returned[i];
+  if (!id.valid()) return false;
+  const Block& block = tape_->blocks[tape_->slots[id.index()].block.index()];
+  return !block.external || block.of_python;
+}
+
+at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs) const {
   const SlotId id = tape_->returned[i];
   if (!id.valid()) return {};
   const Slot& slot = tape_->slots[id.index()];
+  if (is_result(i)) {
+    const auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) { return result.block == slot.block; });
+    return make_tensor(found->storage, slot.meta);
+  }
   const Block& block = tape_->blocks[slot.block.index()];
-  if (!block.external) return {};
   const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
   if (slot.origin == Slot::Origin::kExternal) return owner;
   TensorMeta meta = slot.meta;
   if (block.input >= 0) meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
-  return make_alias(owner.storage(), meta);
+  return make_tensor(owner.storage(), meta);
 }
 
-void Executor::copy_outputs(const std::vector<at::Tensor>& outputs) {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].defined()) outputs[i].copy_(tensor({tape_->returned[i], false}));
+void Executor::make_results() {
+  results_.clear();
+  for (std::size_t i = 0; i < tape_->returned.size(); ++i) {
+    if (!is_result(i)) continue;
+    const BlockId block = tape_->slots[tape_->returned[i].index()].block;
+    if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; })) continue;
+    const at::Tensor bytes = at::detail::empty_cpu({tape_->blocks[block.index()].bytes}, at::kByte);
+    results_.push_back({block, i >= tape_->returned.size() - tape_->kept, bytes.storage()});
   }
-  for (std::size_t i = 0; i < kept_.size(); ++i) kept_[i].copy_(tensor({tape_->returned[tape_->returned.size() - kept_.size() + i], false}));
+}
+
+void Executor::copy_results() {
+  for (const Result& result : results_) {
+    const c10::Storage& from = storages_[result.block.index()];
+    std::memcpy(result.storage.mutable_data(), from.data(), std::min(result.storage.nbytes(), from.nbytes()));
+  }
+}
+
+void Executor::drop_returned() {
+  std::erase_if(results_, [](const Result& result) { return !result.kept; });
 }
 
 void Executor::drop(BlockId block) {

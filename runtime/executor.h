@@ -12,6 +12,7 @@
 // residents, shells, allocation lists) is built once.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -20,6 +21,7 @@
 
 #include "runtime/allocation_script.h"
 #include "runtime/allocator.h"
+#include "runtime/arena_watch.h"
 #include "runtime/digest.h"
 #include "runtime/generator.h"
 #include "runtime/host_store.h"
@@ -67,12 +69,12 @@ class Executor {
   // True when these may be bound: they are no residents, and begin in their storages where the step's views of them can.
   [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;
 
-  // Runs the step. `inputs` by argument number, accepted; outputs[i] receives tape.returned[i] when that lies in the arena (undefined
-  // entries are skipped).
-  // An exception of a kernel passes through, with all arena tensors dropped. Throws Error when a buffer cannot be read back from the
-  // host store; residents and generator are then as before the run, unless updates had been made, which the message says.
+  // Runs the step. `inputs` by argument number, accepted. What it returns is in output() then.
+  // An exception of a kernel passes through, with all arena tensors dropped; so does the Error of a buffer that cannot be read back from
+  // the host store. Residents and generator are then as before the run; or runs() counts one more, and they are as after it; or, where
+  // an op has failed twice and there was no way back, an Error says that the step is half done (executor_undo.cpp).
   // Goes on where tell() has stopped.
-  RunStats run(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs, RunOptions options);
+  RunStats run(const std::vector<at::Tensor>& inputs, RunOptions options);
 
   // Runs the step up to `read`, one of Tape::reads, and returns what that hands to Python. The generator is as before.
   torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
@@ -81,24 +83,44 @@ class Executor {
   // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
   void take_back();
 
-  // Of the last run, a copy of each block that the step's Python keeps (the last Tape::kept of the returned ones).
-  [[nodiscard]] std::vector<at::Tensor>& kept() { return kept_; }
+  // A block of the arena that the step returns, or that its Python keeps: a copy, whole, so that tensors of one block share it, as in eager.
+  struct Result {
+    BlockId block;
+    bool kept;
+    c10::Storage storage;
+  };
+  // Of the last run, until dropped.
+  [[nodiscard]] const std::vector<Result>& results() const { return results_; }
+  // tape.returned[i] of the last run, over its block's result, or over the resident or input that it is.
+  [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
+  [[nodiscard]] bool is_result(std::size_t i) const;
+  void drop_results() { results_.clear(); }
+  void drop_returned();  // all but what Python keeps
+
+  // The last run ended half-way, and could not be taken back.
+  [[nodiscard]] bool half_done() const { return half_done_; }
+
+  // From now on each op's results are digested, and, if `paranoid`, it is seen to that it writes nothing else in the arena, and that the way
+  // back is open to the end.
+  void look_closely(bool paranoid) { looks_ = true, paranoid_ = paranoid; }
+  // Of the last run that was looked at, by op of the tape: its results in the op's first run.
+  [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
+
+  // For tests: the kernel after so many others raises, and so do the next ones; `times` in all.
+  void inject(std::int64_t ops, std::int64_t times);
+  [[nodiscard]] std::int64_t injected_in() const { return fails_in_; }  // kernels
 
   // How many runs have come to their end, and stay.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
   // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as before, also
   // after an exception. The digest is of what the step would have left: those tensors, `host_written` as they are, the generator.
-  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-                                            const std::vector<c10::Storage>& host_written);
+  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written);
   // The digest of what is there now, in the same order.
   [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const;
 
   // True when the last learning run saw other allocations than the plan was made for.
   [[nodiscard]] bool learned_something() const { return learned_something_; }
-
-  // The tensor that output i is when it does not lie in the arena: a resident or an input, or an alias of one.
-  [[nodiscard]] at::Tensor external_output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
 
   [[nodiscard]] const SwapSchedule& swaps() const { return swaps_; }
 
@@ -118,20 +140,14 @@ class Executor {
   struct Instruction {
     TapeOpId op;               // invalid: a swap starts here
     bool again = false;        // the op has run before in this step
-    bool writes_state = false; // it changes what roll_back() does not put back
     std::vector<Argument> arguments;
+    std::vector<BlockId> first_writes;  // residents and inputs that no earlier step has written
     std::vector<BlockId> renew;        // it creates these anew in the middle of their placement
     std::vector<std::size_t> finish;   // swaps that are due when this step ends
     std::vector<BlockId> drop_blocks;  // whose placement ends with this step
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
-  };
-  // What is kept to take a step back as long as only the forward pass has written to residents.
-  struct EarlyState {
-    std::vector<BlockId> blocks;
-    std::vector<std::vector<char>> contents;
-    std::optional<GeneratorState> generator;
   };
 
   // A run that has stopped to tell a number (numbers.h).
@@ -140,7 +156,6 @@ class Executor {
     RunStats stats;
     GeneratorState before = GeneratorState::current();
     GeneratorState after = before;
-    SavedBlocks saved;
   };
 
   // A run that is put back: which residents are saved before, and restored after, each step.
@@ -169,7 +184,10 @@ class Executor {
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
   void learn(const Instruction& instruction);
-  void copy_outputs(const std::vector<at::Tensor>& outputs);
+  // Where the last run has left the generator, if it draws at all.
+  [[nodiscard]] std::optional<GeneratorState> generator_left() const;
+  void make_results();
+  void copy_results();
   void drop(BlockId block);
   void drop_everything();
   void leave_step();
@@ -184,7 +202,18 @@ class Executor {
   void start_swap(const Instruction& instruction);
   void finish_swap(std::size_t index, RunStats& stats);
   void rescue(const Swap& swap, RunStats& stats);
-  void save_early_state();
+  void write_undo();
+  void begin_undo();
+  void before_writes(std::size_t index);
+  void take_back_writes();
+  // Runs the kernel; once more where it raises and there is no way back.
+  void call_surely(const Instruction& instruction, torch::jit::Stack& stack);
+  [[noreturn]] void give_up(const std::exception_ptr& error);
+  void fail_as_injected();
+  [[nodiscard]] std::vector<ArenaWatch::Range> own_ranges(std::size_t index) const;
+  void look_around(std::size_t index);
+  void poison_dead(const std::vector<ArenaWatch::Range>& ranges);
+  void note_results(const Instruction& instruction);
   [[noreturn]] void fail_swap(const Swap& swap, const std::string& why);
 
   std::shared_ptr<Tape> tape_;
@@ -198,8 +227,20 @@ class Executor {
   Host host_;
   std::vector<Link::Ticket> tickets_;   // by swap
   std::vector<std::vector<char>> rescued_;  // by buffer; empty where the store holds it
-  EarlyState early_;
-  std::int64_t updates_done_ = 0;
+  bool looks_ = false;
+  bool paranoid_ = false;
+  std::optional<ArenaWatch> watch_;
+  std::vector<std::vector<Digest>> traced_;
+  // The way back (executor_undo.cpp):
+  std::size_t saves_until_ = 0;   // instructions before this one save what they write first
+  SavedBlocks saved_;
+  std::optional<GeneratorState> generator_before_;
+  bool can_take_back_ = true;
+  bool half_done_ = false;
+  std::int64_t unsaved_writes_ = 0;
+  std::exception_ptr late_error_;  // of an op that went through when it ran once more
+  std::int64_t fails_in_ = -1;     // inject()
+  std::int64_t fails_ = 0;
   std::vector<at::Tensor> tensors_;     // by slot; what is live now, built when first needed
   std::vector<at::Tensor> shells_;      // by slot; only where needed
   std::vector<c10::Storage> storages_;  // by block; what is live now
@@ -220,7 +261,7 @@ class Executor {
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;
   std::int64_t runs_ = 0;
-  std::vector<at::Tensor> kept_;
+  std::vector<Result> results_;
   std::vector<bool> touched_;  // by block: an op looks at it
 };
 

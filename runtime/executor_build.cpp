@@ -33,6 +33,7 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
   write_instructions();
   write_lifetimes();
   write_script();
+  write_undo();
 }
 
 void Executor::bind_residents() {
@@ -58,7 +59,6 @@ void Executor::bind_residents() {
     const Block& block = tape_->blocks[i];
     if (!block.external) continue;
     if (written[i]) mutated_.push_back(BlockId(i));
-    if (written[i] && block.kind == BufferKind::kModuleBuffer) early_.blocks.push_back(BlockId(i));
     if (block.input >= 0) {
       input_blocks_.emplace_back(BlockId(i), 1);
       continue;
@@ -101,7 +101,7 @@ void Executor::write_instructions() {
   for (std::size_t i = instructions_.size(); i-- > 0;) {
     if (instructions_[i].op.valid()) ran_at_[instructions_[i].op.index()] = i;
   }
-  if (tape_->final_restore >= 0) keep_state_[static_cast<std::size_t>(tape_->final_restore)] = true;
+  if (tape_->final_jump.draws >= 0) keep_state_[static_cast<std::size_t>(tape_->final_jump.draws)] = true;
 }
 
 void Executor::write_op(OpId id, Instruction& instruction) {
@@ -120,12 +120,8 @@ void Executor::write_op(OpId id, Instruction& instruction) {
     }
     instruction.arguments.push_back(std::move(argument));
   }
-  if (op.restore >= 0) keep_state_[static_cast<std::size_t>(op.restore)] = true;
+  if (op.jump.draws >= 0) keep_state_[static_cast<std::size_t>(op.jump.draws)] = true;
   if (op.random_order >= 0 && instruction.again) runs_again_[static_cast<std::size_t>(op.random_order)] = true;
-  for_each_access(*tape_, op, [&](BlockId block, Access access) {
-    if (access != Access::kWrite || !tape_->blocks[block.index()].external) return;
-    instruction.writes_state |= std::find(early_.blocks.begin(), early_.blocks.end(), block) == early_.blocks.end();
-  });
 }
 
 // Tensors live as long as the placement that holds their data.

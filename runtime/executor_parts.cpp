@@ -15,7 +15,7 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
   if (parts_) {
-    parts_->after.restore();
+    parts_->after.put_back(tape_->drawing_ops > 0);
   } else {
     begin(inputs);
     parts_.emplace();
@@ -26,9 +26,6 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
     for (bool there = false; !there; ++parts_->next) {
       const Instruction& instruction = instructions_[parts_->next];
       there = instruction.op == read;
-      if (instruction.op.valid()) {
-        parts_->saved.add_written(*tape_, tape_->op(instruction.op), [&](BlockId block) -> c10::Storage& { return storages_[block.index()]; });
-      }
       run_step(parts_->next, {}, told, parts_->stats);
     }
   } catch (...) {
@@ -37,14 +34,14 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   }
   parts_->stats.wall_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current();
-  parts_->before.restore();
+  parts_->before.put_back(tape_->drawing_ops > 0);
   return std::move(told_);
 }
 
 void Executor::take_back() {
   if (!parts_) return;
-  parts_->saved.restore([&](BlockId block) -> c10::Storage& { return storages_[block.index()]; });
-  parts_->before.restore();
+  take_back_writes();
+  parts_->before.put_back(tape_->drawing_ops > 0);
   parts_.reset();
   const ArmScript armed(script_);
   leave_step();

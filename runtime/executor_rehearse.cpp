@@ -60,28 +60,32 @@ void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {
   rehearsal.host->read(saved.host_offset, storage.mutable_data(), bytes);
 }
 
-std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-                                                    const std::vector<c10::Storage>& host_written) {
+std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) {
   bind_inputs(inputs);
   Rehearsal rehearsal = plan_rehearsal();
   struct BackAtEnd {
     Executor& executor;
     GeneratorState generator = GeneratorState::current();
     ~BackAtEnd() {
-      generator.restore();
+      generator.put_back(executor.tape_->drawing_ops > 0);
       executor.rehearsal_ = nullptr;
     }
   } back{*this};
   rehearsal_ = &rehearsal;
-  const RunStats stats = run(inputs, outputs, {.learn = true, .time_ops = true});
+  const RunStats stats = run(inputs, {.learn = true, .time_ops = true});
   for (const c10::Storage& storage : host_written) {
     rehearsal.digests.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
   }
-  return {stats, {std::move(rehearsal.digests), GeneratorState::current()}};
+  return {stats, {std::move(rehearsal.digests), generator_left()}};
+}
+
+std::optional<GeneratorState> Executor::generator_left() const {
+  if (tape_->drawing_ops == 0 && !tape_->final_jump.moves()) return {};
+  return GeneratorState::current();
 }
 
 StateDigest Executor::state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const {
-  StateDigest now{{}, GeneratorState::current()};
+  StateDigest now{{}, generator_left()};
   const auto add = [&](const c10::Storage& storage) {
     now.storages.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
   };

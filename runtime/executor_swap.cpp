@@ -3,8 +3,7 @@
 //   swap_out   copy starts … finished: the placement ends      fails: the buffer waits in memory taken for it (rescued), step goes on
 //   swap_in    placement begins, copy starts … finished        fails: read once more; fails again: the step cannot go on
 //
-// A step that cannot go on is taken back: module buffers that the forward pass writes (running statistics) and the generator were
-// saved before it, since they are small. Once an optimizer's update has run there is no way back, and the error says so.
+// A step that cannot go on is taken back where that can be done (executor_undo.cpp); else the error says that it is half done.
 #include <c10/core/CPUAllocator.h>
 
 #include <chrono>
@@ -64,29 +63,9 @@ void Executor::rescue(const Swap& swap, RunStats& stats) {
   stats.rescued_bytes += lowered_.graph.buffer(swap.buffer).bytes;
 }
 
-void Executor::save_early_state() {
-  updates_done_ = 0;
-  if (swaps_.swaps.empty()) return;
-  early_.generator = GeneratorState::current();
-  early_.contents.resize(early_.blocks.size());
-  for (std::size_t i = 0; i < early_.blocks.size(); ++i) {
-    const c10::Storage& storage = storages_[early_.blocks[i].index()];
-    const char* data = static_cast<const char*>(storage.data());
-    early_.contents[i].assign(data, data + storage.nbytes());
-  }
-}
-
 void Executor::fail_swap(const Swap& swap, const std::string& why) {
-  const std::string what = "buffer '" + lowered_.graph.buffer(swap.buffer).name + "' cannot be read back: " + why;
-  if (updates_done_ > 0 && rehearsal_ == nullptr) {
-    throw Error(what + "; the step is half done (" + std::to_string(updates_done_) + " updates were made): go back to a checkpoint");
-  }
-  for (std::size_t i = 0; i < early_.blocks.size(); ++i) {
-    const std::vector<char>& content = early_.contents[i];
-    if (!content.empty()) std::memcpy(storages_[early_.blocks[i].index()].mutable_data(), content.data(), content.size());
-  }
-  early_.generator->restore();
-  throw Error(what + "; model, optimizer and generator are as before the step");
+  const std::string back = can_take_back_ ? "; model, optimizer and generator are as before the step" : "";
+  throw Error("buffer '" + lowered_.graph.buffer(swap.buffer).name + "' cannot be read back: " + why + back);
 }
 
 }  // namespace stowage::runtime

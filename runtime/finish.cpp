@@ -6,8 +6,10 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/content.h"
 #include "runtime/fake.h"
 #include "runtime/op_traits.h"
+#include "runtime/tensors.h"
 
 namespace stowage::runtime {
 namespace {
@@ -71,6 +73,7 @@ void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
   }
   const SlotId source(tape.slots.size());
   tape.blocks[constant.index()].tensor = with_content(filled);
+  tape.blocks[constant.index()].of_python = true;
   tape.blocks[constant.index()].owner = source;
   tape.slots.push_back({Slot::Origin::kExternal, constant, TensorMeta::of(tape.blocks[constant.index()].tensor)});
   op.role = Role::kKernel;
@@ -84,12 +87,25 @@ void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
   if (op.allocations[0] == 0) tape.blocks[copy.index()].allocation = -1;
 }
 
+// The recorded step's own tensor stays its user's, who may have kept it.
+at::Tensor private_copy(const HostFilled& filled) {
+  const at::Tensor memory = at::empty_strided({static_cast<std::int64_t>(filled.content.size())}, {1}, at::kByte);
+  if (!filled.content.empty()) std::memcpy(memory.mutable_data_ptr(), filled.content.data(), filled.content.size());
+  return make_alias(memory.storage(), TensorMeta::of(filled.tensor));
+}
+
 bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled) {
   const auto writers = writers_by_block(tape);
   std::set<BlockId> settled;
   for (const HostFilled& filled : host_filled) {
     const BlockId id = names.block_of(filled.tensor);
-    if (!id.valid() || !tape.blocks[id.index()].external || !settled.insert(id).second || writers[id.index()].empty()) continue;
+    if (!id.valid() || !tape.blocks[id.index()].external || !settled.insert(id).second) continue;
+    if (writers[id.index()].empty()) {
+      tape.blocks[id.index()].tensor = private_copy(filled);
+      tape.blocks[id.index()].of_python = true;
+      continue;
+    }
+    if (!filled.lift.valid()) continue;
     if (tape.op(filled.lift).section >= 0) {
       tape.refusal = at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
       return false;
@@ -123,11 +139,12 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
-  explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
+  HostSlices(Tape& tape, bool waits) : tape_(tape), writers_(writers_by_block(tape)), waits_(waits) {}
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
       if (!tells_value(tape_.ops[i].handle)) continue;
+      if (tells_content(tape_.ops[i].handle) && written_later(i)) return refuse(tape_.ops[i], "the step writes into the NumPy array of a tensor, or into the tensor behind it");
       const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
       if (!fine) return false;
     }
@@ -135,6 +152,14 @@ class HostSlices {
   }
 
  private:
+  // The array that Python holds would show it.
+  [[nodiscard]] bool written_later(std::size_t index) const {
+    const TapeOp& op = tape_.ops[index];
+    if (!op.arguments[1].toBool()) return false;
+    const BlockId block = tape_.slots[op.tensors[0].slots[0].index()].block;
+    return std::ranges::any_of(writers_[block.index()], [&](std::int32_t writer) { return writer > static_cast<std::int32_t>(index); });
+  }
+
   bool refuse(const TapeOp& op, const std::string& reason) {
     tape_.refusal = at_line(tape_, op, reason);
     return false;
@@ -172,6 +197,7 @@ class HostSlices {
   struct Origins {
     std::set<std::int32_t> ops;
     bool arguments = false;    // arguments and residents: as they were before the step
+    bool of_python = false;    // constants that Python makes: they may be others in the next call
     bool known_before = true;  // those but for parameters, and constants, alone; by few ops
   };
   Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
@@ -181,6 +207,7 @@ class HostSlices {
       const Block& b = tape_.blocks[block.index()];
       found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
       found.arguments |= b.external && b.kind != BufferKind::kConstant;
+      found.of_python |= b.of_python;
       todo.emplace_back(block, at);
     };
     for (const BlockId block : blocks) look_at(block, Access::kRead, before);
@@ -205,12 +232,12 @@ class HostSlices {
     std::vector<BlockId> blocks;
     for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
     const Origins from = origins(blocks, index);
-    if (!from.known_before) {
+    if (!from.known_before || (waits_ && (from.of_python || (from.arguments && !op.asks_shape)))) {
       const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
       return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
     op.role = Role::kView;
-    tape_.reads_constants |= !from.arguments;
+    tape_.reads_constants |= !from.arguments || from.of_python;
     if (from.arguments) guards_.push_back({index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
     return true;
   }
@@ -223,6 +250,7 @@ class HostSlices {
         tape_.refusal = guard.where + " reads a tensor on the host: numbers that depend on data";
         return false;
       }
+      tape_.reads_constants |= from.of_python;
       guard.needs.assign(from.ops.begin(), from.ops.end());
       guards_.push_back(std::move(guard));
     }
@@ -275,6 +303,7 @@ class HostSlices {
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
+  bool waits_;  // even for what could be worked out before the step
   std::vector<DataGuard> guards_;
   std::string clash_;
 };
@@ -307,13 +336,13 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   return filled;
 }
 
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits) {
   if (fake) {
     settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {
     return;
   }
-  if (!HostSlices(tape).settle()) return;
+  if (!HostSlices(tape, waits).settle()) return;
   settle_kinds(tape);
 }
 

@@ -13,11 +13,11 @@ namespace stowage::runtime {
 struct HostFilled {
   at::Tensor tensor;
   std::string content;  // bytes of its storage; empty for fakes
-  TapeOpId lift;        // the op that brought it into the step
+  TapeOpId lift;        // the op that brought it into the step; none: Python has put another in its place meanwhile
   static HostFilled copy_of(const at::Tensor& tensor, TapeOpId lift);
 };
 
-// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable.
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake);
+// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable. `waits`: RecordOptions::waits.
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits);
 
 }  // namespace stowage::runtime

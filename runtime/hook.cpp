@@ -115,13 +115,20 @@ void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   op.redispatchBoxed(keys, stack);
 }
 
-Intercept::Intercept(Interceptor& interceptor) : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow) {
+Intercept::Intercept(Interceptor& interceptor)
+    : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow), included_before_(c10::impl::tls_is_dispatch_key_included(key_)) {
   TORCH_CHECK(tl_interceptor == nullptr, "stowage: a step cannot be recorded inside another one");
+  c10::impl::tls_set_dispatch_key_included(key_, true);
   tl_interceptor = &interceptor;
   tl_level = interceptor.level();
 }
 
-Intercept::~Intercept() { tl_interceptor = nullptr; }
+Unseen::Unseen() : above_(kKey), below_(kKeyBelow) {}
+
+Intercept::~Intercept() {
+  if (!included_before_) c10::impl::tls_set_dispatch_key_included(key_, false);
+  tl_interceptor = nullptr;
+}
 
 void tell_cannot_replay(const std::string& why) {
   if (tl_interceptor != nullptr) tl_interceptor->cannot_replay(why);

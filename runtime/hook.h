@@ -48,7 +48,17 @@ class Intercept {
   Intercept& operator=(const Intercept&) = delete;
 
  private:
-  c10::impl::IncludeDispatchKeyGuard key_;
+  c10::DispatchKey key_;
+  bool included_before_;  // PyTorch's own guard would put back all keys: an eager budget that was left meanwhile would see the thread again
+};
+
+// While alive, no interceptor of this thread sees its ops.
+class Unseen {
+ public:
+  Unseen();
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard above_, below_;
 };
 
 // True while an Intercept is alive on this thread.

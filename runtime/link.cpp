@@ -11,9 +11,11 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stowage/error.h"
@@ -37,12 +39,23 @@ int forks() {
   return g_forks.load();
 }
 
+// For tests: how many parts of copies the threads still move before one of them ends; negative: as many as there are. And whether there
+// can be others then.
+std::atomic<std::int64_t> g_parts_left{-1};
+std::atomic<bool> g_no_more_threads{false};
+
+void count_part() {
+  if (g_parts_left.load() < 0 || g_parts_left.fetch_sub(1) != 0) return;
+  pthread_exit(nullptr);
+}
+
 // Of a lane, copies are numbered from 0. When a copy ends is known when it is asked for: later sleeps that end late do not add up.
 //
 //   now ──┐    ┌── free_at                           waiting  5  7      made by the thread, one after the other
 //         max ─┴─▶ + latency + bytes / gbps = end    small    4  6      made at once by the caller; complete at their ends
 //
-// A copy that the thread cannot make (there is none to be had) is made by the caller. After a fork the child's lane begins anew: what was
+// A copy that the thread cannot make (there is none to be had) is made by the caller. A thread that ends, whatever ended it, fails the copy
+// that it was making; another one makes those that wait, or whoever needs them. After a fork the child's lane begins anew: what was
 // under way is the parent's, and the thread with it.
 class Lane {
  public:
@@ -66,6 +79,8 @@ class Lane {
   std::int64_t start(const Copy& copy) {
     State* state = here();
     std::unique_lock lock(state->mutex);
+    // So that what fails can be noted when there is no memory.
+    state->failures.reserve(state->failures.size() + state->waiting.size() + state->small.size() + 2);
     const std::int64_t number = state->started++;
     state->free_at = std::max(Clock::now(), state->free_at) + kLatency + time_for(copy.bytes);
     const Asked asked{copy, number, state->free_at};
@@ -93,7 +108,13 @@ class Lane {
       wait_briefly(end);
       lock.lock();
     } else {
-      state->changed.wait(lock, [&] { return !open(*state, number); });
+      while (open(*state, number)) {
+        if (!has_thread(*state)) {
+          make_one_here(*state, lock);
+        } else {
+          state->changed.wait(lock, [&] { return state->ended || !open(*state, number); });
+        }
+      }
     }
     const auto failed = std::find_if(state->failures.begin(), state->failures.end(), [&](const Failure& f) { return f.number == number; });
     if (failed == state->failures.end()) return {};
@@ -148,6 +169,7 @@ class Lane {
     std::vector<Failure> failures;
     Clock::time_point free_at;
     bool quit = false;
+    bool ended = false;  // the thread
     std::thread thread;
   };
 
@@ -162,8 +184,27 @@ class Lane {
     return state;
   }
 
+  // Noted by the thread itself, however it ends: by its last act, or by an unwinding that comes from outside.
+  struct Ending {
+    State& state;
+    std::unique_lock<std::mutex>& lock;
+
+    ~Ending() {
+      if (!lock.owns_lock()) lock.lock();
+      state.ended = true;
+      if (state.running) state.failures.push_back({*std::exchange(state.running, std::nullopt), {}});
+      state.changed.notify_all();
+    }
+  };
+
+  // Under the lock.
   bool has_thread(State& state) {
+    if (state.ended) {
+      state.thread.join();
+      state.ended = false;
+    }
     if (state.thread.joinable()) return true;
+    if (g_no_more_threads.load()) return false;
     try {
       state.thread = std::thread([this, &state] { work(state); });
     } catch (const std::system_error&) {  // no more threads for this process
@@ -185,19 +226,31 @@ class Lane {
   void work(State& state) {
     prctl(PR_SET_TIMERSLACK, 1'000UL);  // ns: the bucket's sleeps end on time
     std::unique_lock lock(state.mutex);
+    const Ending ending{state, lock};
     for (;;) {
       state.changed.wait(lock, [&] { return state.quit || !state.waiting.empty(); });
       if (state.quit) return;
-      const Asked next = state.waiting.front();
-      state.waiting.pop_front();
-      state.running = next.number;
-      const std::uint64_t epoch = state.epoch;
-      lock.unlock();
-      attempt(state, next, epoch, /*by_caller=*/false);
-      lock.lock();
-      state.running.reset();
-      state.changed.notify_all();
+      make_first(state, lock, /*by_caller=*/false);
     }
+  }
+
+  // Without a thread. Another caller may be at it.
+  void make_one_here(State& state, std::unique_lock<std::mutex>& lock) {
+    if (!state.running) return make_first(state, lock, /*by_caller=*/true);
+    state.changed.wait(lock, [&] { return !state.running; });
+  }
+
+  // Of those that wait.
+  void make_first(State& state, std::unique_lock<std::mutex>& lock, bool by_caller) {
+    const Asked next = state.waiting.front();
+    state.waiting.pop_front();
+    state.running = next.number;
+    const std::uint64_t epoch = state.epoch;
+    lock.unlock();
+    attempt(state, next, epoch, by_caller);
+    lock.lock();
+    state.running.reset();
+    state.changed.notify_all();
   }
 
   void attempt(State& state, const Asked& asked, std::uint64_t epoch, bool by_caller) {
@@ -205,9 +258,12 @@ class Lane {
     try {
       return move(state, asked, epoch, by_caller);
     } catch (const std::exception& error) {
-      why = error.what();
-    } catch (...) {  // whatever it is, it must not end the thread
-      why = "the copy failed";
+      try {
+        why = error.what();
+      } catch (const std::bad_alloc&) {
+      }
+    } catch (...) {  // whatever it is, it must not end the thread; but for an unwinding that ends it, which is no C++ exception
+      if (std::current_exception() == nullptr) throw;
     }
     const std::lock_guard lock(state.mutex);
     state.failures.push_back({asked.number, std::move(why)});
@@ -216,6 +272,7 @@ class Lane {
   void move(State& state, const Asked& asked, std::uint64_t epoch, bool by_caller) {
     const Copy& copy = asked.copy;
     for (std::int64_t done = 0; done < copy.bytes;) {
+      if (!by_caller) count_part();
       const std::int64_t bytes = std::min(kChunkBytes, copy.bytes - done);
       char* device = static_cast<char*>(copy.device) + done;
       if (copy.direction == Copy::Direction::kOut) {
@@ -269,6 +326,11 @@ class ThreadedLink final : public Link {
 };
 
 }  // namespace
+
+std::int64_t end_copy_thread(std::int64_t after_parts, bool no_more) {
+  g_no_more_threads.store(no_more);
+  return g_parts_left.exchange(after_parts);
+}
 
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps) {
   return std::make_unique<ThreadedLink>(store, gbps);

@@ -48,8 +48,13 @@ class Link {
 
 // Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy; 0: as fast as
 // memory is. Copies so small that waking a thread costs more are made by the caller, on the lane's time. The threads start with the
-// first other copy; where none can be had, the caller makes them all. A child made by fork() gets lanes of its own.
+// first other copy; where none can be had, the caller makes them all. One that ends in a copy has failed that one alone. A child made by
+// fork() gets lanes of its own.
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
+
+// For tests of what follows: a copy thread ends in the midst of its work, once they have moved so many parts (of a MiB) from now;
+// negative: none. `no_more`: no copy thread is started from now. Returns how many parts an earlier call has left: -1 when its thread ended.
+std::int64_t end_copy_thread(std::int64_t after_parts, bool no_more);
 
 // 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold the trial.
 // What the store held is lost.

@@ -54,6 +54,7 @@ class Lowering {
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
     hold_back_updates();
+    hold_back_behind_checks();
     hold_back_behind_reads();
     validate(out_.graph);
     seal(out_.graph);
@@ -157,12 +158,76 @@ class Lowering {
     }
   }
 
+  // What writes to residents waits for every op that may raise because of its data, where no such op needs it: then an error finds
+  // little to put back (executor.h). Costs memory only where such ops are in the backward pass: custom ones.
+  void hold_back_behind_checks() {
+    std::vector<OpId> checks;  // that no later one depends on
+    const std::vector<bool> feeds_check = ops_that_feed([&](std::size_t i) { return may_raise(i); });
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      if (may_raise(i) && !feeds_check[i]) checks.emplace_back(i);
+    }
+    for (std::size_t c = 0; c + 1 < checks.size(); ++c) add_after(checks[c + 1], checks[c]);  // one after the other, so that the last will do
+    if (checks.empty()) return;
+    const std::vector<bool> follows = ops_that_need(checks.back());
+    for (std::size_t i = checks.back().index() + 1; i < out_.graph.ops.size(); ++i) {
+      const Op& op = out_.graph.ops[i];
+      const bool writes = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      if (writes && !follows[i] && !feeds_check[i]) add_after(OpId(i), checks.back());
+    }
+  }
+
+  bool may_raise(std::size_t i) const {
+    const TapeOp& from = tape_.op(out_.tape_op[i]);
+    return checks_values(from.handle, from.backward);
+  }
+
+  // By op: some later one that is such an op cannot run before it.
+  template <class Which>
+  std::vector<bool> ops_that_feed(Which which) const {
+    std::vector<bool> feeds(out_.graph.ops.size(), false);
+    std::vector<bool> touched(out_.graph.buffers.size(), false), written(touched);  // by later ops that are, or feed, such ones
+    for (std::size_t i = feeds.size(); i-- > 0;) {
+      const Op& op = out_.graph.ops[i];
+      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      feeds[i] = feeds[i] || std::any_of(op.creates.begin(), op.creates.end(), in(touched)) ||
+                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) || std::any_of(op.reads.begin(), op.reads.end(), in(written));
+      if (!feeds[i] && !which(i)) continue;
+      for (const BufferId b : op.reads) touched[b.index()] = true;
+      for (const BufferId b : op.writes) touched[b.index()] = written[b.index()] = true;
+      for (const OpId before : op.after) feeds[before.index()] = true;
+    }
+    return feeds;
+  }
+
+  // By op: it cannot run before `first`.
+  std::vector<bool> ops_that_need(OpId first) const {
+    std::vector<bool> needs(out_.graph.ops.size(), false);
+    std::vector<bool> made(out_.graph.buffers.size(), false), touched(made);  // by `first` and those that need it
+    for (std::size_t i = first.index(); i < needs.size(); ++i) {
+      const Op& op = out_.graph.ops[i];
+      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      needs[i] = i == first.index() || std::any_of(op.reads.begin(), op.reads.end(), in(made)) ||
+                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) ||
+                 std::any_of(op.after.begin(), op.after.end(), [&](OpId before) { return static_cast<bool>(needs[before.index()]); });
+      if (!needs[i]) continue;
+      for (const BufferId b : op.reads) touched[b.index()] = true;
+      for (const BufferId b : op.writes) made[b.index()] = touched[b.index()] = true;
+      for (const BufferId b : op.creates) made[b.index()] = touched[b.index()] = true;
+    }
+    return needs;
+  }
+
+  void add_after(OpId op, OpId before) {
+    std::vector<OpId>& after = out_.graph.ops[op.index()].after;
+    if (std::find(after.begin(), after.end(), before) == after.end()) after.insert(std::upper_bound(after.begin(), after.end(), before), before);
+  }
+
   // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take back: writes to
   // residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has asked for.
   void hold_back_behind_reads() {
     if (tape_.reads.empty()) return;
     std::vector<bool> changes(tape_.blocks.size(), false);
-    for (std::size_t b = 0; b < tape_.blocks.size(); ++b) changes[b] = tape_.blocks[b].refreshed;
+    for (std::size_t b = 0; b < tape_.blocks.size(); ++b) changes[b] = tape_.blocks[b].external && tape_.blocks[b].kind == BufferKind::kConstant;
     for (const TapeOp& from : tape_.ops) {
       if (from.role != TapeOp::Role::kHost) continue;
       for (const BlockId block : from.creates) changes[block.index()] = true;

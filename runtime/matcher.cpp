@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 
 #include "runtime/op_traits.h"
@@ -61,18 +62,36 @@ bool same_content(const at::Tensor& a, const at::Tensor& b) {
   return bytes == b.storage().nbytes() && (bytes == 0 || std::memcmp(a.storage().data(), b.storage().data(), bytes) == 0);
 }
 
-void copy_content(const at::Tensor& from, const at::Tensor& to) {
-  const std::size_t bytes = std::min(from.storage().nbytes(), to.storage().nbytes());
-  if (bytes > 0 && from.storage().data() != to.storage().data()) {
-    std::memcpy(to.storage().mutable_data(), from.storage().data(), bytes);
+// visit(slot, tensor) for each tensor that is recorded there and given now; false where they are not of one kind and count.
+template <class Visit>
+bool for_each_tensor(const TensorRef& ref, const c10::IValue& value, const Visit& visit) {
+  switch (ref.kind) {
+    case TensorRef::Kind::kTensor:
+      if (!value.isTensor()) return false;
+      visit(ref.slots[0], value.toTensor());
+      return true;
+    case TensorRef::Kind::kTensorList: {
+      if (!value.isTensorList()) return false;
+      const std::vector<at::Tensor> list = value.toTensorVector();
+      if (list.size() != ref.slots.size()) return false;
+      for (std::size_t i = 0; i < list.size(); ++i) visit(ref.slots[i], list[i]);
+      return true;
+    }
+    case TensorRef::Kind::kOptionalTensorList: {
+      if (!value.isOptionalTensorList()) return false;
+      const auto list = value.toOptionalTensorVector();
+      if (list.size() != ref.slots.size()) return false;
+      for (std::size_t i = 0; i < list.size(); ++i) visit(ref.slots[i], list[i].value_or(at::Tensor()));
+      return true;
+    }
+    case TensorRef::Kind::kNone: break;
   }
+  return false;
 }
 
 // A copy of what Python has lifted stands for lift_fresh(), which has one argument.
 std::size_t arguments_on_stack(const TapeOp& op) { return op.lifted_copy ? 1 : op.arguments.size(); }
 
-// Python's own numbers and tensors of them, which come to the step as constants.
-bool is_constant(const Block& block) { return block.external && block.kind == BufferKind::kConstant && block.tensor.defined(); }
 
 }  // namespace
 
@@ -135,6 +154,7 @@ void Matcher::forget_passing() {
   passing_.clear();
   kept_.clear();
   shells_.assign(tape_->blocks.size(), std::nullopt);
+  taken_.assign(tape_->blocks.size(), false);
 }
 
 void Matcher::begin(int section) {
@@ -158,6 +178,7 @@ std::string Matcher::end() {
 // ---- One op
 
 void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (mode_ == Mode::kLeft && draws_random_numbers(op)) unmark_generator();
   if (mode_ == Mode::kLeft || telling_) {
     run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
@@ -200,8 +221,12 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   }
   const TapeOpId id(cursor_++);
   TapeOp& op = tape_->op(id);
-  const bool changed = take_numbers(op, *stack);
-  if (changed && mode_ == Mode::kStep && numbers().has_run(id)) numbers().take_back();
+  bool changed = take_numbers(op, *stack);
+  if (op.random_order >= 0 && mode_ == Mode::kStep) {
+    changed |= take_seed(op.jump);
+    mark_draw(op, changed);
+  }
+  if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
   if (op.role == Role::kKernel && tells_value(op.handle)) {
     tell(id, stack);
   } else if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
@@ -227,12 +252,13 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit
   const TapeOp& op = tape_->ops[cursor_];
   const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
   if (!same) return who + " calls " + full_name(handle) + " where " + full_name(op.handle) + " was recorded";
-  if (op.random_order >= 0 && mode_ == Mode::kStep && !(GeneratorState::current() == *generator_)) return who + " seeds the random generator";
+  if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump)) return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
     if (!what.empty()) return who + " gives " + full_name(handle) + " " + what;
   }
+  if (!op.lifted_copy && !one_to_one(op, stack)) return who + " gives " + full_name(handle) + " other tensors than were recorded";
   return {};
 }
 
@@ -256,10 +282,16 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
       if (!is_number_of_the_same_kind(op, i, value)) continue;
       changed |= !same_number(op.arguments[i], value);
       op.arguments[i] = value;
-    } else if (op.tensors[i].kind == TensorRef::Kind::kTensor && op.tensors[i].slots[0].valid()) {
-      const Block& block = tape_->blocks[tape_->slots[op.tensors[i].slots[0].index()].block.index()];
-      if (is_constant(block) && !place_of(value.toTensor()).block.valid()) changed |= take_content(value.toTensor(), block, op);
+      continue;
     }
+    for_each_tensor(op.tensors[i], value, [&](SlotId slot, const at::Tensor& tensor) {
+      if (!slot.valid() || !tensor.defined()) return;
+      const BlockId id = tape_->slots[slot.index()].block;
+      const Block& block = tape_->blocks[id.index()];
+      if (!block.of_python || place_of(tensor).block.valid() || !take_content(tensor, block, op)) return;
+      changed = true;
+      if (a_user_has_run(id)) take_back_numbers();
+    });
   }
   refreshed_ |= changed && op.section < 0;
   return changed;
@@ -270,6 +302,7 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   const BlockId block = tape_->slots[constant.owner.index()].block;
   if (op.role == Role::kHost) return false;
   if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
+  taken_[block.index()] = true;
   const bool changed = !same_content(from, constant.tensor);
   copy_content(from, constant.tensor);
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
@@ -277,16 +310,33 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   return changed;
 }
 
+// Of a constant. A plan may run those that come later in the program first.
+bool Matcher::a_user_has_run(BlockId constant) {
+  if (tape_->reads.empty() || mode_ != Mode::kStep) return false;
+  for (std::size_t i = cursor_ - 1; i < end_; ++i) {
+    bool uses = false;
+    for_each_access(*tape_, tape_->ops[i], [&](BlockId block, Access) { uses |= block == constant; });
+    if (uses && numbers().has_run(TapeOpId(i))) return true;
+  }
+  return false;
+}
+
 // Runs the step up to this op, and answers with what it tells.
 void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
   telling_ = true;
+  const GeneratorState python = GeneratorState::current();
+  const bool draws = tape_->drawing_ops > 0;
+  if (draws) python_generator_[0].restore();
   try {
     for (c10::IValue& value : numbers().tell(op)) stack->push_back(std::move(value));
   } catch (...) {
+    if (draws) python.restore();
     telling_ = false;
+    told_in_vain_ = true;
     throw;
   }
+  if (draws) python.restore();
   telling_ = false;
 }
 
@@ -310,29 +360,25 @@ Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
 }
 
 bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const {
-  switch (ref.kind) {
-    case TensorRef::Kind::kTensor: return value.isTensor() && same_tensor(ref.slots[0], value.toTensor(), real);
-    case TensorRef::Kind::kTensorList: {
-      if (!value.isTensorList()) return false;
-      const std::vector<at::Tensor> list = value.toTensorVector();
-      if (list.size() != ref.slots.size()) return false;
-      for (std::size_t i = 0; i < list.size(); ++i) {
-        if (!same_tensor(ref.slots[i], list[i], real)) return false;
-      }
-      return true;
-    }
-    case TensorRef::Kind::kOptionalTensorList: {
-      if (!value.isOptionalTensorList()) return false;
-      const auto list = value.toOptionalTensorVector();
-      if (list.size() != ref.slots.size()) return false;
-      for (std::size_t i = 0; i < list.size(); ++i) {
-        if (!same_tensor(ref.slots[i], list[i].value_or(at::Tensor()), real)) return false;
-      }
-      return true;
-    }
-    case TensorRef::Kind::kNone: break;
+  bool same = true;
+  return for_each_tensor(ref, value, [&](SlotId slot, const at::Tensor& tensor) { same = same && same_tensor(slot, tensor, real); }) && same;
+}
+
+// Tensors that Python has made anew stand for constants one to one.
+bool Matcher::one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const {
+  std::map<BlockId, const c10::StorageImpl*> standing;
+  std::map<const c10::StorageImpl*, BlockId> stands_for;
+  bool fine = true;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i], [&](SlotId slot, const at::Tensor& tensor) {
+      if (!slot.valid() || place_of(tensor).block.valid()) return;
+      const BlockId block = tape_->slots[slot.index()].block;
+      const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+      fine = fine && standing.try_emplace(block, storage).first->second == storage && stands_for.try_emplace(storage, block).first->second == block;
+    });
   }
-  return false;
+  return fine;
 }
 
 // `real`: the op will look at the tensor itself, not at the recorded one.
@@ -343,7 +389,8 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   const Place place = place_of(tensor);
   if (place.block.valid()) return place.block == slot.block && slot.meta.describes(tensor, place.start_bytes);
   const Block& block = tape_->blocks[slot.block.index()];
-  if (!is_constant(block) || !slot.meta.describes(tensor) || !(real || tensor.dim() == 0)) return false;
+  if (!block.of_python || !slot.meta.describes(tensor)) return false;
+  if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes())) return false;
   return !tape_->reads_constants || same_content(tensor, block.tensor);
 }
 

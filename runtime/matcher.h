@@ -37,6 +37,14 @@
 
 namespace stowage::runtime {
 
+// What Python holds of a step that it has run over shells.
+struct Handover {
+  Shells shells;  // by block
+
+  // After the step was executed: what it returns and what Python keeps gets its content.
+  void take_results(Executor& executor) const;
+};
+
 class Matcher final : public Interceptor {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
@@ -61,12 +69,24 @@ class Matcher final : public Interceptor {
   // tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape, this one's first.
   void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
                   bool copies, std::vector<std::unique_ptr<NumberSource>> numbers);
-  // After the function has returned: "" when all ops of a tape came; else what differed, and the step has happened eagerly.
-  std::string end_step();
-  // After the function has raised: what it did before that happens now. True when it only failed because it read a shell.
-  bool abandon_step(const std::string& error);
+  // Between them the function runs.
+  void start();
+  // The generator is as before it, unless the step has left the tapes.
+  void stop();
+  // After the function has returned, before stop(). Then difference() is "" when all ops of a tape came; else it says what differed, and
+  // the step has happened eagerly.
+  void end_step();
+  [[nodiscard]] const std::string& difference() const { return mismatch_; }
+  // After the function has raised: what it did before that happens now, unless it only failed because it read a shell, or because of
+  // a kernel that a number needs.
+  void abandon_step(const std::string& error);
+  [[nodiscard]] bool read_shell() const { return read_shell_; }
+  // How many steps, or beginnings of them, have been run plainly, and stay.
+  [[nodiscard]] std::int64_t plain_runs() const { return plain_runs_; }
   // Of the step that matched: -1 this matcher's own tape, else the position among `others`.
   [[nodiscard]] int chosen() const { return chosen_; }
+  // Has it left the tapes?
+  [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
   // Where it left the tape, an optimizer was at work.
   [[nodiscard]] bool left_in_section() const { return left_in_section_; }
   // It was given other numbers than the tape held, outside of the optimizers.
@@ -75,12 +95,14 @@ class Matcher final : public Interceptor {
   [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors) const;
   // Runs all of the matched step plainly; the shells get their content.
   void run_plainly();
-  // The tensor gets the content of a step's result: its storage becomes that of `content`.
-  static void fill(const at::Tensor& shell, const at::Tensor& content);
-  // After the step was executed: what Python keeps gets its content, one tensor for each of the last Tape::kept that it returns.
-  void take_kept(std::vector<at::Tensor>& contents);
-  // After run_plainly(): is that the same content?
-  [[nodiscard]] bool kept_agree(const std::vector<at::Tensor>& contents) const;
+  // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that differs, in the order
+  // of the program, "" for none.
+  void look_closely() { looks_ = true; }
+  [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned) const;
+  // Where the results go; still known when the step is forgotten.
+  [[nodiscard]] Handover handover() const { return Handover{shells_}; }
+  // After run_plainly(): is what Python keeps the same as in the rehearsal?
+  [[nodiscard]] bool kept_agree(const Executor& executor) const;
   // Forgets the shells.
   void forget_step();
   // From now on the step runs eagerly, with `why` as what differed; for what Python does beside the dispatcher.
@@ -127,6 +149,7 @@ class Matcher final : public Interceptor {
   // Are they others than before?
   bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
+  [[nodiscard]] bool a_user_has_run(BlockId constant);
   void tell(TapeOpId op, torch::jit::Stack* stack);
   void ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
@@ -134,13 +157,22 @@ class Matcher final : public Interceptor {
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
+  bool one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const;
   bool same_tensor(SlotId slot, const at::Tensor& tensor, bool real) const;
   [[nodiscard]] Place place_of(const at::Tensor& tensor) const;
   void run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void answer_with_shells(const TapeOp& op, torch::jit::Stack* stack);
   at::Tensor shell(SlotId slot, const torch::jit::Stack& arguments, const TapeOp& op);
   void differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-  void run_plainly(std::size_t to);
+  void run_up_to(PlainRun& run, std::size_t to);
+  void run_plainly_and_follow(const GeneratorState& python);
+  void unmark_generator();
+  void generator_back() const;
+  // Has Python moved the generator as was recorded, but for seeds, which are numbers?
+  [[nodiscard]] bool jumps_alike(const GeneratorJump& recorded) const;
+  // Are they others than before?
+  bool take_seed(GeneratorJump& recorded);
+  void mark_draw(TapeOp& op, bool with_other_numbers);
   [[nodiscard]] BlockId kept_block(std::size_t i) const;
 
   std::shared_ptr<Tape> tape_;
@@ -148,6 +180,7 @@ class Matcher final : public Interceptor {
   Storages residents_;               // and adopted shells
   Storages passing_;                 // of the section or step that is being matched
   std::vector<Shell> kept_;          // so that no address in passing_ is used twice
+  std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
   Shells shells_;                    // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
@@ -163,10 +196,21 @@ class Matcher final : public Interceptor {
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;
+  std::int64_t plain_runs_ = 0;
+  bool read_shell_ = false;
+  bool told_in_vain_ = false;  // a kernel that a number needs has raised; nothing has run then
   int chosen_ = -1;
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
   bool telling_ = false;
-  std::optional<GeneratorState> generator_;  // when the step began; nothing draws while it is matched
+  // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0 as it was before the
+  // step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to one mark.
+  std::vector<GeneratorState> python_generator_;
+  std::vector<TapeOpId> draws_;                     // matched so far
+  bool marked_ = false;                             // one of python_generator_ is no true state
+  std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes
+  std::optional<GeneratorState> generator_at_end_;  // as Python left it
+  bool looks_ = false;
+  std::vector<std::vector<Digest>> traced_;
 };
 
 }  // namespace stowage::runtime

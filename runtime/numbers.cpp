@@ -34,7 +34,7 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
     ends_ = run_->last_uses(static_cast<std::int32_t>(tape_.ops.size()));
     before_ = GeneratorState::current();
   } else {
-    after_->restore();
+    after_->put_back(tape_.drawing_ops > 0);
   }
   for (; next_ < to; ++next_) {
     const TapeOp& op = tape_.ops[static_cast<std::size_t>(next_)];
@@ -43,13 +43,13 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
     for (const BlockId block : ends_[static_cast<std::size_t>(next_)]) run_->storage(block) = c10::Storage();
   }
   after_ = GeneratorState::current();
-  before_->restore();
+  before_->put_back(tape_.drawing_ops > 0);
 }
 
 void PlainNumbers::take_back() {
   if (!run_) return;
   saved_.restore([&](BlockId block) -> c10::Storage& { return run_->storage(block); });
-  before_->restore();
+  before_->put_back(tape_.drawing_ops > 0);
   run_.reset();
   next_ = 0;
 }

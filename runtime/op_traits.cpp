@@ -3,9 +3,12 @@
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
+
+#include "runtime/content.h"
 
 namespace stowage::runtime {
 namespace {
@@ -68,6 +71,7 @@ bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_na
 
 bool tells_value(const c10::OperatorHandle& op) {
   if (!op.hasTag(at::Tag::data_dependent_output)) return false;
+  if (tells_content(op)) return true;
   for (const c10::Argument& result : op.schema().returns()) {
     if (result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::TypeKind::ListType) return false;
   }
@@ -101,10 +105,31 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
   static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
                                                                   "_batch_norm_impl_index"};
   if (!in_aten(op)) return false;
+  if (base_name(op) == "mkldnn_rnn_layer_backward") return argument.name() == "workspace";  // oneDNN works in it; strict="paranoid" has found it
   for (const std::string_view norm : kBatchNorms) {
     if (base_name(op) == norm) return argument.name() == "running_mean" || argument.name() == "running_var";
   }
   return false;
+}
+
+bool is_custom(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 6> kOwn = {"aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::"};
+  return std::none_of(kOwn.begin(), kOwn.end(), [&](std::string_view own) { return op.schema().name().starts_with(own); });
+}
+
+bool checks_values(const c10::OperatorHandle& op, bool backward) {
+  if (!in_aten(op)) return is_custom(op);
+  static constexpr std::array<std::string_view, 5> kOfMatrices = {"linalg_", "_linalg_", "cholesky", "geqrf", "ormqr"};
+  static constexpr std::array<std::string_view, 29> kOfElements = {
+      "embedding", "_embedding_bag", "index", "_index_put_impl", "_unsafe_index", "gather", "scatter", "take", "put", "nll_loss",
+      "multi_margin_loss", "multilabel_margin_loss", "_ctc_loss", "binary_cross_entropy", "multinomial", "bernoulli", "normal", "poisson",
+      "binomial", "masked_scatter", "repeat_interleave", "bincount", "histogram", "_assert_", "segment_reduce", "lu_unpack",
+      "floor_divide", "remainder", "fmod"};
+  const std::string_view name = base_name(op);
+  const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
+  if (std::any_of(kOfMatrices.begin(), kOfMatrices.end(), begins)) return true;
+  if (backward || name.find("_backward") != std::string_view::npos) return false;
+  return std::any_of(kOfElements.begin(), kOfElements.end(), begins) || (name == "div" && op.schema().overload_name().ends_with("_mode"));
 }
 
 bool is_elementwise_list_op(const c10::OperatorHandle& op) {

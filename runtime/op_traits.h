@@ -47,6 +47,11 @@ bool changes_metadata(const c10::OperatorHandle& op);
 // The argument at `index` is written in place. Covers kernels that do so without saying so in their schema.
 bool writes_argument(const c10::OperatorHandle& op, std::size_t index);
 
+// May raise because of what its tensors hold: it looks at indices, classes, probabilities or matrices before it computes. Those of the
+// backward pass look at indices that the forward pass has looked at. An operator that PyTorch does not bring itself may always raise.
+bool checks_values(const c10::OperatorHandle& op, bool backward);
+bool is_custom(const c10::OperatorHandle& op);
+
 // A list op that treats element i of all its tensor lists alone (_foreach_*, _fused_adamw_): running it once per element gives the
 // same bits, and lets each element's update move by itself.
 bool is_elementwise_list_op(const c10::OperatorHandle& op);

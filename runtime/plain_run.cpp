@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -10,9 +11,28 @@
 #include <cstring>
 
 #include "runtime/collectives.h"
+#include "runtime/hook.h"
+#include "runtime/op_traits.h"
+#include "runtime/saved_blocks.h"
 #include "runtime/tensors.h"
 
 namespace stowage::runtime {
+
+std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const std::vector<c10::Storage>& storages) {
+  std::vector<Digest> digests;
+  const auto add = [&](BlockId block) {
+    const c10::Storage& storage = storages[block.index()];
+    if (!storage) return;
+    const std::int64_t bytes = std::min(static_cast<std::int64_t>(storage.nbytes()), tape.blocks[block.index()].bytes);
+    digests.push_back(digest(storage.data(), bytes));
+  };
+  if (returns_uninitialized(op.handle)) return digests;
+  for (const BlockId block : op.creates) add(block);
+  for_each_access(tape, op, [&](BlockId block, Access access) {
+    if (access == Access::kWrite) add(block);
+  });
+  return digests;
+}
 
 PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs) : tape_(tape), storages_(tape.blocks.size()) {
   states_.resize(static_cast<std::size_t>(tape.random_ops) + 1);
@@ -27,6 +47,35 @@ PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs) : ta
     }
   }
 }
+
+// Puts back what the ops have written when it dies, unless it was told to forget.
+class PlainRun::TakenBack {
+ public:
+  TakenBack(PlainRun& run, std::int32_t until) : run_(run), until_(until), generator_(GeneratorState::current()) {}
+  ~TakenBack() {
+    if (!can_) return;
+    saved_.restore([&](BlockId block) -> c10::Storage& { return run_.storage(block); });
+    generator_.put_back(run_.tape_.drawing_ops > 0);
+  }
+  TakenBack(const TakenBack&) = delete;
+  TakenBack& operator=(const TakenBack&) = delete;
+
+  void before(std::int32_t op) {
+    if (!can_ || op >= until_) return forget();
+    saved_.add_written(run_.tape_, run_.tape_.ops[static_cast<std::size_t>(op)], [&](BlockId block) -> c10::Storage& { return run_.storage(block); });
+  }
+  void forget() {
+    can_ = false;
+    saved_.clear();
+  }
+
+ private:
+  PlainRun& run_;
+  std::int32_t until_;
+  GeneratorState generator_;
+  SavedBlocks saved_;
+  bool can_ = !thread_attached();  // an eager budget may have put elsewhere what would be saved; it keeps copies of its own
+};
 
 std::vector<std::vector<BlockId>> PlainRun::last_uses(std::int32_t to) const {
   std::vector<std::int32_t> last(tape_.blocks.size(), -1);
@@ -47,30 +96,31 @@ void PlainRun::run(std::int32_t to, Shells& shells, bool copies) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const std::vector<std::vector<BlockId>> ends = last_uses(to);
-  struct HandOverAtEnd {
-    PlainRun& run;
-    Shells& shells;
-    bool copies;
-    ~HandOverAtEnd() { run.hand_over(shells, copies); }
-  } at_end{*this, shells, copies};
+  FirstWrites writes(tape_);
+  for (std::int32_t i = 0; i < to; ++i) writes.next(tape_.ops[static_cast<std::size_t>(i)], false);
+  TakenBack undo(*this, static_cast<std::int32_t>(writes.save_until()));
   torch::jit::Stack stack;
   for (std::int32_t i = 0; i < to; ++i) {
+    undo.before(i);
     run_op(i, stack);
     for (const BlockId block : ends[static_cast<std::size_t>(i)]) {
       if (!is_held(shells[block.index()])) storages_[block.index()] = c10::Storage();
     }
   }
   const bool whole = to == static_cast<std::int32_t>(tape_.ops.size());
-  if (whole && tape_.final_restore >= 0) states_[static_cast<std::size_t>(tape_.final_restore)]->restore();
+  if (whole) tape_.final_jump.make(states_);
+  undo.forget();
+  hand_over(shells, copies);
 }
 
 void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
   const TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
   if (index == 0) states_[0] = GeneratorState::current();
   if (op.role != TapeOp::Role::kKernel) return;
-  if (op.restore >= 0) states_[static_cast<std::size_t>(op.restore)]->restore();
+  op.jump.make(states_);
   call(op, stack);
   if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
+  if (traced_ != nullptr) (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);
 }
 
 void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {
@@ -143,8 +193,10 @@ void PlainRun::hand_over(Shells& shells, bool copies) {
     at::DataPtr memory = copies ? c10::GetCPUAllocator()->allocate(bytes) : at::DataPtr();
     if (!copies) {
       memory = std::move(storages_[b].unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
-    } else if (bytes > 0) {
-      std::memcpy(memory.get(), storages_[b].mutable_data(), bytes);
+    } else if (bytes > 0) {  // by an operator, for which an eager budget brings back what it has let go
+      const auto all = static_cast<std::int64_t>(bytes);
+      const TensorMeta flat{.sizes = {all}, .strides = {1}, .dtype = caffe2::TypeMeta::Make<std::uint8_t>()};
+      at::from_blob(memory.get(), {all}, at::kByte).copy_(make_alias(storages_[b], flat));
     }
     fill_shell(c10::Storage(shells[b]->lock()), std::move(memory), bytes);
   }

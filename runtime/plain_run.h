@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "runtime/digest.h"
 #include "runtime/generator.h"
 #include "runtime/tape.h"
 #include "runtime/tensors.h"
@@ -22,9 +23,12 @@ class PlainRun {
   PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs);
 
   // Runs the kernels among ops [0, to). `shells` by block: where something beside it holds such a storage, that gets the block's memory,
-  // or a copy of its content (`copies`: memory must not change its owner). A kernel's exception passes through; shells of the blocks
-  // made so far have got their memory.
+  // or a copy of its content (`copies`: memory must not change its owner). A kernel's exception passes through; residents, inputs and
+  // generator are then as before, where its data made it raise (saved_blocks.h).
   void run(std::int32_t to, Shells& shells, bool copies);
+
+  // Digests of each op's results, by op, go there.
+  void trace(std::vector<std::vector<Digest>>& into) { traced_ = &into; }
 
   // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be external.
   void call(const TapeOp& op, torch::jit::Stack& stack);
@@ -33,17 +37,24 @@ class PlainRun {
   // Which blocks ops [0, to) use last, by op.
   [[nodiscard]] std::vector<std::vector<BlockId>> last_uses(std::int32_t to) const;
   [[nodiscard]] c10::Storage& storage(BlockId block) { return storages_[block.index()]; }
+  // The generator after so many draws, which have happened.
+  [[nodiscard]] const GeneratorState& after_draws(std::size_t draws) const { return *states_[draws]; }
   // As it is now.
   at::Tensor tensor(SlotId slot);
 
  private:
+  class TakenBack;
   void push_arguments(const TapeOp& op, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, const torch::jit::Stack& stack);
   void hand_over(Shells& shells, bool copies);
 
   const Tape& tape_;
+  std::vector<std::vector<Digest>>* traced_ = nullptr;
   std::vector<c10::Storage> storages_;  // by block
   std::vector<std::optional<GeneratorState>> states_;  // by draws
 };
+
+// Digests of what the op has created and written, as it lies now.
+std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const std::vector<c10::Storage>& storages);
 
 }  // namespace stowage::runtime

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <map>
+#include <set>
 
 #include "runtime/allocator.h"
+#include "runtime/available.h"
 #include "runtime/collectives.h"
 #include "runtime/finish.h"
 #include "runtime/op_traits.h"
@@ -23,6 +27,39 @@ std::int64_t now_ns() {
 bool is_wrapped_number(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
+
+// Storages that nothing but these tensors holds: neither another view nor, by a view, the tensor that it looks into.
+std::set<const c10::StorageImpl*> held_by_these_alone(const std::vector<at::Tensor>& tensors) {
+  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> holders;
+  std::map<const c10::TensorImpl*, std::set<const c10::TensorImpl*>> views;  // by the tensor that they look into
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage()) continue;
+    holders[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
+    if (tensor.is_view()) views[tensor._base().unsafeGetTensorImpl()].insert(tensor.unsafeGetTensorImpl());
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage() || !tensor.is_view()) continue;
+    const at::Tensor base(tensor._base());
+    std::set<const c10::TensorImpl*>& known = holders[tensor.storage().unsafeGetStorageImpl()];
+    if (base.use_count() - 1 <= views[base.unsafeGetTensorImpl()].size()) known.insert(base.unsafeGetTensorImpl());
+  }
+  std::set<const c10::StorageImpl*> alone;
+  for (const auto& [storage, known] : holders) {
+    if (c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage)) <= known.size()) alone.insert(storage);
+  }
+  return alone;
+}
+
+// Dropout of nothing, inside a larger op. (Its state before and after tells less, where another thread draws meanwhile.)
+bool drops_nothing(const TapeOp& op) {
+  for (std::size_t i = 0; i < op.arguments.size(); ++i) {
+    const std::string& name = op.handle.schema().arguments()[i].name();
+    if ((name == "dropout_p" || name == "dropout") && op.arguments[i].isDouble()) return op.arguments[i].toDouble() == 0;
+  }
+  return false;
+}
+
+constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine is asked
 
 bool has_unreplayable_argument(const c10::IValue& value) {
   if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
@@ -47,17 +84,16 @@ SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::s
 
 void Recorder::start() {
   states_.push_back(GeneratorState::current());
+  can_take_back_ = tape_->below_autograd && !thread_attached();
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns() - aside_ns();
 }
 
 void Recorder::stop() {
   tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
+  if (!intercept_) return;
   intercept_.reset();
-  const GeneratorState last = GeneratorState::current();
-  if (last == states_.back()) return;
-  tape_->final_restore = state_index(last);
-  if (tape_->final_restore < 0) refuse("the step seeds the random generator, or another thread draws from it meanwhile");
+  tape_->final_jump = jump_here();
 }
 
 void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
@@ -77,7 +113,43 @@ void Recorder::refuse(const std::string& reason) {
   tape_->refusal = where.empty() ? reason : where + ": " + reason;
 }
 
+bool Recorder::take_back() {
+  if (!can_take_back_ || states_.empty()) return false;
+  for (const auto& [storage, content] : saved_) {
+    if (!content.empty()) std::memcpy(storage.mutable_data(), content.data(), content.size());
+  }
+  saved_.clear();
+  states_.front().restore();
+  return true;
+}
+
+void Recorder::save_written(const TapeOp& op, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - op.tensors.size();
+  for (std::size_t i = 0; i < op.tensors.size() && can_take_back_; ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone || !writes_argument(op.handle, i)) continue;
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) {
+      save(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) save(tensor);
+    }
+  }
+}
+
+void Recorder::save(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || made_in_step(tensor)) return;
+  const c10::Storage& storage = tensor.storage();
+  const auto is_it = [&](const auto& known) { return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl(); };
+  if (std::any_of(saved_.begin(), saved_.end(), is_it)) return;
+  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
+  can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
+  if (!can_take_back_) return saved_.clear();
+  const char* data = static_cast<const char*>(storage.data());
+  saved_.emplace_back(storage, std::vector<char>(data, data + bytes));
+}
+
 void Recorder::close() {
+  saved_.clear();
   intercept_.reset();
   names_.stop();
 }
@@ -108,13 +180,25 @@ int Recorder::current_line() {
   return static_cast<int>(tape_->lines.size()) - 1;
 }
 
-int Recorder::state_index(const GeneratorState& state) const {
-  const auto it = std::find(states_.rbegin(), states_.rend(), state);
-  return it == states_.rend() ? -1 : static_cast<int>(states_.rend() - it) - 1;
+GeneratorJump Recorder::jump_here() const {
+  const GeneratorState now = GeneratorState::current();
+  if (now == states_.back()) return {};
+  const auto it = std::find(states_.rbegin(), states_.rend(), now);
+  if (it != states_.rend()) return {static_cast<int>(states_.rend() - it) - 1, nullptr};
+  if (now.follows(states_.back())) return {};  // another thread has drawn
+  return {-1, std::make_shared<const GeneratorState>(now)};
+}
+
+int Recorder::repeated_draw(const TapeOp& op) const {
+  for (std::size_t i = 0; i < draws_.size(); ++i) {
+    if (states_[i + 1] == states_.back() && draws_alike(*tape_, tape_->op(draws_[i]), op)) return static_cast<int>(i);
+  }
+  return -1;
 }
 
 void Recorder::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (!tape_->refusal.empty()) {
+    can_take_back_ = false;  // nobody knows any more what the step has made
     run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     record_per_element(op, keys, stack);
@@ -142,19 +226,27 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
   const bool draws = draws_random_numbers(handle);
-  if (draws) expect_generator_state(op);
+  if (draws) op.jump = jump_here();
 
   std::vector<AllocationEvent> events;
   {
     const WatchAllocations watch(events);
+    save_written(op, *stack);
+    kernel_raised_ = true;
     const std::int64_t start = now_ns() - aside_ns();
     run_leaf(handle, keys, stack);
+    kernel_raised_ = false;
     op.cost_ns = now_ns() - aside_ns() - start;
   }
   // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
   if (draws) {
     op.random_order = tape_->random_ops++;
     states_.push_back(GeneratorState::current());
+    const auto draws_before = op.jump.draws >= 0 ? static_cast<std::size_t>(op.jump.draws) : states_.size() - 2;
+    op.draws_none = drops_nothing(op) || states_.back() == (op.jump.state ? *op.jump.state : states_[draws_before]);
+    tape_->drawing_ops += op.draws_none ? 0 : 1;
+    op.repeats = repeated_draw(op);
+    draws_.push_back(TapeOpId(tape_->ops.size()));
   }
   take_results(op, stack, events);
   tape_->ops.push_back(std::move(op));
@@ -166,6 +258,7 @@ bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKey
   for (ShapeQuestion& question : questions) {
     record(question.count, keys, &question.arguments);
     record(scalar_reader(), keys, &question.arguments);
+    tape_->ops.back().asks_shape = true;
   }
   return !questions.empty();
 }
@@ -209,13 +302,6 @@ void Recorder::lift(const at::Tensor& tensor) {
     if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
   }
   host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
-}
-
-void Recorder::expect_generator_state(TapeOp& op) {
-  const GeneratorState now = GeneratorState::current();
-  if (now == states_.back()) return;
-  op.restore = state_index(now);
-  if (op.restore < 0) refuse("the step seeds the random generator, or another thread draws from it meanwhile");
 }
 
 TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {
@@ -277,8 +363,12 @@ void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& event
 }
 
 std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& allowed) const {
+  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(allowed);
   std::set<BlockId> fine;
-  for (const at::Tensor& tensor : allowed) fine.insert(names_.block_of(tensor));
+  for (const at::Tensor& tensor : allowed) {
+    const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();  // elsewhere others hold it, too
+    if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
+  }
   for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
   std::vector<BlockId> blocks = names_.alive();
   std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
@@ -320,13 +410,14 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
-std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep) {
+std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep, const std::vector<at::Tensor>& replaced) {
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
     tape_->returned.push_back(tape_->blocks[block.index()].owner);
     ++tape_->kept;
   }
-  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
+  for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake, options_.waits);
   return std::move(tape_);
 }
 

@@ -21,6 +21,7 @@ namespace stowage::runtime {
 struct RecordOptions {
   bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
   bool distributed = false;             // ops on tensor subclasses are looked into
+  bool waits = false;                   // Python waits even for numbers that follow from the arguments, as they differ from call to call
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 
@@ -52,7 +53,13 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::set<int> touched_inputs() const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
-  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep);
+  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep, const std::vector<at::Tensor>& replaced);
+
+  // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False where that was not
+  // kept: the tape is refused, the machine is short of memory, an eager budget has copies of its own.
+  bool take_back();
+  // The latest op has raised.
+  [[nodiscard]] bool kernel_raised() const { return kernel_raised_; }
 
   // Whatever happened, and on the thread that made this: another one may come to destroy it.
   void close();
@@ -71,19 +78,26 @@ class Recorder final : public Interceptor {
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);
   void look_for_absolute_offset(const TapeOp& op);
-  void expect_generator_state(TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
+  void save_written(const TapeOp& op, const torch::jit::Stack& stack);
+  void save(const at::Tensor& tensor);
   int current_line();
-  int state_index(const GeneratorState& state) const;
+  // How Python has moved the generator since the latest draw.
+  [[nodiscard]] GeneratorJump jump_here() const;
+  [[nodiscard]] int repeated_draw(const TapeOp& op) const;
 
   RecordOptions options_;
   std::shared_ptr<Tape> tape_;
   Names names_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
+  std::vector<TapeOpId> draws_;        // the ops that drew
   std::vector<HostFilled> host_filled_;
+  std::vector<std::pair<c10::Storage, std::vector<char>>> saved_;  // what the step has found and written, as it was
+  bool can_take_back_ = true;
+  bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
 };
 

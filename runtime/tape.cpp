@@ -23,6 +23,11 @@ Access access_of(const TapeOp& op, std::size_t argument) {
   return reads_only_shape(op.handle, argument) ? Access::kNone : Access::kRead;
 }
 
+std::string name_with_line(const Tape& tape, const TapeOp& op) {
+  const std::string line = op.line >= 0 ? " (" + tape.lines[static_cast<std::size_t>(op.line)] + ")" : std::string();
+  return full_name(op.handle) + line;
+}
+
 std::string full_name(const c10::OperatorHandle& op) {
   const std::string& overload = op.schema().overload_name();
   return overload.empty() ? op.schema().name() : op.schema().name() + "." + overload;

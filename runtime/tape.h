@@ -53,6 +53,7 @@ struct Block {
   std::int64_t bytes = 0;
   BufferKind kind = BufferKind::kTemporary;
   bool external = false;  // existed before the step, or holds a constant that the step's Python made
+  bool of_python = false; // external: a constant that the step's Python makes; `tensor` is a copy, which takes what Python makes in later calls
   bool refreshed = false; // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
   int input = -1;         // external: position in the step's inputs of the one that begins it, or -1
   std::int64_t start_bytes = 0;  // input: where in that argument's storage it began when recorded; elsewhere in the next call
@@ -91,7 +92,10 @@ struct TapeOp {
   std::int32_t ticks = 1;
   std::int64_t cost_ns = 0;
   int random_order = -1;  // position among the ops that draw random numbers, or -1
-  int restore = -1;       // the generator goes back to the state after this many draws, before the op; -1: stays as it is
+  bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
+  bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
+  int repeats = -1;       // an earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
+  GeneratorJump jump;     // of the generator, before the op
   bool lifted_copy = false;  // stands for lift_fresh(): copies a constant that the step goes on to write
   bool grad_mode = false;
   bool backward = false;
@@ -129,7 +133,8 @@ struct Tape {
   std::vector<SlotId> returned;    // slots to hand out at the end of a step
   std::size_t kept = 0;            // so many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   int random_ops = 0;
-  int final_restore = -1;          // as TapeOp::restore, after the last op
+  int drawing_ops = 0;             // of those; the others draw nothing the way they are called
+  GeneratorJump final_jump;        // of the generator, after the last op
   bool below_autograd = false;     // at which level of the hook it was recorded
   bool reads_constants = false;    // a number read from a constant tensor is baked into it
   bool absolute_inputs = false;    // the step counts from the beginning of an argument's storage: the next must begin there, too
@@ -161,9 +166,15 @@ void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
 // tensors, same numbers.
 std::string difference(const Tape& a, const Tape& b);
 
+// From the same generator state, do both ops draw the same?
+bool draws_alike(const Tape& tape, const TapeOp& a, const TapeOp& b);
+
 // Do both begin with the same `ops` operations, but for Python's numbers? Then now_called[i] is how `b` calls the block i of `a`, where
 // these operations name it.
 bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<BlockId>& now_called);
+
+// "aten::add_.Tensor (train.py:12)"
+std::string name_with_line(const Tape& tape, const TapeOp& op);
 
 // "aten::add_.Tensor"
 std::string full_name(const c10::OperatorHandle& op);

@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "runtime/torch_versions.h"
@@ -24,6 +26,11 @@ void describe(const at::Tensor& tensor, const TensorMeta& meta) {
 }
 
 }  // namespace
+
+void copy_content(const at::Tensor& from, const at::Tensor& to) {
+  const std::size_t bytes = std::min(from.storage().nbytes(), to.storage().nbytes());
+  if (bytes > 0 && from.storage().data() != to.storage().data()) std::memcpy(to.storage().mutable_data(), from.storage().data(), bytes);
+}
 
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);

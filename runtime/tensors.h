@@ -11,6 +11,9 @@
 
 namespace stowage::runtime {
 
+// All bytes of the storage, as far as both have them.
+void copy_content(const at::Tensor& from, const at::Tensor& to);
+
 // A tensor over `storage`, as `meta` describes it.
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta);
 

@@ -38,6 +38,7 @@ struct IntervalsFile {
   std::vector<std::string> ids;
   std::vector<LayoutItem> items;
 };
+IntervalsFile parse_intervals(std::string_view csv, const std::string& name);  // throws InvalidLayout
 IntervalsFile load_intervals(const std::string& path);
 void save_intervals(const IntervalsFile& file, const std::vector<std::int64_t>& offsets, const std::string& path);
 

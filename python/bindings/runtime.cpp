@@ -1,4 +1,5 @@
 // stowage._runtime: recording and replaying. Tensors come as addresses; those that go out are made by Python and filled here.
+#include <ATen/ThreadLocalState.h>
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
@@ -6,6 +7,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <thread>
+
+#include "blocks.h"
 #include "eager.h"
 #include "runtime/allocator.h"
 #include "runtime/arena.h"
@@ -17,6 +21,7 @@
 #include "runtime/matcher.h"
 #include "runtime/recorder.h"
 #include "runtime/takeover.h"
+#include "runtime/turns.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
@@ -39,6 +44,8 @@ stowage::BufferKind kind_named(const std::string& name) {
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(PyExc_MemoryError, "no memory");
   } catch (const c10::OutOfMemoryError& e) {
     PyErr_SetString(PyExc_MemoryError, e.what_without_backtrace());
   } catch (const c10::IndexError& e) {
@@ -111,13 +118,14 @@ void bind_recorder(nb::module_& m) {
            "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
 
   nb::class_<rt::Recorder>(m, "Recorder")
-      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed) {
+      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, bool waits) {
         rt::RecordOptions options;
         options.fake = fake;
         options.distributed = distributed;
+        options.waits = waits;
         options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
         new (self) rt::Recorder(std::move(options));
-      }, "fake"_a, "hidden"_a, "distributed"_a = false)
+      }, "fake"_a, "hidden"_a, "distributed"_a = false, "waits"_a = false)
       .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
         r.declare(tensor_at(tensor), kind_named(kind), std::move(name));
       }, "tensor"_a, "kind"_a, "name"_a)
@@ -128,6 +136,8 @@ void bind_recorder(nb::module_& m) {
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)
+      .def("take_back", &rt::Recorder::take_back)
+      .def_prop_ro("kernel_raised", &rt::Recorder::kernel_raised)
       .def("refuse", &rt::Recorder::refuse, "reason"_a)
       .def("reads_on_host", [](rt::Recorder& r, Address tensor, const std::string& what) { r.reads_on_host(tensor_at(tensor), what); },
            "tensor"_a, "what"_a)
@@ -141,9 +151,10 @@ void bind_recorder(nb::module_& m) {
         return std::vector<int>(touched.begin(), touched.end());
       })
       .def("survivors", [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
-      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned, bool keep) {
-        return TapeHandle{r.finish(tensors_at(returned), keep)};
-      }, "returned"_a, "keep"_a = false);
+      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced) {
+        return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced))};
+      }, "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
+         "replaced: lasting tensors that the step has read, and put others in their places.");
 }
 
 // Let go of under the GIL, whoever lets go last.
@@ -158,29 +169,159 @@ struct HeldObject {
   nb::object object;
 };
 
+// call(); what it raises is also appended to the list: within an operator it becomes a RuntimeError on its way.
+template <class Call>
+void noting_what_it_raises(const HeldObject& raised, const Call& call) {
+  try {
+    call();
+  } catch (nb::python_error& error) {
+    nb::borrow<nb::list>(raised.object).append(error.value());
+    throw;
+  }
+}
+
 // A Python function that is given something to call; none where there is none.
-std::function<void(std::function<void()>)> called_with_work(const nb::object& function) {
+std::function<void(std::function<void()>)> called_with_work(const nb::object& function, const std::shared_ptr<HeldObject>& raised) {
   if (function.is_none()) return {};
-  return [held = std::make_shared<HeldObject>(function)](const std::function<void()>& work) {
+  return [held = std::make_shared<HeldObject>(function), raised](const std::function<void()>& work) {
     const nb::gil_scoped_acquire acquire;
-    held->object(nb::cpp_function(work));
+    noting_what_it_raises(*raised, [&] { held->object(nb::cpp_function(work)); });
   };
 }
 
+// An interrupt has no moment between the beginning and the call, nor between the call and the end: those are C++.
+std::string match_section(rt::Matcher& matcher, int section, const nb::object& step) {
+  struct End {
+    rt::Matcher& matcher;
+    std::string differed = {};
+    ~End() { matcher.end(); }
+  } end{matcher};
+  matcher.begin(section);
+  try {
+    step();
+  } catch (nb::python_error& error) {
+    // The hook ends a step() that differs by an exception of its own; one that raises by itself will do so again, eagerly.
+    const std::string differed = matcher.end();
+    if (error.matches(PyExc_Exception) && !differed.empty()) return differed;
+    throw;
+  }
+  return matcher.end();
+}
+
+// The same for a whole step. Returns what call() returns.
+nb::object match_step(rt::Matcher& matcher, const nb::object& call) {
+  struct Stop {
+    rt::Matcher& matcher;
+    ~Stop() { matcher.stop(); }
+  } stop{matcher};
+  matcher.start();
+  try {
+    nb::object result = call();
+    const nb::gil_scoped_release release;
+    matcher.end_step();
+    return result;
+  } catch (nb::python_error& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) throw;  // no part of the step: it can come anywhere, and nothing of the step has happened
+    const std::string text = error.what();
+    const nb::gil_scoped_release release;
+    matcher.abandon_step(text);
+    throw;
+  }
+}
+
+void uninterrupted_call(const nb::object& function) {
+  std::exception_ptr error;
+  bool no_memory = false;  // for another thread
+  {
+    const nb::gil_scoped_release release;
+    try {
+      std::thread([&] {
+        const nb::gil_scoped_acquire acquire;
+        try {
+          function();
+        } catch (nb::python_error& raised) {
+          no_memory = raised.matches(PyExc_MemoryError);
+          if (!no_memory) error = std::current_exception();
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }).join();
+    } catch (const std::exception&) {
+      no_memory = true;
+    }
+  }
+  if (no_memory) function();
+  if (error) std::rethrow_exception(error);
+}
+
+// What PyTorch keeps for the calling thread: whether gradients are recorded, modes, autocast.
+struct ThreadState {
+  at::ThreadLocalState state;
+};
+
+// Calls function(), which may be called twice, on another thread and waits: there Python runs no signal handlers, so that nothing can
+// interrupt it. Before, where `error` is an interrupt, the thread gets back the state that it had: the interrupt may have come between
+// the lines of a library that would have put it back.
+void uninterrupted(const nb::object& function, const nb::object& error, const ThreadState* before) {
+  if (before != nullptr && !error.is_none() && PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) == 0) {
+    at::ThreadLocalState::setThreadLocalState(before->state);
+  }
+  uninterrupted_call(function);
+}
+
+// A turn as a with block, and what it ends with.
+struct TurnOfCall {
+  rt::Turn turn;
+  nb::object last;  // its end() comes to its end, too
+};
+
+// Where a signal has come whose handler raises, so does this.
+void let_signals_in() {
+  const nb::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void bind_turns(nb::module_& m) {
+  constexpr auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<TurnOfCall>(m, "Turn", "Of a compiled step, in a with block: together with those of other threads, or alone(). Raises stowage.Error where "
+                                    "a turn does not come for `longest_s` seconds.")
+      .def("__init__", [](TurnOfCall* self, double longest_s) { new (self) TurnOfCall{rt::Turn(longest_s), nb::none()}; }, "longest_s"_a = 600)
+      .def("__enter__", [](nb::handle self) {
+        auto& turn = nb::cast<TurnOfCall&>(self).turn;
+        {
+          const nb::gil_scoped_release release;
+          turn.begin(&let_signals_in);
+        }
+        return nb::borrow(self);
+      })
+      .def("__exit__", [](TurnOfCall& self, const nb::args&) {
+        const std::exception_ptr interrupt = self.last.is_none() ? nullptr : to_its_end(self.last.attr("end"));
+        self.turn.end();
+        if (interrupt) std::rethrow_exception(interrupt);
+      })
+      .def("alone", [](TurnOfCall& self) { return self.turn.alone(&let_signals_in); }, unlocked,
+           "From now on; True where others may have run since the block began.")
+      .def("ends", [](TurnOfCall& self, nb::object with) { self.last = std::move(with); }, "with"_a.none(),
+           "The block's last act is with.end(), whatever interrupts it.");
+}
+
 void bind_matcher(nb::module_& m) {
+  nb::class_<rt::Handover>(m, "Handover").def("take_results", &rt::Handover::take_results, "executor"_a);
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def("adopt_shell", [](rt::Matcher& matcher, Address tensor, int slot) {
         matcher.adopt_shell(tensor_at(tensor), rt::SlotId(slot));
       }, "tensor"_a, "slot"_a)
       .def("bind", [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.bind(tensors_at(inputs)); }, "inputs"_a)
-      .def("begin", &rt::Matcher::begin, "section"_a)
-      .def("end", &rt::Matcher::end)
+      .def("section", &match_section, "section"_a, "step"_a,
+           "Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or \"\".")
       .def("begin_step", [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
-                            const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors, const nb::object& around) {
+                            const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors, const nb::object& around,
+                            const nb::list& raised) {
+        const auto errors = std::make_shared<HeldObject>(raised);
         std::vector<std::shared_ptr<rt::Tape>> tapes;
         for (const TapeHandle& other : others) tapes.push_back(other.tape);
-        const std::function<void(std::function<void()>)> run_within = called_with_work(around);
+        const std::function<void(std::function<void()>)> run_within = called_with_work(around, errors);
         std::vector<std::unique_ptr<rt::NumberSource>> numbers;
         for (std::size_t i = 0; i <= tapes.size(); ++i) {
           if (executors.at(i) != nullptr) {
@@ -191,26 +332,33 @@ void bind_matcher(nb::module_& m) {
         }
         std::function<void()> call;
         if (!before_leaving.is_none()) {
-          call = [before_leaving = std::make_shared<HeldObject>(before_leaving)] {
+          call = [before_leaving = std::make_shared<HeldObject>(before_leaving), errors] {
             const nb::gil_scoped_acquire acquire;
-            before_leaving->object();
+            noting_what_it_raises(*errors, [&] { before_leaving->object(); });
           };
         }
         matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
-      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(),
-         "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited.")
-      .def("end_step", &rt::Matcher::end_step, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon_step", &rt::Matcher::abandon_step, "error"_a, nb::call_guard<nb::gil_scoped_release>())
+      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
+         "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function "
+         "raises is appended to `raised`: within an operator it comes out as a RuntimeError.")
+      .def("step", &match_step, "call"_a,
+           "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how it went.")
       .def("returns", [](const rt::Matcher& matcher, const std::vector<Address>& tensors) { return matcher.returns(tensors_at(tensors)); }, "tensors"_a)
-      .def("run_plainly", nb::overload_cast<>(&rt::Matcher::run_plainly), nb::call_guard<nb::gil_scoped_release>())
-      .def("take_kept", [](rt::Matcher& matcher, rt::Executor& executor) { matcher.take_kept(executor.kept()); }, "executor"_a)
-      .def("kept_agree", [](const rt::Matcher& matcher, rt::Executor& executor) { return matcher.kept_agree(executor.kept()); }, "executor"_a)
+      .def("run_plainly", &rt::Matcher::run_plainly, nb::call_guard<nb::gil_scoped_release>())
+      .def("handover", &rt::Matcher::handover)
+      .def("kept_agree", &rt::Matcher::kept_agree, "executor"_a)
       .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("difference", &rt::Matcher::difference)
+      .def_prop_ro("plain_runs", &rt::Matcher::plain_runs)
+      .def_prop_ro("read_shell", &rt::Matcher::read_shell)
       .def_prop_ro("chosen", &rt::Matcher::chosen)
       .def_prop_ro("refreshed", &rt::Matcher::refreshed)
+      .def_prop_ro("left", &rt::Matcher::left)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
-      .def_static("fill", [](Address shell, Address content) { rt::Matcher::fill(tensor_at(shell), tensor_at(content)); }, "shell"_a, "content"_a)
+      .def("look_closely", &rt::Matcher::look_closely)
+      .def("first_difference", [](const rt::Matcher& matcher, const rt::Executor& executor) { return matcher.first_difference(executor.traced()); },
+           "executor"_a)
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);
 }
@@ -243,6 +391,8 @@ void bind_executor(nb::module_& m) {
       .def("release", [](const rt::Host& host) { host.store->release(); })
       .def("measure_gbps", [](const rt::Host& host) { return rt::measure_gbps(*host.store, *host.link); },
            nb::call_guard<nb::gil_scoped_release>());
+  m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
+        "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns what was left.");
   nb::class_<rt::RunStats>(m, "RunStats")
       .def_ro("misses", &rt::RunStats::misses)
       .def_ro("skipped", &rt::RunStats::skipped)
@@ -265,33 +415,38 @@ void bind_executor(nb::module_& m) {
       }, "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def_prop_ro("runs", &rt::Executor::runs)
+      .def_prop_ro("half_done", &rt::Executor::half_done)
+      .def("look_closely", &rt::Executor::look_closely, "paranoid"_a)
+      .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1, "For tests: the kernel after so many others raises, so many times.")
+      .def_prop_ro("injected_in", &rt::Executor::injected_in)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def("accepts", [](const rt::Executor& executor, const std::vector<Address>& inputs) { return executor.accepts(tensors_at(inputs)); },
            "inputs"_a)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
-      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs, bool time_ops) {
+      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, bool time_ops) {
         const std::vector<at::Tensor> in = tensors_at(inputs);
-        const std::vector<at::Tensor> out = tensors_at(outputs);
         const nb::gil_scoped_release release;
-        return executor.run(in, out, {.time_ops = time_ops});
-      }, "inputs"_a, "outputs"_a, "time_ops"_a = false)
-      .def("rehearse", [](rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& outputs,
-                          const rt::Matcher& matcher) {
+        return executor.run(in, {.time_ops = time_ops});
+      }, "inputs"_a, "time_ops"_a = false)
+      .def("rehearse", [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
         const std::vector<at::Tensor> in = tensors_at(inputs);
-        const std::vector<at::Tensor> out = tensors_at(outputs);
         const nb::gil_scoped_release release;
-        return executor.rehearse(in, out, matcher.host_written());
-      }, "inputs"_a, "outputs"_a, "matcher"_a)
+        return executor.rehearse(in, matcher.host_written());
+      }, "inputs"_a, "matcher"_a)
       .def("state", [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
         const std::vector<at::Tensor> in = tensors_at(inputs);
         const nb::gil_scoped_release release;
         return executor.state(in, matcher.host_written());
       }, "inputs"_a, "matcher"_a)
-      .def("fill_external_output", [](const rt::Executor& executor, std::size_t i, const std::vector<Address>& inputs, Address into) {
-        const at::Tensor value = executor.external_output(i, tensors_at(inputs));
-        if (value.defined()) tensor_at(into).unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
-        return value.defined();
-      }, "i"_a, "inputs"_a, "into"_a);
+      .def("hand_out", [](const rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& into) {
+        const std::vector<at::Tensor> in = tensors_at(inputs);
+        for (std::size_t i = 0; i < into.size(); ++i) {
+          tensor_at(into[i]).unsafeGetTensorImpl()->shallow_copy_from(executor.output(i, in).getIntrusivePtr());
+        }
+      }, "inputs"_a, "into"_a, "What the last run returns: each tensor of `into` becomes one.")
+      .def("is_result", &rt::Executor::is_result, "i"_a, "It lies in the arena: neither a resident nor an input.")
+      .def("drop_results", &rt::Executor::drop_results)
+      .def("drop_returned", &rt::Executor::drop_returned);
   nb::class_<rt::StateDigest>(m, "StateDigest")
       .def("__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) { return a == b; });
 }
@@ -303,12 +458,20 @@ NB_MODULE(_runtime, m) {
   nb::module_::import_("stowage._core");  // Graph and Plan
   nb::register_exception_translator(&translate);
   m.def("install_allocator", &rt::install_allocator);
+  m.def("require_allocator", &rt::require_allocator);
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/", "Memory that can be had before the kernel must take it from somebody.");
+  m.attr("SHELL_TEXT") = rt::kShellText;
+  m.def("unrecorded", [](const nb::callable& call) {
+    const rt::Unseen unseen;
+    return call();
+  }, "call"_a, "What call() returns, whose operators no recorder sees.");
   m.def("live_bytes", &rt::live_bytes);
   m.def("peak_bytes", &rt::peak_bytes);
   m.def("reset_peak", &rt::reset_peak);
   m.def("raise_peak", &rt::raise_peak, "bytes"_a);
   m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
+  nb::class_<ThreadState>(m, "ThreadState", "As it is now.").def(nb::init<>());
+  m.def("uninterrupted", &uninterrupted, "function"_a, "error"_a.none() = nb::none(), "before"_a.none() = nb::none());
   m.def("intercepting", &rt::intercepting);
   m.def("tell_cannot_replay", &rt::tell_cannot_replay, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Where this thread records or matches a step: what that does that no replay can do.");
@@ -318,7 +481,9 @@ NB_MODULE(_runtime, m) {
     return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
   }, "tensor"_a, "Of the bytes of a contiguous tensor.");
   bind_recorder(m);
+  bind_turns(m);
   bind_matcher(m);
   bind_executor(m);
+  bind_blocks(m);
   bind_eager(m);
 }

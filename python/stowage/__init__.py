@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.compiled import CompiledStep, compile
     from stowage.eager import OutOfMemory, budget
     from stowage.fit import Fit, max_batch
+    from stowage.verifying import Verification, verify
 
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would hide that one.
 _NEED_TORCH = {
@@ -36,6 +37,8 @@ _NEED_TORCH = {
     "capture": "capturing",
     "compile": "compiled",
     "max_batch": "fit",
+    "Verification": "verifying",
+    "verify": "verifying",
 }
 
 
@@ -96,6 +99,7 @@ __all__ = [
     "OutOfMemory",
     "Plan",
     "Unsupported",
+    "Verification",
     "__version__",
     "budget",
     "capture",
@@ -105,4 +109,5 @@ __all__ = [
     "plan",
     "shard",
     "shard_plan",
+    "verify",
 ]

@@ -1,12 +1,20 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import stowage._core
 
 
 def install_allocator() -> None: ...
 
+def require_allocator() -> None: ...
+
 def available_bytes(root: str = '/') -> int:
     """Memory that can be had before the kernel must take it from somebody."""
+
+SHELL_TEXT: str = ...
+
+def unrecorded(call: Callable) -> object:
+    """What call() returns, whose operators no recorder sees."""
 
 def live_bytes() -> int: ...
 
@@ -18,6 +26,13 @@ def raise_peak(bytes: int) -> None: ...
 
 def takeover_ops() -> list[str]:
     """Ops whose result may be placed over an input, by overload."""
+
+class ThreadState:
+    """As it is now."""
+
+    def __init__(self) -> None: ...
+
+def uninterrupted(function: object, error: object | None = None, before: ThreadState | None = None) -> None: ...
 
 def intercepting() -> bool: ...
 
@@ -73,7 +88,7 @@ class Tape:
         """
 
 class Recorder:
-    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False) -> None: ...
+    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False, waits: bool = False) -> None: ...
 
     def declare(self, tensor: int, kind: str, name: str) -> None: ...
 
@@ -84,6 +99,11 @@ class Recorder:
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def take_back(self) -> bool: ...
+
+    @property
+    def kernel_raised(self) -> bool: ...
 
     def refuse(self, reason: str) -> None: ...
 
@@ -104,7 +124,30 @@ class Recorder:
 
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
-    def finish(self, returned: Sequence[int], keep: bool = False) -> Tape: ...
+    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = []) -> Tape:
+        """
+        replaced: lasting tensors that the step has read, and put others in their places.
+        """
+
+class Turn:
+    """
+    Of a compiled step, in a with block: together with those of other threads, or alone(). Raises stowage.Error where a turn does not come for `longest_s` seconds.
+    """
+
+    def __init__(self, longest_s: float = 600) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *args) -> None: ...
+
+    def alone(self) -> bool:
+        """From now on; True where others may have run since the block began."""
+
+    def ends(self, with: object | None) -> None:
+        """The block's last act is with.end(), whatever interrupts it."""
+
+class Handover:
+    def take_results(self, executor: Executor) -> None: ...
 
 class Matcher:
     def __init__(self, arg: Tape, /) -> None: ...
@@ -113,24 +156,26 @@ class Matcher:
 
     def bind(self, inputs: Sequence[int]) -> None: ...
 
-    def begin(self, section: int) -> None: ...
-
-    def end(self) -> str: ...
-
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor], around: object | None) -> None:
+    def section(self, section: int, step: object) -> str:
         """
-        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited.
+        Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or "".
         """
 
-    def end_step(self) -> str: ...
+    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor], around: object | None, raised: list) -> None:
+        """
+        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError.
+        """
 
-    def abandon_step(self, error: str) -> bool: ...
+    def step(self, call: object) -> object:
+        """
+        After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how it went.
+        """
 
     def returns(self, tensors: Sequence[int]) -> bool: ...
 
     def run_plainly(self) -> None: ...
 
-    def take_kept(self, executor: Executor) -> None: ...
+    def handover(self) -> Handover: ...
 
     def kept_agree(self, executor: Executor) -> bool: ...
 
@@ -139,16 +184,29 @@ class Matcher:
     def leave(self, why: str) -> None: ...
 
     @property
+    def difference(self) -> str: ...
+
+    @property
+    def plain_runs(self) -> int: ...
+
+    @property
+    def read_shell(self) -> bool: ...
+
+    @property
     def chosen(self) -> int: ...
 
     @property
     def refreshed(self) -> bool: ...
 
     @property
+    def left(self) -> bool: ...
+
+    @property
     def left_in_section(self) -> bool: ...
 
-    @staticmethod
-    def fill(shell: int, content: int) -> None: ...
+    def look_closely(self) -> None: ...
+
+    def first_difference(self, executor: Executor) -> str: ...
 
     def remember(self) -> None: ...
 
@@ -188,6 +246,11 @@ class Host:
     def release(self) -> None: ...
 
     def measure_gbps(self) -> float: ...
+
+def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
+    """
+    For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns what was left.
+    """
 
 class RunStats:
     @property
@@ -230,6 +293,17 @@ class Executor:
     @property
     def runs(self) -> int: ...
 
+    @property
+    def half_done(self) -> bool: ...
+
+    def look_closely(self, paranoid: bool) -> None: ...
+
+    def inject(self, ops: int, times: int = 1) -> None:
+        """For tests: the kernel after so many others raises, so many times."""
+
+    @property
+    def injected_in(self) -> int: ...
+
     def residents_unchanged(self) -> bool: ...
 
     def accepts(self, inputs: Sequence[int]) -> bool: ...
@@ -237,16 +311,35 @@ class Executor:
     @property
     def learned_something(self) -> bool: ...
 
-    def run(self, inputs: Sequence[int], outputs: Sequence[int], time_ops: bool = False) -> RunStats: ...
+    def run(self, inputs: Sequence[int], time_ops: bool = False) -> RunStats: ...
 
-    def rehearse(self, inputs: Sequence[int], outputs: Sequence[int], matcher: Matcher) -> tuple[RunStats, StateDigest]: ...
+    def rehearse(self, inputs: Sequence[int], matcher: Matcher) -> tuple[RunStats, StateDigest]: ...
 
     def state(self, inputs: Sequence[int], matcher: Matcher) -> StateDigest: ...
 
-    def fill_external_output(self, i: int, inputs: Sequence[int], into: int) -> bool: ...
+    def hand_out(self, inputs: Sequence[int], into: Sequence[int]) -> None:
+        """What the last run returns: each tensor of `into` becomes one."""
+
+    def is_result(self, i: int) -> bool:
+        """It lies in the arena: neither a resident nor an input."""
+
+    def drop_results(self) -> None: ...
+
+    def drop_returned(self) -> None: ...
 
 class StateDigest:
     def __eq__(self, arg: StateDigest, /) -> bool: ...
+
+class Block:
+    """
+    A with block whose end no interrupt can keep away. Classes that derive have _may_begin(), _begin(), _end(), _ended(error).
+    """
+
+    def __init__(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: object | None, error: object | None, traceback: object | None) -> None: ...
 
 class Budget:
     def __init__(self, limit_bytes: int, policy: str, release: str, link_gbps: float, prefetch: bool, poison: bool, replay_generator: bool, host_limit_bytes: int, seed: int) -> None: ...

@@ -24,6 +24,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     """
     _, inputs = signature(args, kwargs)
     fake = fake_mode_active() or any(is_fake(t) for t in inputs)
+    if not fake:
+        _runtime.require_allocator()
     for _ in range(warmup):
         train_step(*args, **kwargs)
     with shown("recording a step"):

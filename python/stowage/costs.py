@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,9 +22,11 @@ from typing import Any
 import torch
 
 from stowage.cache_directory import Refused, cache_directory, opened
+from stowage.errors import warn
 
 _VERSION = 1
 _KEPT = 8  # samples of a key, the newest
+_MOST_KEYS = 8192  # those measured last: steps of ever new shapes would make the file ever longer, and each save costs what it is long
 _ENOUGH = 4
 _MOST_BYTES = 64 << 20  # of the file
 _MOST_NS = 1 << 53
@@ -56,11 +57,11 @@ class CostFile:
         except (OSError, Refused) as error:  # none yet
             if isinstance(error, Refused) and not self._refused:
                 self._refused = True
-                warnings.warn(f"stowage: no costs are kept: {error}", stacklevel=2)
+                warn(f"no costs are kept: {error}")
             return
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             why = str(error) if isinstance(error, ValueError) else f"damaged ({type(error).__name__})"
-            warnings.warn(f"stowage: costs in '{self.path}' are ignored: {why}", stacklevel=2)
+            warn(f"costs in '{self.path}' are ignored: {why}")
             return
         ops.update(read_ops)
         link_gbps.update(read_link)
@@ -102,7 +103,7 @@ class CostFile:
         for key, ns in samples:
             by_key[key].append(ns)
         for key, values in by_key.items():
-            self.ops[key] = [*self.ops.get(key, [])[-_KEPT + 1 :], _median(values)]
+            self.ops[key] = [*self.ops.pop(key, [])[-_KEPT + 1 :], _median(values)]  # the last of all
             self._fresh.add(key)
 
     def save(self) -> None:
@@ -110,7 +111,10 @@ class CostFile:
         others: dict[str, list[int]] = {}
         link: dict[str, float] = {}
         self._load(others, link)
-        ops = {**others, **{k: self.ops[k] for k in self._fresh}}
+        new = set(self._fresh)
+        fresh = {key: samples for key, samples in dict(self.ops).items() if key in new}  # a copy: other threads may add
+        merged = [*((key, samples) for key, samples in others.items() if key not in fresh), *fresh.items()]
+        ops = dict(merged[-_MOST_KEYS:])
         data = {
             "format": "stowage-costs", "version": _VERSION, "machine": self.machine,
             "ops": ops, "link_gbps": {**link, **self.link_gbps},
@@ -118,7 +122,7 @@ class CostFile:
         try:
             with opened(self.path.parent, make=True) as folder:
                 if folder.replace(self.path.name, json.dumps(data).encode()):
-                    self._fresh.clear()
+                    self._fresh -= new
                 folder.tidy()
         except (OSError, Refused):
             pass  # said when it was to be read

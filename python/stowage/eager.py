@@ -18,9 +18,8 @@ import time
 from typing import Any, Callable
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from stowage import _runtime
+from stowage import _runtime, optimizer_steps
 from stowage.errors import Error
 from stowage.planning import parse_bytes
 from stowage.progress import Report, shown, visible
@@ -39,7 +38,7 @@ class OutOfMemory(Error, torch.OutOfMemoryError):
 _RELEASES = ("both", "recompute", "swap")
 
 
-class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") as b
+class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.budget("2GiB") as b
     """Context manager that keeps every live tensor byte handed out since ``import stowage`` within ``limit``.
 
     limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside are included.
@@ -62,6 +61,7 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
 
     def __init__(self, limit: int | str, policy: str = "default", release: str = "both", link_gbps: float | None = None, *,
                  prefetch: bool = True, debug: bool = False, seed: int = 0, progress: Callable | bool | None = None, _replay_generator: bool = True):
+        super().__init__()
         self.limit_bytes = parse_bytes(limit)
         if self.limit_bytes is None or self.limit_bytes <= 0:
             raise ValueError(f"budget() needs a limit of at least one byte, not {limit!r}")
@@ -80,14 +80,25 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
         self._progress = progress
         self._line = contextlib.ExitStack()
 
-    def __enter__(self) -> budget:
+    def _may_begin(self) -> None:
         if self._used:
             raise Error("a stowage.budget is entered once: make another one")
-        if not self._of_calls:
-            _runtime.tell_cannot_replay("a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget")
+        _runtime.require_allocator()
+
+    def _begin(self) -> None:
+        if self._of_calls:
+            self._enter()
+            return
+        _runtime.tell_cannot_replay("a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget")
+        with _runtime.Turn() as turn:
+            turn.alone()  # planned steps of other threads use tensors that may have to make room
+            self._enter()
+
+    def _enter(self) -> None:
         self._runtime.enter(self.limit_bytes)
         self._used = True
         self._patches = _Patches(self._runtime)
+        self._patches.apply()
         try:
             if callable(self._progress) or (self._progress is not False and visible()):
                 tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
@@ -96,31 +107,27 @@ class budget:  # noqa: N801  used like a function: with stowage.budget("2GiB") a
                 for tensor in _existing_tensors():
                     self._runtime.adopt(address(tensor))
             self._runtime.shrink()
-        except BaseException as error:
-            self._leave()
-            if isinstance(error, MemoryError):
-                raise OutOfMemory(str(error)) from None
-            raise
-        return self
+        except MemoryError as error:
+            raise OutOfMemory(str(error)) from None
 
     def _again(self, limit_bytes: int) -> budget:
         """The same block once more, with another limit and what it has learnt: for the calls of a compiled step."""
         self.limit_bytes, self._used, self._of_calls = limit_bytes, False, True
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        lost = self._leave()
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
-            raise OutOfMemory(_first_line(error)) from error
-        if lost:
-            raise Error(f"not every tensor could be brought back: {lost}") from error
-
-    def _leave(self) -> str:
+    def _end(self) -> None:
         self._line.close()
         if self._patches is not None:
             self._patches.undo()
             self._patches = None
-        return self._runtime.leave()
+        self._runtime.leave()
+
+    def _ended(self, error: BaseException | None) -> None:
+        lost = self._runtime.leave()  # again, which says the same
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
+            raise OutOfMemory(_first_line(error)) from error
+        if lost:
+            raise Error(f"not every tensor could be brought back: {lost}") from error
 
     @contextlib.contextmanager
     def attach(self):
@@ -203,8 +210,8 @@ class _Telling:
 
 
 class _Patches:
-    """While a budget is active: the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
-    knows when an optimizer's step begins and ends."""
+    """Between apply() and undo(): the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
+    knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back what there is."""
 
     # The pointer is handed out and may be kept.
     EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "share_memory_",
@@ -213,18 +220,19 @@ class _Patches:
     READS = ("tolist", "__deepcopy__")
 
     def __init__(self, runtime: Any):
-        self._originals: list[tuple[Any, str, Callable, bool]] = []
-        self._handles = [
-            register_optimizer_step_pre_hook(lambda optimizer, *_: runtime.begin_update(id(optimizer))),
-            register_optimizer_step_post_hook(lambda optimizer, *_: runtime.end_update()),
-        ]
-        for name in self.EXPORTS:
-            self._wrap(runtime, name, for_good=True)
-        for name in self.READS:
-            self._wrap(runtime, name, for_good=False)
+        self._runtime = runtime
+        self._originals: list[tuple[str, Callable, bool]] = []
+        self._after: list[Callable] = [lambda *_: runtime.end_update()]
 
-    def _wrap(self, runtime: Any, name: str, for_good: bool) -> None:
-        original = getattr(torch.Tensor, name)
+    def apply(self) -> None:
+        optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._after_step)
+        for name in self.EXPORTS:
+            self._wrap(name, for_good=True)
+        for name in self.READS:
+            self._wrap(name, for_good=False)
+
+    def _wrap(self, name: str, for_good: bool) -> None:
+        runtime, original = self._runtime, getattr(torch.Tensor, name)
 
         @functools.wraps(original)
         def restored_first(tensor, *args, **kwargs):
@@ -235,15 +243,20 @@ class _Patches:
                 if held:
                     runtime.release(held)
 
-        self._originals.append((torch.Tensor, name, original, name in torch.Tensor.__dict__))
+        self._originals.append((name, original, name in torch.Tensor.__dict__))
         setattr(torch.Tensor, name, restored_first)
 
+    def _after_step(self, *stepped: Any) -> None:
+        for call in self._after:
+            call(*stepped)
+
     def after_steps(self, call: Callable) -> None:
-        self._handles.append(register_optimizer_step_post_hook(call))
+        self._after.append(call)
 
     def undo(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        for owner, name, original, own in self._originals:
-            setattr(owner, name, original) if own else delattr(owner, name)
-        self._originals.clear()
+        optimizer_steps.forget(self)
+        for name, original, own in self._originals:
+            if own:
+                setattr(torch.Tensor, name, original)
+            elif name in torch.Tensor.__dict__:
+                delattr(torch.Tensor, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -33,11 +33,13 @@ class EagerCalls:
         self._block: budget | None = None  # one for all calls: it learns the order of accesses, and that the limit is far away
 
     @contextlib.contextmanager
-    def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True) -> Iterator[None]:
+    def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True,
+               unfinished: Callable[[], bool] = lambda: False) -> Iterator[None]:  # fmt: skip
         """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``: keep on the host what
-        is needed to take the call back."""
+        is needed to take the call back. ``unfinished``: after an error, have ops that are run together stopped in between? They are taken back.
+        """
         self._arena.release()  # planned steps take it again
-        own = _own(world, inputs)
+        own = own_ranges(world, inputs)
         own_bytes = sum(end - start for _, start, end in own) + _held_bytes(tapes, {storage_address(t) for t, _, _ in own})
         limit_bytes = self._budget_bytes + _runtime.live_bytes() - own_bytes
         before = _Before(world, own) if undo else None
@@ -52,12 +54,23 @@ class EagerCalls:
                     if before is not None:
                         before.take_back_objects()
                     raise
+        except GeneratorExit:  # interrupted before the call began
+            raise
         except OutOfMemory as error:
             if before is not None:
                 before.take_back_content()
             raise self._explained(error, self._block.stats()["short_bytes"]) from None
+        except BaseException:
+            if before is not None and unfinished():
+                before.take_back_content()
+            raise
         finally:
             _runtime.raise_peak(peak_bytes)
+
+    def end(self) -> None:
+        """Of a call that was interrupted where within() had just begun."""
+        if self._block is not None:
+            self._block._end()
 
     def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:
         bound_bytes = self._budget_bytes + short_bytes
@@ -70,7 +83,7 @@ class EagerCalls:
 Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
 
 
-def _own(world: World, inputs: list[torch.Tensor]) -> list[Range]:
+def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole storages."""
     found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *world.parameters()]
     found += [p.grad for p in world.parameters() if p.grad is not None]
@@ -92,25 +105,33 @@ def _held_bytes(tapes: Iterable[_runtime.Tape], but: set[int]) -> int:
     return sum(bytes_ for address, bytes_ in held.items() if address not in but)
 
 
-class _Before:
-    """A training step's state before a call: the tensors' bytes outside the allocator, and whatever holds tensors."""
+class Objects:
+    """Whatever holds a training step's tensors and its Python numbers, as it is before a call."""
 
-    def __init__(self, world: World, own: list[Range]):
-        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
-        self._generator = bytes_of(torch.get_rng_state())
+    def __init__(self, world: World):
         self._grads = [(p, p.grad) for p in world.parameters()]
-        holders = [o.state for o in world.optimizers] + [s.__dict__ for s in world.schedulers]
+        holders = [o.__dict__ for o in world.optimizers] + [o.state for o in world.optimizers] + [s.__dict__ for s in world.schedulers]
         holders += [s for o in world.optimizers for s in (*o.state.values(), *o.param_groups) if isinstance(s, dict)]
         holders += [m._buffers for _, root in world.modules for m in root.modules()]
         self._holders = [(holder, dict(holder)) for holder in holders]
 
-    def take_back_objects(self) -> None:
+    def put_back(self) -> None:
         """Needs no tensor to be there."""
         for p, grad in self._grads:
             p.grad = grad
         for holder, items in self._holders:
             holder.clear()
             holder.update(items)
+
+
+class _Before:
+    """A training step's state before a call: the tensors' bytes outside the allocator, and whatever holds tensors."""
+
+    def __init__(self, world: World, own: list[Range]):
+        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
+        self._generator = bytes_of(torch.get_rng_state())
+        self._objects = Objects(world)
+        self.take_back_objects = self._objects.put_back
 
     def take_back_content(self) -> None:
         self.take_back_objects()
@@ -119,4 +140,4 @@ class _Before:
         torch.set_rng_state(torch.frombuffer(bytearray(self._generator), dtype=torch.uint8))
 
 
-__all__ = ["EagerCalls"]
+__all__ = ["EagerCalls", "Objects", "own_ranges"]

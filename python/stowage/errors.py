@@ -1,4 +1,11 @@
-"""Errors, all of them ``stowage.Error``, and a warning."""
+"""Errors, all of them ``stowage.Error``, and warnings, which are shown at the user's own line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
 
 from stowage._core import Error, InvalidGraph, InvalidPlan
 
@@ -27,4 +34,25 @@ class UnsupportedWarning(UserWarning):
     """A step cannot be planned and runs eagerly; the message says why."""
 
 
-__all__ = ["Error", "Infeasible", "InvalidGraph", "InvalidPlan", "Unsupported", "UnsupportedWarning"]
+_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """At the line that called into this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"stowage: {message}", category, stacklevel=level)
+
+
+# Whether a call that raised has happened: below the error's message, where a user sees it.
+BEFORE = "stowage: nothing of this step has happened: model, optimizer and generator are as before it"
+AFTER = "stowage: this step has been finished: model, optimizer and generator are as after it"
+
+
+def say(error: BaseException | None, note: str) -> None:
+    if hasattr(error, "add_note"):  # from Python 3.11 on
+        error.add_note(note)
+
+
+__all__ = ["Error", "Infeasible", "InvalidGraph", "InvalidPlan", "Unsupported", "UnsupportedWarning", "say", "warn"]

@@ -337,7 +337,7 @@ class Walk:
             self._reach(i, code, part, path, False)
         if not is_library(code) or fn.__dict__:
             self._add(i, self.guard.dict(fn.__dict__, True, is_library(code), path))
-            for name, value in fn.__dict__.items():
+            for name, value in list(fn.__dict__.items()):
                 self._reach(i, name, value, f"{path}.{name}", False)
         if not is_library(code):
             for part in _with_nested(code):
@@ -539,7 +539,7 @@ class Walk:
                     self._reach(i, None, result, f"what '{path}' has cached", trusted)
             elif inner is not own and not isinstance(inner, (type, types.FunctionType)):  # results
                 self._reach(i, None, inner, f"what '{path}' has cached", trusted)
-        for name, item in own.items():
+        for name, item in list(own.items()):
             self._attribute(i, name, item, path, True, trusted)
         self._reach(i, None, value.__wrapped__, path, trusted)
 
@@ -680,11 +680,15 @@ class Walk:
             self._edges[index].append((None, at))
 
     def _enter_optimizer(self, i: int, value: Optimizer, path: str, trusted: bool) -> None:
-        """Its step() runs in each call; what else reads it is watched by name, hyperparameters by the keys that code has."""
+        """Its step() runs in each call; what else reads it is watched by name, hyperparameters by the keys that code has, and which parameters
+        it has in any case: zero_grad() goes through them."""
         self.found.optimizers.append(value)
         self._attributes(i, value, path, False, quiet=True, skip=("param_groups", "state", "defaults"))
+        self._add(i, self.guard.list(value.param_groups, f"'{path}.param_groups'"))
         for at, group in enumerate(value.param_groups):
-            for key, item in group.items():
+            if type(group.get("params")) is list:
+                self._add(i, self.guard.list(group["params"], f"'{path}.param_groups[{at}].params'"))
+            for key, item in list(group.items()):
                 if key != "params" and not isinstance(item, torch.Tensor):
                     self._name_key(i, _Key(key), group, key, f"'{path}.param_groups[{at}].{key}'")
 
@@ -711,7 +715,7 @@ class _Shape:
             if not python_class(base):
                 continue
             own = class_dict(base)
-            for name, member in own.items():
+            for name, member in list(own.items()):
                 offset = slot_offset(member)
                 if offset >= 0:
                     self.slots.append((name, offset))

@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from stowage.signature import metadata
 from stowage.torch_private import is_shell, storage_address
+
+if TYPE_CHECKING:
+    from stowage.world import World
 
 
 class Place(Protocol):
@@ -44,7 +47,7 @@ class Memory:
             self._tensor.data = tensor
 
     def holds_plain(self) -> bool:
-        return _is_plain(self._tensor)
+        return is_plain(self._tensor)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Memory) and other._tensor is self._tensor
@@ -68,7 +71,7 @@ class Entry:
 
     def holds_plain(self) -> bool:
         tensor = self.get()
-        return isinstance(tensor, torch.Tensor) and _is_plain(tensor)
+        return isinstance(tensor, torch.Tensor) and is_plain(tensor)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Entry) and other._key == self._key and other._holder() is self._holder()
@@ -76,8 +79,26 @@ class Entry:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def lasting_places(world: World) -> list[Place]:
+    """Where the lasting tensors of a step are."""
+    found: list[Place] = []
+    lasting = [(f"{path}.{name}", p) for path, module in world.modules for name, p in (*module.named_parameters(), *module.named_buffers())]
+    lasting += [(f"a parameter of {type(o).__name__}", p) for o in world.optimizers for group in o.param_groups for p in group["params"]]
+    for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
+        found.append(Memory(name, tensor))
+    for path, root in world.modules:
+        for prefix, module in root.named_modules(prefix=path):
+            found += [Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name) for name, b in module._buffers.items() if b is not None]
+    for optimizer in world.optimizers:
+        for p, values in optimizer.state.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key))
+    return [place for place in found if place.holds_plain()]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and tensor.device.type == "cpu" and not is_shell(tensor)
 
 
-__all__ = ["Entry", "Memory", "Place"]
+__all__ = ["Place", "is_plain", "lasting_places"]

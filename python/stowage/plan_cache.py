@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import stat
-import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from stowage import _core
 from stowage._core import Graph
 from stowage.cache_directory import Folder, Refused, cache_directory, opened
+from stowage.errors import warn
 
 _MAGIC = b"stowage-plan 1 "
 _DEFAULT_BYTES = 256 << 20
@@ -128,7 +128,7 @@ def _warn_refused(error: Exception) -> None:
 def _warn_once(what: tuple, message: str) -> None:
     if what not in _WARNED:
         _WARNED.add(what)
-        warnings.warn(f"stowage: {message}", stacklevel=6)
+        warn(message)
 
 
 def _read(content: bytes, key: str, graph: Graph, budget_bytes: int | None) -> Entry:

@@ -6,19 +6,19 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from stowage import _runtime
-from stowage.errors import Unsupported
-from stowage.places import Entry, Memory, Place
+from stowage import _runtime, optimizer_steps
+from stowage.eager_calls import Objects
+from stowage.errors import BEFORE, Unsupported, say
+from stowage.host_reads import HostReads
+from stowage.places import Place, is_plain, lasting_places
 from stowage.signature import metadata, parts
-from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address
+from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address, within_function_mode
 from stowage.world import World
 
 # Lines of theirs are no help in a message.
@@ -50,9 +50,9 @@ class Gradients:
     """What a step does with the .grad of its parameters. A parameter can be in several lists.
 
     given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like arguments.
-    absent: None when the step began, and it makes one.
+    absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as an optimizer would use it.
     cleared: set to None, or replaced, by the step without a look at it.
-    returned: the step leaves one that it has made.
+    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
     gone: None when the step ends, a tensor when it began.
     """
 
@@ -60,6 +60,7 @@ class Gradients:
     absent: list[torch.Tensor] = field(default_factory=list)
     cleared: list[torch.Tensor] = field(default_factory=list)
     returned: list[torch.Tensor] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
     gone: list[torch.Tensor] = field(default_factory=list)
     inputs: list[torch.Tensor | None] = field(default_factory=list)  # whose .grad come after the arguments; None: any tensor will do
 
@@ -78,9 +79,11 @@ class Recording:
     inputs: list[torch.Tensor] = field(default_factory=list)  # arguments; let go of when the recording is done
     world: World | None = None
     events: list = field(default_factory=list)
-    output_leaves: list = field(default_factory=list)  # tensors replaced by None
+    finds: str = ""  # a name under which each call finds another tensor
+    output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
+    output_arguments: dict[int, int] = field(default_factory=dict)  # which leaves are tensors of the arguments, and which
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
-    output_tensors: list[torch.Tensor] = field(default_factory=list)  # metadata only, after finish
+    output_dtypes: list[torch.dtype] = field(default_factory=list)  # of the returned tensors
     output_spec: Any = None
     gradients: Gradients = field(default_factory=lambda: Gradients())
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
@@ -88,41 +91,6 @@ class Recording:
     returns: str = ""  # it returns something that only its Python can make: that must run in every call
     sets: str = ""  # something that no replay sets: its Python must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
-
-
-class _HostReads(TorchFunctionMode):
-    """Hears of what hands a tensor's data to the host without passing the dispatcher: to Python, or to a composite operator, which
-    runs before any kernel and decides shapes by it."""
-
-    _TO_PYTHON = ("numpy", "__array__", "__dlpack__")  # whoever has these may read, and write, at any time
-    _READS = {
-        "tolist": (0,),
-        "tensor_split": (1, "tensor_indices_or_sections", "indices_or_sections"),
-        "ctc_loss": (2, "input_lengths", 3, "target_lengths"),
-        "_pack_padded_sequence": (1, "lengths"),
-        "_pad_packed_sequence": (1, "batch_sizes"),
-        **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
-    }
-    _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
-
-    def __init__(self, recorder):
-        self._recorder = recorder
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        if name in self._READS:
-            self._note(name, args, kwargs or {})
-        elif name in self._TO_PYTHON:
-            self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
-        return func(*args, **(kwargs or {}))
-
-    def _note(self, name: str, args: tuple, kwargs: dict) -> None:
-        if name in self._PACKED and not (len(args) > 2 and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64):
-            return
-        for where in self._READS[name]:
-            value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
-            if isinstance(value, torch.Tensor) and not is_fake(value):
-                self._recorder.reads_on_host(address(value), "Tensor.tolist()" if name == "tolist" else f"{name}()")
 
 
 class _Session:
@@ -134,11 +102,13 @@ class _Session:
         self.world = world
         self.events: list = []
         self.hyperparameters = {id(o): _hyperparameters(o) for o in world.optimizers}
+        self.takes_number = False  # a scheduler: it may depend on data
         self._optimizer_depth = 0
         self._scheduler_depth = 0
+        self._watches = False
 
     def before_optimizer(self, optimizer, args, kwargs):
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread or not self._watches:
             return
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
@@ -161,7 +131,7 @@ class _Session:
         self.world.pause()
 
     def after_optimizer(self, optimizer, args, kwargs):
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread or not self._watches:
             return
         self._optimizer_depth -= 1
         if self._optimizer_depth == 0:
@@ -169,27 +139,29 @@ class _Session:
             self.recorder.end_section()
             self.world.leave_optimizer(optimizer)
 
-    @contextlib.contextmanager
-    def watching(self):
-        handles = [
-            register_optimizer_step_pre_hook(self.before_optimizer),
-            register_optimizer_step_post_hook(self.after_optimizer),
-        ]
+    def watch(self) -> None:
+        self._watches = True
+        optimizer_steps.listen(self, self.before_optimizer, self.after_optimizer)
         for scheduler in self.world.schedulers:
             scheduler.step = self._watched(scheduler, scheduler.step)
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-            for scheduler in self.world.schedulers:
-                scheduler.__dict__.pop("step", None)
+
+    def unwatch(self) -> None:
+        """However far watch() has come."""
+        self._watches = False
+        optimizer_steps.forget(self)
+        for scheduler in self.world.schedulers:
+            scheduler.__dict__.pop("step", None)
+
+    def _takes_number(self) -> None:
+        self.takes_number = True
+        if self.world.distributed:
+            self.recorder.refuse("scheduler.step() with a number that may depend on data")
 
     def _watched(self, scheduler, step):
         def watched_step(*args, **kwargs):
             if self._scheduler_depth == 0:
                 if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
-                    self.recorder.refuse("scheduler.step() with a number that may depend on data")
+                    self._takes_number()
                 self.events.append(SchedulerEvent(scheduler, args, kwargs))
             self._scheduler_depth += 1
             self.world.pause()
@@ -253,6 +225,7 @@ def _hyperparameters(optimizer) -> list[dict]:
 def record(
     fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
     world: World | None = None, within: contextlib.AbstractContextManager | None = None, replaced: Sequence[Place] = (),
+    waits: bool = False, anew: frozenset[str] = frozenset(),
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
 
@@ -261,24 +234,64 @@ def record(
     world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
+    waits: Python is to wait for each number, also where it could be worked out from the arguments.
+    anew: names of World.tensors under which calls find other tensors.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
-    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed, waits)
     try:
-        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced))
+        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew)
     finally:
         recorder.close()
+        if world.notes is not None:
+            world.notes.stop()
+
+
+class _Undo:
+    """Takes back a call that was interrupted, or in which a kernel has raised. What the user's Python raises is part of the step: what it
+    did before stays."""
+
+    def __init__(self, recorder, world: World):
+        self.error: BaseException | None = None
+        self.thread = _runtime.ThreadState()
+        self._recorder = recorder
+        self._objects = Objects(world)
+
+    def now(self) -> None:
+        by_python = isinstance(self.error, Exception) and not self._recorder.kernel_raised
+        if by_python or not self._recorder.take_back():
+            return
+        self._objects.put_back()
+        say(self.error, BEFORE)
+
+
+def _watched(recorder, session: _Session, reads: HostReads, call: Callable[[], Any], within: contextlib.AbstractContextManager | None) -> Any:
+    """call(), while all that it does is noted. What ends the noting is C in its first act: no interrupt comes before that."""
+
+    def noted() -> Any:
+        recorder.start()
+        with session.world.noting():
+            return call()
+
+    try:
+        session.watch()
+        with within or contextlib.nullcontext():
+            return within_function_mode(reads, noted)
+    finally:
+        recorder.stop()
+        if session.world.notes is not None:
+            session.world.notes.stop()
 
 
 def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
-            within: contextlib.AbstractContextManager | None, replaced: list[Place]) -> Recording:  # fmt: skip
+            within: contextlib.AbstractContextManager | None, replaced: list[Place], anew: frozenset[str]) -> Recording:  # fmt: skip
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
-    places = [] if world.distributed or any(is_fake(p) for p in world.parameters()[:1]) else [(place, storage_address(place.get())) for place in _places(world)]
+    places = [] if world.distributed or any(is_fake(p) for p in world.parameters()[:1]) else [(place, storage_address(place.get())) for place in lasting_places(world)]
     state = [(o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers]
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
@@ -288,13 +301,17 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
         recorder.refuse("an argument requires grad")
     before = [(p, p.grad) for p in world.model_parameters()]
     session = _Session(recorder, world)
-    with session.watching(), within or contextlib.nullcontext(), _HostReads(recorder):
-        recorder.start()
-        try:
-            with world.noting():
-                result = fn(*args, **kwargs)
-        finally:
-            recorder.stop()
+    host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
+    undo = _Undo(recorder, world)
+    try:
+        result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within)
+    except BaseException as error:  # as in Replay.transaction()
+        undo.error = error
+        _runtime.uninterrupted(undo.now, error, undo.thread)
+        raise
+    finally:
+        _runtime.uninterrupted(session.unwatch)
+    host_reads.finish()
     recording = Recording(result, world=world, events=session.events, inputs=inputs)
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
@@ -302,38 +319,23 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
         recording.sets = "the optimizer's hyperparameters"
         if world.distributed:
             recorder.refuse(f"the step changes {recording.sets} by itself")
-    _take_outputs(recording, recorder)
+    if session.takes_number:
+        recording.sets = "a scheduler's metric"
+    leaves = _take_outputs(recording, recorder)
     _sort_gradients(recording, recorder, before, given, absent_grads)
-    returned = [*recording.output_tensors, *(p.grad for p in recording.gradients.returned)]
+    returned = [*leaves, *(p.grad for p in recording.gradients.returned)]
+    _find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
     _look_for_new_tensors(recording, places, replaced)
-    tape = recorder.finish(addresses(returned), keep=bool(recording.keeps))
+    tape = recorder.finish(addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew)))
     recording.inputs = []
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
     if not recording.refusal:
         recording.tape = tape
-        recording.output_tensors = [torch.empty_like(local_tensor(t), device="meta") for t in returned]
+        recording.output_dtypes = [t.dtype for t in returned]
     return recording
-
-
-def _places(world: World) -> list[Place]:
-    """Where lasting tensors of the step are."""
-    found: list[Place] = []
-    lasting = [(f"{path}.{name}", p) for path, module in world.modules for name, p in (*module.named_parameters(), *module.named_buffers())]
-    lasting += [(f"a parameter of {type(o).__name__}", p) for o in world.optimizers for group in o.param_groups for p in group["params"]]
-    for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
-        found.append(Memory(name, tensor))
-    for path, root in world.modules:
-        for prefix, module in root.named_modules(prefix=path):
-            found += [Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name) for name, b in module._buffers.items() if b is not None]
-    for optimizer in world.optimizers:
-        for p, values in optimizer.state.items():
-            for key, value in values.items() if isinstance(values, dict) else ():
-                if isinstance(value, torch.Tensor):
-                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key))
-    return [place for place in found if place.holds_plain()]
 
 
 def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]], known: list[Place]) -> None:
@@ -348,12 +350,25 @@ def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]],
         recording.unsettled = recording.beginning = True
 
 
-def _take_outputs(recording: Recording, recorder) -> None:
+def _found_anew(recording: Recording, fn, anew: frozenset[str]) -> list[torch.Tensor]:
+    """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names the place."""
+    world = recording.world
+    if world.distributed or not world.tensors or not (recording.keeps or anew):
+        return []
+    there = {id(tensor) for _, tensor in World(fn).tensors} if recording.keeps else {id(tensor) for _, tensor in world.tensors}
+    found = [(name, tensor) for name, tensor in world.tensors if (id(tensor) not in there or name in anew) and is_plain(tensor)]
+    recording.finds = next((name for name, _ in found if name in anew), "")
+    return [tensor for _, tensor in found]
+
+
+def _take_outputs(recording: Recording, recorder) -> list[torch.Tensor]:
+    """The tensors that the step returns, in order."""
     leaves, recording.output_spec = flatten(recording.result)
+    tensors: list[torch.Tensor] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
-            recording.output_slots.append(len(recording.output_tensors))
-            recording.output_tensors.append(leaf)
+            recording.output_slots.append(len(tensors))
+            tensors.append(leaf)
             recording.output_leaves.append(None)
             continue
         if not isinstance(leaf, (int, str, bytes, type(None))):
@@ -362,6 +377,23 @@ def _take_outputs(recording: Recording, recorder) -> None:
                 recorder.refuse(f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors")
         recording.output_slots.append(-1)
         recording.output_leaves.append(leaf)
+    return tensors
+
+
+def _find_places(recording: Recording, recorder, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
+    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later calls as well."""
+    given = {id(t): i for i, t in enumerate(arguments)}
+    lasting = {id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]}
+    for leaf, slot in enumerate(recording.output_slots):
+        if slot >= 0 and id(returned[slot]) in given:
+            recording.output_arguments[leaf] = given[id(returned[slot])]
+        elif slot >= 0 and id(returned[slot]) in lasting and not recorder.made_in_step(address(returned[slot])):
+            recording.output_leaves[leaf] = returned[slot]
+    first: dict[int, int] = {}
+    for i, tensor in enumerate(returned):
+        first.setdefault(id(tensor), i)
+    recording.output_slots = [slot if slot < 0 else first[id(returned[slot])] for slot in recording.output_slots]
+    recording.gradients.slots = [first[id(p.grad)] for p in recording.gradients.returned]
 
 
 def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -397,7 +429,7 @@ def _sort_gradients(recording: Recording, recorder, before: list[tuple], given: 
         made = p.grad is not None and recorder.made_in_step(address(p.grad))
         if used.get(id(p)):
             found.given.append((p, metadata(grad)))
-        elif grad is None and made:
+        elif grad is None:
             found.absent.append(p)
         elif grad is not None and p.grad is not grad:
             found.cleared.append(p)

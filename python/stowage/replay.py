@@ -13,12 +13,15 @@ import torch
 
 from stowage import _runtime, plan_cache
 from stowage.costs import cost_file
+from stowage.eager import OutOfMemory
+from stowage.errors import AFTER, BEFORE, say
+from stowage.host_reads import ToldContents
 from stowage.planning import Plan, check, parse_bytes, plan, plan_options
 from stowage.progress import shown
 from stowage.recording import OptimizerEvent, Recording
 from stowage.rehearsal import Rehearsal
 from stowage.signature import metadata
-from stowage.torch_private import address, addresses, flatten, is_shell, storage_address, unflatten
+from stowage.torch_private import address, addresses, flatten, storage_address, unflatten
 
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
@@ -45,6 +48,7 @@ class Shadow:
     difference: str
     refreshed: bool
     in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
+    handed_out: bool  # what differed is something that no recording can do: memory that was handed out
 
     def done(self) -> None:
         self.began._matcher.forget_step()
@@ -56,6 +60,10 @@ class Shadow:
     def run_plainly(self) -> None:
         self.began._matcher.run_plainly()
 
+    def first_difference(self) -> str:
+        """After a rehearsal and run_plainly(): the first op that made something else in the plan; "" where nobody looked (Room.looks)."""
+        return self.began._matcher.first_difference(self.replay._executor)
+
 
 @dataclass(frozen=True)
 class Room:
@@ -65,6 +73,7 @@ class Room:
     host: _runtime.Host
     link_gbps: float | None
     store: str  # what the host store is, as costs are kept by it
+    looks: str = ""  # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
 
     @classmethod
     def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
@@ -77,11 +86,18 @@ class Room:
 class Undo:
     """What the Python of one call can change and the executor does not put back: optimizers' numbers, schedulers, gradients.
 
-    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it finished.
+    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it finished. Gradients
+    that the step's first act is to let go are not held meanwhile: an error finds them gone, as in eager. now() says in ``error``
+    which of the two it is.
     """
 
-    def __init__(self, began: Replay, others: Sequence[Replay]):
+    def __init__(self, began: Replay, others: Sequence[Replay], python: bool):
+        """python: the user's function runs, whose optimizers may count in Python objects."""
         world = began.recording.world
+        self.error: BaseException | None = None
+        self.thread = _runtime.ThreadState()
+        self._plain_runs = began._matcher.plain_runs
+        began._matcher.remember()
         self._began = began
         self._runs = [(replay, replay._executor.runs) for replay in (began, *others)]
         cleared = {id(p) for p in began._grads.cleared}  # not held meanwhile: the step's first act on them is to let them go
@@ -90,6 +106,9 @@ class Undo:
         self._saved = [(s.__dict__, dict(s.__dict__)) for s in world.schedulers]
         for optimizer in world.optimizers:
             self._saved.extend((group, dict(group)) for group in optimizer.param_groups)
+            if python:
+                self._saved.append((optimizer.__dict__, dict(optimizer.__dict__)))
+                self._saved.extend((values, dict(values)) for values in optimizer.state.values() if isinstance(values, dict))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = False
 
@@ -101,11 +120,19 @@ class Undo:
     def now(self) -> None:
         if self._done:
             return
+        self._put_back()
         self._done = True
+
+    def _put_back(self) -> None:
+        """May be called again where there was no memory to come to its end."""
         for replay, runs in self._runs:
             if replay._executor.runs != runs:
                 replay._finish()
+                say(self.error, AFTER)
                 return
+        if self._began._matcher.plain_runs != self._plain_runs and not isinstance(self.error, OutOfMemory):
+            return  # what it did has happened; where memory was short, the budget's block has taken that back
+        self._began._matcher.forget_step()
         self._began._matcher.roll_back()
         for live, copy in self._saved:
             live.clear()
@@ -117,6 +144,8 @@ class Undo:
         for place, tensor in self._memory:
             place.put_back(tensor)
         self._memory = []
+        if not any(replay._executor.half_done for replay, _ in self._runs):
+            say(self.error, BEFORE)
 
 
 class Replay:
@@ -131,7 +160,6 @@ class Replay:
         self.budget = budget
         self.takeover = takeover
         self.events = recording.events
-        self.outputs_template = recording.output_tensors
         self.last_run: Any = None
         recording.result = None
         self._costs = cost_file()
@@ -153,6 +181,8 @@ class Replay:
             self.shadowed_because = f"{recording.keeps}: the step keeps this tensor beyond its end"
         elif keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
             self.shadowed_because = f"{type(keeper).__qualname__} may keep state in Python objects"
+        elif recording.finds:
+            self.shadowed_because = f"each call finds another tensor in '{recording.finds}'"
         elif recording.sets:
             self.shadowed_because = f"the step sets {recording.sets} by itself"
         elif recording.returns:
@@ -166,6 +196,8 @@ class Replay:
         self._optimizers = recording.world.optimizers
         self._schedulers = recording.world.schedulers
         self._matcher = _runtime.Matcher(recording.tape)
+        if room.looks:
+            self._matcher.look_closely()
         self._memory: list[torch.Tensor] = []
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
         for event in self.events:
@@ -190,6 +222,8 @@ class Replay:
         with shown("checking the plan and making it executable"):
             check(self.graph, self.plan)
             self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+        if self.room.looks:
+            self._executor.look_closely(self.room.looks == "paranoid")
 
     def _take_kept_costs(self, lowered: Any, options: dict) -> None:
         """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new ones where they are
@@ -236,6 +270,13 @@ class Replay:
 
     def unfit(self, arguments: list[torch.Tensor]) -> str:
         """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can."""
+        return self._other_tensors(arguments) or self.recording.tape.changed_decision(self.inputs(arguments))
+
+    def decides_otherwise(self, arguments: list[torch.Tensor]) -> bool:
+        """Would Python decide otherwise, or be told another number, by what follows from the arguments? Nothing else is in the way."""
+        return not self._other_tensors(arguments) and bool(self.recording.tape.changed_decision(self.inputs(arguments)))
+
+    def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
         for place in self.recording.replaced:
             tensor = place.get()
             if tensor is None or metadata(tensor) != place.meta:
@@ -248,10 +289,7 @@ class Replay:
                 return "a gradient that was None"
         if not self._executor.residents_unchanged():
             return "the memory of a parameter, buffer or optimizer state"
-        inputs = self.inputs(arguments)
-        if not self._executor.accepts(inputs):
-            return "where an argument lies in its storage"
-        return self.recording.tape.changed_decision(inputs)
+        return "" if self._executor.accepts(self.inputs(arguments)) else "where an argument lies in its storage"
 
     def changed(self, arguments: list[torch.Tensor]) -> str:
         """What no longer is as it was when the step was recorded, or ""."""
@@ -262,54 +300,53 @@ class Replay:
     def run(self, arguments: list[torch.Tensor]) -> Any:
         """One planned step. Returns what the user's function would.
 
-        Raises Mismatch, with the state as before, when the optimizer's Python differs. When a kernel raises, scheduler, step
-        counters and hyperparameters are as before the step. Raises Error, with nothing changed, when memory cannot be had.
+        Raises Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises, or an interrupt.
+        The state is then as before the step, or as after it, and the error says which (executor_undo.cpp).
         """
         inputs = self.inputs(arguments)
-        with self.host_state():
-            self.match(inputs)
-            return self.run_matched(inputs)
 
-    def run_matched(self, inputs: list[int]) -> Any:
-        """run(), after host_state() and match()."""
+        def step(undo: Undo) -> Any:
+            self.match(inputs)
+            return self.run_matched(inputs, arguments)
+
+        return self.transaction(step)
+
+    def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
+        """run(), after match(), within transaction() or host_state()."""
         outputs = self._fresh_outputs()
 
         def finish() -> None:
+            self._executor.hand_out(inputs, addresses(outputs))
             for p in self._grads.gone:
                 p.grad = None
-            for p, grad in zip(self._grads.returned, outputs[len(outputs) - len(self._grads.returned) :]):
-                p.grad = grad
+            for p, slot in zip(self._grads.returned, self._grads.slots):
+                p.grad = outputs[slot]
 
-        self._execute(inputs, outputs, finish)
-        leaves = [outputs[slot] if slot >= 0 else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
+        self._execute(inputs, finish)
+        leaves = [outputs[slot] if slot >= 0 and leaf is None else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
+        for leaf, argument in self.recording.output_arguments.items() if arguments else ():
+            leaves[leaf] = arguments[argument]
         return unflatten(leaves, self.recording.output_spec)
 
-    def _execute(self, inputs: list[int], outputs: list[torch.Tensor], finish: Callable[[], None]) -> None:
+    def _execute(self, inputs: list[int], finish: Callable[[], None]) -> None:
         """finish(): hands out the results; may run twice."""
         timed = self._timed_runs < _TIMED_RUNS
         self._finish = finish
-        self.last_run = self._executor.run(inputs, self._arena_outputs(outputs, inputs), timed)
+        self.last_run = self._executor.run(inputs, timed)
         finish()
         self._finish = _nothing
+        self._executor.drop_results()
         if timed:
             self._learn_costs()
 
     def _fresh_outputs(self) -> list[torch.Tensor]:
-        return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in self.outputs_template]
-
-    def _arena_outputs(self, outputs: list[torch.Tensor], inputs: list[int]) -> list[int]:
-        """Addresses of the outputs to copy into; 0 for those that are residents or inputs, which are aliased here."""
-        into = []
-        for i, output in enumerate(outputs):
-            external = self._executor.fill_external_output(i, inputs, address(output))
-            into.append(0 if external else address(output))
-        return into
+        """What the executor hands out into."""
+        return [torch.empty(0, dtype=dtype) for dtype in self.recording.output_dtypes]
 
     def match(self, inputs: list[int]) -> None:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
         for p in self._grads.cleared:
             p.grad = None
-        self._matcher.remember()
         self._matcher.bind(inputs)
         for event in self.events:
             if not isinstance(event, OptimizerEvent):
@@ -320,41 +357,49 @@ class Replay:
                 self._matcher.adopt_shell(address(p), slot)
             for p, slot in event.gradients:
                 p.grad = self._shells[id(p), slot]
-            error: Exception | None = None
             with self.recording.world.optimizer_view(event.optimizer):
-                mismatch = "the optimizer was interrupted"
-                try:
-                    self._matcher.begin(event.section)
-                    event.optimizer.step()
-                except Exception as e:  # a mismatch ends the user's step() by an exception from the hook
-                    error = e
-                finally:
-                    mismatch = self._matcher.end()
+                mismatch = self._matcher.section(event.section, event.optimizer.step)
             for p in self._parameters:
                 if id(p) in made:
                     p.grad = None
             if mismatch:
                 raise Mismatch(mismatch)
-            if error is not None:
-                raise error
 
-    @contextlib.contextmanager
-    def host_state(self, others: Sequence[Replay] = (), *, always_back: bool = False) -> Iterator[Undo]:
-        """Takes memory for the step; then what the optimizers' Python changes goes back if the step fails, or in any case.
+    def transaction(self, step: Callable[[Undo], Any], others: Sequence[Replay] = (), *, python: bool = False) -> Any:
+        """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers' Python has changed
+        goes back, unless the step has happened.
 
-        others: recordings of the same function, one of which may come to be executed instead.
+        others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
         """
         self._executor.reserve()
-        undo = Undo(self, others)
+        undo = Undo(self, others, python)
         try:
-            yield undo
-        except BaseException:
-            undo.now()
+            return step(undo)
+        except BaseException as error:  # here no signal's handler can run before the next call returns, and in there none does
+            undo.error = error
+            _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
         finally:
-            self._matcher.bind([])
-            for replay in (self, *others):
-                replay._memory = []
+            self._let_go(others)
+
+    def _let_go(self, others: Sequence[Replay]) -> None:
+        self._matcher.bind([])
+        for replay in (self, *others):
+            replay._memory = []
+
+    @contextlib.contextmanager
+    def host_state(self, *, always_back: bool = False) -> Iterator[Undo]:
+        """transaction() as a block, for steps that are split over ranks. always_back: in any case."""
+        self._executor.reserve()
+        undo = Undo(self, (), False)
+        try:
+            yield undo
+        except BaseException as error:
+            undo.error = error
+            _runtime.uninterrupted(undo.now, error, undo.thread)
+            raise
+        finally:
+            self._let_go(())
         if always_back:
             undo.now()
 
@@ -362,15 +407,15 @@ class Replay:
 
     def shadow(
         self, call: Callable[[], Any], arguments: list[torch.Tensor], others: list[Replay],
-        within: Callable[[], contextlib.AbstractContextManager], undo: Undo,
+        within: Callable[[], contextlib.AbstractContextManager],
     ) -> Shadow:
         """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then ``others``.
 
         within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the function passes
-        through; what it did before has happened then.
+        through; what it did before has happened then, as in eager. Nothing has when it was interrupted before it left them.
         """
         matcher = self._matcher
-        matcher.remember()
+        raised: list[BaseException] = []  # within an operator, which passes it on as a RuntimeError
 
         def run_within(run: Callable[[], None]) -> None:
             with within():
@@ -379,39 +424,33 @@ class Replay:
         with contextlib.ExitStack() as eager:
 
             def leaving() -> None:
-                undo.forget()
                 eager.enter_context(within())
 
             try:
                 tapes = [other.recording.tape for other in others]
                 executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
+                contents = ToldContents(matcher)
                 around = run_within if self.budget is not None else None
-                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around)
-                result = call()
-                difference = matcher.end_step()
+                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised)
+                result = matcher.step(lambda: contents.within(call))
+                difference = matcher.difference
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]
                 if not difference and not self._returns(chosen, result):
                     difference = "the step returns or keeps other tensors than when it was recorded"
                     matcher.leave(difference)
             except BaseException as error:
-                failed_by_us = matcher.abandon_step(str(error))
                 matcher.forget_step()
-                if failed_by_us:
+                if raised and isinstance(error, RuntimeError) and type(raised[-1]).__name__ in str(error):
+                    raise raised[-1] from None
+                if matcher.read_shell and isinstance(error, Exception):
                     raise ReadsShell(str(error)) from None
                 raise
-        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section)
+        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section, contents.handed_out)
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
-        outputs = self._fresh_outputs()
-
-        def finish() -> None:
-            for held, output in zip(self._held(shadow.result), outputs):
-                if is_shell(held):  # not a resident or an argument, which is what it is
-                    _runtime.Matcher.fill(address(held), address(output))
-            shadow.began._matcher.take_kept(self._executor)
-
-        self._execute(inputs, outputs, finish)
+        handover = shadow.began._matcher.handover()
+        self._execute(inputs, lambda: handover.take_results(self._executor))
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
         """What Python holds in the places of the outputs."""
@@ -434,16 +473,17 @@ class Replay:
 
         After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
         """
-        outputs = self._fresh_outputs()
         try:
-            into = self._arena_outputs(outputs, inputs)
             with shown("rehearsing the plan"):
-                self.last_run, state = self._executor.rehearse(inputs, into, self._matcher)
+                self.last_run, state = self._executor.rehearse(inputs, self._matcher)
         finally:
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
         self._learn_costs()
-        return Rehearsal(state, [output if where else None for output, where in zip(outputs, into)])
+        outputs = self._fresh_outputs()
+        self._executor.hand_out(inputs, addresses(outputs))
+        self._executor.drop_returned()
+        return Rehearsal(state, [output if self._executor.is_result(i) else None for i, output in enumerate(outputs)])
 
     def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[int], kept: bool = True) -> bool:
         """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before it. ``kept``: so are

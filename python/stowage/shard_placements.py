@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
 from typing import Any
 
 from stowage import _core
-from stowage.errors import Infeasible
+from stowage.errors import Infeasible, warn
 from stowage.reporting import write_report
 from stowage.shard_program import Program, tensor_ids
 from stowage.shard_mode import OpPlan, parse_placement
@@ -38,7 +37,7 @@ def solve(program: str, mesh: dict, options: dict) -> str:
         text = _core.plan_sharding(program, json.dumps(mesh), json.dumps({**options, "eps": eps}))
         if not text.endswith('"ops":[]}'):
             if eps > asked:
-                warnings.warn(f"stowage: no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}", stacklevel=3)
+                warn(f"no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}")
             return text
     raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}")
 

@@ -10,17 +10,15 @@ Ranks run in step: before each step they tell each other what they are about to 
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
-import warnings
 from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 
 from stowage import _runtime
-from stowage.errors import Error, UnsupportedWarning
+from stowage.errors import Error
+from stowage.life_cycle import LifeCycle, SignatureState
 from stowage.planning import parse_bytes
 from stowage.recording import record
 from stowage.replay import Mismatch, Replay, Room
@@ -33,49 +31,37 @@ from stowage.shard_placements import ShardingPlan, mesh_document, solve
 from stowage.shard_program import Program
 from stowage.shard_world import ShardedState, ShardedWorld, named_parameters
 from stowage.signature import signature
-from stowage.tally import Tally
 from stowage.torch_private import flatten, tree_map, unflatten
 from stowage.world import World
 
 _EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
-_MAX_REHEARSALS = 4
-_MAX_RECORDINGS = 8
 
 
-class _Entry:
-    """All that is known of one signature."""
-
+class _Entry(SignatureState):
     def __init__(self, plan: ShardingPlan, ops: OpPlan):
+        super().__init__()
         self.plan = plan
         self.ops = ops
         self.replay: Replay | None = None
-        self.trusted = False
-        self.rehearsals = 0
-        self.recordings = 0
-        self.refusal = ""
 
 
-class ShardedStep(CheckpointMixin):
+class ShardedStep(LifeCycle, CheckpointMixin):
     """Callable like the function it wraps, on every rank with the same arguments. Made by stowage.shard."""
 
+    _WITHOUT_PLAN = "runs on DTensors"
+
     def __init__(self, train_step: Callable, mesh, *, budget: int | None, plan: Any, links: dict | None, strict: bool, options: dict):
-        functools.update_wrapper(self, train_step, updated=())
-        self._fn = train_step
+        super().__init__(train_step, budget, strict)
         self.mesh = as_mesh(mesh)
         self._ranks = Ranks(self.mesh)
         self._options = options  # of the solver
         self._links = links or {}
-        self._budget = budget
         self._given_plan = plan
-        self._strict = strict
-        self._entries: dict[Any, _Entry] = {}
         self._state: ShardedState | None = None
         self._mode: PlacedMode | None = None
         self._latest: _Entry | None = None
         self._room = Room(_runtime.Arena(), _runtime.Host("", 0, 0.0), None, "memory")
-        self._lock = threading.RLock()
         self._absent_grads: frozenset[int] = frozenset()
-        self._tally = Tally(strict)
 
     # ---- Calling
 
@@ -98,7 +84,7 @@ class ShardedStep(CheckpointMixin):
         world = World(self._fn)
         names = self._state.names() if self._state is not None else named_parameters(world)
         with self._ranks.together():
-            program = capture_program(self._fn, args, kwargs, names, getattr(self._fn, "__name__", "step"))
+            program = capture_program(self._fn, args, kwargs, names, self._name)
         text = program.to_json()
         self._ranks.same(text, "the ranks' steps differ: not the same program")
         if self._state is None:
@@ -118,6 +104,7 @@ class ShardedStep(CheckpointMixin):
                      {**self._options, **({"fixed": fixed} if fixed else {})})
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        entry.calls += 1
         wish = self._wish(entry, inputs)
         if wish < _REHEARSE:
             wish = self._ranks.agree(wish, key)
@@ -138,17 +125,18 @@ class ShardedStep(CheckpointMixin):
                 rehearsal = replay.rehearse_matched(bound)
         if agreed < _REHEARSE:
             return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
-        return self._judge(entry, rehearsal, args, kwargs, inputs)
+        return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
 
     def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
         if entry.refusal or not self._state.has_optimizer_state():
             return _EAGER
-        if entry.replay is None or entry.replay.changed(inputs):
-            if entry.recordings >= _MAX_RECORDINGS:
-                self._refuse(entry, f"what it reads has changed {_MAX_RECORDINGS} times")
-                return _EAGER
+        changed = "what it reads" if entry.replay is None else entry.replay.changed(inputs)
+        if not changed:
+            return _PLANNED if entry.replay.trusted else _REHEARSE
+        if not entry.recorded_too_often():
             return _RECORD
-        return _PLANNED if entry.trusted else _REHEARSE
+        self._refuse_changing(entry, changed)
+        return _EAGER
 
     # ---- One step
 
@@ -180,47 +168,40 @@ class ShardedStep(CheckpointMixin):
             recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
                                world=ShardedWorld(self._fn, self._state))
         self._absent_grads = frozenset()
-        entry.recordings += 1
+        entry.recorded()
         result = recording.result
-        entry.replay, entry.trusted, entry.rehearsals = None, False, 0
+        entry.replay = None
         if recording.gradients.returned and not recording.refusal:
             recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
         refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
         if refused:
-            if not self._ranks.any(not recording.unsettled) and entry.recordings < _MAX_RECORDINGS:
+            if not self._ranks.any(not recording.unsettled) and not entry.recorded_too_often():
                 return result
             self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
         with self._ranks.together():
-            entry.replay = Replay(recording, self._room, getattr(self._fn, "__name__", "step"), self._budget)
+            entry.replay = Replay(recording, self._room, self._name, self._budget)
         return result
 
-    def _judge(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        """After the planned step was put back: the eager one, whose result counts. Trusted once all ranks agree with it."""
-        entry.rehearsals += 1
-        result = self._eager(entry, args, kwargs)
+    def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """After the planned step was put back: the one on DTensors, whose result counts."""
         replay = entry.replay
-        agrees = replay.agrees(rehearsal, result, replay.inputs(inputs)) and replay.last_run.escaped_blocks == 0
-        learned = replay.replan_if_learned()
-        all_agree, learned = not self._ranks.any(not agrees), self._ranks.any(learned)
-        if all_agree and (not learned or entry.rehearsals >= _MAX_REHEARSALS):
-            entry.trusted = True
-        elif entry.rehearsals >= _MAX_REHEARSALS:
-            entry.replay = None
-            self._refuse(entry, "the planned step does not give the bits of the DTensor step")
-            if self._strict:
-                raise Error(entry.refusal)
+        replay.rehearsals += 1
+        result = self._eager(entry, args, kwargs)
+        self._judge(entry, replay, replay.agrees(rehearsal, result, replay.inputs(inputs)))
         return result
+
+    def _everywhere(self, true_here: bool) -> bool:
+        return not self._ranks.any(not true_here)
+
+    def _drop(self, entry: _Entry, replay: Replay) -> None:
+        entry.replay = None
 
     def _planned(self, replay: Replay, inputs: list[int]) -> Any:
         result = self._tally.planned_call(replay.run_matched, inputs)
         self._absent_grads = frozenset(id(p) for p in replay.recording.gradients.cleared)
         self._tally.account(replay.last_run)
         return result
-
-    def _refuse(self, entry: _Entry, reason: str) -> None:
-        entry.refusal = reason
-        warnings.warn(f"stowage: this step runs on DTensors: {reason}", category=UnsupportedWarning, stacklevel=5)
 
     # ---- What is known
 
@@ -234,29 +215,16 @@ class ShardedStep(CheckpointMixin):
         """This rank's local graph of the latest call, or None before it was recorded."""
         return self._latest.replay.graph if self._latest and self._latest.replay else None
 
-    @property
-    def refusal(self) -> str:
-        return next((e.refusal for e in self._entries.values() if e.refusal), "")
-
     def measured_bytes(self) -> dict[str, int]:
         """Bytes that this rank holds between steps, each storage once, by kind."""
         return self._state.measured_bytes() if self._state is not None else {}
 
     def stats(self) -> dict:
         """Figures of this rank; times are medians of the last steps."""
-        replay = self._latest.replay if self._latest else None
-        summary = replay.plan.summary() if replay else {}
         return {
             "rank": dist.get_rank(),
-            "arena_bytes": summary.get("arena_bytes", 0),
-            "planned_peak_bytes": summary.get("peak_bytes", 0),
-            "measured_peak_bytes": self._tally.measured_peak_bytes,
-            "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
-            "outcome": summary.get("outcome", "unknown"),
-            "misses": self._tally.misses,
+            **self._figures(self._latest.replay if self._latest else None),
             "dtensor_steps": self._tally.eager_steps,
-            "planned_steps": self._tally.planned_steps,
-            "step_ns": self._tally.planned_ns,
             "dtensor_step_ns": self._tally.eager_ns,
             "replicated_ops": sorted(set(self._mode.replicated)) if self._mode else [],
             "unplaced_ops": len(self._latest.ops.unplaced) if self._latest else 0,

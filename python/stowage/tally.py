@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stowage.errors import Error
+from stowage.errors import Error, warn
 
 _RECENT = 100  # times that medians are of
 
@@ -58,7 +57,7 @@ class Tally:
         self.measured_peak_bytes = run.peak_bytes
         self._add(self._stall_ns, run.stall_ns)
         if run.rescued_bytes:
-            warnings.warn(f"stowage: {run.rescued_bytes} bytes could not be written to the host store; they waited in memory", stacklevel=6)
+            warn(f"{run.rescued_bytes} bytes could not be written to the host store; they waited in memory")
         if self._strict and (run.misses or run.escaped_blocks):
             raise Error(f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)")
 

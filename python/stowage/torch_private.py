@@ -6,6 +6,7 @@
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch._C._current_graph_task_id``: whether backward is running.
+- ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a TorchFunctionMode calls.
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
 - ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective may take.
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -256,8 +258,23 @@ def waiting_collectives():
         collectives._maybe_wrap_tensor = lazy
 
 
+_function_modes = torch._C._len_torch_function_stack
+
+
+def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
+    """call(), whose functions of torch go through ``mode``. By functions of C: an interrupt cannot come between the call and what it
+    does, as it can in the mode's own methods. It can come while PyTorch has taken modes off the stack; the thread's state brings them back."""
+    before = _function_modes()
+    try:
+        torch._C._push_on_torch_function_stack(mode)
+        return call()
+    finally:
+        while _function_modes() > before:
+            torch._C._pop_torch_function_stack()
+
+
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
 __all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "global_hooks", "global_state", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "setting_names", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives"]
+           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "setting_names", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives", "within_function_mode"]

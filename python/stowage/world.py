@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, fn: Any):
         self._walk: Walk | None = Walk(fn, getattr(fn, "__name__", type(fn).__name__), Found())
-        self._notes: Notes | None = None
+        self.notes: Notes | None = None  # running
         self.guard: Guard = self._walk.guard
         self.guard.blind = ["what ran was not noted"]
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
@@ -57,27 +57,27 @@ class World:
         walk = self._walk
         if walk is None:
             raise RuntimeError("this world is settled")
-        self._notes = Notes(walk.note, walk.matters, walk.called)
-        self._notes.start()
+        self.notes = Notes(walk.note, walk.matters, walk.called)
+        self.notes.start()
         try:
             yield
         finally:
             try:
-                if not self._notes.stop():
+                if not self.notes.stop():
                     walk.tell("the step sets a profile function of its own (sys.setprofile, torch.profiler)")
             except Exception as error:  # of the walk, not of the step
                 walk.tell(f"an object that the step reaches cannot be looked into ({type(error).__name__}: {error})")
-            self._notes = None
+            self.notes = None
             walk.noted = True
 
     def pause(self) -> None:
         """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be noted."""
-        if self._notes is not None:
-            self._notes.pause()
+        if self.notes is not None:
+            self.notes.pause()
 
     def resume(self) -> None:
-        if self._notes is not None:
-            self._notes.resume()
+        if self.notes is not None:
+            self.notes.resume()
 
     def settle(self) -> str:
         """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what it can reach, ""

@@ -65,6 +65,7 @@ void Budget::enter(std::int64_t limit_bytes) {
     throw Error("another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is one at a time");
   }
   active_ = true;
+  lost_.clear();
   home_ = std::this_thread::get_id();
   if (entered_ns_ == 0) entered_ns_ = now_ns();
   stats_.short_bytes = 0;
@@ -114,7 +115,7 @@ void Budget::shrink() {
 // Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any more, and what
 // cannot be brought back is named, after all the rest is back.
 std::string Budget::leave() {
-  if (!active_) return {};
+  if (!active_) return lost_;
   set_shared_interceptor(nullptr);
   attach_thread(false);
   {
@@ -125,7 +126,7 @@ std::string Budget::leave() {
   }
   const std::vector<StoragePtr> held = hold_storages_away();
   const std::lock_guard one_at_a_time(restoring_);
-  std::string failures = bring_all_back();
+  lost_ = bring_all_back();
   {
     std::unique_lock lock(state_);
     raise_peak(stats_.peak_bytes);  // which was counted anew from step to step
@@ -138,7 +139,7 @@ std::string Budget::leave() {
     g_active.store(nullptr);
     heap_->trim();
   }
-  return failures;
+  return lost_;
 }
 
 // Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.

@@ -76,7 +76,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   // What is live and known by then is within the limit, or this throws.
   void adopt(const at::Tensor& tensor);
   void shrink();
-  // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back.
+  // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back; so it does when it is
+  // called again.
   std::string leave();
   // The calling thread's ops are seen (the entering thread's are anyway).
   void attach_this_thread();
@@ -285,6 +286,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::int64_t fixed_bytes_ = 0;                                 // that could not leave when the update began
   std::unordered_map<std::uint64_t, std::int64_t> went_through_;  // by optimizer: the most of them so far
   std::unordered_map<c10::StorageImpl*, Undo> undo_;
+  std::string lost_;  // what the latest leave() could not bring back
   std::thread::id home_;  // that entered
   std::atomic<bool> asleep_{false};
   std::atomic<bool> settling_{false};

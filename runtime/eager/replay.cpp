@@ -15,6 +15,7 @@
 
 #include "runtime/eager/budget.h"
 #include "runtime/eager/now.h"
+#include "runtime/hook.h"
 #include "runtime/torch_versions.h"
 
 namespace stowage::runtime::eager {
@@ -25,9 +26,10 @@ using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
 // Whatever the program has switched on at this moment, the kernel runs as it did.
 struct AsItRan {
   explicit AsItRan(bool grad_mode) : grad_mode(grad_mode) {}
-  c10::impl::ExcludeDispatchKeyGuard no_hook{c10::DispatchKeySet(
-      {c10::DispatchKey::TESTING_ONLY_GenericMode, c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
-       c10::DispatchKey::AutocastCPU, c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+  Unseen unseen;  // by a recorder below autograd, too: the step has not asked for this
+  c10::impl::ExcludeDispatchKeyGuard no_mode{c10::DispatchKeySet(
+      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::AutocastCPU,
+       c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
   at::AutoDispatchBelowADInplaceOrView below;
   c10::AutoGradMode grad_mode;
   InKernel in_kernel;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/capped.h"
 #include "graph/dependencies.h"
 #include "order/max_flow.h"
 #include "order/must_live.h"
@@ -178,9 +179,12 @@ std::int64_t TimeBound::least_capacity() {
 
 std::int64_t TimeBound::known(std::int64_t capacity) const {
   double best = static_cast<double>(program_ns_);
-  for (const Line& line : lines_) best = std::max(best, line.at(capacity));
+  for (const Line& line : lines_) {
+    const double ns = line.at(capacity);
+    if (std::isfinite(ns)) best = std::max(best, ns);  // a link faster than any: its line is beyond what a double holds, and says nothing
+  }
   // What is not whole ns up is rounding.
-  return std::max(program_ns_, static_cast<std::int64_t>(std::ceil(best - 0.5)));
+  return std::max(program_ns_, static_cast<std::int64_t>(std::ceil(std::min(best, static_cast<double>(kMostSum)) - 0.5)));
 }
 
 }  // namespace stowage::budget

@@ -29,7 +29,7 @@ std::size_t CostAware::price_class(ValueId id) const {
     ns = table_.may_swap() ? std::min(ns, replay) : replay;
   }
   const double octaves = std::log2(ns / static_cast<double>(std::max<std::int64_t>(v.bytes, 1)));
-  return static_cast<std::size_t>(std::clamp(static_cast<int>(octaves * 2) + kPriceClasses / 2, 0, kPriceClasses - 1));
+  return static_cast<std::size_t>(std::clamp(std::trunc(octaves * 2) + kPriceClasses / 2, 0.0, kPriceClasses - 1.0));
 }
 
 void CostAware::file(ValueId id) {

@@ -16,6 +16,7 @@
 // the copy time as its cost; what can be is dropped.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "eager/policy.h"
@@ -48,7 +49,7 @@ class DtrFilter : public Filter {
     double cost_in_set = 0;
   };
 
-  double weight(ValueId id) { return static_cast<double>(table_[id].bytes) / cost_ns(id); }
+  double weight(ValueId id) { return static_cast<double>(table_[id].bytes) / std::max(cost_ns(id), 1.0); }
   Links& links(ValueId id);
   std::int32_t root(std::int32_t set);
   void drop(ValueId id);

@@ -14,7 +14,7 @@ namespace stowage::io {
 namespace {
 
 constexpr int kGzipWindow = 15 + 16;  // the largest window; 16 asks for the gzip wrapper
-constexpr std::size_t kSlice = std::size_t{1} << 20;
+constexpr std::size_t kSlice = std::size_t{1} << 16;
 
 // A z_stream with its end; `input` is fed to it in slices.
 class Stream {

@@ -119,10 +119,9 @@ class IntervalsReader {
 
 }  // namespace
 
-IntervalsFile load_intervals(const std::string& path) {
-  const std::string text = io::read_text(path);
-  return IntervalsReader(text, io::display_name(path)).run();
-}
+IntervalsFile parse_intervals(std::string_view csv, const std::string& name) { return IntervalsReader(csv, name).run(); }
+
+IntervalsFile load_intervals(const std::string& path) { return parse_intervals(io::read_text(path), io::display_name(path)); }
 
 void save_intervals(const IntervalsFile& file, const std::vector<std::int64_t>& offsets, const std::string& path) {
   std::string out = "id,lower,upper,size,offset\n";

@@ -1,4 +1,5 @@
 // Reads a mesh of devices, the options of sharding, and placements as text.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -50,8 +51,9 @@ AxisPlacement parse_part(std::string_view part, std::string_view text) {
   if (part == "Pavg") return {Kind::kPartialAvg, -1};
   if (part == "Pmax") return {Kind::kPartialMax, -1};
   int dim = -1;
-  const auto [end, error] = std::from_chars(part.data() + 1, part.data() + part.size(), dim);
-  if (part.size() < 2 || part[0] != 'S' || error != std::errc() || end != part.data() + part.size() || dim < 0 || dim > 63) {
+  const std::string_view digits = part.substr(std::min<std::size_t>(part.size(), 1));
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), dim);
+  if (!part.starts_with('S') || error != std::errc() || end != digits.data() + digits.size() || dim < 0 || dim > 63) {
     throw Error(concat("placement ", quote(text), ": ", quote(part), " is none of S0, S1, ..., R, Psum, Pavg, Pmax"));
   }
   return {Kind::kShard, static_cast<std::int8_t>(dim)};

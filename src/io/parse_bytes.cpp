@@ -5,6 +5,7 @@
 
 #include "base/concat.h"
 #include "base/limits.h"
+#include "base/quote.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
 
@@ -26,7 +27,7 @@ constexpr std::array<std::pair<std::string_view, std::int64_t>, 11> kUnits = {{
 }};
 
 [[noreturn]] void fail(std::string_view text, std::string_view why) {
-  throw Error(concat("'", text, "' is no number of bytes: ", why));
+  throw Error(concat(quote(text), " is no number of bytes: ", why));
 }
 
 }  // namespace

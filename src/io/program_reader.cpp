@@ -31,6 +31,13 @@ std::size_t one_of(const std::array<std::string_view, N>& names, Value value, co
   where.fail(concat("unknown ", where.field, " ", quote(text)));
 }
 
+// As schemas name arguments; messages show it as it stands.
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= 200 && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
 constexpr std::size_t kMostDimensions = 64;  // as PyTorch's tensors
 
 class ProgramReader {
@@ -126,6 +133,8 @@ class ProgramReader {
       if (member.unescaped_key().get(name) != simdjson::SUCCESS || member.value().get(entry) != simdjson::SUCCESS) {
         where.fail("is not valid JSON");
       }
+      if (!is_name(name)) where.fail(concat(quote(name), " is no name of an argument"));
+      if (std::ranges::find(op.args, name, &TensorArgument::name) != op.args.end()) where.fail(concat(quote(name), " is there twice"));
       TensorArgument& argument = op.args.emplace_back();
       argument.name = std::string(name);
       simdjson::ondemand::json_type type{};
@@ -146,6 +155,7 @@ class ProgramReader {
       if (member.unescaped_key().get(name) != simdjson::SUCCESS || member.value().get(entry) != simdjson::SUCCESS) {
         where.fail("is not valid JSON");
       }
+      if (op.attributes.contains(name)) where.fail(concat(quote(name), " is there twice"));
       read_attribute(std::string(name), entry, where, op);
     }
   }

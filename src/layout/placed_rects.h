@@ -28,6 +28,8 @@ class PlacedList {
   void insert(const Rect& rect, std::int64_t offset);
 
  private:
+  [[nodiscard]] std::uint64_t last_block(std::size_t from, const Rect& rect) const;
+
   std::vector<std::int64_t> begin_, end_;
   std::vector<std::int32_t> lower_, upper_;
 };

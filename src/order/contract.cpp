@@ -4,7 +4,9 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
+#include <vector>
 
 #include "order/reach.h"
 
@@ -29,9 +31,9 @@ class Contraction {
       group_.push_back({op});
       for (const std::int32_t w : p.opens[op]) rise_[op] += p.weight[w];
     }
-    for (std::int32_t op = 0; op < p.ops; ++op) drop_implied_preds(op);
+    for (std::int32_t op = 0; op < p.ops; ++op) drop_implied_preds(op, p.preds[op]);
     for (std::size_t w = 0; w < p.weight.size(); ++w) closers_.push_back(set_of(p.closers[w]));
-    for (std::size_t w = 0; w < p.weight.size(); ++w) drop_early_closers(static_cast<std::int32_t>(w));
+    for (std::size_t w = 0; w < p.weight.size(); ++w) drop_early_closers(static_cast<std::int32_t>(w), p.closers[w]);
   }
 
   Contracted run() {
@@ -69,7 +71,8 @@ class Contraction {
     if (opened(v) > closed_for_certain(v)) return false;
     if (rise_[v] + opened(u) - closed_for_certain(u) > rise_[u]) return false;
     succs_[u].erase(v);
-    for (const std::int32_t t : succs_[v]) {
+    const Set later = succs_[v];
+    for (const std::int32_t t : later) {
       preds_[t].erase(v);
       preds_[t].insert(u);
       succs_[u].insert(t);
@@ -77,8 +80,7 @@ class Contraction {
     group_[u].insert(group_[u].end(), group_[v].begin(), group_[v].end());
     join_weights(u, v, u);
     bury(v);
-    const Set later = succs_[u];
-    for (const std::int32_t t : later) drop_implied_preds(t);
+    for (const std::int32_t t : later) drop_implied_preds(t, std::span(&u, 1));
     return true;
   }
 
@@ -92,7 +94,8 @@ class Contraction {
     if (delta < 0 || rise_[u] > delta + rise_[s]) return false;
     rise_[s] += delta;
     preds_[s].erase(u);
-    for (const std::int32_t q : preds_[u]) {
+    const std::vector<std::int32_t> earlier(preds_[u].begin(), preds_[u].end());
+    for (const std::int32_t q : earlier) {
       succs_[q].erase(u);
       succs_[q].insert(s);
       preds_[s].insert(q);
@@ -100,7 +103,7 @@ class Contraction {
     group_[s].insert(group_[s].begin(), group_[u].begin(), group_[u].end());
     join_weights(u, s, s);
     bury(u);
-    drop_implied_preds(s);
+    drop_implied_preds(s, earlier);
     return true;
   }
 
@@ -122,7 +125,7 @@ class Contraction {
       if (!opens.contains(w)) {
         closers_[w].insert(into);
         closes_[into].insert(w);
-        drop_early_closers(w);
+        drop_early_closers(w, std::span(&into, 1));
       }
   }
 
@@ -134,22 +137,32 @@ class Contraction {
     group_[op].clear();
   }
 
-  void drop_implied_preds(std::int32_t op) {
-    const Set all = preds_[op];
-    for (const std::int32_t q : all)
-      if (std::ranges::any_of(all, [&](std::int32_t r) { return before(q, r); })) {
-        preds_[op].erase(q);
-        succs_[q].erase(op);
-      }
+  // Those of `all` that come before another of them. Only pairs with a `fresh` one are looked at, the others were before.
+  [[nodiscard]] std::vector<std::int32_t> implied(const Set& all, std::span<const std::int32_t> fresh) const {
+    const std::vector<std::int32_t> every(all.begin(), all.end());
+    std::vector<std::int32_t> found;
+    for (const std::int32_t a : every) {
+      const auto beside = std::ranges::find(fresh, a) != fresh.end() ? std::span(every) : fresh;
+      if (std::ranges::any_of(beside, [&](std::int32_t b) { return before(a, b); })) found.push_back(a);
+    }
+    return found;
   }
 
-  void drop_early_closers(std::int32_t w) {
-    const Set all = closers_[w];
-    for (const std::int32_t c : all)
-      if (p_.open_at_end[w] || std::ranges::any_of(all, [&](std::int32_t later) { return before(c, later); })) {
-        closers_[w].erase(c);
-        closes_[c].erase(w);
-      }
+  // Before another pred of `op`, of which `fresh` are new.
+  void drop_implied_preds(std::int32_t op, std::span<const std::int32_t> fresh) {
+    for (const std::int32_t q : implied(preds_[op], fresh)) {
+      preds_[op].erase(q);
+      succs_[q].erase(op);
+    }
+  }
+
+  // A closer before another is not the last one. Nothing closes what is open at the end.
+  void drop_early_closers(std::int32_t w, std::span<const std::int32_t> fresh) {
+    const Set early = p_.open_at_end[w] ? closers_[w] : set_of(implied(closers_[w], fresh));
+    for (const std::int32_t c : early) {
+      closers_[w].erase(c);
+      closes_[c].erase(w);
+    }
   }
 
   Contracted rebuilt();

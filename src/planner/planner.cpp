@@ -126,6 +126,16 @@ Candidate compare_without(const Graph& graph, PlanOptions options, Candidate bes
   return plain.addresses.height_bytes < best.addresses.height_bytes ? plain : best;
 }
 
+// A lower peak is worth nothing where its addresses leave holes: whatever is larger than program order's peak is compared with program order.
+Candidate compare_with_program(const Graph& graph, const PlanOptions& options, Candidate best, const std::function<bool()>& should_stop,
+                               std::int64_t& work) {
+  if (options.keep_order || best.addresses.height_bytes <= program_peak_bytes(graph)) return best;
+  const std::vector<OpId> order = program_order(graph);
+  const std::vector<TakeoverAt> used = options.takeover ? takeovers(graph, order) : std::vector<TakeoverAt>{};
+  Candidate program = lay_out(graph, {{order}, peak_bytes(graph, order, used), 0, 0}, options, should_stop, work);
+  return program.addresses.height_bytes < best.addresses.height_bytes ? program : best;
+}
+
 // What the device must hold even with recomputation and swapping: what one op needs at one tick, and what is returned.
 std::int64_t any_plan_bound(const Graph& graph) {
   std::int64_t most = 0, returned = 0;
@@ -232,6 +242,7 @@ Candidate by_search(const Graph& graph, const PlanOptions& options, const std::f
   Candidate best = lay_out(graph, found, options, should_stop, result.work);
   if (!best.used.empty() && best.addresses.height_bytes > found.bound_bytes)
     best = compare_without(graph, options, std::move(best), should_stop, result.work);
+  best = compare_with_program(graph, options, std::move(best), should_stop, result.work);
   result.seconds.layout = layout_watch.seconds();
   report(options, "layout", 1);
   return best;

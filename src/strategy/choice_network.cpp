@@ -9,7 +9,9 @@ namespace {
 
 using Kept = std::vector<std::vector<char>>;  // [node][strategy]
 
-// Parallel edges are merged, and turned so that a < b.
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();  // of a merged edge: some edge forbids the pair
+
+// Parallel edges are merged, and turned so that a < b. What all of them allow may add up to more than kForbiddenCost.
 struct MergedEdge {
   std::int32_t a, b;
   std::vector<std::int64_t> costs;
@@ -28,7 +30,8 @@ std::vector<MergedEdge> merge_edges(const StrategyProblem& problem) {
     for (std::size_t s = 0; s < nu; ++s) {
       for (std::size_t t = 0; t < nv; ++t) {
         std::int64_t& sum = costs[edge.u == a ? s * nv + t : t * nu + s];
-        sum = std::min(kForbiddenCost, sum + std::min(kForbiddenCost, edge.costs[s * nv + t]));
+        const std::int64_t cost = edge.costs[s * nv + t];
+        sum = sum == kNever || cost >= kForbiddenCost ? kNever : sum + cost;  // below 2^62: validate()
       }
     }
   }
@@ -43,7 +46,7 @@ bool drop_unsupported(const MergedEdge& edge, Kept& kept) {
   for (std::size_t s = 0; s < rows.size(); ++s) {
     if (!rows[s]) continue;
     for (std::size_t t = 0; t < columns.size(); ++t) {
-      if (columns[t] && edge.costs[s * columns.size() + t] < kForbiddenCost) row_ok[s] = column_ok[t] = 1;
+      if (columns[t] && edge.costs[s * columns.size() + t] != kNever) row_ok[s] = column_ok[t] = 1;
     }
   }
   const bool changed = rows != row_ok || columns != column_ok;
@@ -95,8 +98,8 @@ void add_edges(const std::vector<MergedEdge>& merged, const Kept& kept, ChoiceNe
       for (std::size_t t = 0; t < columns.size(); ++t) {
         if (!rows[s] || !columns[t]) continue;
         const std::int64_t c = edge.costs[s * columns.size() + t];
-        network.pair_cost.push_back(c >= kForbiddenCost ? std::numeric_limits<double>::infinity() : static_cast<double>(c));
-        if (c < kForbiddenCost) dearest = std::max(dearest, static_cast<double>(c));
+        network.pair_cost.push_back(c == kNever ? std::numeric_limits<double>::infinity() : static_cast<double>(c));
+        if (c != kNever) dearest = std::max(dearest, static_cast<double>(c));
       }
     }
   }

@@ -224,6 +224,16 @@ TEST(GraphReader, DigestIsOfTheText) {
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+TEST(GraphReader, LongNamesInMessagesAreCutBetweenCharacters) {
+  const std::string name = std::string(59, 'a') + "\u20ac\u20ac";
+  try {
+    parse_graph(graph(R"({"name":")" + name + R"(","bytes":-1,"kind":"input"})"), "g");
+    FAIL();
+  } catch (const InvalidGraph& error) {
+    EXPECT_EQ(error.what(), "g: buffer 0 '" + name.substr(0, 59) + "...': bytes: must be an integer from 0 to 2^53 - 1");
+  }
+}
+
 TEST(GraphReader, NamesInMessagesStayOnOneLine) {
   try {
     parse_graph(graph(R"({"name":"a\nb\u0007","bytes":-1,"kind":"input"})"), "g");

@@ -84,6 +84,12 @@ TEST(ParseBytes, RefusesTheRest) {
   for (const char* text : {"", "GiB", "-1", "-0", "+1", "1.5GiB", "4 GiB", "4gib", "4G", "0x10", "9007199254740992", "99999999999999999999", "8192TiB", "4GiBx"}) {
     EXPECT_THROW(parse_bytes(text), Error) << text;
   }
+  try {
+    parse_bytes("4\nGiB");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -68,6 +68,16 @@ def test_merging_keeps_what_others_have_written(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["costs.json"]  # no temporary file stays
 
 
+def test_the_file_keeps_the_keys_that_were_measured_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(stowage.costs, "_MOST_KEYS", 3)
+    path = tmp_path / "costs.json"
+    for batch in (["a", "b", "c"], ["a", "d"]):
+        costs = CostFile(path, MACHINE)
+        costs.add([(key, 1) for key in batch])
+        costs.save()
+    assert list(CostFile(path, MACHINE).ops) == ["c", "a", "d"]
+
+
 def test_samples_are_limited_and_the_median_counts(tmp_path):
     costs = CostFile(tmp_path / "costs.json", MACHINE)
     for ns in (10**9, *[100] * 7):  # one slow first touch

@@ -3,7 +3,6 @@ storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK_S
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import random
@@ -13,6 +12,7 @@ import time
 import budgeted
 import pytest
 import torch
+from at_once import in_threads
 
 import stowage
 from stowage import _runtime
@@ -20,29 +20,6 @@ from stowage.torch_private import address
 
 SOAK = max(1, int(float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))) // 60)
 PATIENCE_S = 120 * SOAK
-
-
-def in_threads(works):
-    """Runs them at once; what they raise is raised. A hang ends the process, with the stacks of all threads."""
-    raised = []
-
-    def guarded(work):
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-    if raised:
-        raise raised[0]
 
 
 HOW = [dict(policy="random", release="both"), dict(policy="random", release="swap", link_gbps=1.0), dict(policy="random", release="recompute"),
@@ -94,7 +71,7 @@ def test_tensors_that_die_while_others_let_them_go(how):
                 b.timeline(), b.alive()
                 time.sleep(0.001)
 
-        in_threads([*(lambda s=s: work(seed + s) for s in range(4)), look])
+        in_threads([*(lambda s=s: work(seed + s) for s in range(4)), look], PATIENCE_S)
         assert b.stats()["evictions"] > 0
         pool.clear()
     assert b.stats()["peak_bytes"] <= limit
@@ -126,7 +103,7 @@ def test_trainings_in_threads_are_as_alone(how):
     got = {}
     all_there = threading.Barrier(4)
     with stowage.budget(limit, debug=True, progress=False, **how) as b:
-        in_threads([lambda s=s: got.__setitem__(s, trained(s, b, lambda: all_there.wait(PATIENCE_S / 2))) for s in range(4)])
+        in_threads([lambda s=s: got.__setitem__(s, trained(s, b, lambda: all_there.wait(PATIENCE_S / 2))) for s in range(4)], PATIENCE_S)
     assert [got[seed] for seed in range(4)] == expected
     assert b.stats()["evictions"] > 0 and b.stats()["peak_bytes"] <= limit
     budgeted.assert_nothing_left(b)
@@ -146,7 +123,7 @@ def test_one_fetch_for_two_threads():
                     i, j = rng.sample(range(len(shared)), 2)
                     assert bool((shared[i] + shared[j] == i + j).all())
 
-        in_threads([lambda s=s: work(s) for s in range(4)])
+        in_threads([lambda s=s: work(s) for s in range(4)], PATIENCE_S)
         assert b.stats()["swapped_in_bytes"] > 0
     assert all(bool((t == i).all()) for i, t in enumerate(shared))
 
@@ -169,7 +146,7 @@ def test_threads_write_rows_of_one_tensor(how):
                     i = rng.randrange(len(shared))
                     assert bool((shared[i][row] * 2 == 2 * written[row][i]).all()), (i, row)
 
-        in_threads([lambda row=row: work(row) for row in range(4)])
+        in_threads([lambda row=row: work(row) for row in range(4)], PATIENCE_S)
         assert b.stats()["evictions"] > 0
     assert all(bool((tensor[row] == written[row][i]).all()) for i, tensor in enumerate(shared) for row in range(4))
     budgeted.assert_nothing_left(b)
@@ -197,6 +174,6 @@ def test_trainings_that_begin_and_end_while_others_run():
     for _ in range(4 * SOAK):
         with stowage.budget(_runtime.live_bytes() + (2 << 20), progress=False) as b:
             got = {}
-            in_threads([lambda s=s: (time.sleep(0.01 * s), got.__setitem__(s, trained(s, b))) for s in range(3)])
+            in_threads([lambda s=s: (time.sleep(0.01 * s), got.__setitem__(s, trained(s, b))) for s in range(3)], PATIENCE_S)
             assert got == expected
         budgeted.assert_nothing_left(b)

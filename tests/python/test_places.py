@@ -280,3 +280,40 @@ def test_a_place_that_is_emptied():
         return models[0].state_dict(), optimizer.state_dict(), optimizer.turn
 
     assert same(run(True), run(False))
+
+
+def test_state_in_a_dict_of_the_user():
+    """Each call reads what the one before it has put there. What the user has kept of it stays as it was."""
+
+    def run(compiled):
+        torch.manual_seed(0)
+        cell, head = torch.nn.GRUCell(6, 12), torch.nn.Linear(12, 6)
+        optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()], lr=1e-2)
+        state = {"h": torch.zeros(4, 12)}
+        kept = [state["h"]]
+
+        def step(x):
+            h = state["h"].detach()
+            loss = 0.0
+            for t in range(4):
+                h = cell(x[:, t], h)
+                loss = loss + (head(h) - x[:, t + 1]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            state["h"] = h
+            return loss.detach()
+
+        call = stowage.compile(step) if compiled else step
+        g = torch.Generator().manual_seed(0)
+        losses = []
+        for i in range(16):
+            losses.append(call(torch.randn(4, 5, 6, generator=g)).clone())
+            kept.append(state["h"])
+            if i == 11:
+                state["h"] = kept[3]  # an older one again
+        if compiled:
+            assert call.stats()["planned_steps"] > 4, call.refusal
+        return losses, [h.detach() for h in kept], dict(cell.named_parameters())
+
+    assert same(run(True), run(False))

@@ -7,6 +7,7 @@ import os
 import random
 import time
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -154,6 +155,27 @@ def one_hot(model, optimizer, seen):
     return step
 
 
+def rewards(model, optimizer, seen):
+    """A tensor made of numbers that the step has told, and normalised by itself: several ops use it, in no order that a plan must keep."""
+
+    def step(x, y):
+        logp, gains = [], []
+        for row in x:
+            actions = torch.distributions.Categorical(logits=model(row.expand(2, -1))[0])
+            action = actions.sample()
+            logp.append(actions.log_prob(action))
+            gains.append(float(action.item() % 2))
+        gains = torch.tensor(gains)
+        gains = (gains - gains.mean()) / (gains.std() + 1e-6)
+        loss = -torch.stack([p * g for p, g in zip(logp, gains)]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def scaled(model, optimizer, seen):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=3)
 
@@ -170,7 +192,7 @@ def scaled(model, optimizer, seen):
 
 
 STEPS = [logs_the_loss, logs_at_the_end, skips_bad_steps, clips_where_large, weighs_by_a_number, two_updates, draws_by_the_loss,
-         samples_from_a_distribution, one_hot, scaled]  # fmt: skip
+         samples_from_a_distribution, one_hot, rewards, scaled]  # fmt: skip
 
 
 def optimizers():
@@ -193,10 +215,10 @@ def trained(make, optimizer, data, compiled, **options):
 
 def same(a, b):
     if torch.is_tensor(a):
-        return torch.is_tensor(b) and torch.equal(a, b)
+        return torch.is_tensor(b) and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(0), b.nan_to_num(0))
     if isinstance(a, (tuple, list)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    return a == b
+    return a == b or (a != a and b != b)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "foreach"])
@@ -336,10 +358,44 @@ def test_shapes_that_depend_on_data(make):
         assert step.stats()["planned_steps"] > 4
 
 
+@pytest.mark.parametrize("make_constant", [
+    lambda n: torch.tensor(float(n)),
+    lambda n: torch.tensor([float(n), 1.0, 2.0]),
+    lambda n: torch.from_numpy(np.array([n, 2.0, n], dtype=np.float32)),
+    lambda n: torch.as_tensor([[n]] * 8, dtype=torch.float32)[:3, 0],
+])  # fmt: skip
+def test_tensors_that_python_makes_stay_its_own(make_constant):
+    """Kept by the user, returned: later calls must not write into them."""
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(16, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        kept, count = [], [0]
+
+        def step(x):
+            count[0] += count[0] < 6 or count[0] % 2  # the same for a while at the end
+            made = make_constant(count[0])
+            kept.append(made)
+            loss = (model(x) * made).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach(), made
+
+        run = stowage.compile(step) if compiled else step
+        results = [run(x) for x, _ in batches(16)]
+        if compiled:
+            assert run.stats()["planned_steps"] > 4, run.refusal
+        return results, kept
+
+    assert same(trained(True), trained(False))
+
+
 def programs(seed):
     """A random step: layers, numbers asked for at random places, some of which decide or go back into the step."""
     rng = random.Random(seed)
-    plan = [rng.choice(["linear", "relu", "dropout", "norm", "ask", "scale", "branch", "mask", "inplace", "select"]) for _ in range(rng.randrange(4, 10))]
+    plan = [rng.choice(["linear", "relu", "dropout", "norm", "ask", "scale", "branch", "mask", "inplace", "select", "constant", "list", "array"]) for _ in range(rng.randrange(4, 10))]
     late = rng.choice(["none", "ask", "branch", "grads"])
     threshold = rng.uniform(0.2, 0.9)
 
@@ -370,6 +426,14 @@ def programs(seed):
                     h = h * 0.9 if bool((h > 0).any()) else h
                 elif what == "inplace":
                     h = h.clone().mul_(1.5)
+                elif what == "constant":
+                    told = torch.tensor([h.sum().item(), float(h[0, 0] > 0), 1.0])
+                    weights = (told - told.mean()) / (told.std() + told.abs().max())
+                    h = h * weights[at % 3] + told.sum() * 1e-3
+                elif what == "list":
+                    h = h + 1e-3 * sum(h[:, at % 16].tolist())
+                elif what == "array":
+                    h = h + 1e-2 * torch.from_numpy(h.detach().numpy()[::-1].copy()) * float(y.numpy().max())
                 elif what == "select":
                     h = h - h[h.abs() > h.abs().mean()].mean() if threshold < 0.5 else h - h[y % 2 == 0].mean()
             own.zero_grad()
@@ -392,7 +456,7 @@ def programs(seed):
     return make
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", [*range(24), 1795371116013])
 def test_random_programs(seed):
     as_eager(seed)
 

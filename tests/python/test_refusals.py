@@ -65,20 +65,6 @@ def test_item_in_control_flow_and_a_returned_number_are_planned():
     assert run(make, count=12, planned=True) == ""
 
 
-@pytest.mark.parametrize("read", ["numpy", "tolist"])
-def test_reads_that_bypass_the_dispatcher(read):
-    def make(model, optimizer):
-        def train_step(x):
-            y = model(x)
-            scale = float(getattr(y.detach()[0], read)()[0])
-            return training(model, optimizer, y.square().mean() * scale)
-
-        return train_step
-
-    with pytest.warns(UserWarning):
-        assert f"Tensor.{read}()" in run(make)
-
-
 def test_a_budget_within_the_step():
     """A plan would not keep its limit. Refused; and where it appears later, that call runs eagerly within it."""
     blocks = []
@@ -161,18 +147,6 @@ def test_numpy_input_that_is_not_an_argument():
         return train_step
 
     run(make, planned=True)
-
-
-def test_generator_seeded_inside():
-    def make(model, optimizer):
-        def train_step(x):
-            torch.manual_seed(5)
-            return training(model, optimizer, F.dropout(model(x), 0.5).square().mean())
-
-        return train_step
-
-    with pytest.warns(UserWarning, match="seeds"):
-        run(make)
 
 
 def test_own_generator():
@@ -272,16 +246,3 @@ def test_argument_that_the_function_also_reaches():
     assert step.stats()["planned_steps"] == 0
 
 
-def test_float_schedule_metric():
-    def make(model, optimizer):
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-
-        def train_step(x):
-            loss = training(model, optimizer, model(x).square().mean())
-            plateau.step(loss)
-            return loss
-
-        return train_step
-
-    with pytest.warns(UserWarning):
-        run(make)

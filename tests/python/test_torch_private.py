@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stowage import _runtime, torch_private
@@ -17,6 +18,32 @@ def test_cdata_is_the_address_of_the_tensor():
     assert isinstance(t._cdata, int) and t._cdata == torch_private.address(t)
     assert torch_private.address(t) != torch_private.address(t.clone())
     assert torch_private.address(None) == 0
+
+
+def test_function_modes_are_a_stack():
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    assert torch_private.within_function_mode(Mode(), lambda: torch.ones(2).tolist()) == [1, 1]
+    torch.ones(2).tolist()
+    assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
+
+
+def test_function_modes_that_pytorch_has_lost_are_not_missed():
+    """As where an interrupt comes between the lines of torch.overrides that take a mode off and put it back."""
+    before = torch._C._len_torch_function_stack()
+    for lose in (torch._C._pop_torch_function_stack, lambda: torch._C._push_on_torch_function_stack(TorchFunctionMode())):
+        with pytest.raises(KeyboardInterrupt):
+            torch_private.within_function_mode(TorchFunctionMode(), lambda: _interrupted_after(lose))
+        assert torch._C._len_torch_function_stack() == before
+
+
+def _interrupted_after(lose):
+    lose()
+    raise KeyboardInterrupt
 
 
 def test_pytree_round_trip():

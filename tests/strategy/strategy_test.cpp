@@ -146,6 +146,22 @@ TEST(Strategy, ALimitOnWorkGrowsWithTheProblem) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+// Each edge of a pair of nodes allows what it does, however much all of them cost together.
+TEST(Strategy, ParallelEdgesAddUpToMoreThanWhatIsForbidden) {
+  StrategyProblem problem;
+  problem.nodes = {{0, 1, {1, 5}, {0, 0}}, {0, 1, {2}, {0}}};
+  constexpr std::int64_t kMost = kForbiddenCost - 1;
+  problem.edges = {{0, 1, {kMost, kForbiddenCost}}, {1, 0, {kMost, 0}}};
+  for (const std::int64_t limit : {0, 1000}) {
+    StrategyOptions options;
+    options.enumeration_limit = limit;
+    const StrategyResult result = choose_strategies(problem, options);
+    EXPECT_EQ(result.cost, 2 * kMost + 3);
+    EXPECT_LE(result.bound, result.cost);
+    EXPECT_NE(result.outcome, Outcome::kInfeasible);
+  }
+}
+
 TEST(Strategy, SumsThatOverflowAreRefused) {
   StrategyProblem costs, usages;
   for (int i = 0; i < 64; ++i) costs.nodes.push_back({0, 1, {kForbiddenCost - 1, kForbiddenCost + 1}, {0, 0}});

@@ -1,0 +1,46 @@
+"""Who hears of optimizer steps: recordings and budgets. PyTorch's own registry is entered once and for good, as it must not change while another
+thread is in an optimizer's step, which goes through it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+Hook = Callable[[Any, tuple, dict], None]
+
+_lock = threading.Lock()
+_listening: tuple[tuple[object, Hook, Hook], ...] = ()  # another tuple after each change
+
+
+def listen(key: object, before: Hook, after: Hook) -> None:
+    """Until forget(key): before(optimizer, args, kwargs) and after(...), in the thread that steps."""
+    global _listening
+    with _lock:
+        _listening += ((key, before, after),)
+
+
+def forget(key: object) -> None:
+    """Whether or not it listens."""
+    global _listening
+    with _lock:
+        _listening = tuple(heard for heard in _listening if heard[0] is not key)
+
+
+def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:
+    for _, before, _ in _listening:
+        before(optimizer, args, kwargs)
+
+
+def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
+    for _, _, after in _listening:
+        after(optimizer, args, kwargs)
+
+
+register_optimizer_step_pre_hook(_before)
+register_optimizer_step_post_hook(_after)
+
+__all__ = ["forget", "listen"]

@@ -1,0 +1,118 @@
+"""What a step finds in the .grad of its parameters, and which parameters its optimizers hold, may be another thing in each call."""
+
+import pytest
+import torch
+from torch import nn
+
+import stowage
+
+OPTIMIZERS = {"sgd": lambda p: torch.optim.SGD(p, 0.1), "amsgrad": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True, foreach=True),
+              "fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True)}  # fmt: skip
+CALLS, AT = 15, 9  # a change before call AT
+
+
+def trained(compiled, optimizer, begins, change, check="auto", steps=True):
+    """What each call returned, and parameters and gradients at the end. The step uses one parameter that its optimizer does not have."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    spare = nn.Parameter(torch.ones(8))
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    second = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1)
+
+    def step(x):
+        if begins:
+            opt.zero_grad(), second.zero_grad()
+        loss = (model(x) * spare).square().mean()
+        loss.backward()
+        opt.step()
+        if steps:
+            second.step()
+        if not begins:
+            opt.zero_grad(), second.zero_grad()
+        return loss.detach()
+
+    run = stowage.compile(step, check=check) if compiled else step
+    made = torch.Generator().manual_seed(1)
+    results = []
+    for i in range(CALLS):
+        if i == AT:
+            change(model, spare, opt, second)
+        results.append(run(torch.randn(4, 8, generator=made)))
+    parameters = [*model.parameters(), spare]
+    return [*results, *(p.detach() for p in parameters), *(torch.zeros(0) if p.grad is None else p.grad for p in parameters)], run
+
+
+def as_eager(check="auto", **how):
+    expected, _ = trained(False, **how)
+    got, run = trained(True, check=check, **how)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert run.refusal == "" and run.stats()["planned_steps"] >= 8
+
+
+def given(which, transposed):
+    def change(model, spare, opt, second):
+        p = list(model.parameters())[which]
+        values = torch.randn(p.shape, generator=torch.Generator().manual_seed(5))
+        p.grad = values.t().contiguous().t() if transposed else values
+
+    return change
+
+
+@pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
+@pytest.mark.parametrize("begins", [True, False], ids=["zero first", "zero last"])
+@pytest.mark.parametrize(("which", "transposed"), [(0, False), (1, False), (2, True)])
+def test_a_gradient_from_outside(optimizer, begins, which, transposed):
+    """A step that ends with zero_grad() adds to it all the same."""
+    as_eager(optimizer=optimizer, begins=begins, change=given(which, transposed))
+
+
+def two_functions(compiled):
+    """One adds to the gradients, another one steps with all of them and lets them go."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    opt = torch.optim.AdamW(model.parameters(), 0.01)
+
+    def add(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def train(x):
+        loss = add(x)
+        opt.step()
+        opt.zero_grad()
+        return loss
+
+    run = [stowage.compile(f) if compiled else f for f in (add, train)]
+    made = torch.Generator().manual_seed(1)
+    results = [run[i % 4 == 3 or i < 8](torch.randn(4, 8, generator=made)) for i in range(24)]
+    return [*results, *(p.detach() for p in model.parameters())], run
+
+
+def test_accumulated_by_another_function():
+    expected, _ = two_functions(False)
+    got, run = two_functions(True)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert all(step.stats()["planned_steps"] >= 4 for step in run)
+
+
+def another_group(model, spare, opt, second):
+    opt.add_param_group({"params": [spare], "lr": 0.02})
+
+
+def group_of_another(model, spare, opt, second):
+    second.add_param_group({"params": [spare], "lr": 0.02})
+
+
+def appended(model, spare, opt, second):
+    second.param_groups[0]["params"].append(spare)
+
+
+@pytest.mark.parametrize("check", ["auto", "always", "never"])
+@pytest.mark.parametrize("begins", [True, False], ids=["zero first", "zero last"])
+@pytest.mark.parametrize("change", [another_group, group_of_another, appended], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("steps", [True, False], ids=["both step", "one steps"])
+@pytest.mark.filterwarnings("error:.*not watched")
+def test_parameters_that_an_optimizer_gets(change, begins, check, steps):
+    """zero_grad() goes through them, whether or not the step calls step()."""
+    as_eager(optimizer="sgd", begins=begins, change=change, check=check, steps=steps)

@@ -1,0 +1,259 @@
+"""Four threads with a compiled step each (trainings_in_threads.py): all planned, with the bits of eager; with budgets and without."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from at_once import in_threads
+from torn import WORLDS, differs
+
+import stowage
+from stowage import _runtime, compiled, optimizer_steps
+from stowage.costs import CostFile
+
+SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
+SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SECONDS else 1)
+A_CHILD = 50
+_TOOL = pathlib.Path(__file__).with_name("trainings_in_threads.py")
+
+
+def runs(first: int, count: int, *flags: str) -> str:
+    done = subprocess.run([sys.executable, str(_TOOL), str(first), str(count), *flags], capture_output=True, text=True)
+    assert done.returncode == 0, f"status {done.returncode}, seeds from {first}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("flags", [(), ("--draws",)], ids=["none draws", "one draws"])
+def test_four_trainings(flags):
+    print(runs(SEED, 3, *flags))
+
+
+@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+def test_many_times_four_trainings():
+    seed, end, done = SEED, time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        told = runs(seed, A_CHILD, *(["--draws"] if seed // A_CHILD % 2 else []))
+        seed, done = seed + A_CHILD, done + A_CHILD
+        print(f"seed {seed - A_CHILD}: {told}; {done} in all", flush=True)
+
+
+def test_optimizers_step_while_others_begin_to_listen():
+    """PyTorch goes through its registry of hooks in each step, which must not change meanwhile."""
+    stop = threading.Event()
+
+    def step():
+        parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(3)]
+        optimizer = torch.optim.SGD(parameters, 0.1)
+        while not stop.is_set():
+            optimizer.step()
+
+    def listen():
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            key = object()
+            optimizer_steps.listen(key, lambda *_: None, lambda *_: None)
+            optimizer_steps.forget(key)
+            with stowage.budget("1GiB", progress=False):
+                pass
+        stop.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads([step, step, listen])
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_step_that_draws_nothing_leaves_the_generator_to_others():
+    """In eager the numbers of the one thread that draws do not depend on what others do."""
+    torch.manual_seed(1)
+    loop = WORLDS["mlp"]()
+    compiled = stowage.compile(loop.step, check="always", strict=True)
+    torch.manual_seed(7)
+    expected = [torch.rand(3) for _ in range(3000)]
+    torch.manual_seed(7)
+    drawn, stop = [], threading.Event()
+
+    def draw():
+        for _ in range(3000):
+            drawn.append(torch.rand(3))
+            time.sleep(0)
+        stop.set()
+
+    def train():
+        made = torch.Generator().manual_seed(3)
+        while not stop.is_set():
+            compiled(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made))
+
+    in_threads([draw, train])
+    assert all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))
+    assert compiled.refusal == ""
+
+
+# ---- Turns
+
+
+def test_turns_together_and_alone():
+    """Two hold a turn at once; one that is alone does so by itself; whoever has one gets another at once."""
+    together, log = threading.Barrier(2), []
+
+    def planned():
+        with _runtime.Turn():
+            together.wait(10)
+
+    in_threads([planned, planned])
+    at_work = [0]
+
+    def alone():
+        for _ in range(200):
+            with _runtime.Turn() as turn:
+                assert turn.alone()
+                assert not turn.alone()
+                with _runtime.Turn() as inner:
+                    assert not inner.alone()
+                at_work[0] += 1
+                assert at_work[0] == 1
+                time.sleep(0)
+                at_work[0] -= 1
+            log.append(1)
+
+    def others():
+        for _ in range(200):
+            with _runtime.Turn():
+                assert at_work[0] == 0
+                time.sleep(0)
+
+    in_threads([alone, alone, others, others])
+    assert len(log) == 400
+
+
+@pytest.mark.parametrize("inner_budget", [None, 1 << 28])
+def test_a_call_whose_python_waits_for_a_call_of_another_thread(inner_budget, monkeypatch):
+    """Within a limit nothing else may run, so neither could go on: the inner call gives up with an error, and both go on after it."""
+    monkeypatch.setattr(compiled, "_LONGEST_WAIT_S", 0.3)
+    inner = WORLDS["mlp"](16)
+    inner_step = stowage.compile(inner.step, budget=inner_budget)
+    outer = WORLDS["mlp"](16)
+    batch = torch.randn(4, 6, 8), torch.randint(0, 5, (4, 6))
+    errors = []
+
+    def waiting(x, y):
+        def call():
+            try:
+                inner_step(*batch)
+            except BaseException as error:  # noqa: BLE001
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+        return outer.step(x, y)
+
+    outer_step = stowage.compile(waiting, budget=1 << 28)
+    before = inner.state()
+    for _ in range(3):
+        outer_step(*(t.clone() for t in batch))
+    assert errors and all("waits for this thread" in str(e) for e in errors) and not differs(before, inner.state())
+    for _ in range(6):
+        inner_step(*batch)
+    assert inner_step.refusal == "" and inner_step.stats()["planned_steps"] > 0
+
+
+def test_turns_after_a_fork():
+    """The child has those of the thread that forked, and no other."""
+    there, go = threading.Event(), threading.Event()
+
+    def holds():
+        with _runtime.Turn():
+            there.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=holds)
+    thread.start()
+    there.wait(10)
+    with _runtime.Turn() as mine:
+        child = os.fork()
+        if child == 0:
+            mine.alone()
+            os._exit(0)
+    end = time.monotonic() + 20
+    while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    go.set()
+    thread.join()
+    if done[0] == 0:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert done == (child, 0)
+
+
+def test_no_call_leaves_the_thread_to_a_budget():
+    """Of another thread, later, which would see ops of a thread that knows nothing of it."""
+    torch.manual_seed(1)
+    loop = WORLDS["mlp"]()
+    step = stowage.compile(loop.step, "1GiB")
+    made = torch.Generator().manual_seed(3)
+    for _ in range(8):
+        step(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made))
+        assert not _runtime.thread_attached()
+    assert step.stats()["planned_steps"] >= 4
+
+
+def test_steps_with_budgets_beside_a_block_of_the_user():
+    """A block of another thread that begins in mid-step waits for its end; in it calls are eager; all with the bits of eager."""
+    def trained(compile_it, blocks):
+        torch.manual_seed(1)
+        loop = WORLDS["mlp"]()
+        step = stowage.compile(loop.step, "1GiB") if compile_it else loop.step
+        made = torch.Generator().manual_seed(3)
+        results, stop = [], threading.Event()
+
+        def train():
+            try:
+                for _ in range(60):
+                    results.append(step(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made)))
+            finally:
+                stop.set()
+
+        def block():
+            while not stop.is_set():
+                with stowage.budget("1GiB", progress=False):
+                    time.sleep(0.002)
+                time.sleep(0.005)
+
+        in_threads([train, *([block] if blocks else [])])
+        return results
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(False, False), trained(True, True), strict=True))
+
+
+def test_costs_are_measured_while_they_are_saved(tmp_path, monkeypatch):
+    """One file of costs serves all steps of the process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    costs = CostFile(tmp_path / "costs.json", {})
+    end = time.monotonic() + 2
+
+    def add(first):
+        i = first
+        while time.monotonic() < end:
+            costs.add([(f"op {i % 3000}", i)])
+            i += 1
+
+    def save():
+        while time.monotonic() < end:
+            costs.save()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads([lambda: add(0), lambda: add(1500), save])
+    finally:
+        sys.setswitchinterval(interval)
+    assert costs.ops

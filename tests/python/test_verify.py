@@ -1,0 +1,157 @@
+"""stowage.verify says equal where plan and eager agree, names what differs first where they do not, and leaves everything as it was."""
+
+import ctypes
+import random
+
+import pytest
+import torch
+from torch import nn
+from torn import WORLDS, Loop, classes, differs
+
+import stowage
+
+BATCHES = [(torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(i)), torch.full((4, 6), i)) for i in range(3)]
+
+
+def started(name) -> tuple[Loop, object]:
+    torch.manual_seed(1)
+    loop = WORLDS[name]()
+    for batch in BATCHES[:2]:
+        loop.step(*batch)
+    return loop, lambda batch: loop.step(*batch)
+
+
+@pytest.mark.parametrize("strict", [False, "paranoid"])
+@pytest.mark.parametrize("name", list(WORLDS))
+def test_equal_and_untouched(name, strict):
+    loop, step = started(name)
+    before, gradients = loop.state(), loop.gradients()
+    found = stowage.verify(step, BATCHES, strict=strict)
+    assert found and found.equal and found.planned_calls >= 3 and found.call == -1, found
+    assert "equal, bit for bit, in 8 calls" in str(found)
+    assert not differs(before, loop.state())
+    assert all((a is None and b is None) or torch.equal(a, b) for a, b in zip(gradients, loop.gradients()))
+
+
+def test_before_the_first_step_of_all():
+    torch.manual_seed(1)
+    loop = WORLDS["transformer"]()
+    before = loop.state()
+    assert stowage.verify(stowage.compile(lambda batch: loop.step(*batch)), BATCHES)
+    assert not differs(before, loop.state())
+    assert len(loop.optimizer.state) == 0
+
+
+def test_a_budget():
+    _, step = started("transformer")
+    assert stowage.verify(step, BATCHES, budget="1GiB")
+    with pytest.raises(stowage.Error):
+        stowage.verify(step, BATCHES, budget=1000)
+
+
+@torch.library.custom_op("verify::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Its result differs from call to call, by the address that it is given."""
+    out = x * 2
+    out.view(-1)[0] = float(out.data_ptr() % 8191)
+    return out
+
+
+twice.register_fake(lambda x: torch.empty_like(x))
+
+
+@torch.library.custom_op("verify::beyond", mutates_args=())
+def beyond(x: torch.Tensor) -> torch.Tensor:
+    """Writes four bytes behind its result."""
+    out = torch.empty_like(x)
+    out.copy_(x)
+    ctypes.memset(out.data_ptr() + out.numel() * out.element_size(), 1, 4)
+    return out
+
+
+beyond.register_fake(lambda x: torch.empty_like(x))
+
+
+def with_metric(op):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(batch):
+        x, y = batch
+        metric = op(x.abs()).sum()
+        loss = classes(model, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach(), metric
+
+    return model, step
+
+
+def test_names_the_operator_that_differs():
+    model, step = with_metric(torch.ops.verify.twice)
+    before = model.weight.detach().clone()
+    found = stowage.verify(step, BATCHES)
+    assert not found and not found.equal
+    assert "verify::twice" in str(found) or "does not repeat itself eagerly" in str(found), found
+    assert torch.equal(model.weight, before)
+
+
+def test_a_plan_that_breaks_bits_is_named(monkeypatch):
+    """As a kernel would that depends on where its memory lies."""
+    model, step = with_metric(torch.ops.verify.twice)
+    compiled = stowage.compile(step)
+    import dataclasses
+
+    compiled._room = dataclasses.replace(compiled._room, looks="closely")
+    with pytest.warns(stowage.errors.UnsupportedWarning, match=r"first verify::twice \(.*test_verify.py:\d+\)"):
+        for i in range(12):
+            compiled(BATCHES[i % 3])
+
+
+def test_a_kernel_that_writes_outside_its_memory():
+    model, step = with_metric(torch.ops.verify.beyond)
+    before = model.weight.detach().clone()
+    with pytest.raises(stowage.Error, match=r"verify::beyond \(.*test_verify.py:\d+\) has written outside its own memory"):
+        stowage.verify(step, BATCHES, strict="paranoid")
+    assert torch.equal(model.weight, before)
+
+
+def test_a_step_that_does_not_repeat_itself():
+    model = nn.Linear(8, 5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    source = random.SystemRandom()
+
+    def step(batch):
+        loss = model(batch[0]).pow(2).mean() * source.random()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    found = stowage.verify(step, BATCHES)
+    assert not found.equal and found.call == 0 and "does not repeat itself eagerly" in str(found)
+
+
+def test_a_step_that_is_not_planned():
+    model = nn.Linear(8, 5)
+
+    def step(batch):
+        return model(batch[0]).detach().unique()
+
+    found = stowage.verify(step, BATCHES)
+    assert not found and found.equal and "nothing to compare" in str(found) and "unique" in found.refusal
+
+
+def test_what_it_cannot_take():
+    with pytest.raises(stowage.Error, match="at least one batch"):
+        stowage.verify(lambda batch: None, [])
+    with pytest.raises(stowage.Error, match="'paranoid'"):
+        stowage.compile(lambda: None, strict="sometimes")
+
+    def step(batch):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        stowage.verify(step, [1])
