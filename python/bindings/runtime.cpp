@@ -301,8 +301,8 @@ void bind_turns(nb::module_& m) {
       })
       .def("alone", [](TurnOfCall& self) { return self.turn.alone(&let_signals_in); }, unlocked,
            "From now on; True where others may have run since the block began.")
-      .def("ends", [](TurnOfCall& self, nb::object with) { self.last = std::move(with); }, "with"_a.none(),
-           "The block's last act is with.end(), whatever interrupts it.");
+      .def("ends", [](TurnOfCall& self, nb::object last) { self.last = std::move(last); }, "last"_a.none(),
+           "The block ends with last.end(), whatever interrupts it.");
 }
 
 void bind_matcher(nb::module_& m) {

@@ -143,8 +143,8 @@ class Turn:
     def alone(self) -> bool:
         """From now on; True where others may have run since the block began."""
 
-    def ends(self, with: object | None) -> None:
-        """The block's last act is with.end(), whatever interrupts it."""
+    def ends(self, last: object | None) -> None:
+        """The block ends with last.end(), whatever interrupts it."""
 
 class Handover:
     def take_results(self, executor: Executor) -> None: ...

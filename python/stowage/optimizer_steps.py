@@ -4,8 +4,9 @@ thread is in an optimizer's step, which goes through it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -30,6 +31,17 @@ def forget(key: object) -> None:
         _listening = tuple(heard for heard in _listening if heard[0] is not key)
 
 
+@contextlib.contextmanager
+def heard(before: Hook, after: Hook) -> Iterator[None]:
+    """Of the steps within the block."""
+    key = object()
+    listen(key, before, after)
+    try:
+        yield
+    finally:
+        forget(key)
+
+
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:
     for _, before, _ in _listening:
         before(optimizer, args, kwargs)
@@ -43,4 +55,4 @@ def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
 register_optimizer_step_pre_hook(_before)
 register_optimizer_step_post_hook(_after)
 
-__all__ = ["forget", "listen"]
+__all__ = ["forget", "heard", "listen"]

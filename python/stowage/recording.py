@@ -17,7 +17,7 @@ from stowage.eager_calls import Objects
 from stowage.errors import BEFORE, Unsupported, say
 from stowage.host_reads import HostReads
 from stowage.places import Place, is_plain, lasting_places
-from stowage.signature import metadata, parts
+from stowage.signature import held, metadata, parts
 from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address, within_function_mode
 from stowage.world import World
 
@@ -300,6 +300,7 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
     before = [(p, p.grad) for p in world.model_parameters()]
+    held_before, storages = held(args, kwargs), [storage_address(t) for t in arguments]
     session = _Session(recorder, world)
     host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
     undo = _Undo(recorder, world)
@@ -317,10 +318,14 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recording.sets = "the optimizer's hyperparameters"
-        if world.distributed:
-            recorder.refuse(f"the step changes {recording.sets} by itself")
     if session.takes_number:
         recording.sets = "a scheduler's metric"
+    if held(args, kwargs) != held_before:
+        recording.sets = "what its arguments hold"
+    if storages != [storage_address(t) for t in arguments]:
+        recorder.refuse("the step sets the .data of an argument")
+    if recording.sets and world.distributed:
+        recorder.refuse(f"the step changes {recording.sets} by itself")
     leaves = _take_outputs(recording, recorder)
     _sort_gradients(recording, recorder, before, given, absent_grads)
     returned = [*leaves, *(p.grad for p in recording.gradients.returned)]

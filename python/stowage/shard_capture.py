@@ -12,8 +12,8 @@ import contextlib
 from typing import Any, Callable
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from stowage import optimizer_steps
 from stowage.errors import Unsupported
 from stowage.shard_program import Pen, Program, region_of
 from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, local_tensor, masks_as_run, tree_map
@@ -153,9 +153,5 @@ def _watching(pen: Pen, names: list[tuple[str, torch.nn.Parameter]]):
     def after(optimizer, args, kwargs):
         pen.in_optimizer = False
 
-    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-    try:
+    with optimizer_steps.heard(before, after):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

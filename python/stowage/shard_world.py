@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from stowage import optimizer_steps
 from stowage.errors import Unsupported
 from stowage.shard_optimizer import SplitOptimizer
 from stowage.shard_parts import Part, Placements, StatePlacement, cut, to_text, whole
@@ -76,12 +76,8 @@ class ShardedState:
             if depth[0] == 0:
                 self.leave(optimizer)
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-        try:
+        with optimizer_steps.heard(before, after):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def enter(self, optimizer: Optimizer) -> None:
         split = self.split(optimizer)

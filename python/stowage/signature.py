@@ -36,6 +36,17 @@ def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
     return (structure, sharing, Value(global_state())), tensors
 
 
+def held(args: tuple, kwargs: dict) -> tuple | None:
+    """What the arguments hold: equal before and after a call that changes no container, attribute or dataclass among them. None where
+    that cannot be told."""
+    tensors: list[torch.Tensor] = []
+    try:
+        structure = (_describe(args, tensors), _describe(kwargs, tensors))
+    except Unsupported:
+        return None
+    return structure, [id(t) for t in tensors]
+
+
 class Value:
     """A value as part of a key. Equal only to one of the same bits and types: 0.0 is not -0.0, 1 is not True, (2,) is not (2.0,)."""
 

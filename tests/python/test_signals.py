@@ -222,7 +222,7 @@ def test_where_a_call_leaves_what_is_recorded():
         matcher = twins.compiled._latest._matcher
         runs, at = matcher.plain_runs, int(10 ** rng.uniform(2.5, 4.2))
         result, interruption = call_interrupted_at(twins, at)
-        assert works() and budget_left(), interruption.where
+        assert works() and nothing_left(), interruption.where
         if not isinstance(result, KeyboardInterrupt):
             twins.agree(result)
         elif matcher.plain_runs == runs:  # else it goes on eagerly, and is stopped as eager is
@@ -253,17 +253,46 @@ def test_calls_that_record_and_rehearse(name, storm):
     print(f"seed {SEED}: {name}: {caught} interrupts in {tries} beginnings, {twins.befores} before, {twins.afters} after in the last")
 
 
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="counts the instructions of Python 3.11")
+@pytest.mark.parametrize("budget", [None, 1 << 30], ids=["no budget", "budget"])
+@pytest.mark.parametrize("name", ["mlp", "dropout", "conv"])
+def test_calls_before_the_plan_at_random_places(name, budget):
+    """One of the first five calls, which run eagerly, record and rehearse: nothing of ours is left in the process, and all goes on."""
+    rng = random.Random(SEED + hash_of(name) + bool(budget))
+    interrupts = 0
+    for _ in range(300 if SOAK else 25):
+        twins = Twins(WORLDS[name], budget=budget)
+        for _ in range(rng.randrange(5)):
+            twins.step()
+        result, interruption = call_interrupted_at(twins, int(10 ** rng.uniform(1, 5)))
+        try:
+            assert works() and nothing_left()
+            if isinstance(result, KeyboardInterrupt):
+                interrupts += 1
+                if twins.compiled.stats()["eager_steps"] > 0:  # else the call was eager, and is stopped as eager is
+                    twins.stopped(result, says=False)
+                    twins.settle()
+            else:
+                twins.agree(result)
+        except AssertionError as error:
+            raise Torn(f"seed {SEED}: interrupted at {interruption.where}: {error}") from error
+    print(f"seed {SEED}: {name}: {interrupts} interrupts")
+    assert interrupts > 5
+
+
 def in_block() -> None:
     with stowage.budget(1 << 30, progress=lambda *_: None):
         torch.ones(3).add_(1)
 
 
-def budget_left() -> bool:
-    """Nothing of a budget's block is left in the process."""
-    return not _runtime.budget_active() and torch.Tensor.tolist is TOLIST and torch.Tensor.__deepcopy__ is DEEPCOPY and not optimizer_steps._listening
+METHODS = {name: getattr(torch.Tensor, name) for name in ("tolist", "__deepcopy__", "numpy", "untyped_storage", "__reduce_ex__")}
 
 
-TOLIST, DEEPCOPY = torch.Tensor.tolist, torch.Tensor.__deepcopy__
+def nothing_left() -> bool:
+    """No recording, matching or budget goes on in the process, or listens."""
+    methods = all(getattr(torch.Tensor, name) is method for name, method in METHODS.items())
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    return not (_runtime.budget_active() or _runtime.intercepting() or optimizer_steps._listening or modes or sys.getprofile()) and methods
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="counts the instructions of Python 3.11")
@@ -282,7 +311,7 @@ def test_a_budgets_block_is_left_wherever_it_is_interrupted():
             interrupts += 1
         finally:
             sys.settrace(None)
-        assert budget_left(), f"interrupted at {interruption.where}, place {at}"
+        assert nothing_left(), f"interrupted at {interruption.where}, place {at}"
         at += 1
     print(f"{interrupts} interrupts")
     assert interrupts > 100 and works()
