@@ -1,7 +1,8 @@
 """What no guard can see, in plain words: functions of C whose answers change by themselves, and objects that keep their state to themselves.
 
 Where recorded Python used one of these, comparing what can be compared is not enough: the guard says so (``Guard.blind``), and each
-call has to be checked in another way. Side effects that nobody reads (print, logging) are no matter.
+call has to be checked in another way. What is written (print, logging) is to be written in each call; but the messages of libraries, which
+come once, do not count.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def why(function: Any, caller: types.CodeType) -> str:
         return f"calls {owner.__name__}.{function.__name__} of a C extension, whose state cannot be seen, {where}" if by_user and _unknown(module_of(owner)) else ""
     module = module_of(type(owner))
     if module in ("_io", "mmap", "_ctypes", "_socket"):
-        return f"uses a {type(owner).__name__} ({function.__name__}) {where}" if by_user and function.__name__ not in ("write", "flush") else ""
+        by_logging = function.__name__ == "write" and os.sep + "logging" + os.sep in caller.co_filename
+        return f"uses a {type(owner).__name__} ({function.__name__}) {where}" if (by_user or by_logging) and function.__name__ != "flush" else ""
     if by_user and _unknown(module):
         return f"calls {type_name(type(owner))}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
     return ""
@@ -101,6 +103,8 @@ def why(function: Any, caller: types.CodeType) -> str:
 def _kind_of_function(module: str, name: str) -> str:
     if name in _HARMLESS:
         return ""
+    if (module, name) == ("builtins", "print"):
+        return "prints"
     for kind, table in (("reads the clock", _CLOCK), ("reads files", _FILES), ("reads what is outside Python", _ELSEWHERE)):
         if module in table and (table[module] is None or name in table[module]):
             return "starts a thread" if name.startswith("start_") else kind

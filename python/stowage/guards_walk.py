@@ -20,6 +20,7 @@ import contextvars
 import functools
 import gc
 import logging
+import os
 import sys
 import threading
 import types
@@ -236,7 +237,7 @@ class Walk:
         if enter is None:
             enter = _ENTER[cls] = _how_to_enter(cls)
         try:
-            enter(self, i, value, path, trusted)
+            enter(self, i, value, path, trusted and value is not os.environ)  # a library's, but what changes in it counts
         except Exception as error:  # of an object of somebody else's; the step must not fail by being looked at
             self.tell(f"'{path}' cannot be looked into ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
 

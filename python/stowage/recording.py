@@ -17,8 +17,8 @@ from stowage.eager_calls import Objects
 from stowage.errors import BEFORE, Unsupported, say
 from stowage.host_reads import HostReads
 from stowage.places import Place, is_plain, lasting_places
-from stowage.signature import held, metadata, parts
-from stowage.torch_private import address, addresses, flatten, is_fake, local_tensor, storage_address, within_function_mode
+from stowage.signature import Value, held, metadata, parts
+from stowage.torch_private import address, addresses, flatten, global_state, is_fake, local_tensor, storage_address, within_function_mode
 from stowage.world import World
 
 # Lines of theirs are no help in a message.
@@ -300,7 +300,7 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
     before = [(p, p.grad) for p in world.model_parameters()]
-    held_before, storages = held(args, kwargs), [storage_address(t) for t in arguments]
+    held_before, storages, settings = held(args, kwargs), [storage_address(t) for t in arguments], Value(global_state())
     session = _Session(recorder, world)
     host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
     undo = _Undo(recorder, world)
@@ -322,6 +322,8 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
         recording.sets = "a scheduler's metric"
     if held(args, kwargs) != held_before:
         recording.sets = "what its arguments hold"
+    if Value(global_state()) != settings:
+        recording.sets = "one of PyTorch's global settings"
     if storages != [storage_address(t) for t in arguments]:
         recorder.refuse("the step sets the .data of an argument")
     if recording.sets and world.distributed:
