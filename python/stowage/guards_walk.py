@@ -8,7 +8,7 @@
 The graph grows while the step is recorded: each function is told to note() before its body runs, so that what it reads is remembered as
 it was before. Attributes of objects of the standard library, torch and NumPy are entered only when code reads their name. What has run is
 known at the end: finish() keeps what can be reached over edges that count. Iterative, without a limit of depth; O(objects and edges), and a
-guard that has met _MOST_OBJECTS says that it cannot see the rest.
+guard that has met _MOST_OBJECTS says that it cannot see the rest. Of what belongs to torch, NumPy or Python itself _MOST_OF_LIBRARIES are met.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from stowage.torch_private import global_hooks
 from stowage.guards_reads import is_library, is_library_module, is_own, is_standard, reads
 
 _MOST_OBJECTS = 30_000
+_MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs that are larger hold what is theirs
 _LARGE = 4096  # of larger containers the elements are not entered
 _MOST_POINTERS = 16_384  # of the lists that are compared element by element
 _MOST_BYTES = 1 << 18  # of all arrays that are compared
@@ -87,6 +88,7 @@ class Walk:
         self._trusted: list[int] = []  # nodes of the guard that libraries may change by themselves
         self._index: dict[Any, int] = {}
         self._kept: list[Any] = []  # so that ids stay theirs
+        self._of_libraries: set[int] = set()  # met as a part of a library, which may change it by itself
         self._waiting: dict[str, list[tuple[int, Any, str, bool]]] = {}
         self._functions: dict[types.CodeType, list[int]] = {}
         self._unrun: dict[types.CodeType, list[tuple[int, Any, str]]] = {}
@@ -102,6 +104,10 @@ class Walk:
             self._reach(self._root, None, hooks, "hooks of all modules or optimizers", True)
         self._reach(self._root, None, root, path, False)
         self._run()
+
+    def reached(self) -> list[Any]:
+        """What has been met so far, but for parts of libraries."""
+        return [value for i, value in enumerate(self._kept) if i not in self._of_libraries]
 
     # ---- What runs
 
@@ -215,6 +221,8 @@ class Walk:
             key = id(value)
             index = self._index.get(key)
             if index is None:
+                if trusted and len(self._of_libraries) >= _MOST_OF_LIBRARIES:
+                    continue
                 if len(self._edges) >= _MOST_OBJECTS:
                     self._full = True
                     self._queue.clear()
@@ -232,6 +240,8 @@ class Walk:
             self._trusted.append(node)
 
     def _enter(self, i: int, value: Any, path: str, trusted: bool) -> None:
+        if trusted:
+            self._of_libraries.add(i)
         cls = type(value)
         enter = _ENTER.get(cls)
         if enter is None:
@@ -366,7 +376,8 @@ class Walk:
         self._pointers += len(value)
         if self._pointers > _MOST_POINTERS and len(value) > 64:
             self._add(i, self.guard.size(value, path), trusted)
-            self._hidden[i] = f"'{path}' has {len(value)} elements, too many to compare in each call"
+            if not trusted:
+                self._hidden[i] = f"'{path}' has {len(value)} elements, too many to compare in each call"
         else:
             self._add(i, self.guard.list(value, path), trusted)
         self._enter_tuple(i, value, path, trusted)
@@ -531,9 +542,10 @@ class Walk:
         self._attributes(i, value, path, True)
 
     def _enter_cached(self, i: int, value: Any, path: str, trusted: bool) -> None:
-        """functools.lru_cache: what it remembers, and the function."""
+        """functools.lru_cache: what it remembers, and the function. What a library's function remembers it would work out again."""
         own = value.__dict__
-        for inner in gc.get_referents(value):
+        code = getattr(value.__wrapped__, "__code__", None)
+        for inner in gc.get_referents(value) if code is None or not is_library(code) else ():
             if type(inner) is dict and inner is not own:  # by arguments
                 self._add(i, self.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
                 for result in [v for v in list(inner.values())[:_LARGE] if type(v).__name__ != "_lru_list_elem"]:  # those hold what is seen below

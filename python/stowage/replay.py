@@ -148,6 +148,25 @@ class Undo:
             say(self.error, BEFORE)
 
 
+def why_python_must_run(recording: Recording) -> str:
+    """In every call; "" where guards see all that it reads, and the plan does all that it does."""
+    if recording.keeps:
+        return f"{recording.keeps}: the step keeps this tensor beyond its end"
+    if keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
+        return f"{type(keeper).__qualname__} may keep state in Python objects"
+    if recording.finds:
+        return f"each call finds another tensor in '{recording.finds}'"
+    if recording.sets:
+        return f"the step sets {recording.sets} by itself"
+    if recording.returns:
+        return f"it returns {recording.returns}"
+    if recording.tape.reads:
+        return "it reads numbers that it makes"
+    if recording.changes:
+        return f"the step changes {recording.changes}, which it also reads"
+    return next(iter(recording.world.guard.blind), "")
+
+
 class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
@@ -174,25 +193,7 @@ class Replay:
         self.trusted = False  # has agreed with the step done without a plan
         self.rehearsals = 0
         self.planned_calls = 0
-        # Why its Python must run in every call; "" when guards see all that it reads.
-        blind = recording.world.guard.blind
-        self.shadowed_because = ""
-        if recording.keeps:
-            self.shadowed_because = f"{recording.keeps}: the step keeps this tensor beyond its end"
-        elif keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
-            self.shadowed_because = f"{type(keeper).__qualname__} may keep state in Python objects"
-        elif recording.finds:
-            self.shadowed_because = f"each call finds another tensor in '{recording.finds}'"
-        elif recording.sets:
-            self.shadowed_because = f"the step sets {recording.sets} by itself"
-        elif recording.returns:
-            self.shadowed_because = f"it returns {recording.returns}"
-        elif recording.tape.reads:
-            self.shadowed_because = "it reads numbers that it makes"
-        elif recording.changes:
-            self.shadowed_because = f"the step changes {recording.changes}, which it also reads"
-        elif blind:
-            self.shadowed_because = blind[0]
+        self.shadowed_because = why_python_must_run(recording)
         self._optimizers = recording.world.optimizers
         self._schedulers = recording.world.schedulers
         self._matcher = _runtime.Matcher(recording.tape)
@@ -528,4 +529,4 @@ def _nothing() -> None:
     pass
 
 
-__all__ = ["Mismatch", "ReadsShell", "Replay", "Room", "Shadow", "Undo"]
+__all__ = ["Mismatch", "ReadsShell", "Replay", "Room", "Shadow", "Undo", "why_python_must_run"]

@@ -15,7 +15,9 @@ import torch
 
 from stowage import optimizer_steps
 from stowage.errors import Unsupported
+from stowage.python_state import PythonState
 from stowage.shard_program import Pen, Program, region_of
+from stowage.signature import held
 from stowage.torch_private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, local_tensor, masks_as_run, tree_map
 from stowage.world import World
 
@@ -96,22 +98,34 @@ def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list
 
 def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
     world = World(train_step)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = _Fakes(mode)
-    program = Program(name)
-    pen = Pen(program)
+    fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
+    pen = Pen(Program(name))
     generator = torch.get_rng_state()
+    state = PythonState(world)
+    try:
+        program = _captured(train_step, args, kwargs, names, world, fakes, pen)
+    finally:
+        torch.set_rng_state(generator)
+        state.put_back()
+    if changed := world.guard.changed():
+        raise Unsupported(f"the step changes {changed}: stowage.shard runs its Python twice before the first step, and cannot take that back; "
+                          "do it outside of the step")
+    return program
+
+
+def _captured(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], world: World, fakes: _Fakes, pen: Pen) -> Program:
+    program = pen.program
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
         by_name = [(n, fakes.parameter(p)) for n, p in names]
-        try:
-            with mode:
-                train_step(*fake_args, **fake_kwargs)
-                _declare(pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)])
-                with _watching(pen, by_name), pen:
-                    result = train_step(*fake_args, **fake_kwargs)
-        finally:
-            torch.set_rng_state(generator)
+        held_before = held(fake_args, fake_kwargs)
+        with fakes.mode:
+            train_step(*fake_args, **fake_kwargs)
+            if held(fake_args, fake_kwargs) != held_before:
+                raise Unsupported("the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead")
+            _declare(pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)])
+            with _watching(pen, by_name), pen:
+                result = train_step(*fake_args, **fake_kwargs)
         for leaf in flatten(result)[0]:
             if isinstance(leaf, torch.Tensor):
                 entry = program.tensors[pen.tensor(leaf)]

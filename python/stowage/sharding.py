@@ -21,7 +21,7 @@ from stowage.errors import Error
 from stowage.life_cycle import LifeCycle, SignatureState
 from stowage.planning import parse_bytes
 from stowage.recording import record
-from stowage.replay import Mismatch, Replay, Room
+from stowage.replay import Mismatch, Replay, Room, why_python_must_run
 from stowage.shard_capture import capture_program
 from stowage.shard_checkpoint import CheckpointMixin
 from stowage.shard_group import Ranks, as_mesh
@@ -173,6 +173,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         entry.replay = None
         if recording.gradients.returned and not recording.refusal:
             recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
+        if recording.tape is not None and not recording.refusal:
+            recording.refusal = why_python_must_run(recording)
         refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
         if refused:
             if not self._ranks.any(not recording.unsettled) and not entry.recorded_too_often():
@@ -247,7 +249,8 @@ def shard(
 
     Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call plans: rank 0
     solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that the model holds DTensors.
-    Calls return what train_step returns, as whole tensors.
+    Calls return what train_step returns, as whole tensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is
+    put back, and Unsupported is raised where it cannot be.
 
     mesh: a DeviceMesh, or sizes such as (2, 4).
     eps: state and saved activations may take 1 + eps times the least bytes, for time.

@@ -49,6 +49,10 @@ class World:
         self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
         self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
 
+    def reached(self) -> list[Any]:
+        """What the function can reach, before it has run."""
+        return self._walk.reached() if self._walk is not None else []
+
     # ---- what runs
 
     @contextlib.contextmanager

@@ -16,6 +16,16 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """A test that leaves a budget, a recording or a mode in the process would disturb others."""
+    yield
+    if "stowage" in sys.modules:
+        from process_state import left_over
+
+        assert left_over() == []
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
     """Costs measured by tests stay with them; each test makes its own plans (but test_plan_cache.py)."""

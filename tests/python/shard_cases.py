@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import json
+import os
+import random
 import tempfile
+import types
 import weakref
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -271,3 +276,90 @@ def planned_steps_allocate_on_no_other_thread(rank, size):
     result = step(*batches[-1])
     assert step.stats()["planned_steps"] >= 2
     assert _runtime.peak_bytes() - before <= 64 * (1 + result.nbytes), _runtime.peak_bytes() - before
+
+
+class _Slotted:
+    __slots__ = ("number",)
+
+
+def _counters():
+    """By name: what a step does in Python and may compute with, and what is seen of it from outside."""
+    holder, items, things, recent, seen = types.SimpleNamespace(k=0), {"k": 0}, [], collections.deque(maxlen=3), set()
+    numbers, slotted, generator = np.zeros(2), _Slotted(), random.Random(3)
+    slotted.number = count = 0
+
+    class Class:
+        k = 0
+
+    def in_a_cell():
+        nonlocal count
+        count += 1
+        return count
+
+    def in_a_class():
+        Class.k += 1
+        return Class.k
+
+    def in_the_environment():
+        os.environ["STOWAGE_TEST_COUNT"] = str(int(os.environ.get("STOWAGE_TEST_COUNT", "0")) + 1)
+        return int(os.environ["STOWAGE_TEST_COUNT"])
+
+    def of(do, what):
+        def both():
+            do()
+            return what()
+
+        return both
+
+    yield "attribute", of(lambda: setattr(holder, "k", holder.k + 1), lambda: holder.k)
+    yield "item", of(lambda: items.update(k=items["k"] + 1), lambda: items["k"])
+    yield "list", of(lambda: things.append(1), lambda: len(things))
+    yield "deque", of(lambda: recent.append(len(recent)), lambda: sum(recent) + 1)
+    yield "set", of(lambda: seen.add(len(seen)), lambda: len(seen))
+    yield "array", of(lambda: numbers.__iadd__(1), lambda: float(numbers.sum()))
+    yield "slot", of(lambda: setattr(slotted, "number", slotted.number + 1), lambda: slotted.number)
+    yield "cell", in_a_cell
+    yield "class", in_a_class
+    yield "environment", in_the_environment
+    yield "its own generator", generator.random
+    yield "global generators", lambda: random.random() + float(np.random.rand())
+
+
+def what_python_counts_and_draws(rank, size):
+    """As often as in one process: planning runs the step's Python, too, and takes back what it has done."""
+    names = [name for name, _ in _counters()]
+    for at, name in enumerate(names):
+        results = []
+        for sharded in (False, True):
+            os.environ.pop("STOWAGE_TEST_COUNT", None)
+            random.seed(5), np.random.seed(5)
+            model, optimizer, _ = make_mlp()()
+            count = list(_counters())[at][1]
+
+            def train_step(x, y):
+                optimizer.zero_grad()
+                loss = ((model(x) - y) ** 2).mean() * count()
+                loss.backward()
+                optimizer.step()
+                return loss.detach()
+
+            step = stowage.shard(train_step, (size,), plan=zero_plan) if sharded else train_step
+            results.append([float(step(*batch)) for batch in mlp_batches(6)])
+        assert all(abs(a - b) < 1e-9 for a, b in zip(*results)), (name, results)
+
+
+def what_arguments_hold_is_not_changed(rank, size):
+    _, _, train_step = make_mlp()()
+
+    def changing(batch):
+        batch["seen"] = True
+        return train_step(batch["x"], batch["y"])
+
+    x, y = mlp_batches()[0]
+    step = stowage.shard(changing, (size,), plan=zero_plan)
+    try:
+        step({"x": x, "y": y})
+    except stowage.Unsupported as error:
+        assert "changes what its arguments hold" in str(error)
+    else:
+        raise AssertionError("no error")

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from process_state import left_over
 from torn import WIDE, WORLDS, Loop, Torn, Twins
 
 import stowage
-from stowage import _runtime, optimizer_steps
 
 SOAK = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
 SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SOAK else 1)
@@ -222,7 +222,7 @@ def test_where_a_call_leaves_what_is_recorded():
         matcher = twins.compiled._latest._matcher
         runs, at = matcher.plain_runs, int(10 ** rng.uniform(2.5, 4.2))
         result, interruption = call_interrupted_at(twins, at)
-        assert works() and nothing_left(), interruption.where
+        assert works() and left_over() == [], interruption.where
         if not isinstance(result, KeyboardInterrupt):
             twins.agree(result)
         elif matcher.plain_runs == runs:  # else it goes on eagerly, and is stopped as eager is
@@ -266,7 +266,7 @@ def test_calls_before_the_plan_at_random_places(name, budget):
             twins.step()
         result, interruption = call_interrupted_at(twins, int(10 ** rng.uniform(1, 5)))
         try:
-            assert works() and nothing_left()
+            assert works() and left_over() == []
             if isinstance(result, KeyboardInterrupt):
                 interrupts += 1
                 if twins.compiled.stats()["eager_steps"] > 0:  # else the call was eager, and is stopped as eager is
@@ -285,16 +285,6 @@ def in_block() -> None:
         torch.ones(3).add_(1)
 
 
-METHODS = {name: getattr(torch.Tensor, name) for name in ("tolist", "__deepcopy__", "numpy", "untyped_storage", "__reduce_ex__")}
-
-
-def nothing_left() -> bool:
-    """No recording, matching or budget goes on in the process, or listens."""
-    methods = all(getattr(torch.Tensor, name) is method for name, method in METHODS.items())
-    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
-    return not (_runtime.budget_active() or _runtime.intercepting() or optimizer_steps._listening or modes or sys.getprofile()) and methods
-
-
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="counts the instructions of Python 3.11")
 def test_a_budgets_block_is_left_wherever_it_is_interrupted():
     """At each place of its beginning, of what runs within it, and of its end."""
@@ -311,7 +301,7 @@ def test_a_budgets_block_is_left_wherever_it_is_interrupted():
             interrupts += 1
         finally:
             sys.settrace(None)
-        assert nothing_left(), f"interrupted at {interruption.where}, place {at}"
+        assert left_over() == [], f"interrupted at {interruption.where}, place {at}"
         at += 1
     print(f"{interrupts} interrupts")
     assert interrupts > 100 and works()
