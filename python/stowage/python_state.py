@@ -55,7 +55,7 @@ class PythonState:
             self._back.append(lambda: None if _same(list(value), kept) else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept)))
         elif isinstance(value, types.CellType):
             self._keep_cell(value)
-        elif isinstance(value, random.Random):
+        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
             kept = value.getstate()
             self._back.append(lambda: value.setstate(kept))
         elif isinstance(value, types.BuiltinMethodType):

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from stowage.compiled import CompiledStep, compile
 from stowage.eager_calls import Objects, own_ranges
 from stowage.errors import Error
 from stowage.host_copy import bytes_of, write_back
+from stowage.python_state import PythonState
 from stowage.torch_private import address, flatten, local_tensor, storage_address
 from stowage.world import World
 
@@ -70,8 +69,8 @@ def verify(step: Callable, batches: Iterable[Any], *, budget: int | str | None =
     budget, strict: as for compile(), budget in bytes or as "2GiB"; strict="paranoid" also finds operators that write outside their memory.
 
     After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the generator are
-    compared. Afterwards model, optimizers, schedulers and generators are as before, whatever happened; what else the step's Python has
-    done (counters of its own, prints) stays done. Needs host memory for one copy of the state, and the time of three times the calls.
+    compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python (counters, lists, attributes) are as before,
+    whatever happened; what is outside Python (prints, files, queues) stays done. Needs host memory for one copy of the state, and the time of three times the calls.
 
     Raises what the step raises, Error for no batches, Infeasible for a budget that nothing fits.
     """
@@ -130,26 +129,21 @@ class _State:
     def __init__(self, world: World):
         self._world = world
         self._objects = Objects(world)
-        self._attributes = [(m.__dict__, dict(m.__dict__)) for _, root in world.modules for m in root.modules()]
+        self._python = PythonState(world)
         own = own_ranges(world, [])
         self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
         self._memory = [(p, p.detach()) for p in world.parameters()]
-        self._generators = torch.get_rng_state(), random.getstate(), _numpy().get_state() if _numpy() else None
+        self._generator = torch.get_rng_state()
 
     def put_back(self) -> None:
-        for live, kept in self._attributes:
-            live.clear()
-            live.update(kept)
+        self._python.put_back()
         self._objects.put_back()
         for p, memory in self._memory:
             if storage_address(p) != storage_address(memory):
                 p.data = memory
         for tensor, start, content in self._content:
             write_back(tensor, content, start)
-        torch.set_rng_state(self._generators[0])
-        random.setstate(self._generators[1])
-        if self._generators[2] is not None:
-            _numpy().set_state(self._generators[2])
+        torch.set_rng_state(self._generator)
 
     def seen(self, result: Any) -> Seen:
         """After a call: the results come first, then gradients, parameters, buffers, what optimizers and schedulers hold, the generator."""
@@ -182,10 +176,6 @@ def _shown(value: Any) -> Any:
     if isinstance(value, dict):
         return {repr(k): _shown(v) for k, v in value.items()}
     return type(value).__name__
-
-
-def _numpy() -> Any:
-    return sys.modules["numpy"].random if "numpy" in sys.modules else None
 
 
 __all__ = ["Verification", "verify"]

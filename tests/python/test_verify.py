@@ -33,6 +33,32 @@ def test_equal_and_untouched(name, strict):
     assert all((a is None and b is None) or torch.equal(a, b) for a, b in zip(gradients, loop.gradients()))
 
 
+def test_a_step_that_counts_in_python_and_draws():
+    """Both passes begin with the same counters and generators, and the caller's are as before."""
+    torch.manual_seed(1)
+    model = nn.Linear(8, 5)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    own = random.Random(3)
+    count, seen, holder = 0, [], {"k": 0}
+
+    def step(batch):
+        nonlocal count
+        count += 1
+        holder["k"] += 1
+        seen.append(count)
+        optimizer.zero_grad()
+        loss = model(batch[0]).pow(2).mean() * (count + holder["k"] + len(seen)) * own.random() * random.random()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step(BATCHES[0])
+    state = own.getstate(), random.getstate()
+    found = stowage.verify(step, BATCHES)
+    assert found and found.planned_calls >= 3, found
+    assert (count, seen, holder) == (1, [1], {"k": 1}) and (own.getstate(), random.getstate()) == state
+
+
 def test_before_the_first_step_of_all():
     torch.manual_seed(1)
     loop = WORLDS["transformer"]()
@@ -94,7 +120,8 @@ def test_names_the_operator_that_differs():
     before = model.weight.detach().clone()
     found = stowage.verify(step, BATCHES)
     assert not found and not found.equal
-    assert "verify::twice" in str(found) or "does not repeat itself eagerly" in str(found), found
+    # In which call it shows is up to the addresses that malloc gives; in an eager one there is no operator to name.
+    assert "verify::twice" in str(found) or "does not repeat itself eagerly" in str(found) or found.planned_calls == 0 and "result 1" in str(found), found
     assert torch.equal(model.weight, before)
 
 
