@@ -9,6 +9,7 @@ What C keeps to itself (iterators, queues, files) stays as the run has left it; 
 
 from __future__ import annotations
 
+import array
 import collections
 import os
 import random
@@ -50,6 +51,8 @@ class PythonState:
                 self._keep_dict(value)
         elif isinstance(value, (list, bytearray)):
             self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), old))
+        elif isinstance(value, array.array):
+            self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), array.array(value.typecode, old)))
         elif isinstance(value, (set, collections.deque)):
             kept = list(value)
             self._back.append(lambda: None if _same(list(value), kept) else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept)))

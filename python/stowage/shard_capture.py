@@ -97,6 +97,15 @@ def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list
 
 
 def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
+    for _ in range(2):  # what libraries make when they are first used is there the second time
+        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name)
+        if not changed:
+            return program
+    raise Unsupported(f"the step changes {changed}: stowage.shard runs its Python before the first step, and cannot take that back; do it outside of the step")
+
+
+def _captured_and_put_back(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> tuple[Program, str]:
+    """The program, and what the step has changed in Python that could not be put back."""
     world = World(train_step)
     fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
     pen = Pen(Program(name))
@@ -107,10 +116,7 @@ def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[
     finally:
         torch.set_rng_state(generator)
         state.put_back()
-    if changed := world.guard.changed():
-        raise Unsupported(f"the step changes {changed}: stowage.shard runs its Python twice before the first step, and cannot take that back; "
-                          "do it outside of the step")
-    return program
+    return program, world.guard.changed()
 
 
 def _captured(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], world: World, fakes: _Fakes, pen: Pen) -> Program:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import itertools
 import json
 import os
 import random
@@ -286,6 +288,7 @@ def _counters():
     """By name: what a step does in Python and may compute with, and what is seen of it from outside."""
     holder, items, things, recent, seen = types.SimpleNamespace(k=0), {"k": 0}, [], collections.deque(maxlen=3), set()
     numbers, slotted, generator = np.zeros(2), _Slotted(), random.Random(3)
+    bytes_, plain = bytearray(1), array.array("l", [0])
     slotted.number = count = 0
 
     class Class:
@@ -317,6 +320,8 @@ def _counters():
     yield "deque", of(lambda: recent.append(len(recent)), lambda: sum(recent) + 1)
     yield "set", of(lambda: seen.add(len(seen)), lambda: len(seen))
     yield "array", of(lambda: numbers.__iadd__(1), lambda: float(numbers.sum()))
+    yield "bytes", of(lambda: bytes_.__setitem__(0, bytes_[0] + 1), lambda: bytes_[0])
+    yield "array of Python", of(lambda: plain.__setitem__(0, plain[0] + 1), lambda: plain[0])
     yield "slot", of(lambda: setattr(slotted, "number", slotted.number + 1), lambda: slotted.number)
     yield "cell", in_a_cell
     yield "class", in_a_class
@@ -346,6 +351,18 @@ def what_python_counts_and_draws(rank, size):
             step = stowage.shard(train_step, (size,), plan=zero_plan) if sharded else train_step
             results.append([float(step(*batch)) for batch in mlp_batches(6)])
         assert all(abs(a - b) < 1e-9 for a, b in zip(*results)), (name, results)
+
+
+def what_cannot_be_put_back_is_refused(rank, size):
+    _, _, train_step = make_mlp()()
+    numbers = itertools.count()
+    step = stowage.shard(lambda x, y: train_step(x, y) * next(numbers), (size,), plan=zero_plan)
+    try:
+        step(*mlp_batches()[0])
+    except stowage.Unsupported as error:
+        assert "cannot take that back" in str(error)
+    else:
+        raise AssertionError("no error")
 
 
 def what_arguments_hold_is_not_changed(rank, size):
