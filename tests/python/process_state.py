@@ -10,11 +10,12 @@ from stowage import _runtime, optimizer_steps
 def left_over() -> list[str]:
     """Names what is there, in words; empty when no recording, matching or budget goes on, or listens."""
     patched = [name for name in dir(torch.Tensor) if _of_stowage(getattr(torch.Tensor, name, None))]
+    modes = [type(torch._C._get_function_stack_at(i)) for i in range(torch._C._len_torch_function_stack())]
     found = {
         "a budget is active": _runtime.budget_active(),
         "operators are intercepted": _runtime.intercepting(),
         "somebody listens to optimizers": bool(optimizer_steps._listening),
-        "a function mode": torch._C._len_torch_function_stack() > 0,
+        f"function modes: {modes}": bool(modes),
         "a dispatch mode": torch._C._len_torch_dispatch_stack() > 0,
         "a profile function": sys.getprofile() is not None,
         f"methods of torch.Tensor: {patched}": bool(patched),
