@@ -10,6 +10,7 @@ Trust belongs to a Replay, so it dies with it. Where several ranks run one step,
 
 from __future__ import annotations
 
+import abc
 import functools
 import threading
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class SignatureState:
         return len(self.recordings) >= _MAX_RECORDINGS
 
 
-class LifeCycle:
+class LifeCycle(abc.ABC):
     """Of a step function with a plan for each signature."""
 
     _WITHOUT_PLAN = ""  # how the step then runs
@@ -59,8 +60,9 @@ class LifeCycle:
         """On all ranks?"""
         return true_here
 
+    @abc.abstractmethod
     def _drop(self, entry: Any, replay: Replay) -> None:
-        raise NotImplementedError
+        """The replay serves no more calls."""
 
     def _judge(self, entry: Any, replay: Replay, agrees: bool, first_difference: str = "") -> None:
         """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit for bit."""

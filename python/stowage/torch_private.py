@@ -263,7 +263,8 @@ _function_modes = torch._C._len_torch_function_stack
 
 def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
     """call(), whose functions of torch go through ``mode``. By functions of C: an interrupt cannot come between the call and what it
-    does, as it can in the mode's own methods. It can come while PyTorch has taken modes off the stack; the thread's state brings them back."""
+    does, as it can in the mode's own methods. It can come while PyTorch has taken modes off the stack; the thread's state brings them back, and the
+    end of the call's turn takes off what a suspended generator of PyTorch's puts there later."""
     before = _function_modes()
     try:
         torch._C._push_on_torch_function_stack(mode)

@@ -28,6 +28,17 @@ import stowage
 EFFECTS = {}  # name -> make(model): what the step does, and what the caller sees of it after each call
 
 
+def then(read, back):
+    """Looks, and puts back what was seen, so that a call which does nothing shows."""
+
+    def look():
+        seen = read()
+        back()
+        return seen
+
+    return look
+
+
 def effect(make):
     EFFECTS[make.__name__] = make
     return make
@@ -118,11 +129,7 @@ def looks_at_the_clock(model):
 def only_writes_the_clock(model):
     holder = types.SimpleNamespace(at=0.0)
 
-    def look():
-        seen, holder.at = holder.at > 0, 0.0
-        return seen
-
-    return lambda: setattr(holder, "at", time.time()), look
+    return lambda: setattr(holder, "at", time.time()), then(lambda: holder.at > 0, lambda: setattr(holder, "at", 0.0))
 
 
 @effect
@@ -257,44 +264,23 @@ def counts_in_a_thread(model):
 
 @effect
 def sets_a_setting(model):
-    def look():
-        seen = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)
-        return seen
-
-    return lambda: torch.use_deterministic_algorithms(True), look
+    return lambda: torch.use_deterministic_algorithms(True), then(torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(False))
 
 
 @effect
 def turns_gradients_off(model):
-    def look():
-        seen = torch.is_grad_enabled()
-        torch.set_grad_enabled(True)
-        return seen
-
-    return lambda: torch.set_grad_enabled(False), look
+    return lambda: torch.set_grad_enabled(False), then(torch.is_grad_enabled, lambda: torch.set_grad_enabled(True))
 
 
 @effect
 def ends_in_another_mode(model):
-    def look():
-        seen = model.training
-        model.train()
-        return seen
-
-    return model.eval, look
+    return model.eval, then(lambda: model.training, model.train)
 
 
 @effect
 def freezes_a_parameter(model):
     bias = model[0].bias
-
-    def look():
-        seen = bias.requires_grad
-        bias.requires_grad_(True)
-        return seen
-
-    return lambda: bias.requires_grad_(False), look
+    return lambda: bias.requires_grad_(False), then(lambda: bias.requires_grad, lambda: bias.requires_grad_(True))
 
 
 @effect
@@ -305,13 +291,7 @@ def adds_a_hook(model):
 @effect
 def marks_a_parameter(model):
     weight = model[0].weight
-
-    def look():
-        seen = getattr(weight, "mark", 0)
-        weight.mark = 0
-        return seen
-
-    return lambda: setattr(weight, "mark", 5), look
+    return lambda: setattr(weight, "mark", 5), then(lambda: getattr(weight, "mark", 0), lambda: setattr(weight, "mark", 0))
 
 
 def run(name: str, check: str | None, first: bool) -> tuple[list, int]:
