@@ -243,6 +243,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void start_fetch(Value& value, c10::DataPtr block);
   void finish_fetch(Value& value, bool waited_for);
   void cancel_fetch(Value& value);
+  c10::DataPtr leave_lane(Value& value);
   bool start_copy_out(Value& value);
   void poll_copies();
   void follow_advice();

@@ -154,9 +154,8 @@ bool Budget::fetch_back(Value& value) {
 }
 
 // The block becomes the value's, in its storage or in one of our own. False, and nothing has changed, where only a Python object has the
-// storage, or its last owner lets go of it this very moment.
+// storage, or its last owner lets go of it this very moment: it is buried by whoever looks next.
 bool Budget::put(Value& value, c10::DataPtr& block) {
-  bury_if_dead(value);
   StoragePtr held;
   if (value.storage != nullptr) {
     held = torch_versions::hold(value.storage);
@@ -260,14 +259,9 @@ void Budget::finish_fetch(Value& value, bool waited_for) {
   const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
   const std::int64_t end = now_ns();
   if (waited_for) stats_.stall_ns += end - start;
-  fetching_.erase(std::find(fetching_.begin(), fetching_.end(), &value));
-  c10::DataPtr block = std::move(value.incoming);
-  value.incoming = c10::DataPtr();
+  c10::DataPtr block = leave_lane(value);
   if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
-  if (!put(value, block)) {
-    set_where(value, Where::kSwapped);
-    return keeper_.fetch_cancelled(value.id);
-  }
+  if (!put(value, block)) return keeper_.fetch_cancelled(value.id);
   ++stats_.swaps_in;
   stats_.swapped_in_bytes += value.bytes;
   keeper_.fetch_done(value.id, waited_for ? end - start : 0);
@@ -275,10 +269,15 @@ void Budget::finish_fetch(Value& value, bool waited_for) {
 
 void Budget::cancel_fetch(Value& value) {
   link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  const c10::DataPtr unused = leave_lane(value);
+  keeper_.fetch_cancelled(value.id);
+}
+
+// Its copy is over: it is on the host as before, and the block that was filled is the caller's.
+c10::DataPtr Budget::leave_lane(Value& value) {
   fetching_.erase(std::find(fetching_.begin(), fetching_.end(), &value));
   set_where(value, Where::kSwapped);
-  keeper_.fetch_cancelled(value.id);
-  value.incoming = c10::DataPtr();
+  return std::exchange(value.incoming, c10::DataPtr());
 }
 
 // False when the host store has no room for it, or it is not there.
