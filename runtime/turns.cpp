@@ -55,8 +55,8 @@ void wait_until(std::unique_lock<std::mutex>& lock, double longest_s, void (*wai
     lock.lock();
     if (Clock::now() - start > std::chrono::duration<double>(longest_s)) {
       throw Error("a call of another thread has not come to its end for " + std::to_string(static_cast<std::int64_t>(longest_s)) +
-                  " s, and this one, which runs within a byte limit or beside one, must wait for it: where that call waits for this thread, "
-                  "neither can go on; nothing of this call has happened");
+                  " s, and this one must wait for it, as it is of the same step, or one of them runs within a byte limit: where that call waits "
+                  "for this thread, neither can go on; nothing of this call has happened");
     }
   }
 }
@@ -69,12 +69,29 @@ void Turn::begin(void (*waits)()) {
   (void)registered;
   State& s = state();
   std::unique_lock lock(s.mutex);
+  if (gate_ != nullptr) {
+    const void* const me = &tl_together;
+    wait_until(lock, longest_s_, waits, [&] { return gate_->depth_ == 0 || gate_->thread_ == me; });
+    gate_->thread_ = me;
+    ++gate_->depth_;
+    through_ = true;
+  }
   if (tl_together == 0) {
-    wait_until(lock, longest_s_, waits, [&] { return !s.somebody_alone && s.waiting == 0; });
+    try {
+      wait_until(lock, longest_s_, waits, [&] { return !s.somebody_alone && s.waiting == 0; });
+    } catch (...) {
+      leave_gate();
+      throw;
+    }
     ++s.together;
   }
   ++tl_together;
   together_ = true;
+}
+
+void Turn::leave_gate() {
+  if (through_ && --gate_->depth_ == 0) state().changed.notify_all();
+  through_ = false;
 }
 
 bool Turn::alone(void (*waits)()) {
@@ -115,6 +132,7 @@ void Turn::end() {
   }
   if (together_ && --tl_together == 0) --s.together;
   if (alone_ || together_) s.changed.notify_all();
+  leave_gate();
   alone_ = together_ = false;
 }
 

@@ -4,15 +4,26 @@
 //   thread 1   ──planned──   ──planned──  wait ─────────────┐──planned──
 //   thread 2     ──planned──  wait ──alone: eager, within its budget──┘
 //
-// Whoever waits for a turn alone goes before those that come later. Knows neither steps nor tensors. After a fork the child has the turn of the
-// thread that forked, and no other.
+// Whoever waits for a turn alone goes before those that come later. One step's calls come one after the other, through its gate. Knows neither
+// steps nor tensors. After a fork the child has the turn of the thread that forked, and no other.
 #pragma once
 
 namespace stowage::runtime {
 
+constexpr double kLongestWaitS = 600;
+
+// One thread at a time is through, as often as it wants.
+class Gate {
+ private:
+  friend class Turn;
+  const void* thread_ = nullptr;
+  int depth_ = 0;
+};
+
 class Turn {
  public:
-  explicit Turn(double longest_s) : longest_s_(longest_s) {}
+  // `gate`: which the turn goes through; null for none.
+  Turn(Gate* gate, double longest_s) : gate_(gate), longest_s_(longest_s) {}
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
   ~Turn() { end(); }
@@ -25,7 +36,11 @@ class Turn {
   void end();
 
  private:
+  void leave_gate();
+
+  Gate* gate_;
   double longest_s_;
+  bool through_ = false;
   bool together_ = false;
   bool alone_ = false;
 };

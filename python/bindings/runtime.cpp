@@ -304,9 +304,11 @@ void let_signals_in() {
 
 void bind_turns(nb::module_& m) {
   constexpr auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<TurnOfCall>(m, "Turn", "Of a compiled step, in a with block: together with those of other threads, or alone(). Raises stowage.Error where "
-                                    "a turn does not come for `longest_s` seconds.")
-      .def("__init__", [](TurnOfCall* self, double longest_s) { new (self) TurnOfCall{rt::Turn(longest_s), nb::none(), 0}; }, "longest_s"_a = 600)
+  nb::class_<rt::Gate>(m, "Gate", "Of a step: one thread at a time is through, as often as it wants.").def(nb::init<>());
+  nb::class_<TurnOfCall>(m, "Turn", "Of a compiled step, in a with block: through its gate, and together with those of other threads, or alone(). Raises "
+                                    "stowage.Error where a turn does not come for `longest_s` seconds.")
+      .def("__init__", [](TurnOfCall* self, rt::Gate* gate, double longest_s) { new (self) TurnOfCall{rt::Turn(gate, longest_s), nb::none(), 0}; },
+           "gate"_a.none() = nb::none(), "longest_s"_a = rt::kLongestWaitS, nb::keep_alive<1, 2>())
       .def("__enter__", [](nb::handle self) {
         auto& turn = nb::cast<TurnOfCall&>(self).turn;
         nb::cast<TurnOfCall&>(self).function_modes = at::impl::PythonTorchFunctionTLS::stack_len();

@@ -129,12 +129,17 @@ class Recorder:
         replaced: lasting tensors that the step has read, and put others in their places.
         """
 
+class Gate:
+    """Of a step: one thread at a time is through, as often as it wants."""
+
+    def __init__(self) -> None: ...
+
 class Turn:
     """
-    Of a compiled step, in a with block: together with those of other threads, or alone(). Raises stowage.Error where a turn does not come for `longest_s` seconds.
+    Of a compiled step, in a with block: through its gate, and together with those of other threads, or alone(). Raises stowage.Error where a turn does not come for `longest_s` seconds.
     """
 
-    def __init__(self, longest_s: float = 600) -> None: ...
+    def __init__(self, gate: Gate | None = None, longest_s: float = 600.0) -> None: ...
 
     def __enter__(self) -> object: ...
 

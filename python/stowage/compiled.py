@@ -40,7 +40,6 @@ _MAX_SHELLS_READ = 3
 _MAX_DECISIONS = 3  # recordings because the arguments decided otherwise; from then on Python waits for each number
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
-_LONGEST_WAIT_S = 600  # for calls of other threads that must not run at the same time
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
@@ -86,7 +85,7 @@ class CompiledStep(LifeCycle):
         if fake_mode_active() or _runtime.intercepting():
             return self._fn(*args, **kwargs)
         _runtime.require_allocator()
-        with self._lock, _runtime.Turn(_LONGEST_WAIT_S) as turn:
+        with _runtime.Turn(self._gate) as turn:
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
                 return self._step(turn, args, kwargs)

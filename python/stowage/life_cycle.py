@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import abc
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from stowage import _runtime
 from stowage.errors import Error, UnsupportedWarning, warn
 from stowage.replay import Replay
 from stowage.tally import Tally
@@ -53,7 +53,7 @@ class LifeCycle(abc.ABC):
         self._budget = budget
         self._strict = strict
         self._entries: dict[Any, Any] = {}  # SignatureState by signature
-        self._lock = threading.RLock()  # one step at a time: all share the arena
+        self._gate = _runtime.Gate()  # one call at a time: all share the arena
         self._tally = Tally(strict)
 
     def _everywhere(self, true_here: bool) -> bool:

@@ -66,7 +66,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     # ---- Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._lock, self._ranks.explained():
+        with _runtime.Turn(self._gate), self._ranks.explained():
             key, inputs = signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             self._latest = entry
@@ -74,7 +74,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def prepare(self, *args: Any, **kwargs: Any) -> ShardingPlan:
         """Plans for these arguments and cuts parameters and optimizer state to their parts, without running a step."""
-        with self._lock, self._ranks.explained():
+        with _runtime.Turn(self._gate), self._ranks.explained():
             key, _ = signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             self._latest = entry

@@ -13,7 +13,7 @@ from at_once import in_threads
 from torn import WORLDS, differs
 
 import stowage
-from stowage import _runtime, compiled, optimizer_steps
+from stowage import _runtime, optimizer_steps
 from stowage.costs import CostFile
 
 SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
@@ -136,7 +136,7 @@ def test_turns_together_and_alone():
 @pytest.mark.parametrize("inner_budget", [None, 1 << 28])
 def test_a_call_whose_python_waits_for_a_call_of_another_thread(inner_budget, monkeypatch):
     """Within a limit nothing else may run, so neither could go on: the inner call gives up with an error, and both go on after it."""
-    monkeypatch.setattr(compiled, "_LONGEST_WAIT_S", 0.3)
+    monkeypatch.setattr(_runtime, "Turn", lambda gate=None, turn=_runtime.Turn: turn(gate, 0.3))
     inner = WORLDS["mlp"](16)
     inner_step = stowage.compile(inner.step, budget=inner_budget)
     outer = WORLDS["mlp"](16)
@@ -164,6 +164,30 @@ def test_a_call_whose_python_waits_for_a_call_of_another_thread(inner_budget, mo
     for _ in range(6):
         inner_step(*batch)
     assert inner_step.refusal == "" and inner_step.stats()["planned_steps"] > 0
+
+
+def test_a_call_whose_python_waits_for_the_same_step_in_another_thread(monkeypatch):
+    monkeypatch.setattr(_runtime, "Turn", lambda gate=None, turn=_runtime.Turn: turn(gate, 0.3))
+    loop = WORLDS["mlp"](16)
+    errors = []
+
+    def call(x, y):
+        try:
+            step(x, y)
+        except stowage.Error as error:
+            errors.append(str(error))
+
+    def waiting(x, y):
+        if threading.current_thread() is threading.main_thread():
+            in_threads([lambda: call(x, y)])
+        return loop.step(x, y)
+
+    step = stowage.compile(waiting)
+    batch = torch.randn(4, 6, 8), torch.randint(0, 5, (4, 6))
+    step(*batch)
+    assert len(errors) == 1 and "waits for this thread" in errors[0]
+    in_threads([lambda: call(*batch)])
+    assert len(errors) == 1
 
 
 def test_turns_after_a_fork():
