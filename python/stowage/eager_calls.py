@@ -89,9 +89,7 @@ def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     found += [p.grad for p in world.parameters() if p.grad is not None]
     for _, module in world.modules:
         found += module.buffers()
-    for optimizer in world.optimizers:
-        for values in (*optimizer.state.values(), *optimizer.param_groups):
-            found += [v for v in (values.values() if isinstance(values, dict) else ()) if isinstance(v, torch.Tensor)]
+    found += [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]
     plain = (t.detach() for t in map(local_tensor, found) if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t))
     whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
     slices = [(t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i]
@@ -110,9 +108,7 @@ class Objects:
 
     def __init__(self, world: World):
         self._grads = [(p, p.grad) for p in world.parameters()]
-        holders = [o.__dict__ for o in world.optimizers] + [o.state for o in world.optimizers] + [s.__dict__ for s in world.schedulers]
-        holders += [s for o in world.optimizers for s in (*o.state.values(), *o.param_groups) if isinstance(s, dict)]
-        holders += [m._buffers for _, root in world.modules for m in root.modules()]
+        holders = world.counters() + [m._buffers for _, root in world.modules for m in root.modules()]
         self._holders = [(holder, dict(holder)) for holder in holders]
 
     def put_back(self) -> None:

@@ -60,6 +60,7 @@ class Found:
         self.modules: list[tuple[str, torch.nn.Module]] = []
         self.optimizers: list[Optimizer] = []
         self.schedulers: list[LRScheduler] = []
+        self.scalers: list[torch.amp.GradScaler] = []
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.compiled: str | None = None  # name of a torch.compile'd function or module, if one is reachable
 
@@ -714,6 +715,10 @@ class Walk:
         self.found.schedulers.append(value)
         self._attributes(i, value, path, False, quiet=True)
 
+    def _enter_scaler(self, i: int, value: torch.amp.GradScaler, path: str, trusted: bool) -> None:
+        self.found.scalers.append(value)
+        self._enter_object(i, value, path, trusted)
+
 
 class _Shape:
     """What is common to the objects of a class."""
@@ -826,6 +831,7 @@ _BY_BASE = (
     (torch.nn.Module, Walk._enter_module),
     (Optimizer, Walk._enter_optimizer),
     (LRScheduler, Walk._enter_scheduler),
+    (torch.amp.GradScaler, Walk._enter_scaler),
     (types.FunctionType, Walk._enter_python_function),
     (types.MethodType, Walk._enter_method),
     (types.BuiltinFunctionType, Walk._enter_builtin),

@@ -103,12 +103,7 @@ class Undo:
         cleared = {id(p) for p in began._grads.cleared}  # not held meanwhile: the step's first act on them is to let them go
         self._cleared = began._grads.cleared
         self._grads = [(p, p.grad) for p in began._parameters if id(p) not in cleared]
-        self._saved = [(s.__dict__, dict(s.__dict__)) for s in world.schedulers]
-        for optimizer in world.optimizers:
-            self._saved.extend((group, dict(group)) for group in optimizer.param_groups)
-            if python:
-                self._saved.append((optimizer.__dict__, dict(optimizer.__dict__)))
-                self._saved.extend((values, dict(values)) for values in optimizer.state.values() if isinstance(values, dict))
+        self._saved = [(counters, dict(counters)) for counters in world.counters(python)]
         self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = False
 

@@ -146,7 +146,7 @@ class _State:
         torch.set_rng_state(self._generator)
 
     def seen(self, result: Any) -> Seen:
-        """After a call: the results come first, then gradients, parameters, buffers, what optimizers and schedulers hold, the generator."""
+        """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and scalers hold, the generator."""
         seen: Seen = {f"result {i}": _shown(leaf) for i, leaf in enumerate(flatten(result)[0])}
         names = {id(p): name for path, m in self._world.modules for name, p in m.named_parameters(prefix=path)}
         named = [(names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(self._world.parameters())]
@@ -161,6 +161,8 @@ class _State:
                 seen |= {f"'{k}' of group {g} of optimizer {i}": _shown(v) for k, v in group.items() if k != "params"}
         for i, scheduler in enumerate(self._world.schedulers):
             seen |= {f"'{k}' of scheduler {i}": _shown(v) for k, v in scheduler.state_dict().items()}
+        for i, scaler in enumerate(self._world.scalers):
+            seen |= {f"'{k}' of gradient scaler {i}": _shown(v) for k, v in scaler.state_dict().items()}
         return seen | {"the random generator": _shown(torch.get_rng_state())}
 
 

@@ -31,6 +31,14 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, _SCALARS) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
 
 
+def _with_nested(holder: dict) -> list[dict]:
+    """The dict and those in it, each once."""
+    found = [holder]
+    for each in found:
+        found.extend(v for v in each.values() if isinstance(v, dict) and all(v is not known for known in found))
+    return found
+
+
 class World:
     """Everything reachable from ``fn``, found once."""
 
@@ -46,6 +54,7 @@ class World:
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
         self.optimizers: list[Optimizer] = found.optimizers
         self.schedulers: list[LRScheduler] = found.schedulers
+        self.scalers: list[torch.amp.GradScaler] = found.scalers
         self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
         self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
 
@@ -105,6 +114,18 @@ class World:
                 for p in group["params"]:
                     found[id(p)] = p
         return list(found.values())
+
+    def counters(self, python: bool = True) -> list[dict]:
+        """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content. ``python``: also those that change
+        only where the step's own Python runs."""
+        found = [s.__dict__ for s in self.schedulers]
+        for optimizer in self.optimizers:
+            found += optimizer.param_groups
+            if python:
+                found += [optimizer.__dict__, optimizer.state, *(values for values in optimizer.state.values() if isinstance(values, dict))]
+        if python:
+            found += [nested for scaler in self.scalers for nested in _with_nested(scaler.__dict__)]
+        return found
 
     # ---- where parameters are split over ranks, the optimizer works on other tensors than the model (ShardedWorld)
 

@@ -23,8 +23,8 @@ SETTLED = 12  # calls at most until a step is planned
 class Loop:
     """model, optimizer and what else a step changes; ``step(*batch)``."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None):
-        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None, scaler: torch.amp.GradScaler | None = None):
+        self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.step: Callable = None
         self.generator = torch.get_rng_state()
 
@@ -37,6 +37,8 @@ class Loop:
             state |= {f"group {i} {k}": v for k, v in group.items() if k != "params"}
         if self.scheduler is not None:
             state |= {f"scheduler {k}": copy.deepcopy(v) for k, v in self.scheduler.state_dict().items()}
+        if self.scaler is not None:
+            state |= {"scaler": self.scaler.state_dict(), "scaler's stages": {k: str(v["stage"]) for k, v in self.scaler._per_optimizer_states.items()}}
         state["generator"] = torch.get_rng_state()
         return state
 
@@ -254,5 +256,26 @@ def reader(width: int = 16) -> Loop:
     return loop
 
 
-WORLDS = {f.__name__: f for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader)}
-WIDE = {"mlp": 128, "conv": 512, "transformer": 48, "recurrent": 48, "embedding": 1024, "dropout": 512, "accumulation": 512, "reader": 1024}
+def scaled(width: int = 16) -> Loop:
+    """GradScaler's Python asks whether gradients are finite, and keeps at which stage the optimizer is."""
+    model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 5)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01, foreach=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=3)
+    loop = Loop(model, optimizer, scaler=scaler)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = classes(model, x, y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.detach()
+
+    loop.step = step
+    return loop
+
+
+WORLDS = {f.__name__: f for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader, scaled)}
+WIDE = {"mlp": 128, "conv": 512, "transformer": 48, "recurrent": 48, "embedding": 1024, "dropout": 512, "accumulation": 512, "reader": 1024, "scaled": 1024}
