@@ -4,12 +4,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "runtime/eager/budget.h"
+#include "runtime/evict/budget.h"
 #include "stowage/error.h"
 #include "tensors.h"
 
 namespace nb = nanobind;
-namespace eager = stowage::runtime::eager;
+namespace evict = stowage::runtime::evict;
 using namespace nb::literals;
 
 namespace {
@@ -21,8 +21,8 @@ stowage::eager::Release release_named(const std::string& name) {
   throw stowage::Error("release must be 'both', 'recompute' or 'swap', not '" + name + "'");
 }
 
-nb::dict stats_dict(const eager::Budget& budget) {
-  const eager::BudgetStats s = budget.stats();
+nb::dict stats_dict(const evict::Budget& budget) {
+  const evict::BudgetStats s = budget.stats();
   nb::dict d;
   d["peak_bytes"] = s.peak_bytes;
   d["evictions"] = s.drops + s.swaps_out;
@@ -43,7 +43,7 @@ nb::dict stats_dict(const eager::Budget& budget) {
   d["short_bytes"] = s.short_bytes;
   d["deepest_recompute"] = s.deepest_recompute;
   d["notes_lost"] = s.notes_lost;
-  const eager::BudgetHoldings holdings = budget.holdings();
+  const evict::BudgetHoldings holdings = budget.holdings();
   d["host_bytes"] = holdings.host_bytes;
   d["host_peak_bytes"] = holdings.host_peak_bytes;
   return d;
@@ -67,8 +67,8 @@ nb::dict counters_dict(const stowage::eager::Counters& c) {
   return d;
 }
 
-nb::dict alive_dict(const eager::Budget& budget) {
-  const eager::BudgetHoldings holdings = budget.holdings();
+nb::dict alive_dict(const evict::Budget& budget) {
+  const evict::BudgetHoldings holdings = budget.holdings();
   nb::dict d;
   d["values"] = holdings.values;
   d["recipes"] = holdings.recipes;
@@ -77,12 +77,12 @@ nb::dict alive_dict(const eager::Budget& budget) {
   return d;
 }
 
-nb::list timeline_list(const eager::Budget& budget) {
+nb::list timeline_list(const evict::Budget& budget) {
   nb::list events;
-  for (const eager::Event& event : budget.timeline()) {
+  for (const evict::Event& event : budget.timeline()) {
     nb::dict d;
     d["t_ns"] = event.at_ns;
-    d["event"] = eager::to_string(event.kind);
+    d["event"] = evict::to_string(event.kind);
     d["bytes"] = event.bytes;
     d["op"] = event.op != nullptr ? event.op->name : std::string();
     events.append(d);
@@ -94,11 +94,11 @@ nb::list timeline_list(const eager::Budget& budget) {
 
 void bind_eager(nb::module_& m) {
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<eager::Budget>(m, "Budget")
-      .def("__init__", [](eager::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
+  nb::class_<evict::Budget>(m, "Budget")
+      .def("__init__", [](evict::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
                           double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
                           std::uint64_t seed) {
-        eager::BudgetOptions options;
+        evict::BudgetOptions options;
         options.limit_bytes = limit_bytes;
         options.policy = policy;
         options.release = release_named(release);
@@ -108,31 +108,31 @@ void bind_eager(nb::module_& m) {
         options.replay_generator = replay_generator;
         options.host_limit_bytes = host_limit_bytes;
         options.seed = seed;
-        new (self) eager::Budget(options);
+        new (self) evict::Budget(options);
       }, "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
            "host_limit_bytes"_a, "seed"_a)
-      .def("enter", &eager::Budget::enter, "limit_bytes"_a)
-      .def("adopt", [](eager::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
-      .def("shrink", &eager::Budget::shrink, unlocked)
-      .def("leave", &eager::Budget::leave, unlocked)
-      .def("begin_update", &eager::Budget::begin_update, "optimizer"_a, unlocked)
-      .def("end_update", &eager::Budget::end_update, unlocked)
-      .def("attach", &eager::Budget::attach_this_thread)
-      .def_static("detach", &eager::Budget::detach_this_thread)
-      .def("restore", [](eager::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
-      .def("hold", [](eager::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
-      .def("release", &eager::Budget::release, "number"_a, unlocked)
-      .def("evict", [](eager::Budget& b, Address tensor, bool drop) {
+      .def("enter", &evict::Budget::enter, "limit_bytes"_a)
+      .def("adopt", [](evict::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
+      .def("shrink", &evict::Budget::shrink, unlocked)
+      .def("leave", &evict::Budget::leave, unlocked)
+      .def("begin_update", &evict::Budget::begin_update, "optimizer"_a, unlocked)
+      .def("end_update", &evict::Budget::end_update, unlocked)
+      .def("attach", &evict::Budget::attach_this_thread)
+      .def_static("detach", &evict::Budget::detach_this_thread)
+      .def("restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def("hold", [](evict::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def("release", &evict::Budget::release, "number"_a, unlocked)
+      .def("evict", [](evict::Budget& b, Address tensor, bool drop) {
         return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
       }, "tensor"_a, "drop"_a, unlocked)
-      .def("describe", [](eager::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
-      .def_prop_ro("active", &eager::Budget::active)
+      .def("describe", [](evict::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
+      .def_prop_ro("active", &evict::Budget::active)
       .def("stats", &stats_dict)
-      .def("counters", [](const eager::Budget& b) { return counters_dict(b.counters()); })
+      .def("counters", [](const evict::Budget& b) { return counters_dict(b.counters()); })
       .def("alive", &alive_dict)
       .def("timeline", &timeline_list);
   m.def("thread_attached", &stowage::runtime::thread_attached);
-  m.def("budget_active", [] { return eager::active_budget() != nullptr; });
+  m.def("budget_active", [] { return evict::active_budget() != nullptr; });
   m.def("budget_policies", [] {
     std::vector<std::string> names;
     for (const char* name : stowage::eager::policy_names()) names.emplace_back(name);

@@ -30,7 +30,7 @@ from stowage.world import World
 _MOST = 1 << 20
 # The part of the limit that is left to what kernels allocate for themselves.
 _SCRATCH_PART = 128
-# What stays on the device in eager calls: runtime/eager/value.h.
+# What stays on the device in eager calls: runtime/evict/value.h.
 _SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
 
 

@@ -1,6 +1,6 @@
 """What hands a tensor's data to the host without passing PyTorch's dispatcher, and how a step hears of it.
 
-    tolist(), numpy(), __array__()     asked for by an operator of our own, which tells all elements (runtime/content.h)
+    tolist(), numpy(), __array__()     asked for by an operator of our own, which tells all elements (runtime/torch/content.h)
     composites that look at lengths    noted: what they read must follow from the arguments (data guards)
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 

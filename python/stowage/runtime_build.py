@@ -37,7 +37,7 @@ _PACKAGE = Path(__file__).parent
 _SOURCES = _PACKAGE / "sources"
 _LIBRARIES = _PACKAGE / "lib"
 _CORE = _LIBRARIES / "libstowage_core.so"
-_OLDEST_TORCH = (2, 11)  # the oldest that was tried; what differs: runtime/torch_versions.h
+_OLDEST_TORCH = (2, 11)  # the oldest that was tried; what differs: runtime/torch/torch_versions.h
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1", "-w"]
 _LIBRARY = "_runtime.so"
 _MOST_UNITS = 4  # each takes about 1 GB while it compiles

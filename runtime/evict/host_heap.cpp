@@ -1,0 +1,57 @@
+#include "runtime/evict/host_heap.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace stowage::runtime::evict {
+
+HostHeap::~HostHeap() { trim(); }
+
+void* HostHeap::take(std::int64_t bytes) {
+  if (limit_bytes_ > 0 && used_bytes_ + bytes > limit_bytes_) return nullptr;
+  void* block = nullptr;
+  if (const auto same = idle_.find(bytes); same != idle_.end() && !same->second.empty()) {
+    block = same->second.back();
+    same->second.pop_back();
+    idle_bytes_ -= bytes;
+  } else {
+    if (limit_bytes_ > 0 && this->bytes() + bytes > limit_bytes_) trim();
+    block = std::malloc(static_cast<std::size_t>(bytes));
+    if (block == nullptr) return nullptr;
+  }
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return block;
+}
+
+void HostHeap::give_back(void* block, std::int64_t bytes) {
+  used_bytes_ -= bytes;
+  try {
+    idle_[bytes].push_back(block);
+  } catch (const std::bad_alloc&) {
+    std::free(block);
+    return;
+  }
+  idle_bytes_ += bytes;
+  if (idle_bytes_ > std::max(peak_bytes_, std::int64_t{64} << 20)) trim();  // sizes that no longer come
+}
+
+void HostHeap::trim() {
+  for (auto& [bytes, blocks] : idle_) {
+    for (void* block : blocks) std::free(block);
+  }
+  idle_.clear();
+  idle_bytes_ = 0;
+}
+
+void HostHeap::write(std::int64_t offset, const void* from, std::int64_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(offset), from, static_cast<std::size_t>(bytes));
+}
+
+void HostHeap::read(std::int64_t offset, void* into, std::int64_t bytes) {
+  std::memcpy(into, reinterpret_cast<const void*>(offset), static_cast<std::size_t>(bytes));
+}
+
+}  // namespace stowage::runtime::evict

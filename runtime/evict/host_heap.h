@@ -1,0 +1,44 @@
+// Host memory for swapped values, in blocks of any size, behind the face that the link knows: an offset is an address.
+//
+// Blocks that are given back are kept by size: a training loop asks for the same sizes again and again, and fresh pages cost more
+// than the copy into them.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "runtime/memory/host_store.h"
+
+namespace stowage::runtime::evict {
+
+class HostHeap final : public HostStore {
+ public:
+  explicit HostHeap(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  ~HostHeap() override;
+  HostHeap(const HostHeap&) = delete;
+  HostHeap& operator=(const HostHeap&) = delete;
+
+  // nullptr when the limit is reached or the machine has no more.
+  void* take(std::int64_t bytes);
+  void give_back(void* block, std::int64_t bytes);
+  void trim();  // blocks that nobody has
+
+  [[nodiscard]] std::int64_t used_bytes() const { return used_bytes_; }
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+  static std::int64_t offset(const void* block) { return reinterpret_cast<std::int64_t>(block); }
+
+  void reserve(std::int64_t) override {}  // grows by itself
+  void release() override { trim(); }
+  [[nodiscard]] std::int64_t bytes() const override { return used_bytes_ + idle_bytes_; }
+  void write(std::int64_t offset, const void* from, std::int64_t bytes) override;
+  void read(std::int64_t offset, void* into, std::int64_t bytes) override;
+
+ private:
+  std::int64_t limit_bytes_;  // 0: none
+  std::int64_t used_bytes_ = 0;
+  std::int64_t idle_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+  std::map<std::int64_t, std::vector<void*>> idle_;  // by size
+};
+
+}  // namespace stowage::runtime::evict

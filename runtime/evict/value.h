@@ -1,0 +1,160 @@
+// Values and recipes: what the storages of a program hold, and how to make it again.
+//
+//   storage S   ── v0 ──relu_──► v1            a value is the content of a storage after one op, and never changes
+//                  ▲               ▲
+//   recipe of v0 ──┘  recipe of v1 ┴── reads v0, though S has moved on: v0 is a ghost now, no bytes, only a recipe
+//
+//   resident   S ─► block ─► header.value ─► v     found in O(1) from the storage
+//   evicted    S ─► DataPtr(null, context = v)     so is it here; any read past the dispatcher throws a message that names v
+//
+// A value is held by its storage, by the recipes that read it, and by whoever works with it; a recipe by its results. Everything here
+// is protected by the lock of the budget.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/evict/ref.h"
+#include "runtime/memory/link.h"
+#include "runtime/torch/generator.h"
+#include "runtime/torch/op_traits.h"
+#include "stowage/eager.h"
+
+namespace stowage::runtime::evict {
+
+using stowage::eager::ValueId;
+
+struct Recipe;
+struct Value;
+class Graph;
+
+// Up to here a value has no row with the keeper: it is never evicted, and its bytes are copied when a recipe outlives it.
+constexpr std::int64_t kSmallBytes = 2048;
+// Numbers and masks up to here stay, since composites look at them without a kernel.
+constexpr std::int64_t kSmallNumbersBytes = 64 << 10;
+
+// A tensor as a recipe remembers it: metadata over a value. A node in that value's list of readers.
+struct Argument {
+  enum class Kind : std::uint8_t { kUndefined, kValue, kShape, kNumber };
+  Kind kind = Kind::kUndefined;
+  bool written = false;
+  bool overwritten = false;  // every byte of it: what was there does not matter
+  Recipe* recipe = nullptr;
+  Ref<Value> value;
+  Argument* previous = nullptr;
+  Argument* next = nullptr;
+  c10::SmallVector<std::int64_t, 5> sizes;
+  c10::SmallVector<std::int64_t, 5> strides;
+  std::int64_t offset = 0;
+  std::int64_t storage_bytes = 0;
+  caffe2::TypeMeta dtype;
+  at::Tensor number;  // a Python number in a tensor's clothes: type promotion depends on that
+};
+
+// One run of an op: enough to run it again.
+struct Recipe : Counted {
+  Recipe(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op);
+  ~Recipe();
+  Recipe(const Recipe&) = delete;
+  Recipe& operator=(const Recipe&) = delete;
+
+  Graph& graph;
+  c10::OperatorHandle handle;
+  const OpTraits* op;
+  struct Slot {
+    enum class Kind : std::uint8_t { kPlain, kTensor, kList, kOptionalList };
+    Kind kind = Kind::kPlain;
+    std::int32_t count = 0;
+    c10::IValue plain;
+  };
+  c10::SmallVector<Slot, 4> slots;       // by argument of the schema
+  std::unique_ptr<Argument[]> arguments;  // tensors, in order
+  std::int32_t argument_count = 0;
+  bool grad_mode = false;
+  std::unique_ptr<GeneratorState> generator;  // before it ran; none when it draws nothing
+  struct Result {
+    Value* value = nullptr;         // null when forgotten
+    std::int32_t position = 0;      // among the returned tensors, or -1 - index of the argument that it was written to
+  };
+  c10::SmallVector<Result, 2> results;
+};
+
+enum class Where : std::uint8_t { kResident, kFetching, kSwapped, kDropped, kGone };
+
+struct Value : Counted {
+  explicit Value(Graph& graph);
+  ~Value();
+
+  Graph& graph;
+  c10::StorageImpl* storage = nullptr;            // null once it has died or was written to; held weakly: moves_into(), moves_out()
+  c10::intrusive_ptr<c10::StorageImpl> own;       // of a value without a storage whose bytes are there nevertheless
+  Ref<Recipe> recipe;
+  Argument* readers = nullptr;
+  const OpTraits* origin = nullptr;               // the op that made it, or that it was first met at
+  std::int64_t bytes = 0;
+  ValueId id;                                     // none when small
+  Where where = Where::kResident;
+  bool small = false;
+  bool made = false;                              // by `origin`; else met there
+  bool known_outside = false;                     // somebody has its address
+  bool lost = false;                              // its bytes could not be brought back
+  std::int16_t in_place_depth = 0;
+  std::int16_t ghost_depth = 0;                   // of gone values, the longest chain of gone ancestors
+  std::int32_t pins = 0;
+  std::int32_t being_read = 0;                    // by a recipe that runs: not to be written to meanwhile
+  std::size_t slot = 0;                           // in Graph::values
+  const void* died_in = nullptr;                  // its storage, found dead before its thread has said so
+  std::unique_ptr<char[]> small_copy;             // of a small value that has no storage any more
+
+  void* host = nullptr;                           // its copy in the host store
+  std::optional<Link::Ticket> going_out;
+  std::optional<Link::Ticket> coming_in;
+  c10::DataPtr incoming;                          // where a fetch puts it
+
+  // A weak reference: another thread may let go of the storage at any time, and its count must be there to ask.
+  void moves_into(c10::StorageImpl* into);
+  void moves_out();
+
+  [[nodiscard]] bool resident() const { return where == Where::kResident; }
+  [[nodiscard]] c10::StorageImpl* holder() const { return storage != nullptr ? storage : own.get(); }
+  [[nodiscard]] std::string name() const;
+};
+
+// All values, and the questions that need more than one of them.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+
+  // Some value that is dropped, or waits to be made again, cannot be without this one's bytes.
+  [[nodiscard]] bool needed(const Value& value) const;
+  // Its bytes are lost: nothing can be made from it any more.
+  void forget_readers(Value& value);
+  // Its recipe cannot be used any more.
+  void lose_recipe(Value& value);
+
+  [[nodiscard]] std::size_t size() const { return values_.size(); }
+  [[nodiscard]] const std::vector<Value*>& values() const { return values_; }
+  std::int64_t recipes = 0;       // alive
+  std::int64_t dropped = 0;       // values that are dropped, their storages alive
+
+ protected:
+  friend struct Value;
+  virtual void value_dies(Value& value) = 0;  // in its destructor: release what it holds elsewhere
+  virtual void recipe_lost(Value& value) = 0;
+
+ private:
+  [[nodiscard]] bool needed(const Value& value, std::vector<const Value*>& seen) const;
+  std::vector<Value*> values_;
+};
+
+void link_reader(Argument& argument, Recipe& recipe, Ref<Value> value);
+void unlink_reader(Argument& argument);
+
+}  // namespace stowage::runtime::evict

@@ -1,0 +1,74 @@
+#include "runtime/memory/allocation_script.h"
+
+#include <algorithm>
+
+namespace stowage::runtime {
+
+void AllocationScript::begin_op(const PlannedAllocation* first, std::size_t count) {
+  next_ = first;
+  end_ = first + count;
+}
+
+void AllocationScript::end_op() {
+  skipped_ += end_ - next_;
+  next_ = end_ = nullptr;
+}
+
+void* AllocationScript::take(std::size_t n) {
+  const auto bytes = static_cast<std::int64_t>(n);
+  const auto* entry = std::find_if(next_, end_, [&](const PlannedAllocation& e) { return e.bytes == bytes; });
+  if (entry == end_) {
+    ++misses_;
+    return nullptr;
+  }
+  skipped_ += entry - next_;
+  next_ = entry + 1;
+  if (entry->offset == PlannedAllocation::kUnplanned) {
+    ++misses_;
+    return nullptr;
+  }
+  char* address = arena_.base() + entry->offset;
+  const std::int64_t padded = (bytes + align_ - 1) / align_ * align_;
+  if (entry->takes_over && live_.contains(address)) {
+    heirs_[address] = padded;
+  } else {
+    add_live(address, padded);
+  }
+  return address;
+}
+
+void AllocationScript::add_live(const void* address, std::int64_t padded_bytes) {
+  live_.emplace(address, padded_bytes);
+  live_bytes_ += padded_bytes;
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+}
+
+bool AllocationScript::give_back(const void* address) {
+  const auto it = live_.find(address);
+  if (it == live_.end()) return false;
+  live_bytes_ -= it->second;
+  live_.erase(it);
+  if (const auto heir = heirs_.find(address); heir != heirs_.end()) {
+    add_live(address, heir->second);
+    heirs_.erase(heir);
+  }
+  return true;
+}
+
+bool AllocationScript::any_live(const char* from, const char* to) const {
+  const auto inside = [&](const auto& block) {
+    const char* at = static_cast<const char*>(block.first);
+    return at < to && from < at + block.second;
+  };
+  return std::any_of(live_.begin(), live_.end(), inside) || std::any_of(heirs_.begin(), heirs_.end(), inside);
+}
+
+void AllocationScript::reset_counters() {
+  misses_ = skipped_ = 0;
+  live_bytes_ = peak_bytes_ = 0;
+  live_.clear();
+  heirs_.clear();
+  next_ = end_ = nullptr;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,61 @@
+// The planned answers to the allocations of one op after the other.
+//
+//   op's list   64 @0 | 256 @1024 | 64 @64          allocate(256) takes the second entry, and skips the first
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "runtime/memory/arena.h"
+
+namespace stowage::runtime {
+
+// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena.
+struct PlannedAllocation {
+  static constexpr std::int64_t kUnplanned = -1;  // it outlives its op in a way that no plan knows: always a miss
+
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;
+  bool takes_over = false;  // the block that lies there is still live, and dies with the op; the two are counted once
+};
+
+// Answers the calling thread's allocations from a list of planned ones while armed. Owned by the executor.
+class AllocationScript {
+ public:
+  AllocationScript(Arena& arena, std::int64_t align) : arena_(arena), align_(align) {}
+
+  // The next op's list; what is left of the previous one counts as skipped.
+  void begin_op(const PlannedAllocation* first, std::size_t count);
+  void end_op();
+
+  // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are skipped.
+  void* take(std::size_t n);
+  bool give_back(const void* address);  // false when the address is not in the arena
+
+  // Does a block that is live lie in [from, to)?
+  [[nodiscard]] bool any_live(const char* from, const char* to) const;
+
+  void reset_counters();
+  [[nodiscard]] std::int64_t misses() const { return misses_; }
+  [[nodiscard]] std::int64_t skipped() const { return skipped_; }
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+  [[nodiscard]] std::int64_t live_bytes() const { return live_bytes_; }
+  [[nodiscard]] std::size_t live_blocks() const { return live_.size() + heirs_.size(); }
+
+ private:
+  void add_live(const void* address, std::int64_t padded_bytes);
+
+  Arena& arena_;
+  std::int64_t align_;
+  const PlannedAllocation* next_ = nullptr;
+  const PlannedAllocation* end_ = nullptr;
+  std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
+  std::unordered_map<const void*, std::int64_t> heirs_;      // the same, of blocks that count once what lies there is given back
+  std::int64_t misses_ = 0;
+  std::int64_t skipped_ = 0;
+  std::int64_t live_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+}  // namespace stowage::runtime

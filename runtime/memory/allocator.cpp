@@ -1,0 +1,226 @@
+#include "runtime/memory/allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "runtime/memory/allocation_script.h"
+#include "runtime/memory/arena.h"
+#include "stowage/error.h"
+
+namespace stowage::runtime {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 64;  // keeps the alignment that c10 promises
+
+struct Header {
+  std::int64_t bytes;
+  void* mark;
+};
+
+std::atomic<std::int64_t> g_live{0};
+std::atomic<std::int64_t> g_peak{0};
+std::atomic<std::int64_t> g_limit{std::numeric_limits<std::int64_t>::max()};
+std::atomic<Guardian*> g_guardian{nullptr};
+c10::Allocator* g_previous = nullptr;
+
+thread_local std::vector<AllocationEvent>* tl_events = nullptr;
+thread_local AllocationScript* tl_script = nullptr;
+thread_local LiveBlocks* tl_live_blocks = nullptr;
+
+void release_block(void* data) {
+  if (data == nullptr) return;
+  if (tl_events != nullptr) tl_events->push_back({true, 0, data});
+  if (tl_live_blocks != nullptr) tl_live_blocks->freed(data);
+  if (tl_script != nullptr && tl_script->give_back(data)) return;
+  if (in_arena(data)) return;  // outlived its step; the executor has reported it
+  char* block = static_cast<char*>(data) - kHeaderBytes;
+  const auto* header = reinterpret_cast<const Header*>(block);
+  if (header->mark != nullptr) {
+    Guardian* guardian = g_guardian.load();
+    if (guardian != nullptr && guardian->block_dies(data, header->mark)) return;
+  }
+  uncount_bytes(header->bytes);
+  g_previous->raw_deallocate(block);
+}
+
+class PlanningAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t n) override {
+    void* data = n == 0 ? nullptr : take(n);
+    return {data, data, &release_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override { return &release_block; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override { default_copy_data(dest, src, count); }
+
+ private:
+  static char* raw_block(std::size_t n) {
+    try {
+      return static_cast<char*>(g_previous->raw_allocate(n + kHeaderBytes));
+    } catch (...) {
+      uncount_bytes(static_cast<std::int64_t>(n));
+      throw;
+    }
+  }
+
+  static void* take(std::size_t n) {
+    void* data = tl_script != nullptr ? tl_script->take(n) : nullptr;
+    if (data == nullptr) {
+      count_bytes(static_cast<std::int64_t>(n));
+      auto* block = raw_block(n);
+      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr};
+      data = block + kHeaderBytes;
+    }
+    if (tl_events != nullptr) tl_events->push_back({false, static_cast<std::int64_t>(n), data});
+    if (tl_live_blocks != nullptr) tl_live_blocks->allocated(data);
+    return data;
+  }
+};
+
+PlanningAllocator g_allocator;
+
+constexpr std::uint8_t kPriority = 1;  // c10's own is 0
+
+// raw_allocate() and raw_deallocate() work: its blocks are bare addresses.
+bool can_lie_below(c10::Allocator& allocator) {
+  if (allocator.raw_deleter() == nullptr) return false;
+  const c10::DataPtr block = allocator.allocate(kHeaderBytes);
+  return block.get() != nullptr && block.get() == block.get_context();
+}
+
+}  // namespace
+
+void count_bytes(std::int64_t bytes) {
+  std::int64_t live = g_live.load(std::memory_order_relaxed);
+  for (;;) {
+    if (bytes > g_limit.load(std::memory_order_relaxed) - live) {
+      if (Guardian* guardian = g_guardian.load()) guardian->make_room(bytes);
+      live = g_live.load(std::memory_order_relaxed);
+    } else if (g_live.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed)) {
+      break;
+    }
+  }
+  raise_peak(live + bytes);
+}
+
+void uncount_bytes(std::int64_t bytes) { g_live.fetch_sub(bytes, std::memory_order_relaxed); }
+
+void install_allocator() {
+  if (g_previous != nullptr) return;
+  c10::Allocator* const previous = c10::GetCPUAllocator();
+  if (!can_lie_below(*previous)) return;
+  g_previous = previous;
+  c10::SetCPUAllocator(&g_allocator, kPriority);
+  // One that was put there with a higher priority goes on serving, below this one.
+  if (c10::GetCPUAllocator() != &g_allocator) c10::SetCPUAllocator(&g_allocator, std::numeric_limits<std::uint8_t>::max());
+}
+
+void require_allocator() {
+  if (c10::GetCPUAllocator() == &g_allocator) return;
+  const char* const why = g_previous == nullptr ? "the CPU allocator that another library has given it keeps its blocks so that nothing can be put before it"
+                                                : "another library has given it an allocator of its own since stowage was imported: import stowage after it";
+  throw Error(std::string("PyTorch does not ask stowage for its tensors' memory, so nothing can be planned or limited: ") + why);
+}
+
+BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
+  if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
+  return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
+}
+
+void set_guardian(Guardian* guardian, std::int64_t limit_bytes) {
+  g_guardian.store(guardian);
+  set_limit(guardian != nullptr ? limit_bytes : std::numeric_limits<std::int64_t>::max());
+}
+
+void set_limit(std::int64_t limit_bytes) { g_limit.store(limit_bytes); }
+
+void** block_mark(void* data, void (*deleter)(void*)) {
+  if (deleter != &release_block || data == nullptr || in_arena(data)) return nullptr;
+  return &reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes)->mark;
+}
+
+std::int64_t live_bytes() { return g_live.load(); }
+std::int64_t peak_bytes() { return g_peak.load(); }
+void reset_peak() { g_peak.store(g_live.load()); }
+
+void raise_peak(std::int64_t bytes) {
+  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (bytes > peak && !g_peak.compare_exchange_weak(peak, bytes, std::memory_order_relaxed)) {
+  }
+}
+
+// ---- LiveBlocks
+
+void LiveBlocks::allocated(const void* data) {
+  blocks_[data] = {static_cast<std::int64_t>(alive_.size()), data};
+  alive_.push_back(true);
+}
+
+void LiveBlocks::freed(const void* data) {
+  const auto it = blocks_.find(data);
+  if (it == blocks_.end()) return;
+  forget(it->second.number);
+  blocks_.erase(it);
+}
+
+void LiveBlocks::leaves(const void* data, const void* storage) {
+  away_[storage] = at(data);
+  blocks_.erase(data);
+}
+
+void LiveBlocks::returns(const void* storage, const void* data) {
+  const auto it = away_.find(storage);
+  if (it == away_.end()) return;
+  freed(data);  // the new block has a number of its own
+  blocks_[data] = it->second;
+  away_.erase(it);
+}
+
+void LiveBlocks::dies_away(const void* storage) {
+  const auto it = away_.find(storage);
+  if (it == away_.end()) return;
+  forget(it->second.number);
+  away_.erase(it);
+}
+
+void LiveBlocks::forget(std::int64_t number) {
+  if (number != kOlder) alive_[static_cast<std::size_t>(number)] = false;
+}
+
+void content_leaves(const void* data, const void* storage) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->leaves(data, storage);
+}
+
+void content_returns(const void* storage, const void* data) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->returns(storage, data);
+}
+
+void content_dies_away(const void* storage) {
+  if (tl_live_blocks != nullptr) tl_live_blocks->dies_away(storage);
+}
+
+// ---- Guards
+
+WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events) : previous_(tl_events) { tl_events = &events; }
+WatchAllocations::~WatchAllocations() { tl_events = previous_; }
+PauseWatching::PauseWatching() : events_(tl_events) { tl_events = nullptr; }
+PauseWatching::~PauseWatching() { tl_events = events_; }
+PauseWatching::Resume::Resume(const PauseWatching& pause) { tl_events = pause.events_; }
+PauseWatching::Resume::~Resume() { tl_events = nullptr; }
+LiveBlocks::LiveBlocks() : previous_(tl_live_blocks) { tl_live_blocks = this; }
+LiveBlocks::~LiveBlocks() { stop(); }
+
+void LiveBlocks::stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  LiveBlocks** link = &tl_live_blocks;
+  while (*link != nullptr && *link != this) link = &(*link)->previous_;
+  if (*link == this) *link = previous_;
+}
+ArmScript::ArmScript(AllocationScript& script) : previous_(tl_script) { tl_script = &script; }
+ArmScript::~ArmScript() { tl_script = previous_; }
+
+}  // namespace stowage::runtime

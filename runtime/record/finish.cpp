@@ -1,0 +1,349 @@
+#include "runtime/record/finish.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "runtime/record/fake.h"
+#include "runtime/torch/content.h"
+#include "runtime/torch/op_facts.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+namespace {
+
+using Role = TapeOp::Role;
+
+constexpr std::size_t kMostOpsOfDecision = 64;  // what is worked out before each call must be small beside the step
+
+std::string at_line(const Tape& tape, const TapeOp& op, const std::string& reason) {
+  return (op.line >= 0 ? tape.lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + reason;
+}
+
+// Ops that give each block content, in tape order.
+std::vector<std::vector<std::int32_t>> writers_by_block(const Tape& tape) {
+  std::vector<std::vector<std::int32_t>> writers(tape.blocks.size());
+  for (std::size_t i = 0; i < tape.ops.size(); ++i) {
+    const TapeOp& op = tape.ops[i];
+    for (const BlockId block : op.creates) writers[block.index()].push_back(static_cast<std::int32_t>(i));
+    for_each_access(tape, op, [&](BlockId block, Access access) {
+      auto& list = writers[block.index()];
+      if (access == Access::kWrite && (list.empty() || list.back() != static_cast<std::int32_t>(i))) list.push_back(static_cast<std::int32_t>(i));
+    });
+  }
+  return writers;
+}
+
+// ---- Constants
+
+// addmm(c, a, b, beta=0): whatever c holds.
+bool scales_by_zero(const TapeOp& op) {
+  const std::optional<int> beta = op.handle.schema().argumentIndexWithName("beta");
+  if (!beta || op.tensors[0].kind != TensorRef::Kind::kTensor) return false;
+  const c10::IValue& value = op.arguments[static_cast<std::size_t>(*beta)];
+  return value.isScalar() && value.toScalar().equal(0);
+}
+
+at::Tensor with_content(const HostFilled& filled) {
+  at::Tensor tensor = at::empty_strided(filled.tensor.sizes(), filled.tensor.strides(), filled.tensor.options());
+  const std::size_t bytes = std::min(filled.content.size(), tensor.storage().nbytes());
+  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), filled.content.data(), bytes);
+  return tensor;
+}
+
+// The lifted constant is written by later ops: the op that lifts it becomes a copy of it, so that every step starts from its
+// content. All tensors seen over its memory are those of the copy.
+//
+//   before   lift_fresh(t) -> t   add_(t, 1)        after   clone(c) -> t   add_(t, 1)        c: external, as Python filled it
+void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
+  TapeOp& op = tape.op(filled.lift);
+  const BlockId copy(tape.blocks.size());
+  Block block;
+  block.bytes = tape.blocks[constant.index()].bytes;
+  block.creator = filled.lift;
+  block.owner = op.results[0].slots[0];
+  block.allocation = 0;
+  tape.blocks.push_back(std::move(block));
+  for (std::size_t i = 0; i < tape.slots.size(); ++i) {
+    if (tape.slots[i].block != constant) continue;
+    tape.slots[i].block = copy;
+    tape.slots[i].origin = SlotId(i) == tape.blocks.back().owner ? Slot::Origin::kResult : Slot::Origin::kAlias;
+  }
+  const SlotId source(tape.slots.size());
+  tape.blocks[constant.index()].tensor = with_content(filled);
+  tape.blocks[constant.index()].of_python = true;
+  tape.blocks[constant.index()].owner = source;
+  tape.slots.push_back({Slot::Origin::kExternal, constant, TensorMeta::of(tape.blocks[constant.index()].tensor)});
+  op.role = Role::kKernel;
+  op.lifted_copy = true;
+  op.handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "");
+  op.arguments = {c10::IValue(), c10::IValue(c10::MemoryFormat::Preserve)};
+  op.tensors = {{TensorRef::Kind::kTensor, {source}}, {}};
+  op.creates = {copy};
+  op.born = {0};
+  op.allocations = {tape.blocks[copy.index()].bytes};
+  if (op.allocations[0] == 0) tape.blocks[copy.index()].allocation = -1;
+}
+
+// The recorded step's own tensor stays its user's, who may have kept it.
+at::Tensor private_copy(const HostFilled& filled) {
+  const at::Tensor memory = at::empty_strided({static_cast<std::int64_t>(filled.content.size())}, {1}, at::kByte);
+  if (!filled.content.empty()) std::memcpy(memory.mutable_data_ptr(), filled.content.data(), filled.content.size());
+  return make_alias(memory.storage(), TensorMeta::of(filled.tensor));
+}
+
+bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled) {
+  const auto writers = writers_by_block(tape);
+  std::set<BlockId> settled;
+  for (const HostFilled& filled : host_filled) {
+    const BlockId id = names.block_of(filled.tensor);
+    if (!id.valid() || !tape.blocks[id.index()].external || !settled.insert(id).second) continue;
+    if (writers[id.index()].empty()) {
+      tape.blocks[id.index()].tensor = private_copy(filled);
+      tape.blocks[id.index()].of_python = true;
+      continue;
+    }
+    if (!filled.lift.valid()) continue;
+    if (tape.op(filled.lift).section >= 0) {
+      tape.refusal = at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
+      return false;
+    }
+    make_copy(tape, id, filled);
+  }
+  // Whatever else is read before any op has written it was filled behind the dispatcher's back.
+  std::vector<bool> undefined(tape.blocks.size(), false);
+  for (const TapeOp& op : tape.ops) {
+    bool reads_undefined = false;
+    const bool ignores_first = scales_by_zero(op);
+    for_each_access(tape, op, [&](BlockId block, Access access) {
+      const bool ignored = ignores_first && block == tape.slots[op.tensors[0].slots[0].index()].block;
+      if (access == Access::kRead && !ignored) reads_undefined |= undefined[block.index()];
+      if (access == Access::kWrite) undefined[block.index()] = false;
+    });
+    if (reads_undefined) {
+      tape.refusal = at_line(tape, op, full_name(op.handle) + " reads a tensor that was filled outside PyTorch's dispatcher");
+      return false;
+    }
+    if (op.role != Role::kKernel || !returns_uninitialized(op.handle)) continue;
+    for (const BlockId block : op.creates) undefined[block.index()] = tape.blocks[block.index()].bytes > 0;
+  }
+  return true;
+}
+
+// ---- The part that runs on the host
+
+// Tensor.item() hands a number to Python. In an optimizer section the ops that lead to it run with the user's Python before every
+// replay, on resident tensors (step counters); elsewhere the number may be known before the step runs. Any other is a read: in each
+// call the step's Python waits for it (numbers.h).
+class HostSlices {
+ public:
+  HostSlices(Tape& tape, bool waits) : tape_(tape), writers_(writers_by_block(tape)), waits_(waits) {}
+
+  bool settle() {
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      if (!tells_value(tape_.ops[i].handle)) continue;
+      if (tells_content(tape_.ops[i].handle) && written_later(i)) return refuse(tape_.ops[i], "the step writes into the NumPy array of a tensor, or into the tensor behind it");
+      const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
+      if (!fine) return false;
+    }
+    return settle_host_reads() && (consistent() || waits_instead());
+  }
+
+ private:
+  // The array that Python holds would show it.
+  [[nodiscard]] bool written_later(std::size_t index) const {
+    const TapeOp& op = tape_.ops[index];
+    if (!op.arguments[1].toBool()) return false;
+    const BlockId block = tape_.slots[op.tensors[0].slots[0].index()].block;
+    return std::ranges::any_of(writers_[block.index()], [&](std::int32_t writer) { return writer > static_cast<std::int32_t>(index); });
+  }
+
+  bool refuse(const TapeOp& op, const std::string& reason) {
+    tape_.refusal = at_line(tape_, op, reason);
+    return false;
+  }
+
+  // A number that Python waits for, in each call.
+  bool read(std::int32_t index, const std::string& why_not) {
+    if (!tape_.below_autograd) return refuse(tape_.ops[static_cast<std::size_t>(index)], why_not);
+    tape_.reads.emplace_back(index);
+    return true;
+  }
+
+  // Marks `index` and all that it depends on as host ops, where all of that happens in this section.
+  bool claim(std::int32_t index) {
+    std::vector<std::int32_t> todo = {index};
+    std::set<std::int32_t> claimed;
+    const int section = tape_.ops[static_cast<std::size_t>(index)].section;
+    while (!todo.empty()) {
+      const std::int32_t at = todo.back();
+      todo.pop_back();
+      const TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
+      if (op.role == Role::kHost || op.role == Role::kConstant || !claimed.insert(at).second) continue;
+      if (op.section != section || op.random_order >= 0) return read(index, "Tensor.item() in the optimizer depends on this step's data");
+      for_each_access(tape_, op, [&](BlockId block, Access) {
+        for (const std::int32_t writer : writers_[block.index()]) {
+          if (writer < at) todo.push_back(writer);
+        }
+      });
+    }
+    for (const std::int32_t op : claimed) tape_.ops[static_cast<std::size_t>(op)].role = Role::kHost;
+    return true;
+  }
+
+  // What leads to some blocks as they are before op `before`.
+  struct Origins {
+    std::set<std::int32_t> ops;
+    bool arguments = false;    // arguments and residents: as they were before the step
+    bool of_python = false;    // constants that Python makes: they may be others in the next call
+    bool known_before = true;  // those but for parameters, and constants, alone; by few ops
+  };
+  Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
+    Origins found;
+    std::vector<std::pair<BlockId, std::int32_t>> todo;
+    const auto look_at = [&](BlockId block, Access access, std::int32_t at) {
+      const Block& b = tape_.blocks[block.index()];
+      found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
+      found.arguments |= b.external && b.kind != BufferKind::kConstant;
+      found.of_python |= b.of_python;
+      todo.emplace_back(block, at);
+    };
+    for (const BlockId block : blocks) look_at(block, Access::kRead, before);
+    while (!todo.empty() && found.known_before) {
+      const auto [block, at] = todo.back();
+      todo.pop_back();
+      for (const std::int32_t writer : writers_[block.index()]) {
+        if (writer >= at || !found.ops.insert(writer).second) continue;
+        found.known_before &= found.ops.size() <= kMostOpsOfDecision;
+        const TapeOp& op = tape_.ops[static_cast<std::size_t>(writer)];
+        found.known_before &= op.random_order < 0;
+        for_each_access(tape_, op, [&](BlockId next, Access access) { look_at(next, access, writer); });
+      }
+    }
+    return found;
+  }
+
+  // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before each call
+  // (data_guards.h).
+  bool decision(std::int32_t index) {
+    TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
+    std::vector<BlockId> blocks;
+    for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
+    const Origins from = origins(blocks, index);
+    if (!from.known_before || (waits_ && (from.of_python || (from.arguments && !op.asks_shape)))) {
+      const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
+      return read(index, what + " inside the step: control flow or numbers that depend on data");
+    }
+    op.role = Role::kView;
+    tape_.reads_constants |= !from.arguments || from.of_python;
+    if (from.arguments) guards_.push_back({index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
+    return true;
+  }
+
+  bool settle_host_reads() {
+    for (DataGuard& guard : tape_.data_guards) {
+      if (!guard.tensor.valid()) continue;
+      const Origins from = origins({tape_.slots[guard.tensor.index()].block}, guard.at);
+      if (!from.known_before) {
+        tape_.refusal = guard.where + " reads a tensor on the host: numbers that depend on data";
+        return false;
+      }
+      tape_.reads_constants |= from.of_python;
+      guard.needs.assign(from.ops.begin(), from.ops.end());
+      guards_.push_back(std::move(guard));
+    }
+    std::stable_sort(guards_.begin(), guards_.end(), [](const DataGuard& a, const DataGuard& b) { return a.at < b.at; });
+    tape_.data_guards = std::move(guards_);
+    return true;
+  }
+
+  // Host ops run before all others, so what they write must not be touched by a replayed op before their last write, nor written
+  // by one at all; and what they make stays with them.
+  bool consistent() {
+    std::vector<std::int32_t> last_host_write(tape_.blocks.size(), -1);
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      const TapeOp& op = tape_.ops[i];
+      if (op.role != Role::kHost) continue;
+      for (const BlockId block : op.creates) last_host_write[block.index()] = INT32_MAX;
+      for_each_access(tape_, op, [&](BlockId block, Access access) {
+        if (access == Access::kWrite) last_host_write[block.index()] = std::max(last_host_write[block.index()], static_cast<std::int32_t>(i));
+      });
+    }
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      const TapeOp& op = tape_.ops[i];
+      if (op.role != Role::kKernel) continue;
+      bool clash = false;
+      for_each_access(tape_, op, [&](BlockId block, Access access) {
+        const std::int32_t last = last_host_write[block.index()];
+        clash |= last >= 0 && (access == Access::kWrite || last > static_cast<std::int32_t>(i));
+      });
+      if (!clash) continue;
+      clash_ = at_line(tape_, op, full_name(op.handle) + " and Tensor.item() in the optimizer share a tensor");
+      return false;
+    }
+    return true;
+  }
+
+  // Nothing runs on the host before the plan: Python waits for each number.
+  bool waits_instead() {
+    if (!tape_.below_autograd) {
+      tape_.refusal = clash_;
+      return false;
+    }
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      TapeOp& op = tape_.ops[i];
+      if (op.role == Role::kHost && tells_value(op.handle)) tape_.reads.emplace_back(i);
+      if (op.role == Role::kHost) op.role = Role::kKernel;
+    }
+    std::sort(tape_.reads.begin(), tape_.reads.end());
+    return true;
+  }
+
+  Tape& tape_;
+  std::vector<std::vector<std::int32_t>> writers_;
+  bool waits_;  // even for what could be worked out before the step
+  std::vector<DataGuard> guards_;
+  std::string clash_;
+};
+
+// ---- Kinds
+
+void settle_kinds(Tape& tape) {
+  for (const TapeOp& op : tape.ops) {
+    if (!op.backward) continue;
+    for_each_access(tape, op, [&](BlockId block, Access) {
+      Block& b = tape.blocks[block.index()];
+      if (b.external || b.kind != BufferKind::kTemporary) return;
+      const TapeOp& creator = tape.op(b.creator);
+      if (!creator.backward && creator.section < 0) b.kind = BufferKind::kActivation;
+    });
+  }
+  for (const SlotId slot : tape.returned) {
+    if (!slot.valid()) continue;
+    Block& block = tape.blocks[tape.slots[slot.index()].block.index()];
+    if (!block.external && block.kind != BufferKind::kGradient) block.kind = BufferKind::kOutput;
+  }
+}
+
+}  // namespace
+
+HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
+  HostFilled filled{tensor, {}, lift};
+  const bool readable = tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
+  if (readable) filled.content.assign(static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes());
+  return filled;
+}
+
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits) {
+  if (fake) {
+    settle_fakes(tape);
+  } else if (!settle_constants(tape, names, host_filled)) {
+    return;
+  }
+  if (!HostSlices(tape, waits).settle()) return;
+  settle_kinds(tape);
+}
+
+}  // namespace stowage::runtime

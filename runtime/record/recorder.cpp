@@ -1,0 +1,425 @@
+#include "runtime/record/recorder.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "runtime/memory/allocator.h"
+#include "runtime/memory/available.h"
+#include "runtime/record/finish.h"
+#include "runtime/record/ticks.h"
+#include "runtime/torch/collectives.h"
+#include "runtime/torch/op_facts.h"
+#include "runtime/torch/shape_questions.h"
+#include "runtime/torch/split.h"
+
+namespace stowage::runtime {
+namespace {
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool is_wrapped_number(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+// Storages that nothing but these tensors holds: neither another view nor, by a view, the tensor that it looks into.
+std::set<const c10::StorageImpl*> held_by_these_alone(const std::vector<at::Tensor>& tensors) {
+  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> holders;
+  std::map<const c10::TensorImpl*, std::set<const c10::TensorImpl*>> views;  // by the tensor that they look into
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage()) continue;
+    holders[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
+    if (tensor.is_view()) views[tensor._base().unsafeGetTensorImpl()].insert(tensor.unsafeGetTensorImpl());
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage() || !tensor.is_view()) continue;
+    const at::Tensor base(tensor._base());
+    std::set<const c10::TensorImpl*>& known = holders[tensor.storage().unsafeGetStorageImpl()];
+    if (base.use_count() - 1 <= views[base.unsafeGetTensorImpl()].size()) known.insert(base.unsafeGetTensorImpl());
+  }
+  std::set<const c10::StorageImpl*> alone;
+  for (const auto& [storage, known] : holders) {
+    if (c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage)) <= known.size()) alone.insert(storage);
+  }
+  return alone;
+}
+
+// Dropout of nothing, inside a larger op. (Its state before and after tells less, where another thread draws meanwhile.)
+bool drops_nothing(const TapeOp& op) {
+  for (std::size_t i = 0; i < op.arguments.size(); ++i) {
+    const std::string& name = op.handle.schema().arguments()[i].name();
+    if ((name == "dropout_p" || name == "dropout") && op.arguments[i].isDouble()) return op.arguments[i].toDouble() == 0;
+  }
+  return false;
+}
+
+constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine is asked
+
+bool has_unreplayable_argument(const c10::IValue& value) {
+  if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
+  return value.isStorage() || value.isStream() || value.isPyObject() || value.isCustomClass();
+}
+
+}  // namespace
+
+Recorder::Recorder(RecordOptions options)
+    : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {
+  tape_->below_autograd = level() == Level::kBelow;
+}
+
+SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  return names_.declare(tensor, kind, std::move(name));
+}
+
+SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
+                               std::int64_t end_bytes) {
+  return names_.declare_input(tensor, kind, std::move(name), input, start_bytes, end_bytes);
+}
+
+void Recorder::start() {
+  states_.push_back(GeneratorState::current());
+  can_take_back_ = tape_->below_autograd && !thread_attached();
+  intercept_ = std::make_unique<Intercept>(*this);
+  started_ns_ = now_ns() - aside_ns();
+}
+
+void Recorder::stop() {
+  tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
+  if (!intercept_) return;
+  intercept_.reset();
+  tape_->final_jump = jump_here();
+}
+
+void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
+  tape_->sections.push_back({static_cast<std::int32_t>(tape_->ops.size()), -1});
+  for (const at::Tensor& gradient : gradients) {
+    if (!gradient.defined()) continue;
+    const BlockId block = names_.block_of(gradient);
+    if (block.valid() && !tape_->blocks[block.index()].external) tape_->blocks[block.index()].kind = BufferKind::kGradient;
+  }
+}
+
+void Recorder::end_section() { tape_->sections.back().to = static_cast<std::int32_t>(tape_->ops.size()); }
+
+void Recorder::refuse(const std::string& reason) {
+  if (!tape_->refusal.empty()) return;
+  const std::string where = options_.source && intercept_ ? options_.source() : std::string();
+  tape_->refusal = where.empty() ? reason : where + ": " + reason;
+}
+
+bool Recorder::take_back() {
+  if (!can_take_back_ || states_.empty()) return false;
+  for (const auto& [storage, content] : saved_) {
+    if (!content.empty()) std::memcpy(storage.mutable_data(), content.data(), content.size());
+  }
+  saved_.clear();
+  states_.front().restore();
+  return true;
+}
+
+void Recorder::save_written(const TapeOp& op, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - op.tensors.size();
+  for (std::size_t i = 0; i < op.tensors.size() && can_take_back_; ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone || !writes_argument(op.handle, i)) continue;
+    const c10::IValue& value = stack[first + i];
+    if (value.isTensor()) {
+      save(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) save(tensor);
+    }
+  }
+}
+
+void Recorder::save(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || made_in_step(tensor)) return;
+  const c10::Storage& storage = tensor.storage();
+  const auto is_it = [&](const auto& known) { return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl(); };
+  if (std::any_of(saved_.begin(), saved_.end(), is_it)) return;
+  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
+  can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
+  if (!can_take_back_) return saved_.clear();
+  const char* data = static_cast<const char*>(storage.data());
+  saved_.emplace_back(storage, std::vector<char>(data, data + bytes));
+}
+
+void Recorder::close() {
+  saved_.clear();
+  intercept_.reset();
+  names_.stop();
+}
+
+void Recorder::reads_on_host(const at::Tensor& tensor, const std::string& what) {
+  if (!tape_->refusal.empty() || options_.fake) return;
+  DataGuard guard;
+  guard.tensor = slot_of(tensor);
+  guard.at = static_cast<std::int32_t>(tape_->ops.size());
+  const std::string line = options_.source ? options_.source() : std::string();
+  guard.where = (line.empty() ? "" : line + ": ") + what;
+  const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
+  const at::AutoDispatchBelowAutograd below;
+  const at::Tensor elements = tensor.contiguous().resolve_conj().resolve_neg();
+  guard.content.assign(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
+  tape_->data_guards.push_back(std::move(guard));
+}
+
+int Recorder::current_line() {
+  if (!options_.source) return -1;
+  const std::string line = options_.source();
+  if (line.empty()) return -1;
+  if (tape_->lines.empty() || tape_->lines.back() != line) {
+    const auto it = std::find(tape_->lines.begin(), tape_->lines.end(), line);
+    if (it != tape_->lines.end()) return static_cast<int>(it - tape_->lines.begin());
+    tape_->lines.push_back(line);
+  }
+  return static_cast<int>(tape_->lines.size()) - 1;
+}
+
+GeneratorJump Recorder::jump_here() const {
+  const GeneratorState now = GeneratorState::current();
+  if (now == states_.back()) return {};
+  const auto it = std::find(states_.rbegin(), states_.rend(), now);
+  if (it != states_.rend()) return {static_cast<int>(states_.rend() - it) - 1, nullptr};
+  if (now.follows(states_.back())) return {};  // another thread has drawn
+  return {-1, std::make_shared<const GeneratorState>(now)};
+}
+
+int Recorder::repeated_draw(const TapeOp& op) const {
+  for (std::size_t i = 0; i < draws_.size(); ++i) {
+    if (states_[i + 1] == states_.back() && draws_alike(*tape_, tape_->op(draws_[i]), op)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+void Recorder::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!tape_->refusal.empty()) {
+    can_take_back_ = false;  // nobody knows any more what the step has made
+    run_leaf(op, keys, stack);
+  } else if (is_elementwise_list_op(op)) {
+    record_per_element(op, keys, stack);
+  } else {
+    record(op, keys, stack);
+  }
+}
+
+void Recorder::record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::vector<torch::jit::Stack> parts = split_list_op(op, *stack);
+  if (parts.empty()) return record(op, keys, stack);
+  for (torch::jit::Stack& part : parts) record(op, keys, &part);
+  join_results(op, parts, stack);
+}
+
+void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const bool asked = ask_for_shape(handle, keys, *stack);
+  TapeOp op(handle);
+  op.line = current_line();
+  op.grad_mode = c10::GradMode::is_enabled();
+  op.backward = torch::autograd::get_current_graph_task_id() >= 0;
+  if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
+  take_arguments(op, stack);
+  if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
+    refuse(full_name(handle) + ": the shape or value of its result depends on data");
+  }
+  const bool draws = draws_random_numbers(handle);
+  if (draws) op.jump = jump_here();
+
+  std::vector<AllocationEvent> events;
+  {
+    const WatchAllocations watch(events);
+    save_written(op, *stack);
+    kernel_raised_ = true;
+    const std::int64_t start = now_ns() - aside_ns();
+    run_leaf(handle, keys, stack);
+    kernel_raised_ = false;
+    op.cost_ns = now_ns() - aside_ns() - start;
+  }
+  // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
+  if (draws) {
+    op.random_order = tape_->random_ops++;
+    states_.push_back(GeneratorState::current());
+    const auto draws_before = op.jump.draws >= 0 ? static_cast<std::size_t>(op.jump.draws) : states_.size() - 2;
+    op.draws_none = drops_nothing(op) || states_.back() == (op.jump.state ? *op.jump.state : states_[draws_before]);
+    tape_->drawing_ops += op.draws_none ? 0 : 1;
+    op.repeats = repeated_draw(op);
+    draws_.push_back(TapeOpId(tape_->ops.size()));
+  }
+  take_results(op, stack, events);
+  tape_->ops.push_back(std::move(op));
+}
+
+bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  if (options_.fake || !tape_->below_autograd) return false;
+  std::vector<ShapeQuestion> questions = shape_questions(handle, stack);
+  for (ShapeQuestion& question : questions) {
+    record(question.count, keys, &question.arguments);
+    record(scalar_reader(), keys, &question.arguments);
+    tape_->ops.back().asks_shape = true;
+  }
+  return !questions.empty();
+}
+
+void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
+  const std::size_t count = op.handle.schema().arguments().size();
+  const std::size_t first = stack->size() - count;
+  std::vector<BlockId> none;
+  for (std::size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = (*stack)[first + i];
+    if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
+      refuse(full_name(op.handle) + ": an explicit generator, storage, stream or object as argument");
+    }
+    const bool lifts = lifts_host_data(op.handle) && value.isTensor();
+    if (lifts) lift(value.toTensor());
+    const std::size_t known_blocks = tape_->blocks.size();
+    TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
+    op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
+    op.tensors.push_back(std::move(ref));
+    for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
+  }
+  look_for_absolute_offset(op);
+}
+
+// x.as_strided(sizes, strides, 5) counts from the beginning of the storage, of which an argument may be a slice.
+void Recorder::look_for_absolute_offset(const TapeOp& op) {
+  const int position = absolute_offset_argument(op.handle);
+  if (position < 0 || op.arguments[static_cast<std::size_t>(position)].isNone()) return;
+  for (const SlotId slot : op.tensors[0].slots) {
+    if (slot.valid()) tape_->absolute_inputs |= tape_->blocks[tape_->slots[slot.index()].block.index()].input >= 0;
+  }
+}
+
+// torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run again, so it
+// is a constant; in an optimizer section, where it does, the matcher refreshes it.
+void Recorder::lift(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;  // refused where it is used
+  if (!options_.fake && !names_.block_of(tensor).valid()) {
+    const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
+    const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
+    if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
+  }
+  host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
+}
+
+TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {
+  TensorRef ref;
+  std::string refusal;
+  const auto add = [&](const at::Tensor& tensor) {
+    SlotId slot;
+    if (tensor.defined()) slot = is_result ? names_.result(tensor, created, refusal) : names_.use(tensor, refusal);
+    if (!refusal.empty()) refuse(refusal);
+    ref.slots.push_back(slot);
+  };
+  if (value.isTensor()) {
+    ref.kind = TensorRef::Kind::kTensor;
+    add(value.toTensor());
+  } else if (value.isTensorList()) {
+    ref.kind = TensorRef::Kind::kTensorList;
+    for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
+  } else if (value.isOptionalTensorList()) {
+    ref.kind = TensorRef::Kind::kOptionalTensorList;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) add(tensor.value_or(at::Tensor()));
+  }
+  return ref;
+}
+
+void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events) {
+  const std::size_t count = op.handle.schema().returns().size();
+  for (std::size_t i = stack->size() - count; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    const std::size_t before = op.creates.size();
+    op.results.push_back(reference(value, /*is_result=*/true, op.creates));
+    op.values.push_back(op.results.back().kind == TensorRef::Kind::kNone ? value : c10::IValue());
+    for (std::size_t b = before; b < op.creates.size(); ++b) tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
+  }
+  op.born.assign(op.creates.size(), 0);
+  if (!options_.fake) {
+    std::vector<const void*> data;
+    for (const BlockId block : op.creates) data.push_back(names_.data(block));
+    if (!take_inside(*tape_, op, events, data)) refuse(full_name(op.handle) + " returns memory that it did not allocate");
+  }
+  settle_role(op, events);
+}
+
+void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& events) {
+  if (changes_metadata(op.handle)) {
+    op.role = TapeOp::Role::kView;
+    const bool allocates = std::any_of(events.begin(), events.end(), [](const auto& e) { return !e.is_free; });
+    if (allocates) refuse(full_name(op.handle) + " resizes a storage in place");
+    return;
+  }
+  bool writes = false;
+  bool tensor_result = false;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    writes |= op.tensors[i].kind != TensorRef::Kind::kNone && writes_argument(op.handle, i);
+  }
+  for (const TensorRef& ref : op.results) tensor_result |= ref.kind != TensorRef::Kind::kNone;
+  const bool only_tells = !op.results.empty() && !tensor_result && !tells_value(op.handle);  // a size, a flag
+  const bool only_views = tensor_result && op.creates.empty();
+  if (!writes && op.random_order < 0 && (only_tells || only_views)) op.role = TapeOp::Role::kView;
+}
+
+std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& allowed) const {
+  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(allowed);
+  std::set<BlockId> fine;
+  for (const at::Tensor& tensor : allowed) {
+    const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();  // elsewhere others hold it, too
+    if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
+  }
+  for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
+  std::vector<BlockId> blocks = names_.alive();
+  std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
+  std::sort(blocks.begin(), blocks.end());
+  return blocks;
+}
+
+std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
+  std::vector<std::string> lines;
+  for (const BlockId block : surviving_blocks(allowed)) {
+    const TapeOp& op = tape_->op(tape_->blocks[block.index()].creator);
+    lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + full_name(op.handle));
+  }
+  return lines;
+}
+
+SlotId Recorder::slot_of(const at::Tensor& tensor) {
+  std::string refusal;
+  const SlotId slot = names_.use(tensor, refusal);
+  if (!refusal.empty()) refuse(refusal);
+  return slot;
+}
+
+bool Recorder::made_in_step(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  return block.valid() && !tape_->blocks[block.index()].external;
+}
+
+std::set<int> Recorder::touched_inputs() const {
+  std::set<int> touched;
+  for (const TapeOp& op : tape_->ops) {
+    for (const TensorRef& ref : op.tensors) {
+      for (const SlotId slot : ref.slots) {
+        if (slot.valid()) touched.insert(tape_->blocks[tape_->slots[slot.index()].block.index()].input);
+      }
+    }
+  }
+  touched.erase(-1);
+  return touched;
+}
+
+std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep, const std::vector<at::Tensor>& replaced) {
+  for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
+  for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
+    tape_->returned.push_back(tape_->blocks[block.index()].owner);
+    ++tape_->kept;
+  }
+  for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake, options_.waits);
+  return std::move(tape_);
+}
+
+}  // namespace stowage::runtime

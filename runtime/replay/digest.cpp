@@ -1,0 +1,29 @@
+#include "runtime/replay/digest.h"
+
+#include <bit>
+#include <cstring>
+
+namespace stowage::runtime {
+
+Digest digest(const void* data, std::int64_t bytes) {
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // 2^64 over the golden ratio
+  Digest lanes = {1, 2, 3, 4};
+  const auto mix = [&](const char* words) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, words + lane * sizeof(word), sizeof(word));
+      lanes[lane] = std::rotl((lanes[lane] ^ word) * kOdd, 29);
+    }
+  };
+  const char* at = static_cast<const char*>(data);
+  const char* end = at + bytes;
+  for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(Digest)); at += sizeof(Digest)) mix(at);
+  std::array<char, sizeof(Digest)> rest{};
+  if (at != end) std::memcpy(rest.data(), at, static_cast<std::size_t>(end - at));
+  mix(rest.data());
+  const std::array<std::int64_t, 4> length = {bytes, bytes, bytes, bytes};
+  mix(reinterpret_cast<const char*>(length.data()));
+  return lanes;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,31 @@
+// Digests: do two runs of a step leave the same bits, without keeping a copy of them?
+//
+//   words     w0 w1 w2 w3 | w4 w5 w6 w7 | …       four lanes, each  lane <- rotate((lane xor word) * odd)
+//   lanes     a  b  c  d    a  b  c  d
+//
+// Each lane's step is a bijection of the lane for a given word, and of the word for a given lane: a difference in one word always
+// shows; differences in several hide with probability 2^-64. Not meant against an adversary.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/torch/generator.h"
+
+namespace stowage::runtime {
+
+using Digest = std::array<std::uint64_t, 4>;
+
+Digest digest(const void* data, std::int64_t bytes);
+
+// What a step leaves behind: its changed storages in a fixed order, and the generator.
+struct StateDigest {
+  std::vector<Digest> storages;
+  std::optional<GeneratorState> generator;  // none where the step neither draws nor sets it
+
+  bool operator==(const StateDigest& other) const { return storages == other.storages && generator == other.generator; }
+};
+
+}  // namespace stowage::runtime

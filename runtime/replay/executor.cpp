@@ -1,0 +1,350 @@
+#include "runtime/replay/executor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/record/ticks.h"
+#include "runtime/torch/collectives.h"
+#include "runtime/torch/op_facts.h"
+#include "runtime/torch/tensors.h"
+#include "stowage/error.h"
+
+namespace stowage::runtime {
+
+namespace {
+
+std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void Executor::begin(const std::vector<at::Tensor>& inputs) {
+  reserve();
+  script_.reset_counters();
+  learned_something_ = false;
+  op_times_.clear();
+  bind_inputs(inputs);
+  make_results();
+  if (keep_state_[0]) states_[0] = GeneratorState::current();
+  begin_undo();
+  if (looks_) traced_.assign(tape_->ops.size(), {});
+  if (paranoid_) watch_.emplace(*arena_);
+}
+
+RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
+  const auto start = std::chrono::steady_clock::now();
+  RunStats stats;
+  std::size_t next = 0;
+  if (parts_) {
+    next = parts_->next;
+    stats = parts_->stats;
+    parts_->after.put_back(tape_->drawing_ops > 0);
+    parts_.reset();
+  } else {
+    begin(inputs);
+  }
+  {
+    // Dropped inside the armed script, so that the arena blocks are given back.
+    const ArmScript armed(script_);
+    struct DropAtEnd {
+      Executor& executor;
+      ~DropAtEnd() { executor.leave_step(); }
+    } at_end{*this};
+    try {
+      torch::jit::Stack stack;
+      for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
+      copy_results();
+    } catch (...) {
+      give_up(std::current_exception());
+    }
+  }
+  if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
+  tape_->final_jump.make(states_);
+  for (const BlockId block : mutated_) {
+    const Block& b = tape_->blocks[block.index()];
+    (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
+  }
+  stats.misses = script_.misses();
+  stats.skipped = script_.skipped();
+  stats.peak_bytes = script_.peak_bytes();
+  stats.escaped_blocks = static_cast<std::int64_t>(script_.live_blocks());
+  stats.wall_ns += since_ns(start);
+  if (rehearsal_ == nullptr) ++runs_;
+  saved_.clear();
+  if (late_error_) std::rethrow_exception(std::exchange(late_error_, nullptr));
+  return stats;
+}
+
+void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats) {
+  const Instruction& instruction = instructions_[index];
+  if (rehearsal_ != nullptr) {
+    for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
+  }
+  before_writes(index);
+  const auto start = options.time_ops ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  if (!instruction.op.valid()) {
+    start_swap(instruction);
+  } else if (!options.learn) {
+    call(instruction, stack);
+  } else {
+    events_.clear();
+    {
+      const WatchAllocations watch(events_);
+      call(instruction, stack);
+    }
+    learn(instruction);
+  }
+  if (options.time_ops && instruction.op.valid()) op_times_.emplace_back(instruction.op, since_ns(start));
+  for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
+  if (looks_) note_results(instruction);
+  std::vector<ArenaWatch::Range> dead;
+  if (watch_) {
+    look_around(index);
+    dead = own_ranges(index);
+    for (const BlockId block : instruction.drop_blocks) {
+      const c10::Storage& storage = storages_[block.index()];
+      const std::int64_t from = storage ? static_cast<const char*>(storage.data()) - arena_->base() : -1;
+      if (from >= 0 && from < arena_->bytes()) dead.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
+    }
+  }
+  for (const BlockId block : instruction.drop_blocks) drop(block);
+  if (watch_) poison_dead(dead);
+  if (rehearsal_ != nullptr) {
+    for (const std::size_t i : rehearsal_->restore_after[index]) restore_resident(*rehearsal_, i);
+  }
+}
+
+// However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back, and no
+// tensor of the arena is left.
+void Executor::leave_step() {
+  if (!swaps_.swaps.empty()) host_.link->abandon();
+  watch_.reset();
+  if (rehearsal_ != nullptr) {
+    for (std::size_t i = 0; i < rehearsal_->saved.size(); ++i) {
+      if (rehearsal_->saved[i].waits) restore_resident(*rehearsal_, i);
+    }
+  }
+  drop_everything();
+}
+
+namespace {
+
+// While alive, the generator is as it was before an earlier draw; afterwards as it was found.
+class DrawAgain {
+ public:
+  explicit DrawAgain(const GeneratorState& before) : outer_(GeneratorState::current()) { before.restore(); }
+  ~DrawAgain() { outer_.restore(); }
+  DrawAgain(const DrawAgain&) = delete;
+  DrawAgain& operator=(const DrawAgain&) = delete;
+
+ private:
+  GeneratorState outer_;
+};
+
+}  // namespace
+
+void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
+  for (const BlockId block : instruction.renew) drop(block);
+  stack.clear();
+  push_arguments(instruction, stack);
+  const auto order = static_cast<std::size_t>(op.random_order);
+  if (op.random_order >= 0 && instruction.again) {
+    const DrawAgain same_numbers(*before_draw_[order]);
+    call_surely(instruction, stack);
+  } else {
+    op.jump.make(states_);
+    if (op.random_order >= 0 && runs_again_[order]) before_draw_[order] = GeneratorState::current();
+    call_surely(instruction, stack);
+    if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
+  }
+  if (parts_ && tells_value(op.handle)) told_ = stack;
+  keep_results(op, stack);
+  stack.clear();
+}
+
+void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
+  if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
+  script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
+  if (fails_in_ >= 0) fail_as_injected();
+  if (is_collective(op.handle)) {
+    run_collective(op.handle, &stack);
+  } else {
+    op.handle.callBoxed(&stack);
+  }
+  script_.end_op();
+}
+
+void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
+  const TapeOp& op = tape_->op(instruction.op);
+  stack.insert(stack.end(), op.arguments.begin(), op.arguments.end());
+  for (const Argument& argument : instruction.arguments) {
+    c10::IValue& value = stack[argument.position];
+    switch (argument.kind) {
+      case TensorRef::Kind::kTensor: value = tensor(argument.operands[0]); break;
+      case TensorRef::Kind::kTensorList: {
+        c10::List<at::Tensor> list;
+        list.reserve(argument.operands.size());
+        for (const Operand& operand : argument.operands) list.push_back(tensor(operand));
+        value = std::move(list);
+        break;
+      }
+      case TensorRef::Kind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        list.reserve(argument.operands.size());
+        for (const Operand& operand : argument.operands) {
+          list.push_back(operand.slot.valid() ? std::optional<at::Tensor>(tensor(operand)) : std::nullopt);
+        }
+        value = std::move(list);
+        break;
+      }
+      case TensorRef::Kind::kNone: break;
+    }
+  }
+}
+
+const at::Tensor& Executor::tensor(const Operand& operand) {
+  static const at::Tensor undefined;
+  if (!operand.slot.valid()) return undefined;
+  if (operand.shell) return shells_[operand.slot.index()];
+  at::Tensor& built = tensors_[operand.slot.index()];
+  if (!built.defined()) built = tensor_of(operand.slot);
+  return built;
+}
+
+void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
+  const auto keep = [&](SlotId id, const at::Tensor& result) {
+    if (!id.valid()) return;
+    const Slot& slot = tape_->slots[id.index()];
+    if (slot.origin != Slot::Origin::kResult || tape_->blocks[slot.block.index()].owner != id) return;
+    if (std::find(op.creates.begin(), op.creates.end(), slot.block) == op.creates.end()) return;
+    tensors_[id.index()] = result;
+    storages_[slot.block.index()] = result.storage();
+  };
+  for (std::size_t r = 0; r < op.results.size(); ++r) {
+    const TensorRef& ref = op.results[r];
+    if (ref.kind == TensorRef::Kind::kTensor) {
+      keep(ref.slots[0], stack[r].toTensor());
+    } else if (ref.kind == TensorRef::Kind::kTensorList) {
+      const c10::List<at::Tensor> list = stack[r].toTensorList();
+      for (std::size_t i = 0; i < ref.slots.size(); ++i) keep(ref.slots[i], list.get(i));
+    }
+  }
+}
+
+void Executor::learn(const Instruction& instruction) {
+  if (instruction.again) return;  // as in its first run
+  TapeOp& op = tape_->op(instruction.op);
+  const std::vector<std::int64_t> before = op.allocations;
+  std::vector<std::int64_t> now;
+  for (const AllocationEvent& event : events_) {
+    if (!event.is_free) now.push_back(event.bytes);
+  }
+  if (now == before) return;
+  learned_something_ = true;
+  std::vector<const void*> data;
+  for (const BlockId block : op.creates) data.push_back(storages_[block.index()] ? storages_[block.index()].data() : nullptr);
+  take_inside(*tape_, op, events_, data);
+}
+
+at::Tensor Executor::tensor_of(SlotId id) const {
+  const Slot& slot = tape_->slots[id.index()];
+  return make_alias(storages_[slot.block.index()], slot.meta);
+}
+
+bool Executor::is_result(std::size_t i) const {
+  const SlotId id = tape_->returned[i];
+  if (!id.valid()) return false;
+  const Block& block = tape_->blocks[tape_->slots[id.index()].block.index()];
+  return !block.external || block.of_python;
+}
+
+at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs) const {
+  const SlotId id = tape_->returned[i];
+  if (!id.valid()) return {};
+  const Slot& slot = tape_->slots[id.index()];
+  if (is_result(i)) {
+    const auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) { return result.block == slot.block; });
+    return make_tensor(found->storage, slot.meta);
+  }
+  const Block& block = tape_->blocks[slot.block.index()];
+  const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
+  if (slot.origin == Slot::Origin::kExternal) return owner;
+  TensorMeta meta = slot.meta;
+  if (block.input >= 0) meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
+  return make_tensor(owner.storage(), meta);
+}
+
+void Executor::make_results() {
+  results_.clear();
+  for (std::size_t i = 0; i < tape_->returned.size(); ++i) {
+    if (!is_result(i)) continue;
+    const BlockId block = tape_->slots[tape_->returned[i].index()].block;
+    if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; })) continue;
+    const at::Tensor bytes = at::detail::empty_cpu({tape_->blocks[block.index()].bytes}, at::kByte);
+    results_.push_back({block, i >= tape_->returned.size() - tape_->kept, bytes.storage()});
+  }
+}
+
+void Executor::copy_results() {
+  for (const Result& result : results_) {
+    const c10::Storage& from = storages_[result.block.index()];
+    std::memcpy(result.storage.mutable_data(), from.data(), std::min(result.storage.nbytes(), from.nbytes()));
+  }
+}
+
+void Executor::drop_returned() {
+  std::erase_if(results_, [](const Result& result) { return !result.kept; });
+}
+
+void Executor::drop(BlockId block) {
+  for (const SlotId slot : slots_of_[block.index()]) tensors_[slot.index()].reset();
+  storages_[block.index()] = c10::Storage();
+}
+
+void Executor::drop_everything() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!permanent_[i]) tensors_[i].reset();
+  }
+  for (std::size_t i = 0; i < storages_.size(); ++i) {
+    if (!tape_->blocks[i].external || tape_->blocks[i].input >= 0) storages_[i] = c10::Storage();
+  }
+}
+
+bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
+  for (const auto& [id, alignment] : input_blocks_) {
+    const Block& block = tape_->blocks[id.index()];
+    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
+    if (!input.defined()) continue;
+    const std::int64_t start = span_bytes(input).first;
+    if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
+  }
+  return std::none_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    return input.defined() && input.has_storage() && resident_storages_.contains(input.storage().unsafeGetStorageImpl());
+  });
+}
+
+bool Executor::residents_unchanged() const {
+  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
+    const Block& block = tape_->blocks[i];
+    if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
+    const bool same = block.tensor.storage().unsafeGetStorageImpl() == storages_[i].unsafeGetStorageImpl() &&
+                      tape_->slots[block.owner.index()].meta.describes(block.tensor) &&
+                      static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace stowage::runtime

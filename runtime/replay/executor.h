@@ -1,0 +1,268 @@
+// The executor: replays a tape in plan order with every allocation at its planned address.
+//
+//   for each step of the plan:   build aliases ─► arm the op's allocation list ─► call the kernel (boxed, below autograd)
+//                                ─► keep its results ─► finish the copies due now ─► drop what has its placement's end here
+//
+// Tensors and storages belong to a placement: when an op runs again, or a buffer comes back from the host, its tensors are new ones
+// over the new storage, with the same metadata. An op that draws random numbers and runs again finds the generator as it was, and
+// leaves it as it finds it. Swaps are copies on a link (link.h), started at their step and finished at their `until`.
+//
+// Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the step returns
+// is copied out of the arena; an arena tensor never escapes. Everything that does not change from step to step (stacks, views of
+// residents, shells, allocation lists) is built once.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "runtime/memory/allocation_script.h"
+#include "runtime/memory/allocator.h"
+#include "runtime/memory/arena_watch.h"
+#include "runtime/memory/host_store.h"
+#include "runtime/memory/link.h"
+#include "runtime/record/tape.h"
+#include "runtime/replay/digest.h"
+#include "runtime/replay/lower.h"
+#include "runtime/replay/saved_blocks.h"
+#include "runtime/replay/swaps.h"
+#include "runtime/torch/generator.h"
+#include "stowage/plan.h"
+
+namespace stowage::runtime {
+
+struct RunStats {
+  std::int64_t misses = 0;       // allocations that the plan did not foresee; the system served them
+  std::int64_t skipped = 0;      // foreseen ones that did not come
+  std::int64_t peak_bytes = 0;   // largest sum of padded bytes live in the arena at one moment, as counted by the allocator
+  std::int64_t escaped_blocks = 0;  // arena blocks that something still held when the step ended
+  std::int64_t stall_ns = 0;        // waited for copies that were not complete in time
+  std::int64_t rescued_bytes = 0;   // could not be written to the host store, and waited in memory taken for them
+  std::int64_t wall_ns = 0;
+};
+
+struct RunOptions {
+  bool learn = false;       // afterwards the tape holds the allocations that the ops were seen to make
+  bool time_ops = false;  // afterwards op_times() is what each op took
+};
+
+// The host store and the link that lead to it; shared by all plans of a step.
+struct Host {
+  std::shared_ptr<HostStore> store;
+  std::shared_ptr<Link> link;
+};
+
+class Executor {
+ public:
+  // `plan` must be valid (check()) for lowered.graph; throws InvalidPlan for one of another graph.
+  Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host);
+
+  // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing changed.
+  void reserve();
+
+  // True while the residents are the tensors that were recorded: same storage, address, shape.
+  [[nodiscard]] bool residents_unchanged() const;
+
+  // True when these may be bound: they are no residents, and begin in their storages where the step's views of them can.
+  [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;
+
+  // Runs the step. `inputs` by argument number, accepted. What it returns is in output() then.
+  // An exception of a kernel passes through, with all arena tensors dropped; so does the Error of a buffer that cannot be read back from
+  // the host store. Residents and generator are then as before the run; or runs() counts one more, and they are as after it; or, where
+  // an op has failed twice and there was no way back, an Error says that the step is half done (executor_undo.cpp).
+  // Goes on where tell() has stopped.
+  RunStats run(const std::vector<at::Tensor>& inputs, RunOptions options);
+
+  // Runs the step up to `read`, one of Tape::reads, and returns what that hands to Python. The generator is as before.
+  torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
+  // Since tell() and before run(): has this op run?
+  [[nodiscard]] bool has_run(TapeOpId op) const { return parts_ && ran_at_[op.index()] < parts_->next; }
+  // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
+  void take_back();
+
+  // A block of the arena that the step returns, or that its Python keeps: a copy, whole, so that tensors of one block share it, as in eager.
+  struct Result {
+    BlockId block;
+    bool kept;
+    c10::Storage storage;
+  };
+  // Of the last run, until dropped.
+  [[nodiscard]] const std::vector<Result>& results() const { return results_; }
+  // tape.returned[i] of the last run, over its block's result, or over the resident or input that it is.
+  [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
+  [[nodiscard]] bool is_result(std::size_t i) const;
+  void drop_results() { results_.clear(); }
+  void drop_returned();  // all but what Python keeps
+
+  // The last run ended half-way, and could not be taken back.
+  [[nodiscard]] bool half_done() const { return half_done_; }
+
+  // From now on each op's results are digested, and, if `paranoid`, it is seen to that it writes nothing else in the arena, and that the way
+  // back is open to the end.
+  void look_closely(bool paranoid) { looks_ = true, paranoid_ = paranoid; }
+  // Of the last run that was looked at, by op of the tape: its results in the op's first run.
+  [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
+
+  // For tests: the kernel after so many others raises, and so do the next ones; `times` in all.
+  void inject(std::int64_t ops, std::int64_t times);
+  [[nodiscard]] std::int64_t injected_in() const { return fails_in_; }  // kernels
+
+  // How many runs have come to their end, and stay.
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
+  // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as before, also
+  // after an exception. The digest is of what the step would have left: those tensors, `host_written` as they are, the generator.
+  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written);
+  // The digest of what is there now, in the same order.
+  [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const;
+
+  // True when the last learning run saw other allocations than the plan was made for.
+  [[nodiscard]] bool learned_something() const { return learned_something_; }
+
+  [[nodiscard]] const SwapSchedule& swaps() const { return swaps_; }
+
+  // Of the last timed run: what each op took each time it ran.
+  [[nodiscard]] const std::vector<std::pair<TapeOpId, std::int64_t>>& op_times() const { return op_times_; }
+
+ private:
+  struct Operand {
+    SlotId slot;
+    bool shell = false;  // only its shape is looked at
+  };
+  struct Argument {
+    std::size_t position = 0;
+    TensorRef::Kind kind = TensorRef::Kind::kNone;
+    std::vector<Operand> operands;
+  };
+  struct Instruction {
+    TapeOpId op;               // invalid: a swap starts here
+    bool again = false;        // the op has run before in this step
+    std::vector<Argument> arguments;
+    std::vector<BlockId> first_writes;  // residents and inputs that no earlier step has written
+    std::vector<BlockId> renew;        // it creates these anew in the middle of their placement
+    std::vector<std::size_t> finish;   // swaps that are due when this step ends
+    std::vector<BlockId> drop_blocks;  // whose placement ends with this step
+    std::size_t swap = 0;
+    std::size_t script_from = 0;
+    std::size_t script_to = 0;
+  };
+
+  // A run that has stopped to tell a number (numbers.h).
+  struct Parts {
+    std::size_t next = 0;  // instruction
+    RunStats stats;
+    GeneratorState before = GeneratorState::current();
+    GeneratorState after = before;
+  };
+
+  // A run that is put back: which residents are saved before, and restored after, each step.
+  struct Rehearsal {
+    struct Saved {
+      BlockId block;
+      std::int64_t host_offset = 0;
+      bool waits = false;  // the resident must get its content back
+    };
+    std::vector<Saved> saved;
+    std::vector<Digest> digests;                       // by saved
+    std::vector<std::vector<std::size_t>> save_before;    // by step
+    std::vector<std::vector<std::size_t>> restore_after;  // by step
+    std::unique_ptr<HostStore> host;
+  };
+
+  void write_instructions();
+  void write_op(OpId id, Instruction& instruction);
+  void write_lifetimes();
+  void write_script();
+  void bind_residents();
+  void bind_inputs(const std::vector<at::Tensor>& inputs);
+  [[nodiscard]] c10::Storage storage_of(const Block& block, const std::vector<at::Tensor>& inputs) const;
+  void call(const Instruction& instruction, torch::jit::Stack& stack);
+  void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
+  void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
+  void keep_results(const TapeOp& op, torch::jit::Stack& stack);
+  void learn(const Instruction& instruction);
+  // Where the last run has left the generator, if it draws at all.
+  [[nodiscard]] std::optional<GeneratorState> generator_left() const;
+  void make_results();
+  void copy_results();
+  void drop(BlockId block);
+  void drop_everything();
+  void leave_step();
+  [[nodiscard]] const at::Tensor& tensor(const Operand& operand);
+  [[nodiscard]] at::Tensor tensor_of(SlotId slot) const;
+
+  void begin(const std::vector<at::Tensor>& inputs);
+  void run_step(std::size_t index, RunOptions options, torch::jit::Stack& stack, RunStats& stats);
+  [[nodiscard]] Rehearsal plan_rehearsal() const;
+  void save_resident(Rehearsal& rehearsal, std::size_t i);
+  void restore_resident(Rehearsal& rehearsal, std::size_t i);
+  void start_swap(const Instruction& instruction);
+  void finish_swap(std::size_t index, RunStats& stats);
+  void rescue(const Swap& swap, RunStats& stats);
+  void write_undo();
+  void begin_undo();
+  void before_writes(std::size_t index);
+  void take_back_writes();
+  // Runs the kernel; once more where it raises and there is no way back.
+  void call_surely(const Instruction& instruction, torch::jit::Stack& stack);
+  [[noreturn]] void give_up(const std::exception_ptr& error);
+  void fail_as_injected();
+  [[nodiscard]] std::vector<ArenaWatch::Range> own_ranges(std::size_t index) const;
+  void look_around(std::size_t index);
+  void poison_dead(const std::vector<ArenaWatch::Range>& ranges);
+  void note_results(const Instruction& instruction);
+  [[noreturn]] void fail_swap(const Swap& swap, const std::string& why);
+
+  std::shared_ptr<Tape> tape_;
+  Lowered lowered_;
+  Plan plan_;
+  std::shared_ptr<Arena> arena_;
+  AllocationScript script_;
+  std::vector<Instruction> instructions_;
+  std::vector<PlannedAllocation> allocations_;
+  SwapSchedule swaps_;
+  Host host_;
+  std::vector<Link::Ticket> tickets_;   // by swap
+  std::vector<std::vector<char>> rescued_;  // by buffer; empty where the store holds it
+  bool looks_ = false;
+  bool paranoid_ = false;
+  std::optional<ArenaWatch> watch_;
+  std::vector<std::vector<Digest>> traced_;
+  // The way back (executor_undo.cpp):
+  std::size_t saves_until_ = 0;   // instructions before this one save what they write first
+  SavedBlocks saved_;
+  std::optional<GeneratorState> generator_before_;
+  bool can_take_back_ = true;
+  bool half_done_ = false;
+  std::int64_t unsaved_writes_ = 0;
+  std::exception_ptr late_error_;  // of an op that went through when it ran once more
+  std::int64_t fails_in_ = -1;     // inject()
+  std::int64_t fails_ = 0;
+  std::vector<at::Tensor> tensors_;     // by slot; what is live now, built when first needed
+  std::vector<at::Tensor> shells_;      // by slot; only where needed
+  std::vector<c10::Storage> storages_;  // by block; what is live now
+  std::vector<bool> permanent_;         // by slot: stays from step to step
+  std::vector<std::vector<SlotId>> slots_of_;  // by block; those that go with its placement
+  std::vector<bool> runs_again_;        // by random order: the op draws the same numbers once more
+  std::vector<std::optional<GeneratorState>> before_draw_;  // by random order; where it runs again
+  std::vector<bool> keep_state_;        // by draws: the generator state after that many is restored later
+  std::vector<std::optional<GeneratorState>> states_;
+  std::vector<BlockId> mutated_;        // externals that the step writes
+  std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;  // and what their first byte's place must be a multiple of
+  std::unordered_set<const c10::StorageImpl*> resident_storages_;
+  Rehearsal* rehearsal_ = nullptr;
+  std::optional<Parts> parts_;
+  torch::jit::Stack told_;
+  std::vector<std::size_t> ran_at_;  // by op of the tape: its first instruction; none: beyond all
+  std::vector<AllocationEvent> events_;  // of the op that runs, while learning
+  std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
+  bool learned_something_ = false;
+  std::int64_t runs_ = 0;
+  std::vector<Result> results_;
+  std::vector<bool> touched_;  // by block: an op looks at it
+};
+
+}  // namespace stowage::runtime

@@ -1,0 +1,50 @@
+// A planned step that runs in parts, while its Python waits for numbers (numbers.h).
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <chrono>
+
+#include "runtime/replay/executor.h"
+
+namespace stowage::runtime {
+
+torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& inputs) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
+  const auto start = std::chrono::steady_clock::now();
+  if (parts_) {
+    parts_->after.put_back(tape_->drawing_ops > 0);
+  } else {
+    begin(inputs);
+    parts_.emplace();
+  }
+  torch::jit::Stack told;
+  try {
+    const ArmScript armed(script_);
+    for (bool there = false; !there; ++parts_->next) {
+      const Instruction& instruction = instructions_[parts_->next];
+      there = instruction.op == read;
+      run_step(parts_->next, {}, told, parts_->stats);
+    }
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  parts_->stats.wall_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  parts_->after = GeneratorState::current();
+  parts_->before.put_back(tape_->drawing_ops > 0);
+  return std::move(told_);
+}
+
+void Executor::take_back() {
+  if (!parts_) return;
+  take_back_writes();
+  parts_->before.put_back(tape_->drawing_ops > 0);
+  parts_.reset();
+  const ArmScript armed(script_);
+  leave_step();
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,100 @@
+// Rehearsal: the planned step on the real tensors, put back as it goes.
+//
+//   resident p     … first write ████████████ last use │
+//   beside            p saved    ──────────────────────│ p back
+//   digest                                             │ of what the step would have left
+//
+// Only what is being changed at one moment is held twice, and in memory of the host: the device needs nothing beyond the plan.
+// That memory cannot fail as a file can, so nothing of the user's is ever lost.
+#include <algorithm>
+#include <map>
+
+#include "runtime/replay/executor.h"
+
+namespace stowage::runtime {
+
+Executor::Rehearsal Executor::plan_rehearsal() const {
+  std::map<BlockId, std::pair<std::size_t, std::size_t>> uses;  // written from, last used
+  for (std::size_t s = 0; s < instructions_.size(); ++s) {
+    if (!instructions_[s].op.valid()) continue;
+    for_each_access(*tape_, tape_->op(instructions_[s].op), [&](BlockId block, Access access) {
+      if (!tape_->blocks[block.index()].external) return;
+      if (access == Access::kWrite) uses.try_emplace(block, s, s);
+      if (const auto it = uses.find(block); it != uses.end()) it->second.second = s;
+    });
+  }
+  Rehearsal rehearsal;
+  std::vector<HostRange> ranges;
+  for (const BlockId block : mutated_) {
+    const auto [from, last] = uses.at(block);
+    const auto bytes = static_cast<std::int64_t>(storages_[block.index()].nbytes());
+    rehearsal.saved.push_back({block, 0, false});
+    ranges.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(last) + 1, bytes, 0});
+  }
+  rehearsal.host = memory_store(0);
+  rehearsal.host->reserve(place_in_host(ranges));
+  rehearsal.save_before.resize(instructions_.size());
+  rehearsal.restore_after.resize(instructions_.size());
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    rehearsal.saved[i].host_offset = ranges[i].offset;
+    rehearsal.save_before[static_cast<std::size_t>(ranges[i].from)].push_back(i);
+    rehearsal.restore_after[static_cast<std::size_t>(ranges[i].to) - 1].push_back(i);
+  }
+  rehearsal.digests.resize(ranges.size());
+  return rehearsal;
+}
+
+void Executor::save_resident(Rehearsal& rehearsal, std::size_t i) {
+  Rehearsal::Saved& saved = rehearsal.saved[i];
+  const c10::Storage& storage = storages_[saved.block.index()];
+  rehearsal.host->write(saved.host_offset, storage.data(), static_cast<std::int64_t>(storage.nbytes()));
+  saved.waits = true;
+}
+
+void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {
+  Rehearsal::Saved& saved = rehearsal.saved[i];
+  c10::Storage& storage = storages_[saved.block.index()];
+  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
+  rehearsal.digests[i] = digest(storage.data(), bytes);
+  saved.waits = false;
+  rehearsal.host->read(saved.host_offset, storage.mutable_data(), bytes);
+}
+
+std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) {
+  bind_inputs(inputs);
+  Rehearsal rehearsal = plan_rehearsal();
+  struct BackAtEnd {
+    Executor& executor;
+    GeneratorState generator = GeneratorState::current();
+    ~BackAtEnd() {
+      generator.put_back(executor.tape_->drawing_ops > 0);
+      executor.rehearsal_ = nullptr;
+    }
+  } back{*this};
+  rehearsal_ = &rehearsal;
+  const RunStats stats = run(inputs, {.learn = true, .time_ops = true});
+  for (const c10::Storage& storage : host_written) {
+    rehearsal.digests.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
+  }
+  return {stats, {std::move(rehearsal.digests), generator_left()}};
+}
+
+std::optional<GeneratorState> Executor::generator_left() const {
+  if (tape_->drawing_ops == 0 && !tape_->final_jump.moves()) return {};
+  return GeneratorState::current();
+}
+
+StateDigest Executor::state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const {
+  StateDigest now{{}, generator_left()};
+  const auto add = [&](const c10::Storage& storage) {
+    now.storages.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
+  };
+  for (const BlockId block : mutated_) {
+    const Block& b = tape_->blocks[block.index()];
+    add(b.input >= 0 ? storage_of(b, inputs) : storages_[block.index()]);
+  }
+  for (const c10::Storage& storage : host_written) add(storage);
+  return now;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,281 @@
+#include "runtime/replay/lower.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/replay/batch_norm.h"
+#include "runtime/replay/takeover.h"
+#include "runtime/torch/collectives.h"
+#include "runtime/torch/op_facts.h"
+#include "stowage/io.h"
+
+namespace stowage::runtime {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+// "mm", "mm_1", "mm_2", ...
+class UniqueNames {
+ public:
+  std::string next(const std::string& base) {
+    const int count = seen_[base]++;
+    return count == 0 ? base : base + "_" + std::to_string(count);
+  }
+
+ private:
+  std::unordered_map<std::string, int> seen_;
+};
+
+class Lowering {
+ public:
+  Lowering(const Tape& tape, const std::string& name) : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
+    out_.graph.name = name;
+    out_.buffer.resize(tape.blocks.size());
+  }
+
+  Lowered run() {
+    for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
+      if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
+    }
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      if (tape_.ops[i].role == TapeOp::Role::kKernel) add_op(TapeOpId(i));
+    }
+    for (const SlotId slot : tape_.returned) {
+      if (!slot.valid()) continue;
+      add_copy_of_result(tape_.slots[slot.index()]);
+      const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
+      if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
+    }
+    hold_back_updates();
+    hold_back_behind_checks();
+    hold_back_behind_reads();
+    validate(out_.graph);
+    seal(out_.graph);
+    return std::move(out_);
+  }
+
+ private:
+  BufferId add_buffer(BlockId id, std::string name) {
+    const Block& block = tape_.blocks[id.index()];
+    Buffer buffer;
+    buffer.name = std::move(name);
+    buffer.bytes = block.bytes;
+    buffer.kind = block.kind;
+    buffer.resident = block.external;
+    const BufferId buffer_id(out_.graph.buffers.size());
+    out_.graph.buffers.push_back(std::move(buffer));
+    out_.block.push_back(id);
+    out_.buffer[id.index()] = buffer_id;
+    return buffer_id;
+  }
+
+  void add_op(TapeOpId id) {
+    const TapeOp& from = tape_.op(id);
+    Op op;
+    op.target = full_name(from.handle);
+    const std::string& schema_name = from.handle.schema().name();
+    op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
+    for_each_access(tape_, from, [&](BlockId block, Access access) {
+      if (on_the_side_[block.index()]) {
+        if (access == Access::kWrite) update_in_turn(block, op);
+      } else {
+        add_once(access == Access::kWrite ? op.writes : op.reads, out_.buffer[block.index()]);
+      }
+    });
+    std::sort(op.after.begin(), op.after.end());
+    std::erase_if(op.reads, [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
+    for (std::size_t c = 0; c < from.creates.size(); ++c) {
+      op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
+    }
+    if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; })) op.born = from.born;
+    op.ticks = from.ticks;
+    op.scratch = from.scratch;
+    op.cost_ns = from.cost_ns;
+    op.rng = from.random_order >= 0;
+    op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle);
+    for (const auto& [read, created] : takeover_blocks(tape_, from)) {
+      op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
+    }
+    if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
+    out_.graph.ops.push_back(std::move(op));
+    out_.tape_op.push_back(id);
+  }
+
+  // Batch norms that share running statistics update them in program order.
+  void update_in_turn(BlockId statistics, Op& op) {
+    OpId& last = updater_[statistics.index()];
+    const OpId self(out_.graph.ops.size());
+    if (last.valid() && last != self && std::find(op.after.begin(), op.after.end(), last) == op.after.end()) op.after.push_back(last);
+    last = self;
+  }
+
+  // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts it.
+  void add_copy_of_result(const Slot& slot) {
+    if (tape_.blocks[slot.block.index()].external) return;
+    std::int64_t extent = 1;
+    for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
+      extent = slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
+    }
+    Buffer buffer;
+    buffer.name = names_.next("result");
+    buffer.bytes = extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
+    buffer.kind = BufferKind::kOutput;
+    buffer.resident = true;
+    out_.graph.buffers.push_back(std::move(buffer));
+    out_.block.push_back(BlockId());
+  }
+
+  // The optimizer's ops that need no gradient (weight decay, step counters) could run before the forward pass. But an error in the
+  // forward pass (a token out of range) must find the state as it was, so they wait for every forward op that looks at the step's
+  // data and feeds no other forward op. All others wait for those. Costs no memory: these ops make nothing.
+  void hold_back_updates() {
+    std::vector<OpId> last_forward;
+    std::vector<bool> feeds_forward(out_.graph.buffers.size(), false);
+    for (std::size_t i = out_.graph.ops.size(); i-- > 0;) {
+      const TapeOp& from = tape_.op(out_.tape_op[i]);
+      if (from.backward || from.section >= 0) continue;
+      const Op& op = out_.graph.ops[i];
+      const auto feeds = [&](BufferId b) { return static_cast<bool>(feeds_forward[b.index()]); };
+      const bool fed = std::any_of(op.creates.begin(), op.creates.end(), feeds) || std::any_of(op.writes.begin(), op.writes.end(), feeds);
+      if (!fed && looks_at_data(op)) last_forward.push_back(OpId(i));
+      for (const BufferId b : op.reads) feeds_forward[b.index()] = true;
+      for (const BufferId b : op.writes) feeds_forward[b.index()] = true;
+    }
+    std::sort(last_forward.begin(), last_forward.end());
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      Op& op = out_.graph.ops[i];
+      if (tape_.op(out_.tape_op[i]).section < 0 || op.writes.empty() || makes_use_of_step(op)) continue;
+      for (const OpId forward : last_forward) {
+        if (forward.index() < i) op.after.push_back(forward);
+      }
+    }
+  }
+
+  // What writes to residents waits for every op that may raise because of its data, where no such op needs it: then an error finds
+  // little to put back (executor.h). Costs memory only where such ops are in the backward pass: custom ones.
+  void hold_back_behind_checks() {
+    std::vector<OpId> checks;  // that no later one depends on
+    const std::vector<bool> feeds_check = ops_that_feed([&](std::size_t i) { return may_raise(i); });
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      if (may_raise(i) && !feeds_check[i]) checks.emplace_back(i);
+    }
+    for (std::size_t c = 0; c + 1 < checks.size(); ++c) add_after(checks[c + 1], checks[c]);  // one after the other, so that the last will do
+    if (checks.empty()) return;
+    const std::vector<bool> follows = ops_that_need(checks.back());
+    for (std::size_t i = checks.back().index() + 1; i < out_.graph.ops.size(); ++i) {
+      const Op& op = out_.graph.ops[i];
+      const bool writes = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      if (writes && !follows[i] && !feeds_check[i]) add_after(OpId(i), checks.back());
+    }
+  }
+
+  bool may_raise(std::size_t i) const {
+    const TapeOp& from = tape_.op(out_.tape_op[i]);
+    return checks_values(from.handle, from.backward);
+  }
+
+  // By op: some later one that is such an op cannot run before it.
+  template <class Which>
+  std::vector<bool> ops_that_feed(Which which) const {
+    std::vector<bool> feeds(out_.graph.ops.size(), false);
+    std::vector<bool> touched(out_.graph.buffers.size(), false), written(touched);  // by later ops that are, or feed, such ones
+    for (std::size_t i = feeds.size(); i-- > 0;) {
+      const Op& op = out_.graph.ops[i];
+      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      feeds[i] = feeds[i] || std::any_of(op.creates.begin(), op.creates.end(), in(touched)) ||
+                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) || std::any_of(op.reads.begin(), op.reads.end(), in(written));
+      if (!feeds[i] && !which(i)) continue;
+      for (const BufferId b : op.reads) touched[b.index()] = true;
+      for (const BufferId b : op.writes) touched[b.index()] = written[b.index()] = true;
+      for (const OpId before : op.after) feeds[before.index()] = true;
+    }
+    return feeds;
+  }
+
+  // By op: it cannot run before `first`.
+  std::vector<bool> ops_that_need(OpId first) const {
+    std::vector<bool> needs(out_.graph.ops.size(), false);
+    std::vector<bool> made(out_.graph.buffers.size(), false), touched(made);  // by `first` and those that need it
+    for (std::size_t i = first.index(); i < needs.size(); ++i) {
+      const Op& op = out_.graph.ops[i];
+      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      needs[i] = i == first.index() || std::any_of(op.reads.begin(), op.reads.end(), in(made)) ||
+                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) ||
+                 std::any_of(op.after.begin(), op.after.end(), [&](OpId before) { return static_cast<bool>(needs[before.index()]); });
+      if (!needs[i]) continue;
+      for (const BufferId b : op.reads) touched[b.index()] = true;
+      for (const BufferId b : op.writes) made[b.index()] = touched[b.index()] = true;
+      for (const BufferId b : op.creates) made[b.index()] = touched[b.index()] = true;
+    }
+    return needs;
+  }
+
+  void add_after(OpId op, OpId before) {
+    std::vector<OpId>& after = out_.graph.ops[op.index()].after;
+    if (std::find(after.begin(), after.end(), before) == after.end()) after.insert(std::upper_bound(after.begin(), after.end(), before), before);
+  }
+
+  // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take back: writes to
+  // residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has asked for.
+  void hold_back_behind_reads() {
+    if (tape_.reads.empty()) return;
+    std::vector<bool> changes(tape_.blocks.size(), false);
+    for (std::size_t b = 0; b < tape_.blocks.size(); ++b) changes[b] = tape_.blocks[b].external && tape_.blocks[b].kind == BufferKind::kConstant;
+    for (const TapeOp& from : tape_.ops) {
+      if (from.role != TapeOp::Role::kHost) continue;
+      for (const BlockId block : from.creates) changes[block.index()] = true;
+      for_each_access(tape_, from, [&](BlockId block, Access access) { changes[block.index()] = changes[block.index()] || access == Access::kWrite; });
+    }
+    OpId read;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      Op& op = out_.graph.ops[i];
+      const TapeOp& from = tape_.op(out_.tape_op[i]);
+      if (next < tape_.reads.size() && tape_.reads[next] == out_.tape_op[i]) {
+        read = OpId(i);
+        ++next;
+        continue;
+      }
+      bool waits = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
+      for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;
+      op.after.insert(std::upper_bound(op.after.begin(), op.after.end(), read), read);
+    }
+  }
+
+  bool looks_at_data(const Op& op) const {
+    return std::any_of(op.reads.begin(), op.reads.end(), [&](BufferId b) {
+      const Buffer& buffer = out_.graph.buffer(b);
+      return !buffer.resident || buffer.kind == BufferKind::kInput;
+    });
+  }
+
+  bool makes_use_of_step(const Op& op) const {
+    const auto made = [&](BufferId b) { return !out_.graph.buffer(b).resident; };
+    return std::any_of(op.reads.begin(), op.reads.end(), made) || std::any_of(op.writes.begin(), op.writes.end(), made);
+  }
+
+  static void add_once(std::vector<BufferId>& list, BufferId id) {
+    if (id.valid() && std::find(list.begin(), list.end(), id) == list.end()) list.push_back(id);
+  }
+
+  const Tape& tape_;
+  std::vector<bool> on_the_side_;  // by block: side_statistics()
+  std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
+  Lowered out_;
+  UniqueNames names_;
+};
+
+}  // namespace
+
+Lowered lower(const Tape& tape, const std::string& name) { return Lowering(tape, name).run(); }
+
+}  // namespace stowage::runtime

@@ -1,0 +1,20 @@
+// Lowering: Tape in, Graph out. Bytes and dependencies only; torch stays behind.
+#pragma once
+
+#include <vector>
+
+#include "runtime/record/tape.h"
+#include "stowage/graph.h"
+
+namespace stowage::runtime {
+
+struct Lowered {
+  Graph graph;                             // sealed
+  std::vector<TapeOpId> tape_op;           // by graph op
+  std::vector<BlockId> block;              // by graph buffer
+  std::vector<BufferId> buffer;            // by block; invalid for blocks that only the host part sees
+};
+
+Lowered lower(const Tape& tape, const std::string& name);
+
+}  // namespace stowage::runtime

@@ -1,0 +1,216 @@
+// Match mode: the user's own Python runs again, but its kernels do not.
+//
+//   tape      … mm(x, w) -> y   mul(y, 0.5)   item(step)   lerp_(m, g, 0.1)   addcdiv_(p, m, d, -lr/c1) …
+//   Python        compared        compared      executed       compared           compared: its new scalar goes onto the tape
+//
+// Each op must be the next one of the tape, on the same tensors; its Python numbers replace the recorded ones. What the op would return
+// is a shell: a tensor with shape and autograd history, without memory. Only the ops that decide numbers (TapeOp::Role::kHost: an
+// optimizer's step counters) really run, and views, which move no bytes. Tensors are told by their storages.
+//
+// A section: the Python of optimizer.step(). Numbers there change from step to step (learning rate, bias correction). Any difference in
+// structure ends the match by an exception; the caller takes back what the host ops did, and runs the step anew.
+//
+// A step: all of the user's function, forward, backward and optimizer. Where its Python parts with the tape, another tape is tried that
+// begins alike. Where none is left, the ops matched so far are run plainly (PlainRun), the shells get their content, and the rest of
+// the function runs as eager would: the Python has run once, and nothing it did is lost.
+//
+//   Python    op 0   op 1   op 2   op 7?                      op 8  ...
+//             match  match  match  differs: run 0 1 2, then 7  8    ...   eagerly
+//
+// Where Python asks for a number that the step itself makes, the ops before it run (numbers.h).
+#pragma once
+
+#include <c10/util/flat_hash_map.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/record/tape.h"
+#include "runtime/replay/numbers.h"
+#include "runtime/torch/generator.h"
+#include "runtime/torch/hook.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+
+// What Python holds of a step that it has run over shells.
+struct Handover {
+  Shells shells;  // by block
+
+  // After the step was executed: what it returns and what Python keeps gets its content.
+  void take_results(Executor& executor) const;
+};
+
+class Matcher final : public Interceptor {
+ public:
+  explicit Matcher(std::shared_ptr<Tape> tape);
+  [[nodiscard]] const Tape& own_tape() const { return *own_; }
+
+  // ---- Sections
+
+  // Registers a tensor that Python will show as .grad: it becomes a shell of the slot.
+  void adopt_shell(const at::Tensor& tensor, SlotId slot);
+
+  // The inputs of the call, which optimizers may see too (gradients that came from outside); {} lets go of them.
+  void bind(std::vector<at::Tensor> inputs) { inputs_ = std::move(inputs); }
+
+  // Matches the ops of one section while alive on this thread.
+  void begin(int section);
+  // Returns "" when all of the section's ops came, else what differed.
+  std::string end();
+
+  // ---- Steps
+
+  // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the Python leaves the
+  // tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape, this one's first.
+  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
+                  bool copies, std::vector<std::unique_ptr<NumberSource>> numbers);
+  // Between them the function runs.
+  void start();
+  // The generator is as before it, unless the step has left the tapes.
+  void stop();
+  // After the function has returned, before stop(). Then difference() is "" when all ops of a tape came; else it says what differed, and
+  // the step has happened eagerly.
+  void end_step();
+  [[nodiscard]] const std::string& difference() const { return mismatch_; }
+  // After the function has raised: what it did before that happens now, unless it only failed because it read a shell, or because of
+  // a kernel that a number needs.
+  void abandon_step(const std::string& error);
+  [[nodiscard]] bool read_shell() const { return read_shell_; }
+  // How many steps, or beginnings of them, have been run plainly, and stay.
+  [[nodiscard]] std::int64_t plain_runs() const { return plain_runs_; }
+  // Of the step that matched: -1 this matcher's own tape, else the position among `others`.
+  [[nodiscard]] int chosen() const { return chosen_; }
+  // Has it left the tapes?
+  [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
+  // Where it left the tape, an optimizer was at work.
+  [[nodiscard]] bool left_in_section() const { return left_in_section_; }
+  // It was given other numbers than the tape held, outside of the optimizers.
+  [[nodiscard]] bool refreshed() const { return refreshed_; }
+  // Of the step that matched: are these the tensors that the recorded one returned, and does nothing else hold a shell?
+  [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors) const;
+  // Runs all of the matched step plainly; the shells get their content.
+  void run_plainly();
+  // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that differs, in the order
+  // of the program, "" for none.
+  void look_closely() { looks_ = true; }
+  [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned) const;
+  // Where the results go; still known when the step is forgotten.
+  [[nodiscard]] Handover handover() const { return Handover{shells_}; }
+  // After run_plainly(): is what Python keeps the same as in the rehearsal?
+  [[nodiscard]] bool kept_agree(const Executor& executor) const;
+  // Forgets the shells.
+  void forget_step();
+  // From now on the step runs eagerly, with `why` as what differed; for what Python does beside the dispatcher.
+  void leave(const std::string& why);
+
+  // ---- Both
+
+  // Residents that host ops write: not touched by the executor, but part of the step's state.
+  [[nodiscard]] std::vector<c10::Storage> host_written() const;
+
+  // Puts back what the host ops have written since remember().
+  void remember();
+  void roll_back();
+
+  void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  [[nodiscard]] Level level() const override { return tape_->below_autograd ? Level::kBelow : Level::kAbove; }
+  void cannot_replay(const std::string& why) override { leave(why); }
+
+ private:
+  struct SavedBytes {
+    c10::Storage storage;
+    std::string bytes;
+  };
+  struct Part {
+    BlockId block;
+    std::int64_t start_bytes = 0;
+    std::int64_t end_bytes = 0;
+  };
+  using Storages = ska::flat_hash_map<const c10::StorageImpl*, std::vector<Part>>;
+  struct Place {
+    BlockId block;
+    std::int64_t start_bytes = 0;
+  };
+  enum class Mode : std::uint8_t { kSection, kStep, kLeft };
+
+  void add_externals(const Tape& tape, Storages& storages) const;
+  void add_inputs(const Tape& tape, Storages& storages) const;
+  void forget_passing();
+  // Why the op is not the next one on the tape, or "".
+  std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
+  bool try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  bool change_to(std::size_t other);
+  // Are they others than before?
+  bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
+  bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
+  [[nodiscard]] bool a_user_has_run(BlockId constant);
+  void tell(TapeOpId op, torch::jit::Stack* stack);
+  void ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
+  void take_back_numbers();
+  void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
+  bool one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const;
+  bool same_tensor(SlotId slot, const at::Tensor& tensor, bool real) const;
+  [[nodiscard]] Place place_of(const at::Tensor& tensor) const;
+  void run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void answer_with_shells(const TapeOp& op, torch::jit::Stack* stack);
+  at::Tensor shell(SlotId slot, const torch::jit::Stack& arguments, const TapeOp& op);
+  void differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void run_up_to(PlainRun& run, std::size_t to);
+  void run_plainly_and_follow(const GeneratorState& python);
+  void unmark_generator();
+  void generator_back() const;
+  // Has Python moved the generator as was recorded, but for seeds, which are numbers?
+  [[nodiscard]] bool jumps_alike(const GeneratorJump& recorded) const;
+  // Are they others than before?
+  bool take_seed(GeneratorJump& recorded);
+  void mark_draw(TapeOp& op, bool with_other_numbers);
+  [[nodiscard]] BlockId kept_block(std::size_t i) const;
+
+  std::shared_ptr<Tape> tape_;
+  Mode mode_ = Mode::kSection;
+  Storages residents_;               // and adopted shells
+  Storages passing_;                 // of the section or step that is being matched
+  std::vector<Shell> kept_;          // so that no address in passing_ is used twice
+  std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
+  Shells shells_;                    // by block
+  std::string mismatch_;
+  std::vector<BlockId> host_written_;
+  std::vector<SavedBytes> saved_;
+  std::unique_ptr<Intercept> intercept_;
+  std::size_t cursor_ = 0;
+  std::size_t end_ = 0;
+  // Of a step:
+  std::shared_ptr<Tape> own_;
+  std::vector<at::Tensor> inputs_;
+  std::vector<std::shared_ptr<Tape>> others_;
+  std::function<void()> before_leaving_;
+  bool copies_ = false;
+  bool refreshed_ = false;
+  bool left_in_section_ = false;
+  std::int64_t plain_runs_ = 0;
+  bool read_shell_ = false;
+  bool told_in_vain_ = false;  // a kernel that a number needs has raised; nothing has run then
+  int chosen_ = -1;
+  std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
+  bool telling_ = false;
+  // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0 as it was before the
+  // step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to one mark.
+  std::vector<GeneratorState> python_generator_;
+  std::vector<TapeOpId> draws_;                     // matched so far
+  bool marked_ = false;                             // one of python_generator_ is no true state
+  std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes
+  std::optional<GeneratorState> generator_at_end_;  // as Python left it
+  bool looks_ = false;
+  std::vector<std::vector<Digest>> traced_;
+};
+
+}  // namespace stowage::runtime

@@ -1,0 +1,259 @@
+// Matching a whole step: between tapes, and out of them.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/replay/executor.h"
+#include "runtime/replay/matcher.h"
+#include "runtime/replay/plain_run.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+
+void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
+                         bool copies, std::vector<std::unique_ptr<NumberSource>> numbers) {
+  mode_ = Mode::kStep;
+  mismatch_.clear();
+  tape_ = own_;
+  inputs_ = std::move(inputs);
+  others_ = std::move(others);
+  before_leaving_ = std::move(before_leaving);
+  copies_ = copies;
+  numbers_ = std::move(numbers);
+  refreshed_ = false;
+  left_in_section_ = false;
+  read_shell_ = told_in_vain_ = false;
+  chosen_ = -1;
+  cursor_ = 0;
+  end_ = tape_->ops.size();
+  forget_passing();
+  add_externals(*tape_, passing_);
+  add_inputs(*tape_, passing_);
+  python_generator_.assign(1, GeneratorState::current());
+  generator_at_end_.reset();
+  true_generator_.clear();
+  marked_ = false;
+  draws_.clear();
+}
+
+void Matcher::start() { intercept_ = std::make_unique<Intercept>(*this); }
+
+void Matcher::end_step() {
+  if (mode_ == Mode::kStep && cursor_ != end_) {
+    const auto ends_here = [&](std::size_t i) { return others_[i]->ops.size() == cursor_ && change_to(i); };
+    bool found = false;
+    for (std::size_t i = 0; i < others_.size() && !found; ++i) found = ends_here(i);
+    if (!found) leave("the step does fewer operations than were recorded");
+  }
+  if (mode_ == Mode::kStep && !jumps_alike(tape_->final_jump)) leave("the step leaves the random generator otherwise than was recorded");
+  if (mode_ != Mode::kStep) return;
+  refreshed_ |= take_seed(tape_->final_jump);
+  generator_at_end_ = GeneratorState::current();
+  numbers().end();
+  generator_back();
+}
+
+bool Matcher::returns(const std::vector<at::Tensor>& tensors) const {
+  if (tensors.size() + tape_->kept != tape_->returned.size()) return false;
+  std::vector<bool> expected(tape_->blocks.size(), false);
+  for (std::size_t i = 0; i < tape_->kept; ++i) expected[kept_block(i).index()] = true;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!same_tensor(tape_->returned[i], tensors[i], false)) return false;
+    if (tape_->returned[i].valid()) expected[tape_->slots[tape_->returned[i].index()].block.index()] = true;
+  }
+  for (std::size_t b = 0; b < shells_.size(); ++b) {
+    if (!expected[b] && is_held(shells_[b])) return false;
+  }
+  return true;
+}
+
+void Matcher::stop() {
+  intercept_.reset();
+  if (mode_ == Mode::kStep) generator_back();
+  if (mode_ == Mode::kLeft) unmark_generator();
+}
+
+void Matcher::abandon_step(const std::string& error) {
+  read_shell_ = mode_ == Mode::kStep && error.find(kShellText) != std::string::npos;
+  if (!read_shell_ && !told_in_vain_) leave("the step has raised an exception");
+}
+
+void Matcher::leave(const std::string& why) {
+  if (mode_ != Mode::kStep) return;
+  mismatch_ = why;
+  left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
+  mode_ = Mode::kLeft;
+  take_back_numbers();
+  const GeneratorState python = generator_at_end_ ? *generator_at_end_ : GeneratorState::current();
+  generator_back();  // whoever takes the call back from here on finds no mark
+  if (before_leaving_) before_leaving_();
+  run_plainly_and_follow(python);
+}
+
+// To where it was when the step began, where its ops are still to run.
+void Matcher::generator_back() const { python_generator_[0].put_back(marked_); }
+
+// What has been matched draws first; then the generator is where Python has set it since the last draw.
+void Matcher::run_plainly_and_follow(const GeneratorState& python) {
+  PlainRun run(*tape_, inputs_);
+  run_up_to(run, cursor_);
+  true_generator_.assign(1, python_generator_[0]);
+  for (std::size_t draws = 1; draws < python_generator_.size(); ++draws) true_generator_.push_back(run.after_draws(draws));
+  if (marked_ || !(python == python_generator_[0] || python.follows(python_generator_[0]))) python.restore();
+  unmark_generator();
+}
+
+// After leaving: Python may set the generator to a mark that it has read before.
+void Matcher::unmark_generator() {
+  if (true_generator_.empty() || !marked_) return;
+  const auto mark = std::find(python_generator_.begin(), python_generator_.end(), GeneratorState::current());
+  if (mark != python_generator_.end()) true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore();
+}
+
+bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
+  const GeneratorState now = GeneratorState::current();
+  if (recorded.state) return now == *recorded.state || (now.is_seed() && recorded.state->is_seed() && !(now == python_generator_.back()));
+  const GeneratorState& expected = recorded.draws >= 0 ? python_generator_[static_cast<std::size_t>(recorded.draws)] : python_generator_.back();
+  return now == expected || now.follows(expected);  // another thread has drawn
+}
+
+bool Matcher::take_seed(GeneratorJump& recorded) {
+  if (!recorded.state) return false;
+  const GeneratorState now = GeneratorState::current();
+  if (now == *recorded.state) return false;
+  recorded.state = std::make_shared<const GeneratorState>(now);
+  return true;
+}
+
+void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
+  const bool again = op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
+  draws_.emplace_back(cursor_ - 1);
+  if (op.draws_none && !with_other_numbers) return python_generator_.push_back(GeneratorState::current());
+  marked_ = true;
+  if (op.draws_none) {  // it may draw now
+    op.draws_none = false;
+    ++tape_->drawing_ops;
+  }
+  python_generator_.push_back(GeneratorState::current().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1));
+  python_generator_.back().restore();
+}
+
+void Matcher::run_plainly() {
+  PlainRun run(*tape_, inputs_);
+  run_up_to(run, tape_->ops.size());
+}
+
+void Matcher::run_up_to(PlainRun& run, std::size_t to) {
+  traced_.assign(looks_ ? tape_->ops.size() : 0, {});
+  if (looks_) run.trace(traced_);
+  run.run(static_cast<std::int32_t>(to), shells_, copies_);
+  ++plain_runs_;
+}
+
+std::string Matcher::first_difference(const std::vector<std::vector<Digest>>& planned) const {
+  for (std::size_t i = 0; i < std::min(planned.size(), traced_.size()); ++i) {
+    if (planned[i] != traced_[i]) return name_with_line(*tape_, tape_->ops[i]);
+  }
+  return {};
+}
+
+BlockId Matcher::kept_block(std::size_t i) const {
+  return tape_->slots[tape_->returned[tape_->returned.size() - tape_->kept + i].index()].block;
+}
+
+void Handover::take_results(Executor& executor) const {
+  for (const Executor::Result& result : executor.results()) {
+    const std::optional<Shell>& shell = shells[result.block.index()];
+    if (!is_held(shell)) continue;
+    const c10::Storage storage(shell->lock());
+    if (storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr) continue;  // Python has made it, with its content
+    c10::StorageImpl* content = result.storage.unsafeGetStorageImpl();
+    fill_shell(storage, std::move(content->_mutable_data_ptr_no_checks()), content->nbytes());
+  }
+  executor.drop_results();
+}
+
+bool Matcher::kept_agree(const Executor& executor) const {
+  for (const Executor::Result& result : executor.results()) {
+    const std::optional<Shell>& shell = shells_[result.block.index()];
+    if (!result.kept || !is_held(shell)) continue;
+    const c10::Storage now(shell->lock());
+    const std::size_t bytes = result.storage.nbytes();
+    if (now.nbytes() < bytes || (bytes > 0 && std::memcmp(now.data(), result.storage.data(), bytes) != 0)) return false;
+  }
+  return true;
+}
+
+// The generator stays as Python has it.
+void Matcher::take_back_numbers() {
+  const GeneratorState python = GeneratorState::current();
+  for (const auto& source : numbers_) source->take_back();
+  bool draws = own_->drawing_ops > 0;
+  for (const auto& other : others_) draws |= other->drawing_ops > 0;
+  python.put_back(draws);
+}
+
+void Matcher::forget_step() {
+  intercept_.reset();
+  take_back_numbers();
+  numbers_.clear();
+  mode_ = Mode::kSection;
+  tape_ = own_;
+  inputs_.clear();
+  others_.clear();
+  before_leaving_ = nullptr;
+  forget_passing();
+}
+
+bool Matcher::try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (mode_ != Mode::kStep) return false;
+  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, end_, chosen_);
+  for (std::size_t i = 0; i < others_.size(); ++i) {
+    if (!change_to(i)) continue;
+    if (why_not(op, stack).empty()) return true;
+    std::tie(tape_, passing_, shells_, taken_, end_, chosen_) = before;
+  }
+  return false;
+}
+
+// Goes on with another tape, when it begins with what has been matched so far.
+bool Matcher::change_to(std::size_t other) {
+  const std::shared_ptr<Tape>& next = others_[other];
+  std::vector<BlockId> now_called(tape_->blocks.size());
+  if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
+  take_back_numbers();
+  for (std::size_t i = 0; i < cursor_; ++i) {
+    if (next->ops[i].section < 0) refreshed_ = true;  // told as changed where they may have: this tape's own numbers are not looked at
+    next->ops[i].arguments = tape_->ops[i].arguments;
+    next->ops[i].jump = tape_->ops[i].jump;
+  }
+  for (std::size_t b = 0; b < now_called.size(); ++b) {
+    if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;
+    const Block& constant = next->blocks[now_called[b].index()];
+    if (constant.of_python) copy_content(tape_->blocks[b].tensor, constant.tensor);
+  }
+  Storages passing;
+  add_externals(*next, passing);
+  add_inputs(*next, passing);
+  for (const auto& [storage, parts] : passing_) {
+    const BlockId block = now_called[parts[0].block.index()];
+    if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end()) passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
+  }
+  std::vector<bool> taken(next->blocks.size(), false);
+  for (std::size_t b = 0; b < taken_.size(); ++b) {
+    if (taken_[b] && now_called[b].valid()) taken[now_called[b].index()] = true;
+  }
+  Shells shells(next->blocks.size());
+  for (std::size_t b = 0; b < shells_.size(); ++b) {
+    if (shells_[b] && now_called[b].valid()) shells[now_called[b].index()] = shells_[b];
+  }
+  tape_ = next;
+  end_ = next->ops.size();
+  passing_ = std::move(passing);
+  shells_ = std::move(shells);
+  taken_ = std::move(taken);
+  chosen_ = static_cast<int>(other);
+  return true;
+}
+
+}  // namespace stowage::runtime

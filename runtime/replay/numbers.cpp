@@ -1,0 +1,57 @@
+#include "runtime/replay/numbers.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "runtime/replay/executor.h"
+
+namespace stowage::runtime {
+
+torch::jit::Stack PlannedNumbers::tell(TapeOpId read) { return executor_.tell(read, inputs_); }
+bool PlannedNumbers::has_run(TapeOpId op) const { return executor_.has_run(op); }
+void PlannedNumbers::take_back() { executor_.take_back(); }
+
+torch::jit::Stack PlainNumbers::tell(TapeOpId read) {
+  torch::jit::Stack stack;
+  const auto run = [&] { run_to(static_cast<std::int32_t>(read.index()) + 1, stack); };
+  try {
+    around_ ? around_(run) : run();
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  if (around_) take_back();
+  return stack;
+}
+
+void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
+  if (!run_) {
+    run_.emplace(tape_, inputs_);
+    ends_ = run_->last_uses(static_cast<std::int32_t>(tape_.ops.size()));
+    before_ = GeneratorState::current();
+  } else {
+    after_->put_back(tape_.drawing_ops > 0);
+  }
+  for (; next_ < to; ++next_) {
+    const TapeOp& op = tape_.ops[static_cast<std::size_t>(next_)];
+    if (op.role == TapeOp::Role::kKernel) saved_.add_written(tape_, op, [&](BlockId block) -> c10::Storage& { return run_->storage(block); });
+    run_->run_op(next_, stack);
+    for (const BlockId block : ends_[static_cast<std::size_t>(next_)]) run_->storage(block) = c10::Storage();
+  }
+  after_ = GeneratorState::current();
+  before_->put_back(tape_.drawing_ops > 0);
+}
+
+void PlainNumbers::take_back() {
+  if (!run_) return;
+  saved_.restore([&](BlockId block) -> c10::Storage& { return run_->storage(block); });
+  before_->put_back(tape_.drawing_ops > 0);
+  run_.reset();
+  next_ = 0;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,78 @@
+// Numbers that the step itself makes and its Python asks for: loss.item(), `if loss.isnan():`, a scaler's found_inf.
+//
+//   Python    forward over shells … item()?          … over shells …  item()?        … end
+//   kernels                         ██████ ► 2.31                     ████ ► 0.7          ██████████
+//
+// The ops are run as far as the number needs; then Python goes on over shells, and what is left runs at the next question or at the
+// end. Nothing of that is final: residents that were written have been saved, and the generator is Python's own again, so that the call
+// can be taken back where Python leaves the tape, or gives another number to an op that has run. A plan runs such an op only after what
+// Python has come to where it could not be taken back cheaply (lower.h).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/record/tape.h"
+#include "runtime/replay/plain_run.h"
+#include "runtime/replay/saved_blocks.h"
+#include "runtime/torch/generator.h"
+
+namespace stowage::runtime {
+
+class Executor;
+
+class NumberSource {
+ public:
+  virtual ~NumberSource() = default;
+  // What the op, one of Tape::reads, hands to Python. A kernel's exception passes through; nothing has run then.
+  virtual torch::jit::Stack tell(TapeOpId read) = 0;
+  // Has the op run already?
+  [[nodiscard]] virtual bool has_run(TapeOpId op) const = 0;
+  // Nothing has run: residents and generator are as before the step.
+  virtual void take_back() = 0;
+  // Python has come to the end of the tape.
+  virtual void end() {}
+};
+
+// From the plan, whose run goes on from there (Executor::run).
+class PlannedNumbers final : public NumberSource {
+ public:
+  PlannedNumbers(Executor& executor, std::vector<at::Tensor> inputs) : executor_(executor), inputs_(std::move(inputs)) {}
+  torch::jit::Stack tell(TapeOpId read) override;
+  [[nodiscard]] bool has_run(TapeOpId op) const override;
+  void take_back() override;
+
+ private:
+  Executor& executor_;
+  std::vector<at::Tensor> inputs_;
+};
+
+// From the ops in program order, while the plan is not trusted yet. The end takes it back.
+class PlainNumbers final : public NumberSource {
+ public:
+  // around(run) calls run() where memory is limited; then nothing is kept from one number to the next. Empty: no limit.
+  PlainNumbers(const Tape& tape, std::vector<at::Tensor> inputs, std::function<void(std::function<void()>)> around)
+      : tape_(tape), inputs_(std::move(inputs)), around_(std::move(around)) {}
+  ~PlainNumbers() override { take_back(); }
+  torch::jit::Stack tell(TapeOpId read) override;
+  [[nodiscard]] bool has_run(TapeOpId op) const override { return static_cast<std::int32_t>(op.index()) < next_; }
+  void take_back() override;
+  void end() override { take_back(); }
+
+ private:
+  void run_to(std::int32_t to, torch::jit::Stack& stack);
+
+  const Tape& tape_;
+  std::vector<at::Tensor> inputs_;
+  std::function<void(std::function<void()>)> around_;
+  std::optional<PlainRun> run_;
+  std::vector<std::vector<BlockId>> ends_;  // by op: blocks that no later one uses
+  std::int32_t next_ = 0;
+  std::optional<GeneratorState> before_;  // the step
+  std::optional<GeneratorState> after_;   // the ops that have run
+  SavedBlocks saved_;
+};
+
+}  // namespace stowage::runtime

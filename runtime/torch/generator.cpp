@@ -1,0 +1,93 @@
+#include "runtime/torch/generator.h"
+
+#include <cstring>
+#include <mutex>
+
+namespace stowage::runtime {
+namespace {
+
+at::CPUGeneratorImpl* generator() { return at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator()); }
+
+// Counted under the generator's lock.
+std::uint64_t g_restored = 0;
+thread_local std::uint64_t tl_restored = 0;
+
+}  // namespace
+
+GeneratorState GeneratorState::current() {
+  at::CPUGeneratorImpl* impl = generator();
+  const std::lock_guard lock(impl->mutex_);
+  GeneratorState state(impl->engine());
+  state.next_float_normal_ = impl->next_float_normal_sample();
+  state.next_double_normal_ = impl->next_double_normal_sample();
+  state.others_restored_ = g_restored - tl_restored;
+  return state;
+}
+
+void GeneratorState::restore() const {
+  at::CPUGeneratorImpl* impl = generator();
+  const std::lock_guard lock(impl->mutex_);
+  ++g_restored;
+  ++tl_restored;
+  impl->set_engine(engine_);
+  impl->set_next_float_normal_sample(next_float_normal_);
+  impl->set_next_double_normal_sample(next_double_normal_);
+}
+
+void GeneratorState::put_back(bool draws) const {
+  if (draws) return restore();
+  const GeneratorState now = current();
+  if (!(now == *this) && !now.follows(*this)) restore();
+}
+
+// The numbers of a block of 624 come from its state; the next block's is made of it.
+bool GeneratorState::follows(const GeneratorState& before) const {
+  constexpr int kMostBlocks = 4096;  // some milliseconds
+  const at::mt19937_data_pod now = engine_.data();
+  at::mt19937 engine = before.engine_;
+  at::mt19937_data_pod data = engine.data();
+  if (*this == before) return false;
+  if (others_restored_ != before.others_restored_) return true;
+  if (now.seed_ != data.seed_) return false;
+  const auto same_block = [&] { return std::memcmp(now.state_.data(), data.state_.data(), sizeof(now.state_)) == 0; };
+  if (same_block()) return now.left_ <= data.left_;
+  for (int block = 0; block < kMostBlocks; ++block) {
+    for (int left = data.left_; left > 0; --left) engine();
+    data = engine.data();
+    if (same_block()) return true;
+  }
+  return false;
+}
+
+bool GeneratorState::operator==(const GeneratorState& other) const {
+  const at::mt19937_data_pod a = engine_.data();
+  const at::mt19937_data_pod b = other.engine_.data();
+  return a.seed_ == b.seed_ && a.left_ == b.left_ && a.seeded_ == b.seeded_ && a.next_ == b.next_ &&
+         std::memcmp(a.state_.data(), b.state_.data(), sizeof(a.state_)) == 0 &&
+         next_float_normal_ == other.next_float_normal_ && next_double_normal_ == other.next_double_normal_;
+}
+
+bool GeneratorState::is_seed() const { return *this == GeneratorState(at::mt19937(engine_.data().seed_)); }
+
+GeneratorState GeneratorState::marked(std::size_t draws) const {
+  at::mt19937_data_pod data = engine_.data();
+  data.state_[draws % data.state_.size()] += 1 + static_cast<std::uint32_t>(draws / data.state_.size());
+  GeneratorState other = *this;
+  other.engine_.set_data(data);
+  return other;
+}
+
+void GeneratorJump::make(const std::vector<std::optional<GeneratorState>>& after_draws) const {
+  if (state) state->restore();
+  if (draws >= 0) after_draws[static_cast<std::size_t>(draws)]->restore();
+}
+
+bool GeneratorJump::operator==(const GeneratorJump& other) const {
+  return draws == other.draws && (state == other.state || (state && other.state && *state == *other.state));
+}
+
+bool GeneratorJump::same_but_seed(const GeneratorJump& other) const {
+  return *this == other || (state && other.state && state->is_seed() && other.state->is_seed());
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,147 @@
+#include "runtime/torch/op_facts.h"
+
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "runtime/torch/content.h"
+
+namespace stowage::runtime {
+namespace {
+
+using c10::DispatchKey;
+
+std::string_view base_name(const c10::OperatorHandle& op) {
+  std::string_view name = op.schema().name();
+  const auto colons = name.find("::");
+  return colons == std::string_view::npos ? name : name.substr(colons + 2);
+}
+
+bool in_aten(const c10::OperatorHandle& op) { return op.schema().name().starts_with("aten::"); }
+
+// x[mask] has as many rows as the mask has ones; x[numbers] has the shape of the numbers.
+bool indexes_by_mask(const c10::IValue& indices) {
+  for (const std::optional<at::Tensor>& index : indices.toOptionalTensorVector()) {
+    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const std::string& overload = op.schema().overload_name();
+  return overload.empty() ? op.schema().name() : op.schema().name() + "." + overload;
+}
+
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CPU);
+}
+
+bool is_marker(const c10::OperatorHandle& op) { return op.schema().name().starts_with("profiler::"); }
+
+bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index) {
+  if (!in_aten(op) || index != 0) return false;
+  const std::string_view name = base_name(op);
+  return name.starts_with("new_") || name.ends_with("_like") || name == "is_same_size";
+}
+
+bool returns_uninitialized(const c10::OperatorHandle& op) {
+  if (!in_aten(op)) return false;
+  const std::string_view name = base_name(op);
+  return name == "empty" || name == "empty_strided" || name == "empty_like" || name == "new_empty" ||
+         name == "new_empty_strided" || name == "empty_permuted";
+}
+
+bool lifts_host_data(const c10::OperatorHandle& op) {
+  return in_aten(op) && (base_name(op) == "lift_fresh" || base_name(op) == "lift");
+}
+
+bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::nondeterministic_seeded); }
+
+bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  if (op.hasTag(at::Tag::data_dependent_output)) return true;
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (in_aten(op) && base_name(op) == "_ctc_loss" && !stack[stack.size() - op.schema().arguments().size() + 2].isTensor()) return false;  // lengths are numbers
+  return !(in_aten(op) && base_name(op) == "index") || indexes_by_mask(stack.back());
+}
+
+bool reads_scalar(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "_local_scalar_dense"; }
+
+bool tells_value(const c10::OperatorHandle& op) {
+  if (!op.hasTag(at::Tag::data_dependent_output)) return false;
+  if (tells_content(op)) return true;
+  for (const c10::Argument& result : op.schema().returns()) {
+    if (result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::TypeKind::ListType) return false;
+  }
+  return true;
+}
+
+bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  c10::TypePtr type = arguments[index].type();
+  if (type->kind() == c10::TypeKind::OptionalType) type = type->expectRef<c10::OptionalType>().getElementType();
+  if (type->kind() == c10::TypeKind::ListType) type = type->expectRef<c10::ListType>().getElementType();
+  const bool tensor_of_number = type->isSubtypeOf(*c10::TensorType::get());
+  if (tensor_of_number) return true;  // where the caller has found one that Python made of a number
+  if (type->kind() != c10::TypeKind::NumberType && type->kind() != c10::TypeKind::FloatType) return false;
+  const std::string_view name = base_name(op);
+  return !(name.starts_with("arange") || name.starts_with("range") || name.starts_with("linspace") || name.starts_with("logspace"));
+}
+
+int absolute_offset_argument(const c10::OperatorHandle& op) {
+  if (!in_aten(op) || !base_name(op).starts_with("as_strided")) return -1;
+  const std::optional<int> position = op.schema().argumentIndexWithName("storage_offset");
+  return position.value_or(-1);
+}
+
+bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view); }
+
+bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
+  const c10::Argument& argument = op.schema().arguments()[index];
+  if (const c10::AliasInfo* alias = argument.alias_info(); alias != nullptr && alias->isWrite()) return true;
+  // Batch norm updates its running statistics in training without an annotation.
+  static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+                                                                  "_batch_norm_impl_index"};
+  if (!in_aten(op)) return false;
+  if (base_name(op) == "mkldnn_rnn_layer_backward") return argument.name() == "workspace";  // oneDNN works in it; strict="paranoid" has found it
+  for (const std::string_view norm : kBatchNorms) {
+    if (base_name(op) == norm) return argument.name() == "running_mean" || argument.name() == "running_var";
+  }
+  return false;
+}
+
+bool is_custom(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 6> kOwn = {"aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::"};
+  return std::none_of(kOwn.begin(), kOwn.end(), [&](std::string_view own) { return op.schema().name().starts_with(own); });
+}
+
+bool checks_values(const c10::OperatorHandle& op, bool backward) {
+  if (!in_aten(op)) return is_custom(op);
+  static constexpr std::array<std::string_view, 5> kOfMatrices = {"linalg_", "_linalg_", "cholesky", "geqrf", "ormqr"};
+  static constexpr std::array<std::string_view, 29> kOfElements = {
+      "embedding", "_embedding_bag", "index", "_index_put_impl", "_unsafe_index", "gather", "scatter", "take", "put", "nll_loss",
+      "multi_margin_loss", "multilabel_margin_loss", "_ctc_loss", "binary_cross_entropy", "multinomial", "bernoulli", "normal", "poisson",
+      "binomial", "masked_scatter", "repeat_interleave", "bincount", "histogram", "_assert_", "segment_reduce", "lu_unpack",
+      "floor_divide", "remainder", "fmod"};
+  const std::string_view name = base_name(op);
+  const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
+  if (std::any_of(kOfMatrices.begin(), kOfMatrices.end(), begins)) return true;
+  if (backward || name.find("_backward") != std::string_view::npos) return false;
+  return std::any_of(kOfElements.begin(), kOfElements.end(), begins) || (name == "div" && op.schema().overload_name().ends_with("_mode"));
+}
+
+bool is_elementwise_list_op(const c10::OperatorHandle& op) {
+  if (!in_aten(op)) return false;
+  const std::string_view name = base_name(op);
+  return name.starts_with("_foreach_") || name == "_fused_adam_" || name == "_fused_adamw_" || name == "_fused_sgd_" ||
+         name == "_fused_adagrad_";
+}
+
+}  // namespace stowage::runtime
