@@ -41,7 +41,7 @@ def make_step(name: str, batch_size: int):
 def handlers(config: dict) -> dict:
     import stowage
     from stowage import _runtime
-    from stowage.fit import capture_fake
+    from stowage.step.fit import capture_fake
 
     name = config["model"]
 

@@ -21,13 +21,12 @@ import itertools
 import weakref
 from typing import Any, Callable
 
+import models
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-import models
 
 RATIOS = (0, 0.1, 0.25, 0.5, 0.75, 0.9, 1)
 LANGUAGE = ("gpt2", "bert", "llama")

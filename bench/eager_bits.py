@@ -33,11 +33,11 @@ STEPS = 6
 
 
 def handlers(config: dict) -> dict:
-    import stowage  # before the model is made, so that its allocator counts everything
-    import torch
-    from stowage import _runtime
-
     import models_eager
+    import torch
+
+    import stowage  # before the model is made, so that its allocator counts everything
+    from stowage import _runtime
 
     def train_step(loop: models_eager.Loop, i: int, form: str) -> torch.Tensor:
         if form == "accumulation":

@@ -12,11 +12,11 @@ LEARN = 3  # steps before counted ones: the default policy has seen an iteration
 
 
 def handlers(config: dict) -> dict:
-    import stowage  # before the model is made, so that its allocator counts everything
-    import torch
-    from stowage import _runtime
-
     import budget_rivals
+    import torch
+
+    import stowage  # before the model is made, so that its allocator counts everything
+    from stowage import _runtime
 
     name = config["model"]
     loops = {"eager": models_eager.make(name)}

@@ -18,6 +18,7 @@ import pathlib
 import tempfile
 
 import common
+
 import order
 
 DATA = common.ROOT.parent / "shared" / "data" / "layout"

@@ -20,8 +20,9 @@ SHARES = (1.0, 0.9, 0.75, 0.6, 0.5, 0.4, 0.3, 0.0)  # of eager's peak besides th
 
 
 def limit(share: float, options: dict) -> int:
-    import stowage
     from training import train
+
+    import stowage
 
     graph = train(compiled=True, count=2, **options).step.graph
     if share > 0:
@@ -36,10 +37,11 @@ def limit(share: float, options: dict) -> int:
 def trained_within(budget: int, options: dict):
     """The run, its budget, the largest count of the allocator in a planned step, less what does not belong to the step, and the
     fastest planned step without the optimizer's Python."""
-    import stowage
     import zoo
-    from stowage import _runtime
     from training import train
+
+    import stowage
+    from stowage import _runtime
 
     counted, walls = [], []
     started: list = []
@@ -103,7 +105,6 @@ def table(results: dict) -> str:
 
 def main() -> None:
     import torch
-
     import zoo
     from training import FORMS, OPTIMIZERS
 

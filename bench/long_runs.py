@@ -42,10 +42,11 @@ def open_files() -> int:
 
 
 def handlers(config: dict) -> dict:
-    import stowage  # its allocator first
     import torch
-    from stowage import _runtime
     from torn import WORLDS as MAKE
+
+    import stowage  # its allocator first
+    from stowage import _runtime
 
     made = torch.Generator().manual_seed(1)
     batches = [(torch.randn(rows, 6, 8, generator=made), torch.randint(0, 5, (rows, 6), generator=made)) for rows in ROWS]

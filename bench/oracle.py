@@ -28,6 +28,7 @@ import subprocess
 import tempfile
 
 import common
+
 import order
 
 RIVALS = str(common.ROOT / "build" / "release" / "bin" / "rivals")

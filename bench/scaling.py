@@ -14,8 +14,9 @@ import json
 import math
 
 import common
-import order
 import synthetic
+
+import order
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 KINDS = ("plain", "checkpointed")

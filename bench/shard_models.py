@@ -117,8 +117,8 @@ MODELS: dict[str, Callable] = {"gpt": gpt, "gpt-96": gpt_96, "llama-8b": llama_8
 
 
 def capture(name: str, **sizes):
-    from stowage.shard_capture import capture_program
-    from stowage.torch_private import FakeTensorMode
+    from stowage._torch.private import FakeTensorMode
+    from stowage.sharding.capture import capture_program
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         model, loss_of, batch = MODELS[name](**sizes)

@@ -13,6 +13,7 @@ import json
 import pathlib
 
 import common
+
 import order
 
 BEST_KNOWN = {"iopddl-G": 217_039, "iopddl-V": 1_632_000}  # G is proven; V is about that

@@ -16,7 +16,6 @@ import common
 import eager_bits
 import eager_report
 import executed
-import layout
 import limit_holds
 import long_runs
 import oracle
@@ -30,6 +29,8 @@ import shard_replay
 import shard_tables
 import step_time
 import strangers_tables
+
+import layout
 import strategy
 
 TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "checking": checking.table,

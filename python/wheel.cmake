@@ -1,4 +1,4 @@
-# What a wheel brings beside the package, so that stowage/runtime_build.py can build the runtime for the torch that it finds:
+# What a wheel brings beside the package, so that stowage/_torch/runtime_build.py can build the runtime for the torch that it finds:
 #
 #   stowage/lib      the core as a shared library, which _core, the command line and the runtime have in common; nanobind
 #   stowage/sources  the runtime and its bindings, and the headers they include (but those of torch and Python)

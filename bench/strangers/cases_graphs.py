@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from job import STEPS, Job, adamw, case, each_call, generator, training
+from torch import nn
 
 NODES, EDGES, FEATURES, CLASSES = 60, 240, 16, 5
 

@@ -6,9 +6,8 @@ from typing import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from job import Job, case, each_call, vectors
+from torch import nn
 
 
 def _net() -> nn.Module:

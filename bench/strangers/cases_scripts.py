@@ -7,11 +7,9 @@ import itertools
 
 import torch
 import torch.nn.functional as F
+from job import STEPS, Job, adamw, case, each_call, generator, pictures, tokens, training, vectors
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-from job import STEPS, Job, adamw, case, each_call, generator, pictures, tokens, training, vectors
-
 
 # ---- Recurrent nets
 

@@ -6,10 +6,9 @@ import copy
 
 import torch
 import torch.nn.functional as F
+from job import STEPS, Job, adamw, case, each_call, of_images, pictures, tokens, training, vectors
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
-
-from job import STEPS, Job, adamw, case, each_call, of_images, pictures, tokens, training, vectors
 
 
 def _net(width: int = 16) -> nn.Module:

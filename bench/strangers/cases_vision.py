@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-
 from job import STEPS, Job, case, generator, of_images, pictures, training
-
 
 # ---- timm: name -> (title, model, pixels, options)
 

@@ -43,10 +43,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault("STOWAGE_PLAN_CACHE", "off")
 
-import stowage  # noqa: E402  before any tensor
 import torch  # noqa: E402
-from stowage import _runtime  # noqa: E402
 from torch.utils._pytree import tree_flatten, tree_unflatten  # noqa: E402
+
+import stowage  # noqa: E402  before any tensor
+from stowage import _runtime  # noqa: E402
 
 CALLS = 7
 BUDGET_CALLS = 3

@@ -8,7 +8,6 @@ import re
 import sys
 
 import torch
-
 from job import CASES, Case
 
 

@@ -17,28 +17,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from stowage._core import version as __version__
+from stowage._torch.arrival import when_torch_is_imported
 from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsupported
 from stowage.planning import Graph, Plan, check, plan
-from stowage.torch_arrival import when_torch_is_imported
 
 if TYPE_CHECKING:  # what __getattr__ finds
-    from stowage.capturing import capture
-    from stowage.compiled import CompiledStep, compile
-    from stowage.eager import OutOfMemory, budget
-    from stowage.fit import Fit, max_batch
-    from stowage.verifying import Verification, verify
+    from stowage.eviction.budget import OutOfMemory, budget
+    from stowage.step.capturing import capture
+    from stowage.step.compiled import CompiledStep, compile
+    from stowage.step.fit import Fit, max_batch
+    from stowage.step.verifying import Verification, verify
 
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would hide that one.
 _NEED_TORCH = {
-    "CompiledStep": "compiled",
-    "Fit": "fit",
-    "OutOfMemory": "eager",
-    "budget": "eager",
-    "capture": "capturing",
-    "compile": "compiled",
-    "max_batch": "fit",
-    "Verification": "verifying",
-    "verify": "verifying",
+    "CompiledStep": "step.compiled",
+    "Fit": "step.fit",
+    "OutOfMemory": "eviction.budget",
+    "budget": "eviction.budget",
+    "capture": "step.capturing",
+    "compile": "step.compiled",
+    "max_batch": "step.fit",
+    "Verification": "step.verifying",
+    "verify": "step.verifying",
 }
 
 
@@ -72,18 +72,18 @@ when_torch_is_imported(_install_allocator)
 
 
 def shard(train_step, mesh, **options):
-    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.shard, which says more.
+    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.step.shard, which says more.
 
     (A function of its own because torch.distributed.tensor takes a second to import.)
     """
-    from stowage.sharding import shard as split
+    from stowage.sharding.step import shard as split
 
     return split(train_step, mesh, **options)
 
 
 def shard_plan(train_step, args=(), kwargs=None, *, mesh, **options):
-    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.shard_paper.shard_plan, which says more."""
-    from stowage.shard_paper import shard_plan as plan_only
+    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.sharding.paper.shard_plan, which says more."""
+    from stowage.sharding.paper import shard_plan as plan_only
 
     return plan_only(train_step, args, kwargs, mesh=mesh, **options)
 

@@ -1,6 +1,5 @@
-from collections.abc import Callable, Sequence
 import os
-
+from collections.abc import Callable, Sequence
 
 version: str = '0.2.0'
 

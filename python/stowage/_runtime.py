@@ -5,6 +5,6 @@ Where the compiled `_runtime` lies beside this file, as in the build tree of a d
 
 import sys
 
-from stowage.runtime_build import load
+from stowage._torch.runtime_build import load
 
 sys.modules[__name__] = load(__name__)

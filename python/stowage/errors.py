@@ -34,7 +34,8 @@ class UnsupportedWarning(UserWarning):
     """A step cannot be planned and runs eagerly; the message says why."""
 
 
-_OURS = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
+PACKAGE_FOLDER = os.path.dirname(__file__) + os.sep
+_OURS = (PACKAGE_FOLDER, contextlib.__file__)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from stowage import _core, plan_cache
+from stowage import _core
 from stowage._core import Graph
+from stowage.cache import plan_cache
 from stowage.errors import Error, Infeasible
-from stowage.progress import shown
-from stowage.reporting import write_report
+from stowage.report.progress import shown
+from stowage.report.reports import write_report
 
 
 class Plan:
@@ -23,7 +24,7 @@ class Plan:
         self._summary = summary
         self._graph = graph
         self._link_gbps = link_gbps
-        self.from_cache = from_cache  # made by an earlier process; see plan_cache.py
+        self.from_cache = from_cache  # made by an earlier process; see cache/plan_cache.py
 
     @classmethod
     def load(cls, path: str) -> "Plan":
@@ -50,7 +51,7 @@ class Plan:
         """Writes the plan as one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz (``.pickle``).
 
         graph: the plan's own, needed for a plan that was read from a file. sections: ``ledger`` and ``timeline``, shown on the page
-        besides; see stowage.reporting.write_report.
+        besides; see stowage.report.reports.write_report.
         """
         graph = graph or self._graph
         if graph is None:
@@ -100,7 +101,7 @@ def plan(
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
     takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
-    Plans are kept on disk (plan_cache.py): the same graph and options give a plan of before, unless STOWAGE_PLAN_CACHE is "off".
+    Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless STOWAGE_PLAN_CACHE is "off".
     time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
     method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
     roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack",

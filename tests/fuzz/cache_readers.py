@@ -23,8 +23,9 @@ os.environ["STOWAGE_CACHE"] = tempfile.mkdtemp(prefix="stowage-fuzz-")
 os.environ["STOWAGE_PLAN_CACHE"] = "64MiB"
 
 import stowage  # noqa: E402
-from stowage import _core, plan_cache  # noqa: E402
-from stowage.costs import CostFile  # noqa: E402
+from stowage import _core  # noqa: E402
+from stowage.cache import plan_cache  # noqa: E402
+from stowage.cache.costs import CostFile  # noqa: E402
 
 _MAGIC = b"stowage-plan 1 "
 _MOST_SECONDS = 1

@@ -1,7 +1,8 @@
 """Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget, strategy, sharding} <-
 planner <- {cli, runtime, python}; within the runtime: {torch, memory} <- record <- replay, and {torch, memory} <- evict. Also: only runtime/ and
-python/ may know torch, and the core never knows Python."""
+python/ may know torch, and the core never knows Python. In the Python package the same for its rooms, by its import statements."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,26 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/record": {"runtime/torch", "runtime/memory", "base", "graph"},
     "runtime/replay": {"runtime/torch", "runtime/memory", "runtime/record", "base", "graph", "plan", "layout", "io"},
     "runtime/evict": {"runtime/torch", "runtime/memory", "base", "eager"},
+}
+
+# What each room of the Python package may import, besides itself; a file that is in no room is one of its own.
+PYTHON_MAY_IMPORT = {
+    "errors": {"_core"},
+    "report": {"_core", "errors"},
+    "cache": {"_core", "errors"},
+    "planning": {"_core", "errors", "report", "cache"},
+    "_torch": {"errors", "cache"},
+    "_runtime": {"_torch"},
+    "eviction": {"_runtime", "_torch", "errors", "report", "planning"},
+    "step/guards": {"_core", "_torch", "errors"},
+    "step": {"_core", "_runtime", "_torch", "errors", "report", "cache", "planning", "eviction", "step/guards"},
+    "sharding": {"_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
+    "integrations": {"errors", "step"},
+    "hf": {"integrations"},
+    "command": {"planning"},
+    "__main__": {"command"},
+    "demo": {"_runtime"},
+    "__init__": {"_core", "_runtime", "_torch", "errors", "planning", "step", "eviction", "sharding"},
 }
 
 # The room that each public header belongs to.
@@ -101,9 +122,41 @@ def violations(root):
                     yield f"{relative}: the core must not include {included}"
 
 
+def python_room(package, names):
+    """Of a module, from its dotted name below the package."""
+    if len(names) > 1 or (package / Path(*names)).is_dir():
+        return "/".join(names if (package / Path(*names)).is_dir() else names[:-1])
+    return names[0]
+
+
+def imported(tree):
+    """The modules of the package that a file imports, below the package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1:] for alias in node.names if alias.name.startswith("stowage."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "stowage":
+            yield from ([alias.name] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stowage."):
+            names = node.module.split(".")[1:]
+            yield names if len(names) > 1 else [*names, node.names[0].name]
+
+
+def python_violations(package):
+    for path in sorted(package.rglob("*.py")):
+        names = path.relative_to(package).with_suffix("").parts
+        room = python_room(package, names)
+        if room not in PYTHON_MAY_IMPORT:
+            yield f"{path}: belongs to no room; see {Path(__file__).name}"
+            continue
+        for target in {python_room(package, names) for names in imported(ast.parse(path.read_text()))}:
+            if target not in PYTHON_MAY_IMPORT[room] | {room}:
+                yield f"{path}: {room} must not import {target}"
+
+
 def main():
-    found = list(violations(Path(sys.argv[1])))
-    print("\n".join(found) if found else "layering: all includes follow the arrows")
+    root = Path(sys.argv[1])
+    found = [*violations(root), *python_violations(root / "python" / "stowage")]
+    print("\n".join(found) if found else "layering: all includes and imports follow the arrows")
     return 1 if found else 0
 
 

@@ -3,6 +3,7 @@
 import sys
 
 import torch
+
 import stowage  # +
 
 torch.manual_seed(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import nanobind
 import torch
 
-from stowage import runtime_build
+from stowage._torch import runtime_build
 
 ROOT = Path(__file__).resolve().parents[2]
 

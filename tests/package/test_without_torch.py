@@ -66,7 +66,7 @@ def test_the_allocator_counts_from_when_both_are_there(first, second):
     t = torch.empty(1000)
     from stowage import _runtime
     assert _runtime.live_bytes() >= 4000
-    assert type(torch.__spec__.loader).__module__ != "stowage.torch_arrival" and torch.__loader__ is torch.__spec__.loader
+    assert type(torch.__spec__.loader).__module__ != "stowage._torch.arrival" and torch.__loader__ is torch.__spec__.loader
     """
     run(code)
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import stowage
-from stowage.compiled import CompiledStep
+from stowage.step.compiled import CompiledStep
 
 _LOOP = pathlib.Path(__file__).with_name("api_loop.py")
 _PATIENCE_S = 120

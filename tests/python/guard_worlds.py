@@ -568,7 +568,7 @@ class Outcome:
 
 def outcome(world: World) -> Outcome:
     """Records what the step reads, makes the change, and compares what the guard says with what the step then gives."""
-    from stowage.world import World as Reach
+    from stowage.step.world import World as Reach
 
     x = torch.tensor([[1.0, -2.0, 3.0]])
     found = Outcome()

@@ -4,7 +4,8 @@ import sys
 
 import torch
 
-from stowage import _runtime, optimizer_steps
+from stowage import _runtime
+from stowage._torch import optimizer_steps
 
 
 def left_over() -> list[str]:

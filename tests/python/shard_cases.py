@@ -13,16 +13,16 @@ import types
 import weakref
 
 import numpy as np
+import shard_zoo
 import torch
 import torch.distributed as dist
+from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, vocabulary_plan, zero_plan
+from shard_zoo import training
 from torch import nn
 
-import shard_zoo
 import stowage
-from shard_zoo import training
-from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, vocabulary_plan, zero_plan
 from stowage import _runtime
-from stowage.torch_private import local_tensor, storage_address
+from stowage._torch.private import local_tensor, storage_address
 
 
 def mlp_cut_unevenly_with_clipping_and_schedule(rank, size):

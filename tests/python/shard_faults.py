@@ -11,11 +11,11 @@ from typing import Callable
 import pytest
 import torch
 import torch.distributed as dist
+from shard_pair import make_mlp, mlp_batches, zero_plan
 from torch import nn
 
 import stowage
-from shard_pair import make_mlp, mlp_batches, zero_plan
-from stowage.torch_private import is_fake
+from stowage._torch.private import is_fake
 
 
 def a_mesh_of_the_wrong_size(rank, size):

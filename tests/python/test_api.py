@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import torch
+import zoo
 from training import OPTIMIZERS, plain_step
 
 import stowage
-import zoo
 
 SUMMARY_KEYS = {
     "outcome", "ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes",
@@ -119,8 +119,8 @@ def test_missing_and_malformed_files(tmp_path):
 
 def test_compiled_step_over_its_budget(monkeypatch):
     """A call that raises has changed nothing. (Here eager fits, and plans are asked for less.)"""
-    plan = stowage.replay.plan
-    monkeypatch.setattr(stowage.replay, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options))
+    plan = stowage.step.replay.plan
+    monkeypatch.setattr(stowage.step.replay, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options))
     model, loss_fn, batches = zoo.make("gpt2")
     optimizer = OPTIMIZERS["adamw"](model.parameters())
     step = stowage.compile(plain_step(model, optimizer, loss_fn), budget="100MiB")

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from training import FORMS, OPTIMIZERS, assert_planned, assert_same_state, plain_step, train
-
 import zoo
+from training import FORMS, OPTIMIZERS, assert_planned, assert_same_state, plain_step, train
 
 
 def compare(name, make_step=plain_step, optimizer="adamw", form="loop", least_steps=2, count=zoo.STEPS, **options):

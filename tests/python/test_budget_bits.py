@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+import zoo
 from training import FORMS, OPTIMIZERS, assert_planned, assert_same_state, train
 
 import stowage
-import zoo
 from stowage import _runtime
 
 

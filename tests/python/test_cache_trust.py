@@ -21,10 +21,11 @@ import torch
 from test_plan_cache import OFF, chain
 
 import stowage
-import stowage.costs
-from stowage import plan_cache, runtime_build
-from stowage.cache_directory import Refused, opened
-from stowage.costs import CostFile
+import stowage.cache.costs
+from stowage._torch import runtime_build
+from stowage.cache import plan_cache
+from stowage.cache.costs import CostFile
+from stowage.cache.directory import Refused, opened
 
 MACHINE = {"torch": "x", "cpu": "y", "threads": 1}
 NOBODY = 65534
@@ -35,7 +36,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("STOWAGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("STOWAGE_PLAN_CACHE", "1MiB")
-    monkeypatch.setattr(stowage.costs, "_FILES", {})
+    monkeypatch.setattr(stowage.cache.costs, "_FILES", {})
     monkeypatch.setattr(plan_cache, "_WARNED", set())
     return tmp_path / "cache"
 
@@ -553,7 +554,7 @@ warnings.simplefilter("error")
 import stowage
 from pathlib import Path
 from test_plan_cache import chain
-from stowage.costs import CostFile
+from stowage.cache.costs import CostFile
 stowage.plan(chain(5))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

@@ -5,11 +5,11 @@ import time
 
 import pytest
 import torch
+import zoo
 from torch._subclasses.fake_tensor import FakeTensorMode
-from training import OPTIMIZERS, FORMS, plain_step
+from training import FORMS, OPTIMIZERS, plain_step
 
 import stowage
-import zoo
 
 
 def captured(name, form="loop", fake=False):

@@ -6,12 +6,12 @@ import warnings
 
 import pytest
 import torch
+import zoo
 from training import OPTIMIZERS, assert_same_state, plain_step, train
 
 import stowage
-import stowage.costs
-import zoo
-from stowage.costs import CostFile, cost_file
+import stowage.cache.costs
+from stowage.cache.costs import CostFile, cost_file
 
 MACHINE = {"torch": "x", "cpu": "y", "threads": 1}
 
@@ -19,7 +19,7 @@ MACHINE = {"torch": "x", "cpu": "y", "threads": 1}
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(stowage.costs, "_FILES", {})
+    monkeypatch.setattr(stowage.cache.costs, "_FILES", {})
     return tmp_path / "stowage"
 
 
@@ -27,7 +27,7 @@ def test_planned_steps_write_the_file(fresh):
     train("gpt2", compiled=True, count=7)
     (path,) = fresh.iterdir()
     data = json.loads(path.read_text())
-    assert data["machine"] == {"torch": torch.__version__, "cpu": stowage.costs._cpu_model(), "threads": 1}
+    assert data["machine"] == {"torch": torch.__version__, "cpu": stowage.cache.costs._cpu_model(), "threads": 1}
     matmuls = [key for key in data["ops"] if key.startswith("aten::addmm(")]
     assert matmuls and all(len(samples) == 4 and min(samples) > 0 for samples in data["ops"].values())
     # The learning rate is no part of a key, shapes are.
@@ -37,7 +37,7 @@ def test_planned_steps_write_the_file(fresh):
 def test_a_second_process_prices_its_graph_from_the_file(fresh):
     run = train("gpt2", compiled=True, count=7)
     first = cost_file()
-    stowage.costs._FILES.clear()
+    stowage.cache.costs._FILES.clear()
     second = cost_file()
     assert second is not first and {k: second.cost_ns(k) for k in first.ops} == {k: first.cost_ns(k) for k in first.ops}
     model, loss_fn, batches = zoo.make("gpt2")
@@ -69,7 +69,7 @@ def test_merging_keeps_what_others_have_written(tmp_path):
 
 
 def test_the_file_keeps_the_keys_that_were_measured_last(tmp_path, monkeypatch):
-    monkeypatch.setattr(stowage.costs, "_MOST_KEYS", 3)
+    monkeypatch.setattr(stowage.cache.costs, "_MOST_KEYS", 3)
     path = tmp_path / "costs.json"
     for batch in (["a", "b", "c"], ["a", "d"]):
         costs = CostFile(path, MACHINE)
@@ -118,7 +118,7 @@ def test_the_link_is_measured_once(fresh):
     host = stowage._runtime.Host()
     gbps = cost_file().lane_gbps(host, "memory")
     assert 0.1 < gbps < 1000
-    stowage.costs._FILES.clear()
+    stowage.cache.costs._FILES.clear()
     assert cost_file().lane_gbps(None, "memory") == gbps  # from the file
     assert host.bytes == 0
     assert os.listdir(fresh)

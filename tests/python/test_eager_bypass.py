@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import stowage
-from stowage.torch_private import address
+from stowage._torch.private import address
 
 EXPECTED = torch.arange(4096, dtype=torch.float32)
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import stowage
-from stowage.torch_private import address
+from stowage._torch.private import address
 
 PATIENCE_S = 60
 

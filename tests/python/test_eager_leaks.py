@@ -12,8 +12,8 @@ import torch
 from budgeted import Gpt, adamw, content
 
 import stowage
-from stowage.torch_private import address
 from stowage import _runtime
+from stowage._torch.private import address
 
 
 def half_way(end):

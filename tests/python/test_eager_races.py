@@ -16,7 +16,7 @@ from at_once import in_threads
 
 import stowage
 from stowage import _runtime
-from stowage.torch_private import address
+from stowage._torch.private import address
 
 SOAK = max(1, int(float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))) // 60)
 PATIENCE_S = 120 * SOAK

@@ -11,7 +11,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.torch_private import address
+from stowage._torch.private import address
 
 SMALL, LARGE = 16, 700
 pytestmark = pytest.mark.alone  # what other tests leave is a part of what is far from the limit

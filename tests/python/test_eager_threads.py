@@ -12,7 +12,7 @@ from budgeted import Gpt
 from torch.utils.data import DataLoader, Dataset
 
 import stowage
-from stowage.torch_private import address
+from stowage._torch.private import address
 
 
 def in_thread(work):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+import zoo
 from training import FORMS, OPTIMIZERS, plain_step
 
 import stowage
-import zoo
 
 
 def _trained(compiled, batches, bad, catch, form="loop"):

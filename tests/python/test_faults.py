@@ -24,7 +24,7 @@ from transform import transformed
 
 import stowage
 from stowage import _runtime
-from stowage.replay import Room
+from stowage.step.replay import Room
 
 SOAK = bool(os.environ.get("STOWAGE_SOAK_SECONDS"))
 SEED = int(os.environ.get("STOWAGE_SEED", "0")) or 1
@@ -201,7 +201,7 @@ def test_kill_while_cache_and_report_are_written(tmp_path, monkeypatch):
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert not page.exists() or page.read_text().rstrip().endswith("</html>")
-        monkeypatch.setattr("stowage.costs._FILES", {})
+        monkeypatch.setattr("stowage.cache.costs._FILES", {})
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             Twins(WORLDS["transformer"], budget=1 << 30).settle()

@@ -6,7 +6,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.fit import capture_fake, least_eager_bytes, without_scratch
+from stowage.step.fit import capture_fake, least_eager_bytes, without_scratch
 
 
 def perceptron(width=64, depth=3, form=None):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from stowage import torch_private
 from stowage._core import same_bits
-from stowage.signature import difference, signature
-from stowage.world import World
+from stowage._torch import private as torch_private
+from stowage.step.signature import difference, signature
+from stowage.step.world import World
 
 
 def watched(fn, *args):

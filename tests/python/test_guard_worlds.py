@@ -11,10 +11,10 @@ import warnings
 import guard_worlds
 import pytest
 import torch
+import zoo
 
 import stowage
-import zoo
-from stowage.recording import record
+from stowage.step.recording import record
 
 SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))  # 0: a fixed number of worlds, the same in every run
 FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000 if SECONDS else 1)))

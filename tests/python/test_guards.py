@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+import zoo
 from torch import nn
 from training import OPTIMIZERS, assert_same_state, plain_step, train
 
 import stowage
-import zoo
 
 COUNT = 12
 

@@ -10,7 +10,7 @@ from torch import nn
 import stowage
 from stowage import _runtime
 from stowage.errors import UnsupportedWarning
-from stowage.host_copy import bytes_of
+from stowage.step.host_copy import bytes_of
 
 STEPS = 6
 WIDTH = 48
@@ -161,9 +161,9 @@ def test_calls_that_are_never_planned_learn_from_each_other():
 
 def recorded(training, train_step, budget):
     """The tape of one step, recorded under a budget or not."""
-    from stowage.eager_calls import EagerCalls
-    from stowage.recording import record
-    from stowage.world import World
+    from stowage.step.eager_calls import EagerCalls
+    from stowage.step.recording import record
+    from stowage.step.world import World
 
     x = training.batch
     world = World(train_step)

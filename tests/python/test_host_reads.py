@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import stowage
-from stowage.host_reads import _as_list, _bytes
+from stowage.step.host_reads import _as_list, _bytes
 
 CALLS = 14
 

@@ -9,14 +9,14 @@ import time
 
 import pytest
 import torch
+import zoo
 from test_recompute_swap import by_hand, swap_all
 from training import OPTIMIZERS, assert_same_state, plain_step, train
 from transform import Steps
 
 import stowage
-import zoo
 from stowage import _runtime
-from stowage.replay import Room
+from stowage.step.replay import Room
 
 
 def state_of(model, optimizer) -> list[torch.Tensor]:

@@ -13,7 +13,6 @@ from torch import nn
 
 import stowage
 
-
 SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
 FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
 

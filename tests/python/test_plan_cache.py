@@ -11,8 +11,8 @@ import pytest
 from training import assert_same_state, train
 
 import stowage
-import stowage.costs
-from stowage import plan_cache
+import stowage.cache.costs
+from stowage.cache import plan_cache
 
 OFF = {"budget_bytes": None, "keep_order": False, "takeover": True, "time_limit": 0.0, "seed": 0, "link_gbps": None}
 
@@ -28,7 +28,7 @@ def chain(length=6, scale=64, cost_ns=1000, name="op"):
 def kept(monkeypatch, tmp_path):
     monkeypatch.setenv("STOWAGE_CACHE", str(tmp_path))
     monkeypatch.setenv("STOWAGE_PLAN_CACHE", "1MiB")
-    monkeypatch.setattr(stowage.costs, "_FILES", {})
+    monkeypatch.setattr(stowage.cache.costs, "_FILES", {})
     return tmp_path / "plans"
 
 
@@ -177,12 +177,12 @@ def test_the_second_start_plans_nothing(kept, monkeypatch, share):
     if share is not None:
         free = train("gpt2", compiled=True, count=4).step
         options["budget"] = int(free.stats()["resident_bytes"] + share * free.stats()["arena_bytes"])
-        stowage.costs._FILES.clear()
+        stowage.cache.costs._FILES.clear()
         for path in kept.parent.rglob("*.*"):
             path.unlink()
     first = train("gpt2", compiled=True, count=8, **options)
     assert not first.step.stats()["plan_from_cache"] and first.step.stats()["planned_steps"] > 0
-    stowage.costs._FILES.clear()  # as in a new process
+    stowage.cache.costs._FILES.clear()  # as in a new process
 
     def never(*arguments):
         raise AssertionError("planned again")

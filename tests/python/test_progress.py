@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import stowage
-from stowage import progress
+from stowage.report import progress
 
 SCRIPT = """
 import sys, time
-from stowage import progress
+from stowage.report import progress
 progress.PATIENCE_S = float(sys.argv[1])
 with progress.shown("recording a step") as report:
     report("order", 0.25)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
+import zoo
 from training import FORMS, assert_planned, assert_same_state, train
 from transform import Steps, transformed
 
 import stowage
-import stowage.replay
-import zoo
+import stowage.step.replay
 
 
 def by_hand(monkeypatch, edit):
@@ -21,7 +21,7 @@ def by_hand(monkeypatch, edit):
         made.append(edit(graph, planner(graph, budget, **options)))
         return made[-1]
 
-    monkeypatch.setattr(stowage.replay, "plan", plan)
+    monkeypatch.setattr(stowage.step.replay, "plan", plan)
     return made
 
 

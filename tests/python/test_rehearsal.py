@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+import zoo
 from test_host_store import state_of
 from test_recompute_swap import by_hand
 from training import FORMS, OPTIMIZERS, plain_step
 from transform import transformed
 
 import stowage
-import zoo
 from stowage import _runtime
 
 

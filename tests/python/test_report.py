@@ -5,10 +5,11 @@ import pickle
 import re
 
 import pytest
-import stowage
 import torch
-from stowage.reporting import write_report
 from torch.cuda import _memory_viz
+
+import stowage
+from stowage.report.reports import write_report
 
 
 def small_step():

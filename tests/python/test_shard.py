@@ -3,7 +3,6 @@
 import time
 
 import pytest
-
 import ranks
 import shard_cases
 import shard_faults

@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stowage
-from stowage.shard_placements import ShardingPlan
+from stowage.sharding.placements import ShardingPlan
 
 
 def _fake_step(width: int):
@@ -38,7 +38,7 @@ def test_no_redundancy_where_everything_divides():
 
 
 def test_a_thousand_devices_are_no_harder_than_eight():
-    from stowage.shard_paper import frontier, program_of
+    from stowage.sharding.paper import frontier, program_of
 
     step, batch = _fake_step(1024)
     program = program_of(step, (batch,))
@@ -50,7 +50,7 @@ def test_a_thousand_devices_are_no_harder_than_eight():
 
 
 def test_a_capture_changes_nothing():
-    from stowage.shard_paper import program_of
+    from stowage.sharding.paper import program_of
 
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
@@ -73,7 +73,7 @@ def test_a_capture_changes_nothing():
 
 
 def test_a_step_that_reads_its_data_is_refused():
-    from stowage.shard_paper import program_of
+    from stowage.sharding.paper import program_of
 
     with pytest.raises(stowage.Unsupported, match="depend on data"):
         program_of(lambda x: x.sum().item(), (torch.ones(3),))

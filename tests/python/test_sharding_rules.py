@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stowage import _core
-from stowage.shard_recipes import RECIPES
+from stowage.sharding.recipes import RECIPES
 
 aten = torch.ops.aten
 G = torch.Generator().manual_seed(3)

@@ -13,8 +13,8 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 from process_state import left_over
+from torch import nn
 from torn import WIDE, WORLDS, Loop, Torn, Twins
 
 import stowage

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 import torch
+import zoo
 from training import assert_planned, assert_same_state, plain_step, train
 
 import stowage
-import zoo
 from stowage import _runtime
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)

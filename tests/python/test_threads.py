@@ -13,8 +13,9 @@ from at_once import in_threads
 from torn import WORLDS, differs
 
 import stowage
-from stowage import _runtime, optimizer_steps
-from stowage.costs import CostFile
+from stowage import _runtime
+from stowage._torch import optimizer_steps
+from stowage.cache.costs import CostFile
 
 SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
 SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SECONDS else 1)

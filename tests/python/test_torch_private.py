@@ -10,7 +10,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stowage import _runtime, torch_private
+from stowage import _runtime
+from stowage._torch import private as torch_private
 
 
 def test_cdata_is_the_address_of_the_tensor():

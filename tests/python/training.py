@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
+import zoo
 
 import stowage
-import zoo
 
 OPTIMIZERS = {
     "sgd": lambda p, **k: torch.optim.SGD(p, lr=1e-2, momentum=0.9, **k),

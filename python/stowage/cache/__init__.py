@@ -1,0 +1,1 @@
+"""What is kept between runs, in folders of the user's own."""

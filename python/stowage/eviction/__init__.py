@@ -1,0 +1,1 @@
+"""A byte limit around any training loop: what leaves memory, and how it comes back."""

@@ -1,0 +1,264 @@
+"""stowage.budget: a byte limit around any training loop, without capture or change of code.
+
+    with stowage.budget("2GiB") as b:
+        for batch in loader:
+            loss = model(batch).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
+    print(b.stats())
+
+Before live tensor bytes would pass the limit, tensors leave: they are dropped, to be computed again, or copied to the host; and they
+are back before anything reads them. The numbers are, bit for bit, those of a run without a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import time
+from typing import Any, Callable
+
+import torch
+
+from stowage import _runtime
+from stowage._torch import optimizer_steps
+from stowage._torch.private import address
+from stowage.errors import Error
+from stowage.planning import parse_bytes
+from stowage.report.progress import Report, shown, visible
+from stowage.report.reports import write_report
+
+
+class OutOfMemory(Error, torch.OutOfMemoryError):
+    """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short.
+
+    ``bound_bytes``: of a compiled step with a budget: the smallest budget that may be enough for its eager calls, as far as is known.
+    """
+
+    bound_bytes = 0
+
+
+_RELEASES = ("both", "recompute", "swap")
+
+
+class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.budget("2GiB") as b
+    """Context manager that keeps every live tensor byte handed out since ``import stowage`` within ``limit``.
+
+    limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside are included.
+    policy: which tensors leave, and how: "default" (learns the order of accesses from earlier iterations), "delta", "dtr", "capuchin",
+        "lru", "size", "random".
+    release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
+    link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast as memory is.
+    prefetch: bring copies back ahead of use, beside the kernels.
+    debug: fill memory that is let go, so that a stale read shows at once.
+    progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a terminal; a callable
+        gets (what, None) after optimizer steps instead; False keeps silent.
+
+    The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it is), saying what
+    is pinned and by how much the limit is short. When the block is left, by an exception too, every tensor is back. One block at a time
+    in a process. Other threads that compute on the loop's tensors do so in ``with b.attach():``. Reads past the dispatcher that go
+    through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling, copying) bring their tensor back; any other raises an error that
+    names it. NumPy arrays that were made of a tensor before the block are seen, and the tensor stays where it is; a bare data_ptr() that was
+    taken before it leaves no trace: call restore(tensor), which keeps it there.
+    """
+
+    def __init__(self, limit: int | str, policy: str = "default", release: str = "both", link_gbps: float | None = None, *,
+                 prefetch: bool = True, debug: bool = False, seed: int = 0, progress: Callable | bool | None = None, _replay_generator: bool = True):
+        super().__init__()
+        self.limit_bytes = parse_bytes(limit)
+        if self.limit_bytes is None or self.limit_bytes <= 0:
+            raise ValueError(f"budget() needs a limit of at least one byte, not {limit!r}")
+        if policy not in _runtime.budget_policies():
+            raise ValueError(f"unknown policy '{policy}': one of {', '.join(_runtime.budget_policies())}")
+        if release not in _RELEASES:
+            raise ValueError(f"unknown release '{release}': one of {', '.join(_RELEASES)}")
+        if link_gbps is not None and link_gbps <= 0:
+            raise ValueError(f"link_gbps must be above 0: {link_gbps}")
+        self.policy = policy
+        self.release = release
+        self._runtime = _runtime.Budget(self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed)
+        self._used = False
+        self._of_calls = False  # of a compiled step, which knows of it
+        self._patches: _Patches | None = None
+        self._progress = progress
+        self._line = contextlib.ExitStack()
+
+    def _may_begin(self) -> None:
+        if self._used:
+            raise Error("a stowage.budget is entered once: make another one")
+        _runtime.require_allocator()
+
+    def _begin(self) -> None:
+        if self._of_calls:
+            self._enter()
+            return
+        _runtime.tell_cannot_replay("a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget")
+        with _runtime.Turn() as turn:
+            turn.alone()  # planned steps of other threads use tensors that may have to make room
+            self._enter()
+
+    def _enter(self) -> None:
+        self._runtime.enter(self.limit_bytes)
+        self._used = True
+        self._patches = _Patches(self._runtime)
+        self._patches.apply()
+        try:
+            if callable(self._progress) or (self._progress is not False and visible()):
+                tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
+                self._patches.after_steps(tell)
+            if _runtime.live_bytes() > self.limit_bytes // 2:  # what exists already may have to make room
+                for tensor in _existing_tensors():
+                    self._runtime.adopt(address(tensor))
+            self._runtime.shrink()
+        except MemoryError as error:
+            raise OutOfMemory(str(error)) from None
+
+    def _again(self, limit_bytes: int) -> budget:
+        """The same block once more, with another limit and what it has learnt: for the calls of a compiled step."""
+        self.limit_bytes, self._used, self._of_calls = limit_bytes, False, True
+        return self
+
+    def _end(self) -> None:
+        self._line.close()
+        if self._patches is not None:
+            self._patches.undo()
+            self._patches = None
+        self._runtime.leave()
+
+    def _ended(self, error: BaseException | None) -> None:
+        lost = self._runtime.leave()  # again, which says the same
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
+            raise OutOfMemory(_first_line(error)) from error
+        if lost:
+            raise Error(f"not every tensor could be brought back: {lost}") from error
+
+    @contextlib.contextmanager
+    def attach(self):
+        """For a thread that was started inside the block and works on its tensors."""
+        if not self._runtime.active:
+            raise Error("attach() works inside the block")
+        seen_already = _runtime.thread_attached()
+        self._runtime.attach()
+        try:
+            yield self
+        finally:
+            if not seen_already:
+                self._runtime.detach()
+
+    def restore(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the dispatcher."""
+        _restore(self._runtime.restore, tensor)
+        return tensor
+
+    def stats(self) -> dict:
+        """Figures of the block so far, or of all of it. Times are sums in nanoseconds; ``policy`` holds the policy's own counters."""
+        return {"limit_bytes": self.limit_bytes, **self._runtime.stats(), "policy": {"name": self.policy, **self._runtime.counters()}}
+
+    def timeline(self) -> list[dict]:
+        """What happened, in order: {"t_ns", "event", "bytes", "op"}. Event "live" tells the live bytes after an op; the others are drop,
+        swap_out, recompute, swap_in and fetch, with the bytes moved. At most 65,536 entries: long runs are thinned."""
+        return self._runtime.timeline()
+
+    def report(self, path: str) -> None:
+        """Writes the timeline as one page (``.html``)."""
+        write_report(path, timeline=self.timeline(), limit_bytes=self.limit_bytes)
+
+    def alive(self) -> dict:
+        """What the runtime holds: all zero once the block has been left."""
+        return self._runtime.alive()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error)
+    return text[text.index("stowage: ") + len("stowage: ") :].splitlines()[0]
+
+
+def _existing_tensors() -> list[torch.Tensor]:
+    found = []
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor) and type(thing) in (torch.Tensor, torch.nn.Parameter):
+            found.append(thing)
+            if thing.grad_fn is None and thing.grad is not None:
+                found.append(thing.grad)
+    return found
+
+
+def _restore(how: Callable, tensor: Any) -> int | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    try:
+        return how(address(tensor))
+    except MemoryError as error:
+        raise OutOfMemory(str(error)) from None
+
+
+class _Telling:
+    """The progress line, after an optimizer's step."""
+
+    EVERY_S = 0.2
+
+    def __init__(self, block: budget, report: Report):
+        self._block, self._report = block, report
+        self._begin_s = self._last_s = time.monotonic()
+
+    def __call__(self, *_: Any) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s < self.EVERY_S and not callable(self._block._progress):
+            return
+        self._last_s = now_s
+        stats = self._block._runtime.stats()
+        live, limit = (f"{bytes_ / 2**20:,.0f}" for bytes_ in (_runtime.live_bytes(), self._block.limit_bytes))
+        share = (stats["recompute_ns"] + stats["stall_ns"] + stats["evict_ns"]) / 1e9 / max(now_s - self._begin_s, 1e-9)
+        self._report(f"{live} of {limit} MiB, {stats['evictions']:,} let go, {share:.0%} of the time for that", None)
+
+
+class _Patches:
+    """Between apply() and undo(): the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
+    knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back what there is."""
+
+    # The pointer is handed out and may be kept.
+    EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "share_memory_",
+               "__reduce_ex__")
+    # Read and done.
+    READS = ("tolist", "__deepcopy__")
+
+    def __init__(self, runtime: Any):
+        self._runtime = runtime
+        self._originals: list[tuple[str, Callable, bool]] = []
+        self._after: list[Callable] = [lambda *_: runtime.end_update()]
+
+    def apply(self) -> None:
+        optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._after_step)
+        for name in self.EXPORTS:
+            self._wrap(name, for_good=True)
+        for name in self.READS:
+            self._wrap(name, for_good=False)
+
+    def _wrap(self, name: str, for_good: bool) -> None:
+        runtime, original = self._runtime, getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def restored_first(tensor, *args, **kwargs):
+            held = _restore(runtime.restore if for_good else runtime.hold, tensor)
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                if held:
+                    runtime.release(held)
+
+        self._originals.append((name, original, name in torch.Tensor.__dict__))
+        setattr(torch.Tensor, name, restored_first)
+
+    def _after_step(self, *stepped: Any) -> None:
+        for call in self._after:
+            call(*stepped)
+
+    def after_steps(self, call: Callable) -> None:
+        self._after.append(call)
+
+    def undo(self) -> None:
+        optimizer_steps.forget(self)
+        for name, original, own in self._originals:
+            if own:
+                setattr(torch.Tensor, name, original)
+            elif name in torch.Tensor.__dict__:
+                delattr(torch.Tensor, name)

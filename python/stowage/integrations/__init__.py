@@ -1,0 +1,1 @@
+"""Stowage within other libraries' training loops."""

@@ -1,0 +1,1 @@
+"""What is told: reports of plans and budgets, and progress meanwhile."""

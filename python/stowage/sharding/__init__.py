@@ -1,0 +1,1 @@
+"""A training step whose tensors are split over a mesh of ranks."""

@@ -1,0 +1,176 @@
+"""Capturing a training step as a program, without computing it.
+
+    user's step ──FakeTensorMode──► ops of forward, backward, optimizer ──Pen──► Program
+
+Nothing of the user's is changed: while the capture runs, modules and optimizers hold fakes; afterwards what they held before. The step's
+Python runs twice: once so that the optimizers make their state, once under the pen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable
+
+import torch
+
+from stowage._torch import optimizer_steps
+from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, local_tensor, masks_as_run, tree_map
+from stowage.errors import Unsupported
+from stowage.sharding.program import Pen, Program, region_of
+from stowage.step.python_state import PythonState
+from stowage.step.signature import held
+from stowage.step.world import World
+
+# ---- Fakes in place of the user's tensors
+
+
+class _Fakes:
+    """One fake for each tensor of the user's, kept in step with who shares memory with whom."""
+
+    def __init__(self, mode: FakeTensorMode):
+        self.mode = mode
+        self.of: dict[int, torch.Tensor] = {}
+
+    def parameter(self, p: torch.nn.Parameter) -> torch.nn.Parameter:
+        if id(p) not in self.of:
+            with self.mode:
+                self.of[id(p)] = torch.nn.Parameter(_empty(p), requires_grad=p.requires_grad)
+        return self.of[id(p)]
+
+    def tensor(self, t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        if isinstance(t, torch.nn.Parameter):
+            return self.parameter(t)
+        if id(t) not in self.of:
+            number = local_tensor(t).item() if t.dim() == 0 and not is_fake(t) else None  # step counters decide Python numbers
+            with self.mode:
+                self.of[id(t)] = _empty(t) if number is None else torch.tensor(number, dtype=t.dtype)
+        return self.of[id(t)]
+
+
+def _empty(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+
+
+@contextlib.contextmanager
+def _faked(world: World, fakes: _Fakes):
+    """While open, the modules and optimizers of the world hold fakes."""
+    saved: list[tuple[dict, dict]] = []
+
+    def put(live: dict, new: dict) -> None:
+        saved.append((live, dict(live)))
+        live.clear()
+        live.update(new)
+
+    try:
+        for _, root in world.modules:
+            for module in root.modules():
+                put(module._parameters, {k: None if p is None else fakes.parameter(p) for k, p in module._parameters.items()})
+                put(module._buffers, {k: None if b is None else fakes.tensor(b) for k, b in module._buffers.items()})
+        for optimizer in world.optimizers:
+            state = {fakes.parameter(p): {k: fakes.tensor(v) for k, v in s.items()} for p, s in optimizer.state.items()}
+            put(optimizer.state, state)
+            for group in optimizer.param_groups:
+                put(group, {**group, "params": [fakes.parameter(p) for p in group["params"]]})
+        for scheduler in world.schedulers:
+            put(scheduler.__dict__, dict(scheduler.__dict__))
+        yield
+    finally:
+        for live, before in reversed(saved):
+            live.clear()
+            live.update(before)
+
+
+def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
+    """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once."""
+    with masks_as_run():
+        try:
+            return _capture(train_step, args, kwargs, names, name)
+        except DATA_DEPENDENT:
+            pass
+    try:
+        return _capture(train_step, args, kwargs, names, name)
+    except DATA_DEPENDENT as reason:
+        raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
+
+
+def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
+    for _ in range(2):  # what libraries make when they are first used is there the second time
+        program, changed = _captured_and_put_back(train_step, args, kwargs, names, name)
+        if not changed:
+            return program
+    raise Unsupported(f"the step changes {changed}: stowage.shard runs its Python before the first step, and cannot take that back; do it outside of the step")
+
+
+def _captured_and_put_back(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> tuple[Program, str]:
+    """The program, and what the step has changed in Python that could not be put back."""
+    world = World(train_step)
+    fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
+    pen = Pen(Program(name))
+    generator = torch.get_rng_state()
+    state = PythonState(world)
+    try:
+        program = _captured(train_step, args, kwargs, names, world, fakes, pen)
+    finally:
+        torch.set_rng_state(generator)
+        state.put_back()
+    return program, world.guard.changed()
+
+
+def _captured(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], world: World, fakes: _Fakes, pen: Pen) -> Program:
+    program = pen.program
+    with _faked(world, fakes):
+        fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
+        by_name = [(n, fakes.parameter(p)) for n, p in names]
+        held_before = held(fake_args, fake_kwargs)
+        with fakes.mode:
+            train_step(*fake_args, **fake_kwargs)
+            if held(fake_args, fake_kwargs) != held_before:
+                raise Unsupported("the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead")
+            _declare(pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)])
+            with _watching(pen, by_name), pen:
+                result = train_step(*fake_args, **fake_kwargs)
+        for leaf in flatten(result)[0]:
+            if isinstance(leaf, torch.Tensor):
+                entry = program.tensors[pen.tensor(leaf)]
+                entry["kind"] = "output" if entry["kind"] == "activation" else entry["kind"]
+    program.ops = [op for op in program.ops if not op.get("dropped")]
+    return program
+
+
+def _declare(pen: Pen, world: World, names: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
+    program = pen.program
+    for i, t in enumerate(inputs):
+        program.inputs.append(pen.tensor(t, "input", name=f"input_{i}"))
+    for name, p in names:
+        program.parameters[name] = pen.tensor(p, "parameter", name=name)
+    for path, module in world.modules:
+        for name, b in module.named_buffers(prefix=path):
+            if region_of(b) not in pen.ids:
+                program.buffers[name] = pen.tensor(b, "module_buffer", name=name)
+    by_id = {id(p): name for name, p in names}
+    for optimizer in world.optimizers:
+        for p, state in optimizer.state.items():
+            for key, value in state.items() if id(p) in by_id else ():
+                if isinstance(value, torch.Tensor):
+                    name = by_id[id(p)]
+                    program.states[name, key] = pen.tensor(value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name])
+
+
+@contextlib.contextmanager
+def _watching(pen: Pen, names: list[tuple[str, torch.nn.Parameter]]):
+    by_id = {id(p): name for name, p in names}
+
+    def before(optimizer, args, kwargs):
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and id(p) in by_id:
+                    pen.gradient(pen.program.parameters[by_id[id(p)]], by_id[id(p)], p.grad)
+        pen.in_optimizer = True
+
+    def after(optimizer, args, kwargs):
+        pen.in_optimizer = False
+
+    with optimizer_steps.heard(before, after):
+        yield

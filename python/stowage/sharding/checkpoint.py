@@ -1,0 +1,116 @@
+"""Checkpoints of sharded steps through torch.distributed.checkpoint: saved on one mesh, loaded on another.
+
+    {"model": {name: DTensor}, "optimizers": {"0": {"groups": {"0": {...}}, "state": {name: {key: DTensor}}}}, "schedulers": {"0": {...}}}
+
+Parts are DTensors, so that a mesh of another shape can read them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
+
+from stowage._torch.private import local_tensor, redistribute
+from stowage.errors import Error
+from stowage.sharding.parts import cut
+from stowage.sharding.world import ShardedState
+
+
+class CheckpointMixin:
+    """state_dict(), load_state_dict(), save() and load() of a ShardedStep."""
+
+    _state: ShardedState | None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, buffers and optimizer state, as DTensors where they are split; hyperparameters and schedulers as they are.
+
+        Loading into these tensors (torch.distributed.checkpoint.load) changes the step's own memory; hand the same dict to
+        load_state_dict() afterwards, for what is not a tensor.
+        """
+        return _saved(self._split_state())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        _load(self._split_state(), state)
+
+    def save(self, path: str) -> None:
+        """On every rank, with the same path, which all can reach."""
+        with torch.no_grad():
+            dcp.save(self.state_dict(), checkpoint_id=path)
+
+    def load(self, path: str) -> None:
+        """On every rank, after prepare() or a step; the mesh may be another than that of save()."""
+        split = self._split_state()
+        with torch.no_grad():
+            _make_optimizer_state(split)
+            state = _saved(split)
+            dcp.load(state, checkpoint_id=path)
+            _load(split, state)
+
+    def _split_state(self) -> ShardedState:
+        if self._state is None:
+            raise Error("nothing is split yet: call prepare(*batch) or the step first")
+        return self._state
+
+
+def _saved(split: ShardedState) -> dict[str, Any]:
+    model: dict[str, Any] = {part.name: part.parameter.detach() for part in split.parts()}
+    for path, module in split.world.modules:
+        model.update({name: b.detach() for name, b in module.named_buffers(prefix=path)})
+    optimizers = {}
+    for i, optimizer in enumerate(split.world.optimizers):
+        groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        state = {split.part(p).name: dict(s) for p, s in optimizer.state.items()}
+        optimizers[str(i)] = {"groups": {str(g): group for g, group in enumerate(groups)}, "state": state}
+    schedulers = {str(i): s.state_dict() for i, s in enumerate(split.world.schedulers)}
+    return {"model": model, "optimizers": optimizers, "schedulers": schedulers}
+
+
+def _load(split: ShardedState, saved: dict[str, Any]) -> None:
+    """Tensors that are the step's own (of _saved()) already hold what was loaded."""
+    for name, tensor in _saved(split)["model"].items():
+        _take(tensor, saved["model"][name])
+    for i, optimizer in enumerate(split.world.optimizers):
+        theirs = saved["optimizers"][str(i)]
+        for g, group in enumerate(optimizer.param_groups):
+            group.update(theirs["groups"][str(g)])
+        for p, state in optimizer.state.items():
+            for key, value in theirs["state"][split.part(p).name].items():
+                if isinstance(state.get(key), torch.Tensor):
+                    _take(state[key], value)
+                else:
+                    state[key] = value
+    for i, scheduler in enumerate(split.world.schedulers):
+        scheduler.load_state_dict(saved["schedulers"][str(i)])
+
+
+def _take(into: torch.Tensor, value: torch.Tensor) -> None:
+    """Copies, unless both are the same memory."""
+    if isinstance(into, DTensor) and isinstance(value, DTensor) and value.placements != into.placements:
+        value = redistribute(value, into.placements)
+    a, b = local_tensor(into), local_tensor(value)
+    if a.data_ptr() != b.data_ptr():
+        a.copy_(b)
+
+
+def _make_optimizer_state(split: ShardedState) -> None:
+    """For loading: an optimizer that has not stepped makes its state by a step that changes nothing."""
+    for optimizer in split.world.optimizers:
+        if optimizer.state:
+            continue
+        groups = [dict(g) for g in optimizer.param_groups]
+        try:
+            for group in optimizer.param_groups:
+                group.update({k: 0.0 for k in ("lr", "weight_decay") if isinstance(group.get(k), float)})
+                for p in group["params"]:
+                    part = split.part(p)
+                    p.grad = cut(torch.zeros(part.shape, dtype=p.dtype), split.mesh, part.at.gradient)
+            with split.watching():
+                optimizer.step()
+        finally:
+            for group, before in zip(optimizer.param_groups, groups):
+                group.update(before)
+                for p in group["params"]:
+                    p.grad = None

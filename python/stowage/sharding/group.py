@@ -1,0 +1,184 @@
+"""Ranks in step: small agreements on the host, so that who does something else is told, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import zlib
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from stowage._torch.private import group_timeout, set_group_timeout
+from stowage.errors import Error
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in PyTorch 2.13
+
+
+def as_mesh(mesh):
+    """A DeviceMesh, or sizes, that all ranks are on."""
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+    if isinstance(mesh, DeviceMesh):
+        sizes = tuple(mesh.size(i) for i in range(mesh.ndim))
+    else:
+        sizes = (mesh,) if isinstance(mesh, int) else tuple(int(n) for n in mesh)
+    devices = 1
+    for n in sizes:
+        devices *= n
+    if min(sizes, default=0) < 1 or devices != dist.get_world_size():
+        raise Error(f"mesh {sizes} has {devices} devices, but there are {dist.get_world_size()} ranks")
+    if isinstance(mesh, DeviceMesh):
+        return mesh
+    made = init_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu", sizes)
+    for group in made.get_all_groups():
+        set_group_timeout(group, group_timeout(dist.group.WORLD))
+    return made
+
+
+_PURPOSES = ("step", "flag", "same", "work")
+_WORKING, _DONE, _FAILED = range(3)
+_BEAT_SECONDS = 1.0
+
+
+class Ranks:
+    """The ranks of the mesh, by a group of their own on the host."""
+
+    def __init__(self, mesh):
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._group = dist.new_group(backend="gloo", timeout=group_timeout(dist.group.WORLD))
+        self._calls = 0
+        self._digests: dict[Any, int] = {}
+
+    def agree(self, wish: int, key: Any) -> int:
+        """The least wish of all ranks. Raises Error when they are at different calls, or have arguments of other shapes."""
+        self._calls += 1
+        if key not in self._digests:
+            self._digests[key] = zlib.crc32(repr(key).encode())
+        rows = self._gather("step", wish, self._digests[key], self._calls)
+        if any(row[2] != self._calls for row in rows):
+            raise Error(f"rank {self.rank}: the ranks are at different calls: {[row[2] for row in rows]}")
+        if any(row[1] != self._digests[key] for row in rows):
+            raise Error(f"rank {self.rank}: the ranks disagree: their arguments differ in shape, type or flags")
+        return min(row[0] for row in rows)
+
+    def any(self, flag: bool) -> bool:
+        return any(row[0] for row in self._gather("flag", int(flag)))
+
+    def same(self, text: str, otherwise: str) -> None:
+        """Raises Error unless all ranks have the same text."""
+        digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+        rows = self._gather("same", digest)
+        if any(row[0] != digest for row in rows):
+            raise Error(f"rank {self.rank}: {otherwise}")
+
+    def same_tensors(self, tensors: list[torch.Tensor], otherwise: str) -> None:
+        digest = hashlib.blake2b()
+        for t in tensors:
+            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        self.same(digest.hexdigest(), otherwise)
+
+    def from_first(self, make: Callable[[], str]) -> str:
+        """What rank 0 makes, on all ranks; its error, if it has one."""
+        box: list[Any] = [None, ""]
+        failure = None
+        with self.together():
+            if self.rank == 0:
+                try:
+                    box[0] = make()
+                except Exception as error:  # goes to all ranks
+                    box[1], failure = f"{type(error).__name__}: {error}", error
+        dist.broadcast_object_list(box, src=0, group=self._group)
+        if failure is not None:
+            raise failure
+        if box[1]:
+            raise Error(f"rank 0 could not plan: {box[1]}")
+        self.same(box[0], "the plan did not arrive as it was sent")
+        return box[0]
+
+    @contextlib.contextmanager
+    def together(self):
+        """Work that takes ranks different times, without collectives: all leave when the last is done, and when one fails all raise.
+        While they wait, ranks tell each other every second that they are there, so that no wait is as long as the group's timeout.
+
+            rank 0   work ........................ done         a thread beats for each rank: (working, working, done, ...)
+            rank 1   work ... done, waits ─────────┘             until no rank is at work
+        """
+        beat = _Beat(self._gather)
+        try:
+            yield
+        except BaseException:
+            beat.stop(_FAILED)
+            raise
+        states = beat.stop(_DONE)
+        if _FAILED in states:
+            raise Error(f"rank {self.rank}: rank {states.index(_FAILED)} failed")
+
+    @contextlib.contextmanager
+    def explained(self):
+        """Errors of the process group say what they mean."""
+        try:
+            yield
+        except Error:
+            raise
+        except RuntimeError as error:
+            if is_communication_error(error):
+                raise Error(f"rank {self.rank}: a collective failed; another rank has died, or is doing something else: {first_line(error)}") from error
+            raise
+
+    def _gather(self, purpose: str, *values: int) -> list[list[int]]:
+        """Up to three numbers of each rank. Messages are all of one size and say what they are for: ranks that are at different
+        places find out, instead of taking each other's numbers for something else."""
+        mine = torch.zeros(4, dtype=torch.int64)
+        mine[0] = _PURPOSES.index(purpose)
+        for i, value in enumerate(values):
+            mine[1 + i] = value
+        all_ranks = torch.empty(self.size * 4, dtype=torch.int64)
+        _all_gather(all_ranks, mine, group=self._group)
+        rows = all_ranks.view(self.size, 4).tolist()
+        at = [_PURPOSES[row[0]] for row in rows]
+        if any(p != purpose for p in at):
+            raise Error(f"rank {self.rank}: the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})")
+        return [row[1:] for row in rows]
+
+
+class _Beat:
+    """A thread that tells the other ranks what this one is doing, until none is at work. Meanwhile nobody else may use the group."""
+
+    def __init__(self, gather: Callable[..., list[list[int]]]):
+        self._gather = gather
+        self._state = _WORKING
+        self._states = [_WORKING]
+        self._changed = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="stowage-beat", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while _WORKING in self._states:
+                self._changed.wait(_BEAT_SECONDS)
+                self._states = [row[0] for row in self._gather("work", self._state)]
+        except Exception as error:  # raised by stop(), on the thread that works
+            self._error = error
+
+    def stop(self, state: int) -> list[int]:
+        """How it went on each rank. Raises what the collectives raised, unless this rank has failed itself."""
+        self._state = state
+        self._changed.set()
+        self._thread.join()
+        if self._error is not None and state != _FAILED:
+            raise self._error
+        return self._states
+
+
+def is_communication_error(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, dist.DistError) or any(s in text for s in ("gloo", "NCCL", "Connection", "imed out", "process group"))
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

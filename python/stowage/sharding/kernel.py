@@ -1,0 +1,195 @@
+"""One op on this rank's parts of its tensors.
+
+    plan   inputs  a: S0   b: R            global   view(x [6, 10], size [2, 3, 10])    x: S0 over 2 ranks
+           computed  out: S0               local    view(x [3, 10], size [1, 3, 10])    sizes in the arguments are those of the part
+
+A planned op's kernel, run on the parts, leaves the part of its result; that is what a rule of the planner says. What has to change is
+an argument that spells a size of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+
+from stowage._torch.private import flatten, hook_open, local_shape, make_dtensor, tree_map, unflatten
+from stowage.errors import Unsupported
+from stowage.sharding.moves import brought
+from stowage.sharding.program import writes_argument
+from stowage.sharding.recipes import RECIPES, MeshCut
+
+# The argument that is the size of the first result.
+_SIZES = {"view": "size", "_unsafe_view": "size", "reshape": "size", "expand": "size", "zeros": "size", "ones": "size", "full": "size",
+          "empty": "size", "new_zeros": "size", "new_ones": "size", "new_full": "size", "new_empty": "size", "select_backward": "input_sizes",
+          "slice_backward": "input_sizes", "new_empty_strided": "size", "empty_strided": "size"}
+_VIEWS = ("view", "_unsafe_view")
+_OVERWRITE = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+
+
+class Moved:
+    """An op's arguments at other placements, and the way back for those that it changes."""
+
+    def __init__(self, func, args: tuple, kwargs: dict, mesh):
+        self._mesh = mesh
+        self.args, self.kwargs = args, kwargs
+        self.names = [a.name for a in func._schema.arguments]
+        self._writes = {a.name for a in func._schema.arguments if writes_argument(func, a)}
+        self._overwrites = func._schema.name.removeprefix("aten::") in _OVERWRITE
+        self._back: list[tuple[DTensor, DTensor]] = []  # what was given, what the op has instead
+        self.count = sum(isinstance(t, torch.Tensor) for _, value in self.named() for t in (value if isinstance(value, (list, tuple)) else [value]))
+
+    def named(self):
+        for i, name in enumerate(self.names):
+            yield name, self.args[i] if i < len(self.args) else self.kwargs.get(name)
+
+    def put(self, name: str, value: Any) -> None:
+        i = self.names.index(name)
+        if i < len(self.args):
+            self.args = (*self.args[:i], value, *self.args[i + 1 :])
+        else:
+            self.kwargs = {**self.kwargs, name: value}
+
+    def bring(self, wanted: list) -> None:
+        """``wanted``: placements of all tensors of all arguments, in schema order; None where any will do."""
+        if len(wanted) != self.count:
+            raise Unsupported(f"an op has {self.count} tensors where {len(wanted)} were planned")
+        places = iter(wanted)
+        for name, value in list(self.named()):
+            if isinstance(value, torch.Tensor):
+                self.put(name, self._at(name, value, next(places)))
+            elif isinstance(value, (list, tuple)) and any(isinstance(t, torch.Tensor) for t in value):
+                self.put(name, [self._at(name, t, next(places)) if isinstance(t, torch.Tensor) else t for t in value])
+
+    def _at(self, name: str, t: torch.Tensor, placements) -> torch.Tensor:
+        if not isinstance(t, DTensor):
+            if placements is None or all(p.is_replicate() for p in placements) or name in self._writes:
+                return t
+            return brought(make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements)
+        if placements is None or t.placements == placements:
+            return t
+        if name not in self._writes:
+            return brought(t, placements)
+        if self._overwrites:  # what was there does not matter
+            local = t._local_tensor.new_empty(local_shape(t.shape, self._mesh, placements))
+            moved = make_dtensor(local, self._mesh, placements, t.shape, t.stride())
+        else:
+            moved = brought(t, placements)
+        self._back.append((t, moved))
+        return moved
+
+    def take_back(self, result: Any) -> Any:
+        if not self._back:
+            return result
+        given = {}
+        for t, moved in self._back:
+            t._local_tensor.copy_(brought(moved, t.placements)._local_tensor)
+            given[id(moved)] = t
+
+        return tree_map(lambda r: given.get(id(r), r), result)
+
+
+class _Locals:
+    """The parts of DTensors, and the way back to them."""
+
+    def __init__(self) -> None:
+        self._by_local: dict[int, DTensor] = {}
+
+    def take(self, t: Any) -> Any:
+        if not isinstance(t, DTensor):
+            return t
+        self._by_local[id(t._local_tensor)] = t
+        return t._local_tensor
+
+    def owner(self, t: torch.Tensor) -> DTensor | None:
+        return self._by_local.get(id(t))
+
+
+def run_local(func, moved: Moved, mesh) -> Any:
+    """On whole tensors, past DTensor."""
+    parts = _Locals()
+    with hook_open():
+        try:
+            result = func(*tree_map(parts.take, moved.args), **tree_map(parts.take, moved.kwargs))
+        except NotImplementedError as reason:
+            raise Unsupported(f"{func} cannot run under a mesh: {reason}") from None
+        except RuntimeError:
+            if func._schema.name.split("::")[1] not in _VIEWS:
+                raise
+            result = func(parts.take(moved.args[0]).contiguous(), *moved.args[1:], **moved.kwargs)
+
+    def wrap(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor) or isinstance(t, DTensor):
+            return t
+        owner = parts.owner(t)
+        return owner if owner is not None else make_dtensor(t, mesh, [Replicate()] * mesh.ndim, t.shape, t.stride())
+
+    return tree_map(wrap, result)
+
+
+def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
+    """Raises when the result is not the part that was planned, or the kernel does not take such parts."""
+    parts = _Locals()
+    name = func._schema.name.split("::")[1]
+    shapes = [None if s is None else local_shape(s, mesh, p) for s, p in zip(placed.shapes, placed.computed, strict=True)]
+    if name in _SIZES and shapes:
+        moved.put(_SIZES[name], list(shapes[0]))
+        if name.endswith("empty_strided"):
+            moved.put("stride", [math.prod(shapes[0][d + 1 :]) for d in range(len(shapes[0]))])
+    if name.startswith("native_group_norm"):
+        moved.put("N", local_rows(moved))
+    if name == "empty_like":
+        first = moved.args[0]
+        local = first._local_tensor.new_empty(shapes[0], dtype=moved.kwargs.get("dtype"))
+        return make_dtensor(local, mesh, placed.computed[0], placed.shapes[0], placed.strides[0])
+    args, kwargs = tree_map(parts.take, moved.args), tree_map(parts.take, moved.kwargs)
+    if placed.recipe:
+        result = _run_recipe(func, moved, placed, mesh, parts)
+    else:
+        with hook_open():
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError:
+                if name not in _VIEWS:
+                    raise
+                result = func(args[0].contiguous(), *args[1:], **kwargs)  # a part need not be laid out as the whole is
+    leaves, spec = flatten(result)
+    out, position = [], 0
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and (owner := parts.owner(leaf)) is not None and not leaf_is_new(func):
+            out.append(owner)
+            continue
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            out.append(leaf)
+            continue
+        if leaf is None or position >= len(shapes) or shapes[position] is None:
+            out.append(leaf)
+        elif tuple(leaf.shape) != tuple(shapes[position]):
+            raise ValueError(f"{func} left {tuple(leaf.shape)} of a part {tuple(shapes[position])}")
+        else:
+            out.append(make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position]))
+        position += 1
+    return unflatten(out, spec)
+
+
+def _run_recipe(func, moved: Moved, placed, mesh, parts: _Locals) -> Any:
+    if placed.recipe not in RECIPES:
+        raise Unsupported(f"the plan runs {func} by a recipe '{placed.recipe}' that is not known")
+    given = {a.name: a.default_value for a in func._schema.arguments} | dict(zip(moved.names, moved.args)) | moved.kwargs
+    tensors = [t for value in given.values() for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, torch.Tensor)]
+    places = [t.placements if isinstance(t, DTensor) else None for t in tensors]
+    cut = MeshCut(mesh, placed, places, [tuple(t.shape) for t in tensors])
+    return RECIPES[placed.recipe](func, tree_map(parts.take, given), cut)
+
+
+def leaf_is_new(func) -> bool:
+    """No argument is returned."""
+    return not any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+
+
+def local_rows(moved: Moved) -> int:
+    values = dict(moved.named())
+    first = values.get("input", values.get("grad_out"))
+    return first._local_tensor.shape[0] if isinstance(first, DTensor) else first.shape[0]

@@ -1,0 +1,287 @@
+"""Running a step once on DTensors, each op on the placements that the plan gives it.
+
+    op k of the program ──► op k of the step:   inputs ─redistribute─► planned placements ─► kernel on the parts (recorded)
+                                                                                         └─► outputs ─redistribute─► where they live
+
+The mode sees the user's ops about in the order in which the capture saw them; what the ops do inside (collectives, local kernels) goes
+to the dispatcher's hook, which records the rank's own tape. Ops that the program does not have (models look at real masks, and not at
+fake ones) run as DTensor would run them. Where a kernel cannot run on its part, and for random numbers, the op runs on whole tensors on
+every rank: right, at the price of memory, and listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stowage._torch.private import hook_open, waiting_collectives
+from stowage.sharding.group import is_communication_error
+from stowage.sharding.kernel import Moved, leaf_is_new, run_local, run_on_parts
+from stowage.sharding.moves import brought
+from stowage.sharding.program import Program, is_passed_over, tensor_ids
+
+_EMPTIES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+_WINDOW = 256  # ops before and after the latest one that was sure
+
+
+def parse_placement(text: str) -> tuple:
+    """"S0,R" of the plan's JSON as DTensor's placements."""
+    parts = []
+    for part in text.split(","):
+        if part[0] == "S":
+            parts.append(Shard(int(part[1:])))
+        else:
+            parts.append({"R": Replicate(), "Psum": Partial("sum"), "Pavg": Partial("avg"), "Pmax": Partial("max")}[part])
+    return tuple(parts)
+
+
+class OpPlan:
+    """The ops of a program outside the optimizer, and where the plan wants their tensors.
+
+    An op of the step is the next of its name in the program, on tensors of its shapes that has not come yet, and whose tensors are those
+    that the program has there, as far as they are known:
+
+        program   k-1: view(7) -> 8     k: add(8, 3) -> 9       step   add(a, b), a made by op k-1, b unknown      is k
+    """
+
+    def __init__(self, program: Program, planned: list[dict | None]):
+        roots = [t.get("alias_of", i) for i, t in enumerate(program.tensors)]
+        self._in_optimizer = [op["phase"] == "optimizer" for op in program.ops]
+        self._planned = [None if p is None else PlacedOp(program, op, p, roots) for op, p in zip(program.ops, planned, strict=True)]
+        self._roots = [tuple(roots[i] for i in tensor_ids(op)) for op in program.ops]
+        self._places: dict[tuple, list[int]] = {}  # by name and shapes, outside the optimizer
+        for k, op in enumerate(program.ops):
+            if not self._in_optimizer[k]:
+                self._places.setdefault((op["target"], _shapes_in(program, op)), []).append(k)
+        self._program = program
+        self.restart()
+
+    def restart(self) -> None:
+        self._at = 0
+        self._done = bytearray(len(self._planned))
+        self.unplaced: list[str] = []  # ops of the step that the program does not have
+
+    def begin(self, parameters: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
+        """What is known when the step begins."""
+        for name, p in parameters:
+            _remember(p, self._program.parameters[name])
+        for t, i in zip(inputs, self._program.inputs, strict=True):
+            _remember(t, i)
+
+    def next(self, func, args: tuple, kwargs: dict) -> PlacedOp | None:
+        """The plan of the op that comes now, None for one that the program does not have."""
+        tensors = list(_tensors(func, args, kwargs))
+        known = [getattr(t, _NAME, None) for t in tensors]
+        for k in self._places.get((str(func), _shapes(func, args, kwargs)), ()):
+            if self._done[k] or abs(k - self._at) > _WINDOW:
+                continue
+            if any(mine is not None and mine != theirs for mine, theirs in zip(known, self._roots[k])):
+                continue
+            self._done[k] = True
+            if any(mine is not None for mine in known):
+                self._at = max(self._at, k)
+            return self._planned[k]
+        self.unplaced.append(str(func))
+        return None
+
+    def pass_optimizer(self) -> None:
+        """After one call of optimizer.step()."""
+        at = self._at
+        while at < len(self._in_optimizer) and not self._in_optimizer[at]:
+            at += 1
+        while at < len(self._in_optimizer) and self._in_optimizer[at]:
+            at += 1
+        self._at = at
+
+
+_NAME = "_stowage_root"  # of a DTensor: the program's tensor whose storage it is in
+
+
+def _remember(t: Any, root: int | None) -> None:
+    if isinstance(t, DTensor) and root is not None:
+        setattr(t, _NAME, root)
+
+
+def _draws(func, args: tuple, kwargs: dict) -> bool:
+    """Random numbers. Attention kernels say that they might; without dropout they do not."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return (args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)) > 0
+    return True
+
+
+def _shapes_in(program: Program, op: dict) -> tuple:
+    sizes = sorted((k, tuple(v)) for k, v in op.get("attributes", {}).items() if isinstance(v, list))
+    return tuple(tuple(program.tensors[i]["shape"]) for i in tensor_ids(op)), tuple(sizes)
+
+
+def _arguments(func, args: tuple, kwargs: dict):
+    """Name and value of each, in schema order."""
+    for i, argument in enumerate(func._schema.arguments):
+        yield argument.name, args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+
+
+def _tensors(func, args: tuple, kwargs: dict):
+    for _, value in _arguments(func, args, kwargs):
+        yield from (t for t in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(t, torch.Tensor))
+
+
+def _shapes(func, args: tuple, kwargs: dict) -> tuple:
+    """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ by them)."""
+    sizes = [(name, tuple(value)) for name, value in _arguments(func, args, kwargs)
+             if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value)]
+    return tuple(tuple(t.shape) for t in _tensors(func, args, kwargs)), tuple(sorted(sizes))
+
+
+class PlacedOp:
+    """How one op runs: where its inputs are brought, what the kernel leaves of each output, and where that goes."""
+
+    def __init__(self, program: Program, op: dict, planned: dict, roots: list[int]):
+        places = [None if p is None else parse_placement(p) for key in ("inputs", "computed", "outputs") for p in planned[key]]
+        n, m = len(planned["inputs"]), len(planned["computed"])
+        self.inputs, self.computed, self.outputs = places[:n], places[n : n + m], places[n + m :]
+        if op["target"].split(".")[1] in _EMPTIES:
+            self.computed = self.outputs  # nothing is in it that could be moved
+        self.recipe = planned.get("recipe", "")
+        self.shapes = [None if o is None else tuple(program.tensors[o]["shape"]) for o in op["outputs"]]
+        self.strides = [None if o is None else program.strides[o] for o in op["outputs"]]
+        self.roots = [None if o is None else roots[o] for o in op["outputs"]]
+        self.works: bool | None = None  # on parts, on every rank; None: not tried yet
+
+
+class PlacedMode(TorchDispatchMode):
+    def __init__(self, mesh, plan: OpPlan | None = None, ranks: Any = None):
+        super().__init__()
+        self._mesh = mesh
+        self._ranks = ranks
+        self._plan = plan
+        self._inside = False
+        self._paused = False
+        self.replicated: list[str] = []  # ops that ran on whole tensors because DTensor could not otherwise
+        if plan is not None:
+            plan.restart()
+
+    @contextlib.contextmanager
+    def running(self):
+        """The step runs in here."""
+        with implicit_replication(), waiting_collectives(), self:
+            yield
+
+    @contextlib.contextmanager
+    def aside(self):
+        """What happens in here is none of the step's ops."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def pause(self) -> None:
+        """An optimizer's step begins: it works on plain tensors, and its ops are not placed one by one."""
+        self._paused = True
+
+    def pass_optimizer(self) -> None:
+        """It has ended."""
+        self._paused = False
+        if self._plan is not None:
+            self._plan.pass_optimizer()
+
+    # ---- One op
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        counts = not self._inside and not self._paused and not is_passed_over(func)
+        placed = self._plan.next(func, args, kwargs) if counts and self._plan is not None else None
+        if not any(issubclass(t, DTensor) for t in types):
+            with hook_open():
+                return func(*args, **kwargs)
+        if self._inside:
+            return NotImplemented  # DTensor's turn
+        self._inside = True
+        try:
+            with self:  # the mode stays on: it opens the hook for what DTensor calls
+                result = self._run(func, args, kwargs, placed)
+        finally:
+            self._inside = False
+        if placed is not None:
+            self._name_results(func, result, placed)
+        elif is_passed_over(func) and isinstance(result, DTensor):
+            _remember(result, getattr(args[0], _NAME, None))
+        return result
+
+    def _name_results(self, func, result: Any, placed: PlacedOp) -> None:
+        """So that the ops that read them are known by them."""
+        if leaf_is_new(func):
+            leaves = result if isinstance(result, (tuple, list)) else (result,)
+            for t, root in zip((t for t in leaves if t is None or isinstance(t, torch.Tensor)), placed.roots):
+                _remember(t, root)
+
+    def _run(self, func, args: tuple, kwargs: dict, placed: PlacedOp | None) -> Any:
+        if _draws(func, args, kwargs):
+            return self._run_whole(func, args, kwargs)
+        if placed is not None:
+            return self._run_placed(func, args, kwargs, placed)
+        if "scaled_dot_product" in func._schema.name:
+            return self._run_whole(func, args, kwargs)  # DTensor works out its shape on meta tensors, which a recording refuses
+        try:
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError) as reason:
+            if is_communication_error(reason):
+                raise
+            return self._run_whole(func, args, kwargs)
+
+    def _run_placed(self, func, args: tuple, kwargs: dict, placed: PlacedOp) -> Any:
+        """The kernel on the parts, as the plan has it. What one rank's part is too small for runs whole, on all ranks."""
+        if placed.works is False:
+            return self._run_whole(func, args, kwargs)
+        moved = Moved(func, args, kwargs, self._mesh)
+        moved.bring(placed.inputs)
+        try:
+            result = run_on_parts(func, moved, placed, self._mesh)
+        except (NotImplementedError, RuntimeError, ValueError) as reason:
+            if placed.works or is_communication_error(reason):
+                raise
+            result = reason
+        if placed.works is None:
+            failed = isinstance(result, Exception)
+            placed.works = not (self._ranks.any(failed) if self._ranks is not None else failed)
+            if not placed.works:
+                return self._run_whole(func, args, kwargs)
+        return self._settle(func, moved.take_back(result), placed)
+
+    def _settle(self, func, result: Any, placed: PlacedOp) -> Any:
+        """Results go at once to where they live."""
+        if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
+            return result  # an argument, which lives where it does
+        wanted = iter(placed.outputs)
+
+        def settle(t: Any) -> Any:
+            if t is not None and not isinstance(t, torch.Tensor):
+                return t
+            at = next(wanted, None)
+            if not isinstance(t, DTensor) or at is None or t.placements == at:
+                return t
+            return brought(t, at)
+
+        if isinstance(result, (tuple, list)):
+            return type(result)(settle(t) for t in result)
+        return settle(result)
+
+    def _run_whole(self, func, args: tuple, kwargs: dict) -> Any:
+        self.replicated.append(str(func))
+        moved = Moved(func, args, kwargs, self._mesh)
+        moved.bring([(Replicate(),) * self._mesh.ndim] * moved.count)
+        try:
+            if "scaled_dot_product" in func._schema.name or _draws(func, args, kwargs):
+                raise NotImplementedError  # DTensor would draw other numbers on every rank
+            result = func(*moved.args, **moved.kwargs)
+        except (NotImplementedError, RuntimeError):
+            result = run_local(func, moved, self._mesh)
+        return moved.take_back(result)

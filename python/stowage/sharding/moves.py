@@ -1,0 +1,47 @@
+"""Bringing a DTensor to other placements."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from stowage._torch.private import local_tensor, make_dtensor, redistribute
+
+
+def brought(t: DTensor, placements: tuple) -> DTensor:
+    """At other placements. What becomes a summand is kept by the first device of the axis; the others have zeros."""
+    if t.placements == placements:
+        return t
+    fresh = [axis for axis, p in enumerate(placements) if p.is_partial() and not t.placements[axis].is_partial()]
+    if not fresh:
+        return _moved(t, placements)
+    whole = tuple(Replicate() if axis in fresh else p for axis, p in enumerate(placements))
+    t = t if t.placements == whole else _moved(t, whole)
+    coordinate = t.device_mesh.get_coordinate()
+    local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
+    return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
+
+
+def _moved(t: DTensor, placements: tuple) -> DTensor:
+    """Parts arrive laid out as the whole is. Views that the step takes of the whole then are views of the parts as well, not copies; and
+    collectives, which want rows one behind the other, find them so."""
+    order = sorted(range(t.dim()), key=lambda d: -t.stride()[d])
+    if order == list(range(t.dim())):
+        return compact(redistribute(t, placements))  # uneven parts come out of a gather with room between them
+    at = [order.index(d) for d in range(t.dim())]
+
+    def turned(dtensor: DTensor, dims: list[int], back: list[int], where: tuple) -> DTensor:
+        there = tuple(Shard(back[p.dim]) if p.is_shard() else p for p in where)
+        shape, stride = ([values[d] for d in dims] for values in (dtensor.shape, dtensor.stride()))
+        return make_dtensor(dtensor._local_tensor.permute(dims), dtensor.device_mesh, there, shape, stride)
+
+    there = tuple(Shard(at[p.dim]) if p.is_shard() else p for p in placements)
+    return turned(compact(redistribute(turned(t, order, at, t.placements), there)), at, order, there)
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """The same DTensor; a part that lies in a larger storage gets one of its own size."""
+    local = local_tensor(tensor)
+    if local.untyped_storage().nbytes() == local.numel() * local.element_size():
+        return tensor
+    return make_dtensor(local.clone(memory_format=torch.contiguous_format), tensor.device_mesh, tensor.placements, tensor.shape, tensor.stride())

@@ -1,0 +1,46 @@
+"""Sharding plans for machines that are not there: nothing but shapes is needed, and no process group."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from stowage.planning import parse_bytes
+from stowage.sharding.capture import Program, capture_program
+from stowage.sharding.placements import ShardingPlan, mesh_document, solve
+from stowage.sharding.world import named_parameters
+from stowage.step.world import World
+
+
+def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = None, name: str | None = None) -> Program:
+    """What one call of ``train_step`` computes. Model and batch may be FakeTensors; nothing is computed, and nothing changed."""
+    return capture_program(train_step, args, kwargs or {}, named_parameters(World(train_step)), name or getattr(train_step, "__name__", "step"))
+
+
+def shard_plan(
+    train_step: Callable | Program,
+    args: tuple = (),
+    kwargs: dict | None = None,
+    *,
+    mesh: tuple[int, ...],
+    eps: float = 0.0,
+    memory_limit: int | str | None = None,
+    links: dict | None = None,
+    **options: Any,
+) -> ShardingPlan:
+    """The plan that stowage.shard would run on a mesh of these sizes: placements, ledger, modelled times, bound and gap.
+
+    ``train_step``: the function, or a Program captured before by program_of() (for several meshes). links and the rest: as in
+    stowage.shard; ``options``: any of docs/formats.md, section 5.
+    """
+    program = train_step if isinstance(train_step, Program) else program_of(train_step, args, kwargs)
+    limit = parse_bytes(memory_limit)
+    asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
+    return ShardingPlan(program, solve(program.to_json(), mesh_document(list(mesh), None, links), asked), mesh)
+
+
+def frontier(program: Program, *, mesh: tuple[int, ...], eps: tuple[float, ...] = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0), **options: Any) -> list[dict]:
+    """Memory against time: the summaries of plans that may take 1 + eps times the least bytes, for each eps."""
+    return [{"eps": e, **shard_plan(program, mesh=mesh, eps=e, **options).summary()} for e in eps]
+
+
+__all__ = ["frontier", "program_of", "shard_plan"]

@@ -1,0 +1,234 @@
+"""The program of a training step, and the pen that writes it (docs/formats.md, section 5).
+
+    op that passes ──► its tensors: one id for each region (storage, offset, sizes, strides) ──► {"target", "phase", "args", "outputs", "writes"}
+
+A view has an id of its own and says whose storage it shares; what an op changes in place keeps its id.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stowage._torch.private import flatten, in_backward, storage_address
+from stowage.errors import Unsupported
+
+# Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
+PASSED_OVER = {"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default", "aten._local_scalar_dense.default",
+               "aten.is_same_size.default"}
+
+
+def is_passed_over(func) -> bool:
+    return str(func) in PASSED_OVER or func.namespace in ("profiler", "prim")
+
+
+@dataclass
+class Program:
+    """What was captured. ``parameters``, ``gradients``: tensor ids by name; ``states``: (parameter's name, key) -> tensor id."""
+
+    name: str
+    tensors: list[dict] = field(default_factory=list)
+    ops: list[dict] = field(default_factory=list)
+    parameters: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)
+    states: dict[tuple[str, str], int] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    buffers: dict[str, int] = field(default_factory=dict)
+    strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
+
+    def to_json(self) -> str:
+        document = {"format": "stowage-program", "version": 1, "name": self.name, "tensors": self.tensors, "ops": self.ops}
+        return json.dumps(document, separators=(",", ":"))
+
+
+class Pen(TorchDispatchMode):
+    """Writes each op that passes.
+
+    Two views of one tensor are two tensors of the program, though they are one region: each can be brought elsewhere. So a tensor is
+    known by its object, which saved tensors keep; only then by its region, for aliases that the engine makes past the dispatcher.
+    """
+
+    def __init__(self, program: Program):
+        super().__init__()
+        self.program = program
+        self.objects: dict[int, tuple[weakref.ref, int]] = {}  # by id(); not held: backward copies a gradient that somebody holds
+        self.ids: dict[tuple, int] = {}  # by region
+        self.latest: dict[int, int] = {}  # by storage: the first tensor that was seen of it
+        self.makers: dict[int, int] = {}  # by tensor id: position of the op that made it
+        self.keep: list[Any] = []  # storages stay, so that their addresses are theirs
+        self.in_optimizer = False
+        self.backward_begun = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if not is_passed_over(func):
+            if func.namespace in ("_c10d_functional", "c10d", "_dtensor"):
+                raise Unsupported(f"{func} in the step: it communicates by itself")
+            before = self._arguments(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if not is_passed_over(func):
+            self._write(func, before, result)
+        elif isinstance(result, torch.Tensor) and args and isinstance(args[0], torch.Tensor):
+            known = self.known(args[0])
+            if known is not None and region_of(result) == region_of(args[0]):
+                self._know(result, known)
+        return result
+
+    # ---- Tensors
+
+    def tensor(self, t: torch.Tensor, kind: str | None = None, **more: Any) -> int:
+        """The id of a tensor; a new one where it is not known."""
+        known = self.known(t) if kind is None else None
+        return self._add(t, kind or "constant", **more) if known is None else known
+
+    def known(self, t: torch.Tensor) -> int | None:
+        if t.layout != torch.strided:
+            raise Unsupported(f"a tensor of layout {t.layout} in the step: only dense ones can be split (sparse gradients cannot)")
+        seen = self.objects.get(id(t))
+        return seen[1] if seen is not None and seen[0]() is t else self.ids.get(region_of(t))
+
+    def _know(self, t: torch.Tensor, tensor_id: int) -> None:
+        self.objects[id(t)] = (weakref.ref(t), tensor_id)
+
+    def _add(self, t: torch.Tensor, kind: str, name: str = "", of: int | None = None, alias_of: int | None = None) -> int:
+        entry: dict[str, Any] = {"shape": list(t.shape), "item_bytes": t.element_size(), "kind": kind}
+        if name:
+            entry["name"] = name
+        if of is not None:
+            entry["of"] = of
+        storage = storage_address(t)
+        if alias_of is None and storage in self.latest:
+            alias_of = self.latest[storage]
+        if alias_of is not None:
+            entry["alias_of"] = alias_of
+        tensor_id = len(self.program.tensors)
+        self.program.tensors.append(entry)
+        self.program.strides.append(tuple(t.stride()))
+        self._know(t, tensor_id)
+        self.ids.setdefault(region_of(t), tensor_id)  # a view of a view may be the tensor that it began with
+        self.latest.setdefault(storage, tensor_id)
+        self.keep.append(t.untyped_storage())
+        return tensor_id
+
+    # ---- Ops
+
+    def _arguments(self, func, args: tuple, kwargs: dict) -> tuple[dict, dict, list[int]]:
+        """The op's tensors by schema name, its other arguments, and the tensors that it changes."""
+        tensors: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        writes: list[int] = []
+        for i, argument in enumerate(func._schema.arguments):
+            value = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+            listed = [t for t in value if isinstance(t, torch.Tensor)] if isinstance(value, (list, tuple)) else []
+            if isinstance(value, torch.Tensor):
+                tensors[argument.name] = self.tensor(value)
+                written = [tensors[argument.name]]
+            elif listed:
+                written = tensors[argument.name] = [self.tensor(t) for t in listed]
+            else:
+                plain = _plain(value)
+                if plain is not None:
+                    others[argument.name] = plain
+                continue
+            if writes_argument(func, argument):
+                writes += written
+        return tensors, others, writes
+
+    def _write(self, func, before: tuple[dict, dict, list[int]], result: Any) -> None:
+        tensors, others, writes = before
+        written = {self.program.tensors[i].get("alias_of", i) for i in writes} | set(writes)
+        made = [t for t in flatten(result)[0]]
+        outputs: list[int | None] = []
+        for t in made:
+            if not isinstance(t, torch.Tensor):
+                if t is None:
+                    outputs.append(None)
+                continue
+            known = self.known(t)
+            if known is not None and known in written:
+                continue  # an argument, changed in place
+            outputs.append(self._add(t, "activation"))
+        if not any(o is not None for o in outputs) and not writes:
+            return
+        op: dict[str, Any] = {"target": str(func), "phase": self._phase(), "args": tensors, "outputs": outputs}
+        if writes:
+            op["writes"] = list(dict.fromkeys(writes))
+        if others:
+            op["attributes"] = others
+        for o in outputs:
+            if o is not None:
+                self.makers[o] = len(self.program.ops)
+        self.program.ops.append(op)
+
+    def _phase(self) -> str:
+        if self.in_optimizer:
+            return "optimizer"
+        if in_backward():
+            self.backward_begun = True
+            return "backward"
+        return "backward" if self.backward_begun and not torch.is_grad_enabled() else "forward"
+
+    # ---- Gradients
+
+    def gradient(self, p_id: int, name: str, grad: torch.Tensor) -> None:
+        """What the optimizer sees as .grad. PyTorch's engine copies fakes there, where it would hand on a real tensor: no copy then."""
+        g = self.tensor(grad)
+        maker = self.makers.get(g)
+        if maker is not None and self.program.ops[maker]["target"] == "aten.clone.default" and self.program.ops[maker]["phase"] == "backward":
+            source = self.program.ops[maker]["args"]["self"]
+            readers = sum(source in tensor_ids(op) for op in self.program.ops)
+            if readers == 1 and "alias_of" not in self.program.tensors[source] and source in self.makers:
+                self.program.ops[maker]["dropped"] = True
+                self._rename(g, source, after=maker)  # clipping has read it already
+                self.ids[region_of(grad)] = source
+                self._know(grad, source)
+                self.latest[storage_address(grad)] = source
+                g = source
+        entry = self.program.tensors[g]
+        if entry["kind"] in ("activation", "constant"):
+            entry["kind"], entry["of"], entry["name"] = "gradient", p_id, name + ".grad"
+        self.program.gradients[name] = g
+
+    def _rename(self, before: int, now: int, after: int) -> None:
+        """In all ops after one."""
+        for op in self.program.ops[after + 1 :]:
+            op["args"] = {name: _renamed(ids, before, now) for name, ids in op["args"].items()}
+            if "writes" in op:
+                op["writes"] = _renamed(op["writes"], before, now)
+
+
+def _renamed(ids: Any, before: int, after: int) -> Any:
+    return [_renamed(i, before, after) for i in ids] if isinstance(ids, list) else after if ids == before else ids
+
+
+def tensor_ids(op: dict) -> list[int]:
+    """Of all arguments, in schema order."""
+    return [i for value in op["args"].values() for i in (value if isinstance(value, list) else [value])]
+
+
+def region_of(t: torch.Tensor) -> tuple:
+    return (storage_address(t), t.storage_offset(), tuple(t.shape), tuple(t.stride()), t.dtype)
+
+
+def writes_argument(func, argument) -> bool:
+    """As the schema says; and batch norms update their statistics without saying so."""
+    if argument.alias_info is not None and argument.alias_info.is_write:
+        return True
+    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in ("running_mean", "running_var")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of an argument; None for the rest, which decides no placement."""
+    if isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value):
+        return list(value)
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else None

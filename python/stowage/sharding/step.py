@@ -1,0 +1,270 @@
+"""stowage.shard: a training step whose tensors are split over a mesh of ranks so that the least memory is redundant.
+
+    every rank    capture on fakes ─► the same program?
+    rank 0        plan ──broadcast──►
+    every rank    parameters, optimizer state cut to their parts ─► one step on DTensors, recorded ─► local tape: order, layout,
+                  budget, check ─► rehearsed ─► replayed, with no DTensor in the loop
+
+Ranks run in step: before each step they tell each other what they are about to do, and on what; who disagrees stops all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from stowage import _runtime
+from stowage._torch.private import flatten, tree_map, unflatten
+from stowage.errors import Error
+from stowage.planning import parse_bytes
+from stowage.sharding.capture import capture_program
+from stowage.sharding.checkpoint import CheckpointMixin
+from stowage.sharding.group import Ranks, as_mesh
+from stowage.sharding.mode import OpPlan, PlacedMode
+from stowage.sharding.parts import whole
+from stowage.sharding.placements import ShardingPlan, mesh_document, solve
+from stowage.sharding.program import Program
+from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
+from stowage.step.life_cycle import LifeCycle, SignatureState
+from stowage.step.recording import record
+from stowage.step.replay import Mismatch, Replay, Room, why_python_must_run
+from stowage.step.signature import signature
+from stowage.step.world import World
+
+_EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
+
+
+class _Entry(SignatureState):
+    def __init__(self, plan: ShardingPlan, ops: OpPlan):
+        super().__init__()
+        self.plan = plan
+        self.ops = ops
+        self.replay: Replay | None = None
+
+
+class ShardedStep(LifeCycle, CheckpointMixin):
+    """Callable like the function it wraps, on every rank with the same arguments. Made by stowage.shard."""
+
+    _WITHOUT_PLAN = "runs on DTensors"
+
+    def __init__(self, train_step: Callable, mesh, *, budget: int | None, plan: Any, links: dict | None, strict: bool, options: dict):
+        super().__init__(train_step, budget, strict)
+        self.mesh = as_mesh(mesh)
+        self._ranks = Ranks(self.mesh)
+        self._options = options  # of the solver
+        self._links = links or {}
+        self._given_plan = plan
+        self._state: ShardedState | None = None
+        self._mode: PlacedMode | None = None
+        self._latest: _Entry | None = None
+        self._room = Room(_runtime.Arena(), _runtime.Host("", 0, 0.0), None, "memory")
+        self._absent_grads: frozenset[int] = frozenset()
+
+    # ---- Calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with _runtime.Turn(self._gate), self._ranks.explained():
+            key, inputs = signature(args, kwargs)
+            entry = self._entries.get(key) or self._plan(key, args, kwargs)
+            self._latest = entry
+            return self._step(entry, key, args, kwargs, inputs)
+
+    def prepare(self, *args: Any, **kwargs: Any) -> ShardingPlan:
+        """Plans for these arguments and cuts parameters and optimizer state to their parts, without running a step."""
+        with _runtime.Turn(self._gate), self._ranks.explained():
+            key, _ = signature(args, kwargs)
+            entry = self._entries.get(key) or self._plan(key, args, kwargs)
+            self._latest = entry
+            return entry.plan
+
+    def _plan(self, key: Any, args: tuple, kwargs: dict) -> _Entry:
+        world = World(self._fn)
+        names = self._state.names() if self._state is not None else named_parameters(world)
+        with self._ranks.together():
+            program = capture_program(self._fn, args, kwargs, names, self._name)
+        text = program.to_json()
+        self._ranks.same(text, "the ranks' steps differ: not the same program")
+        if self._state is None:
+            self._ranks.same_tensors([p for _, p in names], "the ranks' parameters differ")
+        plan = self._ranks.from_first(lambda: self._solve(program, text))
+        sharding = ShardingPlan(program, plan, self.mesh)
+        if self._state is None:
+            self._state = ShardedState(world, self.mesh, sharding.state_placements(), sharding.buffer_placements())
+        self._entries[key] = _Entry(sharding, sharding.op_plan())
+        return self._entries[key]
+
+    def _solve(self, program: Program, text: str) -> str:
+        if self._given_plan is not None:
+            return self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
+        fixed = self._state.fixed(program) if self._state is not None else {}
+        return solve(text, mesh_document([self.mesh.size(i) for i in range(self.mesh.ndim)], self.mesh.mesh_dim_names, self._links),
+                     {**self._options, **({"fixed": fixed} if fixed else {})})
+
+    def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        entry.calls += 1
+        wish = self._wish(entry, inputs)
+        if wish < _REHEARSE:
+            wish = self._ranks.agree(wish, key)
+            return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
+        replay = entry.replay
+        bound = replay.inputs(inputs)
+        with replay.host_state(always_back=wish == _REHEARSE) as undo:
+            try:
+                replay.match(bound)
+            except Mismatch:
+                wish = _RECORD
+            agreed = self._ranks.agree(wish, key)
+            if agreed < _REHEARSE:
+                undo.now()
+            elif agreed == _PLANNED:
+                return self._planned(replay, bound)
+            else:
+                rehearsal = replay.rehearse_matched(bound)
+        if agreed < _REHEARSE:
+            return self._record(entry, args, kwargs, inputs) if agreed == _RECORD else self._eager(entry, args, kwargs)
+        return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
+
+    def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
+        if entry.refusal or not self._state.has_optimizer_state():
+            return _EAGER
+        changed = "what it reads" if entry.replay is None else entry.replay.changed(inputs)
+        if not changed:
+            return _PLANNED if entry.replay.trusted else _REHEARSE
+        if not entry.recorded_too_often():
+            return _RECORD
+        self._refuse_changing(entry, changed)
+        return _EAGER
+
+    # ---- One step
+
+    def _distributed(self, entry: _Entry) -> Callable:
+        """The user's function on DTensors: arguments as all ranks have them in, whole tensors out."""
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self._mode = PlacedMode(self.mesh, entry.ops, self._ranks)
+            self._state.mode = self._mode
+            spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v  # noqa: E731
+            args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
+            entry.ops.begin(self._state.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
+            with self._mode.running():
+                result = self._fn(*args, **kwargs)
+                with self._mode.aside(), torch.no_grad():
+                    leaves, spec = flatten(result)
+                    return unflatten([self._state.gathered(leaf) for leaf in leaves], spec)
+
+        return step
+
+    def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
+        with self._tally.eager_call(), self._state.watching():
+            result = self._distributed(entry)(*args, **kwargs)
+        self._absent_grads = frozenset()
+        return result
+
+    def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        with self._tally.eager_call():
+            recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
+                               world=ShardedWorld(self._fn, self._state))
+        self._absent_grads = frozenset()
+        entry.recorded()
+        result = recording.result
+        entry.replay = None
+        if recording.gradients.returned and not recording.refusal:
+            recording.refusal, recording.unsettled = "gradients that were None stay after the step", True
+        if recording.tape is not None and not recording.refusal:
+            recording.refusal = why_python_must_run(recording)
+        refused = self._ranks.any(recording.tape is None or bool(recording.refusal))
+        if refused:
+            if not self._ranks.any(not recording.unsettled) and not entry.recorded_too_often():
+                return result
+            self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
+            return result
+        with self._ranks.together():
+            entry.replay = Replay(recording, self._room, self._name, self._budget)
+        return result
+
+    def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """After the planned step was put back: the one on DTensors, whose result counts."""
+        replay = entry.replay
+        replay.rehearsals += 1
+        result = self._eager(entry, args, kwargs)
+        self._judge(entry, replay, replay.agrees(rehearsal, result, replay.inputs(inputs)))
+        return result
+
+    def _everywhere(self, true_here: bool) -> bool:
+        return not self._ranks.any(not true_here)
+
+    def _drop(self, entry: _Entry, replay: Replay) -> None:
+        entry.replay = None
+
+    def _planned(self, replay: Replay, inputs: list[int]) -> Any:
+        result = self._tally.planned_call(replay.run_matched, inputs)
+        self._absent_grads = frozenset(id(p) for p in replay.recording.gradients.cleared)
+        self._tally.account(replay.last_run)
+        return result
+
+    # ---- What is known
+
+    @property
+    def plan(self) -> ShardingPlan | None:
+        """The sharding plan of the latest call: placements, ledger, bounds."""
+        return self._latest.plan if self._latest else None
+
+    @property
+    def graph(self):
+        """This rank's local graph of the latest call, or None before it was recorded."""
+        return self._latest.replay.graph if self._latest and self._latest.replay else None
+
+    def measured_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds between steps, each storage once, by kind."""
+        return self._state.measured_bytes() if self._state is not None else {}
+
+    def stats(self) -> dict:
+        """Figures of this rank; times are medians of the last steps."""
+        return {
+            "rank": dist.get_rank(),
+            **self._figures(self._latest.replay if self._latest else None),
+            "dtensor_steps": self._tally.eager_steps,
+            "dtensor_step_ns": self._tally.eager_ns,
+            "replicated_ops": sorted(set(self._mode.replicated)) if self._mode else [],
+            "unplaced_ops": len(self._latest.ops.unplaced) if self._latest else 0,
+        }
+
+
+def shard(
+    train_step: Callable,
+    mesh,
+    *,
+    eps: float = 0.0,
+    memory_limit: int | str | None = None,
+    budget: int | str | None = None,
+    plan: Any = None,
+    links: dict | None = None,
+    strict: bool = False,
+    **options: Any,
+) -> ShardedStep:
+    """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of ranks.
+
+    Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call plans: rank 0
+    solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that the model holds DTensors.
+    Calls return what train_step returns, as whole tensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is
+    put back, and Unsupported is raised where it cannot be.
+
+    mesh: a DeviceMesh, or sizes such as (2, 4).
+    eps: state and saved activations may take 1 + eps times the least bytes, for time.
+    memory_limit: of the modelled peak per device. budget: of what a rank really holds, by recomputation and swapping.
+    plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of solving.
+    links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
+    options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and sooner.
+    """
+    if not callable(train_step):
+        raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
+    if not dist.is_initialized():
+        if "RANK" not in os.environ:
+            raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    limit = parse_bytes(memory_limit)
+    asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
+    return ShardedStep(train_step, mesh, budget=parse_bytes(budget), plan=plan, links=links, strict=strict, options=asked)

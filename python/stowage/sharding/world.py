@@ -1,0 +1,223 @@
+"""A model and its optimizers whose parameters are split over ranks.
+
+    user's modules ──_rebind──► DTensor parameters (Part) and buffers     optimizers ──► SplitOptimizer
+                                     └─ a hook settles each gradient when backward is done with it
+                                     └─ hooks around optimizer.step() bring gradients to the state, and parameters back
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+from torch.optim import Optimizer
+
+from stowage._torch import optimizer_steps
+from stowage._torch.private import is_shell, local_tensor, redistribute, storage_address
+from stowage.errors import Unsupported
+from stowage.sharding.optimizer import SplitOptimizer
+from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
+from stowage.step.world import World
+
+
+class ShardedState:
+    """Takes a model's parameters, buffers and optimizer state apart, in place, once."""
+
+    def __init__(self, world: World, mesh, placements: dict[str, StatePlacement], buffers: dict[str, Placements]):
+        self.mesh = mesh
+        self.world = world
+        self.mode = None  # the PlacedMode of the step that is running
+        self._gradient_bytes = 0  # held when the latest optimizer.step() began
+        self._stepped = False
+        self._parts: dict[int, Part] = {}  # by id of the DTensor parameter
+        replaced: dict[int, torch.nn.Parameter] = {}
+        for name, p in named_parameters(world):
+            part = Part(name, p, placements[name], mesh)
+            self._parts[id(part.parameter)] = part
+            replaced[id(p)] = part.parameter
+            if p.requires_grad:
+                part.parameter.register_post_accumulate_grad_hook(self._settle_gradient)
+        _refuse_other_holders(world, replaced)
+        with torch.no_grad():
+            for path, module in world.modules:
+                places = {id(b): buffers[name] for name, b in module.named_buffers(prefix=path) if name in buffers}
+                _rebind(module, replaced, lambda b: self._split_buffer(b, places.get(id(b))))
+        self._optimizers = {id(o): SplitOptimizer(o, self._parts, replaced) for o in world.optimizers}
+
+    def _split_buffer(self, buffer: torch.Tensor, placements: Placements | None) -> torch.Tensor:
+        """Those that the step does not read have no placement, and stay whole."""
+        if isinstance(buffer, DTensor):
+            return buffer
+        return whole(buffer, self.mesh) if placements is None else cut(buffer, self.mesh, placements)
+
+    def _settle_gradient(self, p: torch.nn.Parameter) -> None:
+        with self._aside():
+            self._parts[id(p)].settle()
+
+    def _aside(self):
+        return contextlib.nullcontext() if self.mode is None else self.mode.aside()
+
+    # ---- Around optimizer.step()
+
+    @contextlib.contextmanager
+    def watching(self):
+        """While open, the optimizers' steps run on the parts."""
+        depth = [0]
+
+        def before(optimizer, args, kwargs):
+            depth[0] += 1
+            if depth[0] == 1:
+                self.enter(optimizer)
+
+        def after(optimizer, args, kwargs):
+            depth[0] -= 1
+            if depth[0] == 0:
+                self.leave(optimizer)
+
+        with optimizer_steps.heard(before, after):
+            yield
+
+    def enter(self, optimizer: Optimizer) -> None:
+        split = self.split(optimizer)
+        self._gradient_bytes = _storage_bytes(local_tensor(p.grad) for p in self.parameters() if p.grad is not None)
+        with torch.no_grad(), self._aside():
+            for part in split.parts():
+                part.bring()
+        split.open()
+        if self.mode is not None:
+            self.mode.pause()
+
+    def leave(self, optimizer: Optimizer) -> None:
+        if self.mode is not None:
+            self.mode.pass_optimizer()
+        split = self.split(optimizer)
+        self._stepped = True
+        with torch.no_grad(), self._aside():
+            split.close()
+            for part in split.parts():
+                part.take_back()
+
+    # ---- What is there
+
+    def split(self, optimizer: Optimizer) -> SplitOptimizer:
+        split = self._optimizers.get(id(optimizer))
+        if split is None:
+            raise Unsupported("an optimizer that was not reachable from the step when it was sharded")
+        return split
+
+    def optimizers(self) -> list[SplitOptimizer]:
+        return list(self._optimizers.values())
+
+    def parts(self) -> list[Part]:
+        return list(self._parts.values())
+
+    def part(self, p: torch.nn.Parameter) -> Part:
+        return self._parts[id(p)]
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [part.parameter for part in self._parts.values()]
+
+    def names(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(part.name, part.parameter) for part in self._parts.values()]
+
+    def has_optimizer_state(self) -> bool:
+        return self._stepped or any(split.state for split in self._optimizers.values())
+
+    def gathered(self, value: Any) -> Any:
+        """A result of the step as a whole tensor."""
+        if not isinstance(value, DTensor):
+            return value
+        return local_tensor(redistribute(value.detach(), [Replicate()] * self.mesh.ndim))
+
+    def fixed(self, program) -> dict[str, str]:
+        """Placements that a plan for other arguments must keep."""
+        found = {}
+        for part in self._parts.values():
+            found[str(program.parameters[part.name])] = to_text(part.at.parameter)
+            if part.name in program.gradients:
+                found[str(program.gradients[part.name])] = to_text(part.at.gradient)
+            for (owner, _), t in program.states.items():
+                if owner == part.name and program.tensors[t]["shape"]:
+                    found[str(t)] = to_text(part.at.state)
+        return found
+
+    def measured_bytes(self) -> dict[str, int]:
+        """What this rank holds between steps, each storage once; gradients: when the optimizer last began."""
+        states = [v for split in self._optimizers.values() for s in split.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        buffers = [local_tensor(b) for _, module in self.world.modules for b in module.buffers()]
+        held = [local_tensor(p) for p in self.parameters()] + [part.worked for part in self._parts.values() if not is_shell(part.worked)]
+        return {"parameters": _storage_bytes(held), "gradients": self._gradient_bytes, "optimizer_state": _storage_bytes(states),
+                "buffers": _storage_bytes(buffers)}
+
+
+class ShardedWorld(World):
+    """What a sharded step sees."""
+
+    distributed = True
+
+    def __init__(self, fn: Any, state: ShardedState):
+        super().__init__(fn)
+        self.sharded = state
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [part.worked for part in self.sharded.parts()]
+
+    def model_parameters(self) -> list[torch.nn.Parameter]:
+        return self.sharded.parameters()
+
+    def owned(self) -> list[tuple[str, str, torch.Tensor]]:
+        found = [("parameter", part.name, part.worked) for part in self.sharded.parts() if part.shared]
+        for optimizer in self.optimizers:
+            for i, state in enumerate(self.sharded.split(optimizer).state.values()):
+                found += [("optimizer_state", f"state.{i}.{k}", v) for k, v in state.items() if isinstance(v, torch.Tensor)]
+        return found
+
+    def enter_optimizer(self, optimizer: Optimizer) -> None:
+        self.sharded.enter(optimizer)
+
+    def leave_optimizer(self, optimizer: Optimizer) -> None:
+        self.sharded.leave(optimizer)
+
+    def moved_parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        return [part.worked for part in self.sharded.split(optimizer).parts() if not part.shared and part.worked.grad is not None]
+
+    def optimizer_view(self, optimizer: Optimizer):
+        return self.sharded.split(optimizer).working()
+
+
+# ---- The user's objects
+
+
+def named_parameters(world: World) -> list[tuple[str, torch.nn.Parameter]]:
+    """Each parameter once, by the first name that it has."""
+    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    for path, module in world.modules:
+        for name, p in module.named_parameters(prefix=path):
+            found.setdefault(id(p), (name, p))
+    for o, optimizer in enumerate(world.optimizers):
+        for g, group in enumerate(optimizer.param_groups):
+            for i, p in enumerate(group["params"]):
+                found.setdefault(id(p), (f"optimizer.{o}.{g}.{i}", p))
+    return list(found.values())
+
+
+def _storage_bytes(tensors) -> int:
+    return sum({storage_address(t): t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def _refuse_other_holders(world: World, replaced: dict[int, torch.nn.Parameter]) -> None:
+    for path, tensor in world.tensors:
+        if id(tensor) in replaced:
+            raise Unsupported(f"the step holds a parameter by itself ('{path}'); reach it through its module, which will hold its part")
+
+
+def _rebind(root: torch.nn.Module, replaced: dict[int, torch.nn.Parameter], buffer) -> None:
+    for module in root.modules():
+        for name, p in module._parameters.items():
+            if p is not None and id(p) in replaced:
+                module._parameters[name] = replaced[id(p)]
+        for name, b in module._buffers.items():
+            if b is not None:
+                module._buffers[name] = buffer(b)

@@ -1,0 +1,37 @@
+"""stowage.capture: a step's graph, without planning it. Also for models that do not fit: under FakeTensorMode nothing is computed."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from stowage import _runtime
+from stowage._core import Graph
+from stowage._torch.private import fake_mode_active, is_fake
+from stowage.cache.costs import cost_file
+from stowage.errors import Unsupported
+from stowage.report.progress import shown
+from stowage.step.recording import record
+from stowage.step.signature import signature
+
+
+def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:
+    """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
+
+    The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps are real:
+    they train. Their costs are those of earlier planned steps on this machine, where known. Under FakeTensorMode, or with fake
+    arguments, nothing is computed; costs are then estimates from shapes, and allocations inside ops are not in the graph.
+    Raises Unsupported, with the source line, for a step that cannot be recorded.
+    """
+    _, inputs = signature(args, kwargs)
+    fake = fake_mode_active() or any(is_fake(t) for t in inputs)
+    if not fake:
+        _runtime.require_allocator()
+    for _ in range(warmup):
+        train_step(*args, **kwargs)
+    with shown("recording a step"):
+        recording = record(train_step, args, kwargs, inputs, fake=fake)
+    if recording.tape is None:
+        raise Unsupported(recording.refusal)
+    if not fake:
+        cost_file().price(recording.tape)
+    return _runtime.lower(recording.tape, name or getattr(train_step, "__name__", "step")).graph

@@ -1,0 +1,415 @@
+"""stowage.compile: a training step that records itself, is planned, and is then executed at planned addresses.
+
+The life of one signature (shapes, dtypes, flags):
+
+    warm up ──► record ──► rehearse: the user's Python over shells, planned, ──► planned ──► planned ──► planned, checked ──► ...
+    (eager)     (eager)    taken back, plain; kept only if both agree              │                        │
+                   ▲───────────────────────────────────────────────────────────────┘ a guard fails         │ the Python differs: eagerly
+                   └───────────────────────────────────────────────────────────────────────────────────────┘
+In every call the user's function runs once (eagerly, or over shells) or not at all. With a budget, what is eager runs under the
+eager budget's runtime (eager_calls.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage._torch.private import fake_mode_active
+from stowage.errors import AFTER, Error, Unsupported, say, warn
+from stowage.planning import parse_bytes
+from stowage.report.progress import shown
+from stowage.step.checking import Checking
+from stowage.step.eager_calls import EagerCalls
+from stowage.step.life_cycle import LifeCycle, SignatureState
+from stowage.step.novelty import Novelty
+from stowage.step.places import Place
+from stowage.step.recording import Recording, record
+from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
+from stowage.step.signature import loosened, signature
+from stowage.step.world import World
+
+_MAX_REPLAYS = 8  # kept per signature, the newest
+_MAX_UNSETTLED = 3
+_MAX_SHELLS_READ = 3
+_MAX_DECISIONS = 3  # recordings because the arguments decided otherwise; from then on Python waits for each number
+_MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
+_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
+_MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
+
+
+class _Entry(SignatureState):
+    """Of one signature, whatever Python's own numbers among the arguments are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replays: list[Replay] = []  # newest last
+        self.unsettled = 0
+        self.decisions = 0
+        self.reads_shells = 0
+        self.replaced: list[Place] = []  # what the step fills anew
+        self.anew: set[str] = set()  # names under which calls find other tensors
+        self.wanted_because = ""  # what made the latest recording necessary
+        self.wanted = 0  # calls that may still be spent on recording what has just been new
+        self.wasted = 0
+        self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
+        self.patience = 3
+        self.eager_calls = 0  # that went through
+        self.over_budget: Error | None = None
+        self.world: World | None = None  # of a step that is refused
+
+
+class CompiledStep(LifeCycle):
+    """Callable like the function it wraps. Made by stowage.compile."""
+
+    _WITHOUT_PLAN = "runs eagerly"
+
+    def __init__(self, train_step: Callable, budget: int | str | None, check: str | int, link_gbps: float | None, strict: bool | str, takeover: bool):
+        super().__init__(train_step, parse_bytes(budget), strict)
+        self._checking = Checking(check)
+        self._takeover = takeover
+        self._arena = _runtime.Arena()
+        self._room = dataclasses.replace(Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else "")
+        self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
+        self._latest: Replay | None = None
+        self._novelty = Novelty()
+
+    # ---- Calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if fake_mode_active() or _runtime.intercepting():
+            return self._fn(*args, **kwargs)
+        _runtime.require_allocator()
+        with _runtime.Turn(self._gate) as turn:
+            if not _runtime.budget_active():
+                turn.ends(self._eager_calls)
+                return self._step(turn, args, kwargs)
+        return self._fn(*args, **kwargs)  # a budget's block watches what eager does
+
+    def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
+        try:
+            key, inputs = signature(args, kwargs)
+        except Unsupported as reason:
+            self._alone(turn)
+            return self._refused(_Entry(), str(reason), args, kwargs, [])
+        entry = self._entries.setdefault(loosened(key), _Entry())
+        entry.calls += 1
+        self._forget_idle(entry)
+        if entry.over_budget is not None:
+            raise _anew(entry.over_budget)
+        if entry.refusal:
+            self._alone(turn)
+            return self._eager(entry, args, kwargs, inputs)
+        fit, replay = self._fitting(entry, key, inputs)
+        if (replay is None or not replay.trusted or self._checking.is_due(replay)) and self._alone(turn):
+            fit, replay = self._fitting(entry, key, inputs)  # others may have moved tensors
+        self._novelty.note(key, entry.calls == 1 and not fit)
+        if entry.replays and not fit:
+            entry.wanted_because = entry.replays[-1].unfit(inputs)
+            entry.decisions += entry.replays[-1].decides_otherwise(inputs)
+        if entry.wanted > 0 or not fit:
+            # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
+            if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
+                return self._eager(entry, args, kwargs, inputs)
+            return self._record(entry, key, args, kwargs, inputs)
+        if replay is None:
+            return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
+        if not replay.trusted or self._checking.is_due(replay):
+            return self._shadowed(entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True)
+        try:
+            return self._planned(replay, inputs)
+        except Mismatch as mismatch:
+            entry.wanted_because = str(mismatch)
+            self._drop(entry, replay)
+            self._alone(turn)
+            return self._record(entry, key, args, kwargs, inputs)
+
+    def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
+        """Those that can serve the call, if its Python does the same, and the one of which that is known without running it."""
+        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
+        if entry.wanted > 0:
+            return fit, None
+        return fit, next((r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None)
+
+    def _alone(self, turn: _runtime.Turn) -> bool:
+        """A call that may run within its budget's block: no other thread may allocate meanwhile, or use what has to make room."""
+        return self._budget is not None and turn.alone()
+
+    def _forget_idle(self, entry: _Entry) -> None:
+        if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
+            idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
+            self._entries.pop(next(idle, None), None)
+
+    def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        with self._tally.eager_call(), self._within(entry, inputs):
+            result = self._fn(*args, **kwargs)
+        entry.eager_calls += 1
+        return result
+
+    def _within(
+        self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
+    ) -> contextlib.AbstractContextManager:
+        """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each time. ``began``: whose
+        ops are run together in it."""
+        if self._eager_calls is None:
+            return contextlib.nullcontext()
+        if entry.refusal and world is None:
+            entry.world = world = entry.world or World(self._fn)
+        tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
+        return self._eager_calls.within(world or World(self._fn), inputs, tapes, undo=not entry.refusal or entry.eager_calls < 2,
+                                        unfinished=_not_run_since(began))  # fmt: skip
+
+    def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
+        result = self._tally.planned_call(replay.run, inputs)
+        self._has_planned(replay)
+        return result
+
+    def _has_planned(self, replay: Replay) -> None:
+        self._latest = replay
+        replay.planned_calls += 1
+        self._tally.account(replay.last_run)
+
+    # ---- With the user's own Python
+
+    def _shadowed(self, entry: _Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool) -> Any:
+        """The user's function runs, over shells; what it did is then planned, where a recording holds it. ``unchanged``: the guards of the
+        first of them say that it will do the same."""
+        began, others = fit[0], fit[1:]
+        bound = [replay.inputs(inputs) for replay in fit]  # before the function gives gradients away
+
+        def step(undo: Undo) -> tuple[Any, Replay | None]:
+            try:
+                with self._tally.check():
+                    shadow = began.shadow(lambda: self._fn(*args, **kwargs), inputs, others, lambda: self._within(entry, inputs, began=began))
+            except ReadsShell as reason:
+                undo.now()
+                self._drop(entry, began)
+                entry.reads_shells += 1
+                entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
+                if entry.reads_shells > _MAX_SHELLS_READ:
+                    return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
+                return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None  # which knows what can be told
+            try:
+                missed = shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                if unchanged and began.trusted and missed:
+                    self._guards_missed(entry, shadow.difference or "it gives other numbers")
+                if shadow.difference:
+                    return self._left(entry, shadow), None
+                replay = shadow.replay
+                self._settle_down(entry, replay, unchanged)
+                if not replay.trusted:
+                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)]), None
+                self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
+            finally:
+                shadow.done()
+            return shadow.result, replay
+
+        result, replay = began.transaction(step, others, python=True)
+        if replay is not None:
+            self._has_planned(replay)
+        return result
+
+    def _guards_missed(self, entry: _Entry, difference: str) -> None:
+        """A check has found what the guards did not see: calls before it may have been wrong, later ones must not be."""
+        warn(f"the step's Python has changed in a way that is not watched ({difference}); this call is right, calls since "
+             "the last check may not be. From now on its Python runs in every call; check='always' does so from the beginning")  # fmt: skip
+        for replay in entry.replays:
+            replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
+
+    def _settle_down(self, entry: _Entry, replay: Replay, unchanged: bool) -> None:
+        """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not stay."""
+        entry.changed_calls = 0 if unchanged or replay.shadowed_because else entry.changed_calls + 1
+        if entry.changed_calls >= entry.patience:
+            entry.changed_calls, entry.wanted = 0, 1
+            entry.wanted_because = replay.recording.world.guard.changed() or "what it reads"
+            entry.patience *= 2
+
+    def _left(self, entry: _Entry, shadow: Shadow) -> Any:
+        """The function did what no recording holds, and that has happened eagerly. Recorded when it comes again."""
+        self._tally.eager_steps += 1
+        entry.eager_calls += 1
+        entry.wanted_because = shadow.difference
+        if entry.wasted < _MAX_WASTED and not shadow.handed_out:
+            entry.wanted = _WANTED_CALLS
+        return shadow.result
+
+    # ---- Recording and trust
+
+    def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        if entry.recorded_too_often():
+            self._refuse_changing(entry, entry.wanted_because or "what it reads")
+            return self._eager(entry, args, kwargs, inputs)
+        world = World(self._fn)
+        with shown("recording a step"), self._tally.eager_call():
+            recording = record(self._fn, args, kwargs, inputs, world=world, within=self._within(entry, inputs, world), replaced=entry.replaced,
+                               waits=entry.decisions >= _MAX_DECISIONS, anew=self._found_anew(entry, world))
+        entry.replaced = recording.replaced
+        entry.eager_calls += 1
+        result = recording.result
+        if recording.tape is None:
+            entry.unsettled += not recording.beginning
+            if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
+                self._refuse(entry, recording.refusal)
+            return result
+        if any(r.serves_as(recording) for r in entry.replays):
+            entry.wanted -= 1
+            entry.wasted += 1
+            return result
+        entry.wanted = 0
+        entry.recorded()
+        try:
+            replay = Replay(recording, self._room, self._name, self._budget, self._takeover)
+        except Error as error:
+            if self._budget is None:
+                raise
+            entry.over_budget = error.with_traceback(None)  # this call has trained; the next one raises, and changes nothing
+            return result
+        except BaseException as error:
+            say(error, AFTER)
+            raise
+        replay.key = key
+        del entry.replays[: -_MAX_REPLAYS + 1]
+        entry.replays.append(replay)
+        self._latest = replay
+        return result
+
+    @staticmethod
+    def _found_anew(entry: _Entry, world: World) -> frozenset[str]:
+        """The names under which this call finds other tensors than a recorded one has found."""
+        now = {(name, id(tensor)) for name, tensor in world.tensors}
+        names = {name for name, _ in now}
+        before = [found for replay in entry.replays for found in replay.recording.world.tensors]
+        entry.anew |= {name for name, tensor in before if name in names and (name, id(tensor)) not in now}
+        return frozenset(entry.anew)
+
+    def _rehearse(self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int]) -> Any:
+        """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was missed."""
+        replay = shadow.replay
+        replay.rehearsals += 1
+        rehearsal = None
+        try:
+            rehearsal = replay.rehearse_matched(inputs)
+        except Error:
+            raise
+        except Exception:  # a kernel has raised, and will again
+            pass
+        with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
+            shadow.run_plainly()
+        entry.eager_calls += 1
+        if rehearsal is None:
+            return shadow.result
+        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree())
+        self._judge(entry, replay, agrees, "" if agrees else shadow.first_difference())
+        return shadow.result
+
+    def _drop(self, entry: _Entry, replay: Replay) -> None:
+        entry.replays.remove(replay)
+
+    def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        self._refuse(entry, reason)
+        return self._eager(entry, args, kwargs, inputs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a compiled step is not copied or pickled: its plans hold this process's tensors; compile the function of the copy")
+
+    # ---- What is known
+
+    @property
+    def graph(self):
+        """Graph of the latest signature, or None before anything was recorded."""
+        return self._latest.graph if self._latest else None
+
+    @property
+    def plan(self):
+        """Plan of the latest signature, or None before anything was recorded."""
+        return self._latest.plan if self._latest else None
+
+    def explain(self, *, prices: bool = True, width: int = 100) -> str:
+        """One screen of text on the latest plan; see Plan.explain()."""
+        if self._latest is None:
+            return f"Nothing is planned: {self.refusal}\n" if self.refusal else "Nothing is planned yet: call the step three times\n"
+        return self.plan.explain(self.graph, prices=prices, width=width)
+
+    def report(self, path: str, **sections) -> None:
+        """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report()."""
+        if self._latest is None:
+            raise Error(f"nothing to report: {self.refusal or 'nothing is planned yet; call the step three times'}")
+        self.plan.report(path, self.graph, **sections)
+
+    def stats(self) -> dict:
+        """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last steps."""
+        summary = self._latest.plan.summary() if self._latest else {}
+        return {
+            **self._figures(self._latest),
+            "resident_bytes": summary.get("resident_bytes", 0),
+            "gap": summary.get("gap", 0.0),
+            "eager_steps": self._tally.eager_steps,
+            "eager_step_ns": self._tally.eager_ns,
+            "recomputed_ops": summary.get("recomputed_ops", 0),
+            "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
+            "host_bytes": self._latest.host_bytes if self._latest else 0,
+            "stall_ns": self._tally.stall_ns,
+            "checked_steps": self._tally.checked_steps,
+            "check_ns": self._tally.check_ns,
+            "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
+        }
+
+
+def _not_run_since(began: Replay | None) -> Callable[[], bool]:
+    """Have the ops of a matched call, which are run together, come to no end since now?"""
+    if began is None:
+        return lambda: False
+    runs = began._matcher.plain_runs
+    return lambda: began._matcher.plain_runs == runs
+
+
+def _anew(error: Error) -> Error:
+    """The same error: one that is raised holds on to the frames that it passes, and they to the batch."""
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    return fresh
+
+
+def compile(
+    train_step: Callable,
+    budget: int | str | None = None,
+    *,
+    check: str | int = "auto",
+    check_every: int = 0,
+    link_gbps: float | None = None,
+    strict: bool | str = False,
+    takeover: bool = True,
+) -> CompiledStep:
+    """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is planned.
+
+    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. A planned call does
+    not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it once, over tensors without memory,
+    and compares each operation with the recording. Two fences keep the numbers right: what the Python could read (flags,
+    hyperparameters, globals, closures, parameters) is watched, and ``check`` runs it.
+
+    budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call on: those that
+        run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no plan fits, every
+        call after the recorded one raises Infeasible, with the smallest budget for which a plan was found (or Error, when none
+        fitting is proven). A call that raises either leaves model and optimizer untouched.
+    check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every one where guards cannot
+        see what it reads), "always" (any Python, at the price of running it), a number N (every N-th), "never" (only where guards
+        cannot see). Where it does something new, that call has happened eagerly, and is recorded when it comes again.
+    check_every: the same as check=N; 0: as ``check`` says.
+    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it. None: as
+        fast as copies are on this machine, measured once.
+    strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid": besides, poison lies in the arena
+        where no buffer is, and after each operator it is seen to that it has written nothing but its own memory; else the call raises Error,
+        which names the operator and its line, and has changed nothing. Costs a copy of the arena, and a look at all of it after each operator.
+    takeover: let kernels that work element by element write their result over an input that dies there.
+    """
+    if not callable(train_step):
+        raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
+    if strict not in (True, False, "paranoid"):
+        raise Error(f"strict must be True, False or 'paranoid', not {strict!r}")
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, takeover)

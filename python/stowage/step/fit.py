@@ -1,0 +1,267 @@
+"""stowage.max_batch: the largest batch whose step a byte limit holds, found without making the model.
+
+    batch     1   2   4   8   16   32        doubling, until one does not fit
+                              |20|24|28      then bisection between the last that did and the first that did not
+
+A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be recorded and to be
+compared, within the same limit. There everything may leave but what one op touches, what no op has touched yet and what is too small to leave;
+and no result lies over an input, so one op may need more than any plan does.
+What a kernel allocates for itself does not show on tensors without memory: 1/128 of the limit is left to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import traceback
+from typing import Any, Callable
+
+import torch
+
+from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake
+from stowage.errors import Error, Infeasible, Unsupported
+from stowage.planning import Graph, Plan, parse_bytes, plan
+from stowage.report.progress import shown
+from stowage.step.capturing import capture
+from stowage.step.recording import LIBRARY_FOLDERS
+from stowage.step.world import World
+
+_MOST = 1 << 20
+# The part of the limit that is left to what kernels allocate for themselves.
+_SCRATCH_PART = 128
+# What stays on the device in eager calls: runtime/evict/value.h.
+_SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One batch size. ``slowdown``: predicted step over that without a limit; None when no plan fits. ``smallest_bytes``: the least
+    budget that a plan was found for, when this one was not met. ``eager_bytes``: what the calls that run eagerly need at least."""
+
+    batch: int
+    fits: bool
+    outcome: str
+    resident_bytes: int
+    program_peak_bytes: int
+    arena_bytes: int | None
+    step_ns: int | None
+    slowdown: float | None
+    smallest_bytes: int | None
+    eager_bytes: int
+    capture_s: float
+    plan_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """The largest batch that fits, its graph and plan, and all that was tried, by growing batch."""
+
+    batch: int
+    budget_bytes: int
+    slowdown: float
+    graph: Graph
+    plan: Plan
+    tried: tuple[Trial, ...]
+
+    def summary(self) -> dict:
+        """The plan's summary; see Plan.summary()."""
+        return self.plan.summary()
+
+    def __repr__(self) -> str:
+        return f"<stowage.Fit: batch {self.batch} in {self.budget_bytes} bytes, predicted step x {self.slowdown:.3f}>"
+
+
+def max_batch(
+    make_step: Callable[[int], tuple[Callable, Any]],
+    budget: int | str,
+    *,
+    start: int = 1,
+    most: int = _MOST,
+    multiple_of: int = 1,
+    max_slowdown: float | None = None,
+    link_gbps: float | None = None,
+    time_limit: float = 0.0,
+) -> Fit:
+    """The largest batch size whose planned step fits ``budget`` bytes, parameters and optimizer state included.
+
+    make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the training step as for stowage.compile,
+    and its arguments, a tuple (or one argument that is no tuple). It runs under FakeTensorMode: tensors have shapes but no memory, so
+    the model may be larger than this machine. It must build everything anew, and must not read tensors' values.
+    start: the first batch size tried; ``most``: the last; ``multiple_of``: only multiples of it.
+    max_slowdown: the predicted step may take at most this many times the step without a limit; None: any.
+    time_limit: of each plan, in seconds; 0 for none.
+    Costs are estimates from shapes, and so is the slowdown. Raises Infeasible when not even ``start`` fits (Error when that is not
+    proven), Unsupported when the step cannot be recorded.
+    """
+    budget_bytes = parse_bytes(budget)
+    if budget_bytes is None:
+        raise TypeError("max_batch() needs a budget")
+    _check_sizes(start, most, multiple_of)
+    search = _Search(make_step, budget_bytes, max_slowdown, link_gbps, time_limit)
+    unit = multiple_of
+    low, high = -(-start // unit), most // unit
+    if not search.fits(low * unit):
+        search.raise_too_small(low * unit)
+    above = high + 1  # does not fit, or is not allowed
+    while low < above - 1:
+        middle = min(2 * low, high) if above > high else (low + above) // 2
+        if search.fits(middle * unit):
+            low = middle
+        else:
+            above = middle
+    return search.result(low * unit)
+
+
+def _check_sizes(start: int, most: int, multiple_of: int) -> None:
+    for name, value in (("start", start), ("most", most), ("multiple_of", multiple_of)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1: {value}")
+    if most // multiple_of < -(-start // multiple_of):
+        raise ValueError(f"no multiple of {multiple_of} lies between start ({start}) and most ({most})")
+
+
+class _Search:
+    """Captures and plans batch sizes; remembers the largest that fits."""
+
+    def __init__(self, make_step: Callable, budget_bytes: int, max_slowdown: float | None, link_gbps: float | None, time_limit: float):
+        self._make_step = make_step
+        self._budget_bytes = budget_bytes
+        self._plan_bytes = without_scratch(budget_bytes)
+        self._max_slowdown = max_slowdown
+        self._options = {"link_gbps": link_gbps, "time_limit": time_limit}
+        self._tried: dict[int, Trial] = {}
+        self._reasons: dict[int, Error] = {}
+        self._best: tuple[int, Graph, Plan] | None = None
+
+    def fits(self, batch: int) -> bool:
+        with shown(f"batch {batch}"):
+            return self._fits(batch)
+
+    def _fits(self, batch: int) -> bool:
+        start = time.perf_counter()
+        graph = capture_fake(self._make_step, batch)
+        captured = time.perf_counter()
+        planned, reason = None, None
+        eager_bytes = _with_scratch(least_eager_bytes(graph))
+        try:
+            planned = plan(graph, self._plan_bytes, **self._options)
+        except Infeasible as error:
+            smallest, bound = (_with_scratch(n) for n in (error.smallest_bytes, error.bound_bytes))
+            reason = Infeasible(
+                f"graph '{graph.name}': proven below {bound} bytes, what kernels allocate for themselves included; the smallest found needs {smallest}",
+                smallest,
+                bound,
+            )
+        except Error as error:
+            reason = error
+        if planned is not None and eager_bytes > self._budget_bytes:
+            why = f"the first calls run eagerly, to be recorded, and there one op needs {eager_bytes} bytes"
+            reason = Infeasible(f"graph '{graph.name}': {why}", eager_bytes, eager_bytes)
+        finished = time.perf_counter()
+        summary = planned.summary() if planned else {}
+        slowdown = _slowdown(summary) if planned else None
+        fits = reason is None and (self._max_slowdown is None or slowdown <= self._max_slowdown)
+        self._tried[batch] = Trial(
+            batch=batch,
+            fits=fits,
+            outcome="infeasible" if isinstance(reason, Infeasible) else summary["outcome"] if planned else "unknown",
+            resident_bytes=graph.resident_bytes,
+            program_peak_bytes=graph.program_peak_bytes,
+            arena_bytes=summary.get("arena_bytes"),
+            step_ns=summary.get("step_ns"),
+            slowdown=slowdown,
+            smallest_bytes=getattr(reason, "smallest_bytes", None),
+            eager_bytes=eager_bytes,
+            capture_s=captured - start,
+            plan_s=finished - captured,
+        )
+        if fits:
+            self._best = (batch, graph, planned)
+        elif reason is not None:
+            self._reasons[batch] = reason
+        return fits
+
+    def raise_too_small(self, batch: int) -> None:
+        reason = self._reasons.get(batch)
+        if reason is None:
+            raise Error(f"batch {batch} fits {self._budget_bytes} bytes, but at {self._tried[batch].slowdown:.3f} times the step without a limit")
+        if isinstance(reason, Infeasible):
+            raise Infeasible(f"not even batch {batch} fits: {reason}", reason.smallest_bytes, reason.bound_bytes) from None
+        raise Error(f"no plan was found for batch {batch}: {reason}") from None
+
+    def result(self, batch: int) -> Fit:
+        largest, graph, planned = self._best
+        assert largest == batch
+        tried = tuple(self._tried[size] for size in sorted(self._tried))
+        return Fit(batch, self._budget_bytes, self._tried[batch].slowdown, graph, planned, tried)
+
+
+def without_scratch(budget_bytes: int) -> int:
+    """What of a limit is left to a plan that was made without seeing what kernels allocate for themselves."""
+    return budget_bytes - budget_bytes // _SCRATCH_PART
+
+
+def _with_scratch(plan_bytes: int) -> int:
+    """The least limit that leaves ``plan_bytes`` to a plan."""
+    return plan_bytes + (plan_bytes - 1) // (_SCRATCH_PART - 1) if plan_bytes > 0 else plan_bytes
+
+
+def least_eager_bytes(graph: Graph) -> int:
+    """Bytes that running the graph eagerly needs at least, with everything that may leave the device gone: what the largest op touches and
+    makes, its scratch, and what stays meanwhile: residents that no op has touched yet, and whatever is too small to leave."""
+    step = json.loads(graph.to_json())
+    buffers, ops = step["buffers"], step["ops"]
+    bytes_ = [b["bytes"] for b in buffers]
+    small = [n < (_SMALL_NUMBERS_BYTES if b["kind"] == "input" else _SMALL_BYTES) for b, n in zip(buffers, bytes_)]
+    touches = [{b for field in ("reads", "writes", "creates") for b in op.get(field, ())} for op in ops]
+    last = {b: i for i, ids in enumerate(touches) for b in ids}
+    stays = {b for b, buffer in enumerate(buffers) if buffer.get("resident")}
+    most = staying = sum(bytes_[b] for b in stays)
+    for i, (op, ids) in enumerate(zip(ops, touches)):
+        here = staying + sum(bytes_[b] for b in ids - stays)
+        live = [(s.get("from", 0), s.get("to", 1), s["bytes"]) for s in op.get("scratch", ())]
+        most = max(most, here + max((sum(n for a, b, n in live if a <= tick < b) for tick, _, _ in live), default=0))
+        for b in ids:
+            forever = buffers[b].get("resident") or buffers[b].get("returned")
+            keep = small[b] and (forever or last[b] > i)
+            staying += bytes_[b] * (keep - (b in stays))
+            (stays.add if keep else stays.discard)(b)
+    return most
+
+
+def _slowdown(summary: dict) -> float:
+    return summary["step_ns"] / summary["program_step_ns"] if summary["program_step_ns"] else 1.0
+
+
+def capture_fake(make_step: Callable[[int], tuple[Callable, Any]], batch_size: int) -> Graph:
+    """The graph of make_step(batch_size)'s step. No tensor of it ever has memory."""
+    with FakeTensorMode():
+        made = make_step(batch_size)
+        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
+            raise TypeError("make_step(batch_size) must return (train_step, batch)")
+        train_step, batch = made
+        arguments = batch if isinstance(batch, tuple) else (batch,)
+        _refuse_real(train_step, arguments)
+        try:
+            return capture(train_step, *arguments, name=f"batch-{batch_size}")
+        except DATA_DEPENDENT as error:
+            raise Unsupported(f"{_line(error)}: numbers that depend on data ({error})") from None
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line of the user's own code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(tuple(LIBRARY_FOLDERS))]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the step"
+
+
+def _refuse_real(train_step: Callable, arguments: tuple) -> None:
+    """A tensor made before make_step() has memory, and cannot be mixed with those that have none."""
+    world = World(train_step)
+    named = [(f"{path}.{name}", p) for path, module in world.modules for name, p in module.named_parameters()]
+    named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]
+    for name, tensor in named:
+        if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
+            raise Error(f"'{name}' was not made inside make_step(): build the model, the optimizer and the batch there, for each batch size")

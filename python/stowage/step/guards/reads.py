@@ -1,0 +1,175 @@
+"""Which names a Python function can read, told from its code object alone.
+
+    globals     LOAD_GLOBAL, LOAD_NAME (and STORE_GLOBAL: what a function writes is noted before it does)
+    attributes  LOAD_ATTR, LOAD_METHOD and the like, names given to getattr() as constants, keywords of patterns and formats
+    constants   strings: keys of dicts that are read by key
+    dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
+
+Code of libraries is taken whole, without decoding: each of its names counts as a global and as an attribute. O(length of the code), kept
+for each code object.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import re
+import sys
+import sysconfig
+import types
+import weakref
+from dataclasses import dataclass
+
+import torch
+
+from stowage.errors import PACKAGE_FOLDER
+
+# Where packages lie: this environment's, and all others that Python looks into (a path file, the user's own, Debian's).
+_PACKAGES = ("site-packages", "dist-packages")
+LIBRARY_FOLDERS = tuple(
+    {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {os.path.dirname(os.path.dirname(torch.__file__)) + os.sep}
+    | {os.path.abspath(path) + os.sep for path in sys.path if os.path.basename(os.path.normpath(path)) in _PACKAGES}
+)
+_STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+_BY_NAME = {"getattr", "hasattr"}
+_WHOLE = {"vars", "dir", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "eval", "exec", "globals", "__getattribute__", "__getstate__", "__reduce_ex__"}  # fmt: skip
+# Of the standard library: they read all attributes of what they are given. None: each function of the file.
+_READERS_OF_ALL = {"copy.py": None, "copyreg.py": None, "pickle.py": None, "pprint.py": None,
+                   "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"}}  # fmt: skip
+_ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+_GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
+_CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+_MODULE_BODY = "<module>"
+
+
+@dataclass(frozen=True)
+class Reads:
+    globals: frozenset[str]
+    attributes: frozenset[str]
+    constants: frozenset[str]
+    dynamic: bool
+    library: bool  # not the user's own code
+    generates: bool
+    imports: tuple[tuple[str, int], ...] = ()  # statements: name and level
+    imports_by_name: bool = False  # import_module(name), sys.modules[name]
+
+
+_NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
+
+
+_STEPS = (PACKAGE_FOLDER + "demo.py", PACKAGE_FOLDER + os.path.join("integrations", "transformers.py"))
+
+
+def is_library(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(LIBRARY_FOLDERS) or code.co_filename.startswith("<frozen ") or is_own(code)
+
+
+def is_own(code: types.CodeType) -> bool:
+    """Of Stowage itself, but for the steps that it brings: those of the demo and of transformers' Trainer."""
+    return code.co_filename.startswith(PACKAGE_FOLDER) and code.co_filename not in _STEPS
+
+
+def is_library_module(module: types.ModuleType) -> bool:
+    return str(getattr(module, "__file__", None) or "").startswith(LIBRARY_FOLDERS)
+
+
+def is_standard(module_name: str) -> bool:
+    """Of Python's own library, or of those whose state is known: they may keep caches and counters."""
+    top = module_name.split(".")[0]
+    return top in sys.stdlib_module_names or top in ("torch", "numpy", "builtins", "stowage", "nanobind")
+
+
+def reads(code: types.CodeType) -> Reads:
+    key = id(code)
+    known = _known.get(key)
+    if known is None or known[0]() is not code:
+        known = _known[key] = (weakref.ref(code, lambda _: _known.pop(key, None)), _reads(code))
+    return known[1]
+
+
+_known: dict[int, tuple] = {}
+
+
+def _reads(code: types.CodeType) -> Reads:
+    generates = bool(code.co_flags & _GENERATES)
+    if is_own(code) or (code.co_name == _MODULE_BODY and code.co_filename.endswith(".py")):  # a module's body runs once, on import
+        return _NOTHING
+    if is_library(code):
+        names = frozenset(code.co_names)
+        if names & (_BY_NAME | _WHOLE):
+            names |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
+        return Reads(names, names, frozenset(), _reads_all(code), True, generates)
+    return _reads_of_user(code, generates)
+
+
+def _reads_all(code: types.CodeType) -> bool:
+    if not code.co_filename.startswith(_STANDARD) or any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in _PACKAGES):
+        return False
+    functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
+    return functions is None or code.co_name in functions
+
+
+def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
+    instructions = [i for i in dis.get_instructions(code) if i.opname != "CACHE"]
+    found_globals = {i.argval for i in instructions if i.opname in _GLOBAL_READS}
+    attributes = {i.argval for i in instructions if i.opname in _ATTRIBUTE_READS}
+    constants = set(_strings(code.co_consts))
+    attributes |= {c for c in constants if c.isidentifier()}
+    attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}  # attrgetter("a.b")
+    if "format" in code.co_names or "format_map" in code.co_names:
+        attributes |= {name for c in constants if "{" in c for name in _IDENTIFIER.findall(c)}
+    dynamic = bool(_WHOLE & (found_globals | attributes)) or _name_not_constant(instructions)
+    imports = tuple((i.argval, _level(instructions, at)) for at, i in enumerate(instructions) if i.opname == "IMPORT_NAME")
+    by_name = bool({"import_module", "__import__", "modules"} & (found_globals | attributes))
+    return Reads(frozenset(found_globals), frozenset(attributes), frozenset(constants), dynamic, False, generates, imports, by_name)
+
+
+def _level(instructions: list[dis.Instruction], at: int) -> int:
+    """Of an import statement: how many packages up."""
+    level = instructions[at - 2].argval if at >= 2 else 0
+    return level if isinstance(level, int) else 0
+
+
+def _strings(constants):
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _strings(constant)
+
+
+def _name_not_constant(instructions: list[dis.Instruction]) -> bool:
+    """Is getattr() or hasattr() used other than by calls with a constant as second argument?"""
+    for at, first in enumerate(instructions):
+        if first.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or first.argval not in _BY_NAME:
+            continue
+        depth = 0  # of the stack, above the function
+        second = None
+        for i in instructions[at + 1 :]:
+            if i.opname in _CALLS and depth == i.arg:
+                break
+            if i.opname.startswith(("JUMP", "POP_JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
+                return True
+            depth += dis.stack_effect(i.opcode, i.arg) if i.opcode >= dis.HAVE_ARGUMENT else dis.stack_effect(i.opcode)
+            if depth == 2:
+                second = i  # the last to leave two values: it makes the second argument
+            if depth < 0:
+                return True
+        else:
+            return True
+        if second is None or second.opname != "LOAD_CONST" or not isinstance(second.argval, str):
+            return True
+    return False
+
+
+def global_names(code: types.CodeType) -> set[str]:
+    """Names that the code, or code nested in it, looks up as globals (attribute names are not among them)."""
+    names = set(reads(code).globals)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= global_names(constant)
+    return names

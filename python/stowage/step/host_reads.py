@@ -1,0 +1,160 @@
+"""What hands a tensor's data to the host without passing PyTorch's dispatcher, and how a step hears of it.
+
+    tolist(), numpy(), __array__()     asked for by an operator of our own, which tells all elements (runtime/torch/content.h)
+    composites that look at lengths    noted: what they read must follow from the arguments (data guards)
+    DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
+
+An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end, and the call happens
+eagerly. Pickling, storages and copies of whole tensors (torch.save of a model) see what eager would show: before them what has been
+matched so far happens, and the rest of that call is eager, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from stowage import _runtime
+from stowage._torch.private import address, is_fake, within_function_mode
+
+_MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
+_FORMATS = {  # of struct, per element
+    torch.float64: "d", torch.float32: "f", torch.float16: "e", torch.bfloat16: "H", torch.int64: "q", torch.int32: "i", torch.int16: "h",
+    torch.int8: "b", torch.uint8: "B", torch.uint16: "H", torch.uint32: "I", torch.uint64: "Q", torch.bool: "?", torch.complex64: "ff",
+    torch.complex128: "dd",
+}  # fmt: skip
+_COMPOSITES = {  # which arguments they read
+    "tensor_split": (1, "tensor_indices_or_sections", "indices_or_sections"),
+    "ctc_loss": (2, "input_lengths", 3, "target_lengths"),
+    "_pack_padded_sequence": (1, "lengths"),
+    "_pad_packed_sequence": (1, "batch_sizes"),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
+}
+_PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
+_ARRAYS = ("numpy", "__array__", "__dlpack__")
+_WHOLE = ("__reduce_ex__", "__deepcopy__", "untyped_storage", "storage", "_typed_storage", "share_memory_", "__dlpack__")
+
+
+class HostReads(TorchFunctionMode):
+    """While a step is recorded."""
+
+    def __init__(self, recorder: Any, whole_contents: bool):
+        self._recorder = recorder
+        self._whole_contents = whole_contents
+        self._arrays: list[tuple[Any, bytes]] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in _COMPOSITES:
+            self._note(name, args, kwargs or {})
+        elif name == "tolist" or name in _ARRAYS:
+            return self._told(func, name, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, args: tuple, kwargs: dict) -> None:
+        if name in _PACKED and not (len(args) > 2 and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64):
+            return
+        for where in _COMPOSITES[name]:
+            value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
+            if isinstance(value, torch.Tensor) and not is_fake(value):
+                self._recorder.reads_on_host(address(value), f"{name}()")
+
+    def _told(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        tensor, words = args[0], None
+        if self._whole_contents and _can_be_told(name, tensor):
+            words = _content(tensor, name)
+        elif name == "tolist" and not is_fake(tensor):
+            self._recorder.reads_on_host(address(tensor), "Tensor.tolist()")
+        elif name != "tolist":
+            self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
+        else:
+            return func(*args, **kwargs)
+        result = _runtime.unrecorded(lambda: func(*args, **kwargs))
+        if name != "tolist" and words is not None:
+            self._arrays.append((result, _bytes(tensor, words)))
+        return result
+
+    def finish(self) -> None:
+        """After the step, whose arrays are still as they were when it asked for them, or it cannot be replayed."""
+        if any(made.tobytes() != was for made, was in self._arrays):
+            self._recorder.refuse("the step writes into the NumPy array of a tensor, or into the tensor behind it")
+        self._arrays.clear()
+
+
+class ToldContents(TorchFunctionMode):
+    """While the step's Python runs over shells, which have no content: a Matcher's."""
+
+    def __init__(self, matcher: Any):
+        self._matcher = matcher
+        self.handed_out = False  # memory, which no recording can do
+        self._arrays: list[tuple[Any, bytes]] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        told = (name == "tolist" or name in _ARRAYS) and _can_be_told(name, args[0])
+        if not told and (name == "tolist" or name in _ARRAYS or name in _WHOLE) and not self._matcher.left:
+            self.handed_out = True
+            self._matcher.leave(f"Tensor.{name}() inside the step")
+        if not told or self._matcher.left:
+            return func(*args, **(kwargs or {}))
+        content = _bytes(args[0], _content(args[0], name))
+        if self._matcher.left:  # by asking
+            return func(*args, **(kwargs or {}))
+        if name == "tolist":
+            return _as_list(args[0], content)
+        made = _as_array(args[0], content)
+        self._arrays.append((made, content))
+        dtype = (kwargs or {}).get("dtype", args[1] if name == "__array__" and len(args) > 1 else None)
+        return made if dtype is None else made.astype(dtype, copy=False)
+
+    def within(self, call: Callable[[], Any]) -> Any:
+        """call(), whose tensors tell what they hold. Raises as a read of a shell does where it writes into an array."""
+        result = within_function_mode(self, call)
+        if not self._matcher.left and any(made.tobytes() != was for made, was in self._arrays):
+            raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into its NumPy array")
+        return result
+
+
+def _can_be_told(name: str, tensor: Any) -> bool:
+    """Else the call raises an error of its own, or the tensor is no plain one."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    if tensor.is_conj() or tensor.is_neg() or tensor.dtype not in _FORMATS or tensor.numel() * tensor.element_size() > _MOST_BYTES:
+        return False
+    return name == "tolist" or (name != "__dlpack__" and not tensor.requires_grad and tensor.dtype != torch.bfloat16)
+
+
+def _content(tensor: torch.Tensor, name: str) -> list[int]:
+    return torch.ops.stowage.content(tensor.detach() if tensor.requires_grad else tensor, name != "tolist")
+
+
+def _bytes(tensor: torch.Tensor, words: list[int]) -> bytes:
+    return array("q", words).tobytes()[: tensor.numel() * tensor.element_size()]
+
+
+def _as_array(tensor: torch.Tensor, content: bytes) -> Any:
+    import numpy
+
+    dtype = numpy.dtype(str(tensor.dtype).removeprefix("torch."))
+    return numpy.frombuffer(bytearray(content), dtype=dtype).reshape(tensor.shape)
+
+
+def _as_list(tensor: torch.Tensor, content: bytes) -> Any:
+    """What tensor.tolist() gives."""
+    form = _FORMATS[tensor.dtype]
+    numbers: list = list(struct.unpack(f"={tensor.numel() * len(form)}{form[0]}", content))
+    if tensor.dtype == torch.bfloat16:  # the upper half of a float
+        numbers = [struct.unpack("=f", struct.pack("=I", n << 16))[0] for n in numbers]
+    elif len(form) == 2:
+        numbers = [complex(*pair) for pair in zip(numbers[::2], numbers[1::2])]
+    for size in reversed(tensor.shape[1:]):
+        numbers = [numbers[i : i + size] for i in range(0, len(numbers), size)] if size else [[] for _ in range(tensor.shape[0])]
+    return numbers if tensor.dim() else numbers[0]
+
+
+__all__ = ["HostReads", "ToldContents"]

@@ -1,0 +1,107 @@
+"""What compiled and sharded steps share: the life of a plan, and what is told of it.
+
+    recorded ──► rehearsed: planned, taken back, then the step without a plan ──► trusted ──► planned from now on
+        ▲            │ bits differ, or allocations were others: planned again        │
+        │            └──► refused after a few attempts                               │ what the step reads has changed
+        └────────────────────────────────────────────────────────────────────────────┘   (too often: refused)
+
+Trust belongs to a Replay, so it dies with it. Where several ranks run one step, all of them trust or none does: ``_everywhere``.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from stowage import _runtime
+from stowage.errors import Error, UnsupportedWarning, warn
+from stowage.step.replay import Replay
+from stowage.step.tally import Tally
+
+_MAX_RECORDINGS = 8  # of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan
+_RECENT_CALLS = 64
+_MAX_REHEARSALS = 4
+
+
+class SignatureState:
+    """What is known of one signature."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.recordings: list[int] = []  # at which of the calls
+        self.refusal = ""
+
+    def recorded(self) -> None:
+        self.recordings.append(self.calls)
+
+    def recorded_too_often(self) -> bool:
+        self.recordings = [call for call in self.recordings if call > self.calls - _RECENT_CALLS]
+        return len(self.recordings) >= _MAX_RECORDINGS
+
+
+class LifeCycle(abc.ABC):
+    """Of a step function with a plan for each signature."""
+
+    _WITHOUT_PLAN = ""  # how the step then runs
+
+    def __init__(self, train_step: Callable, budget: int | None, strict: bool | str):
+        functools.update_wrapper(self, train_step, updated=())
+        self._fn = train_step
+        self._name = getattr(train_step, "__name__", "step")
+        self._budget = budget
+        self._strict = strict
+        self._entries: dict[Any, Any] = {}  # SignatureState by signature
+        self._gate = _runtime.Gate()  # one call at a time: all share the arena
+        self._tally = Tally(strict)
+
+    def _everywhere(self, true_here: bool) -> bool:
+        """On all ranks?"""
+        return true_here
+
+    @abc.abstractmethod
+    def _drop(self, entry: Any, replay: Replay) -> None:
+        """The replay serves no more calls."""
+
+    def _judge(self, entry: Any, replay: Replay, agrees: bool, first_difference: str = "") -> None:
+        """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit for bit."""
+        agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
+        settled = self._everywhere(not replay.replan_if_learned())
+        if agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
+            replay.trusted = True
+        elif replay.rehearsals >= _MAX_REHEARSALS:
+            self._drop(entry, replay)
+            where = f": first {first_difference}" if first_difference else ""
+            self._refuse(entry, f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}")
+            if self._strict:
+                raise Error(entry.refusal)
+
+    def _refuse_changing(self, entry: Any, what: str) -> None:
+        self._refuse(entry, f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}")
+
+    def _refuse(self, entry: Any, reason: str) -> None:
+        entry.refusal = reason
+        warn(f"this step {self._WITHOUT_PLAN}: {reason}", UnsupportedWarning)
+
+    @property
+    def refusal(self) -> str:
+        """Why steps run without a plan, with the source line where known; "" when they are planned."""
+        return next((e.refusal for e in reversed(self._entries.values()) if e.refusal), "")
+
+    def _figures(self, replay: Replay | None) -> dict:
+        """Those that every step tells. Bytes are of the arena unless named otherwise; times are medians of the last steps."""
+        summary = replay.plan.summary() if replay else {}
+        return {
+            "arena_bytes": summary.get("arena_bytes", 0),
+            "planned_peak_bytes": summary.get("peak_bytes", 0),
+            "measured_peak_bytes": self._tally.measured_peak_bytes,
+            "lower_bound_bytes": summary.get("lower_bound_bytes", 0),
+            "outcome": summary.get("outcome", "unknown"),
+            "misses": self._tally.misses,
+            "planned_steps": self._tally.planned_steps,
+            "step_ns": self._tally.planned_ns,
+        }
+
+
+__all__ = ["LifeCycle", "SignatureState"]

@@ -1,0 +1,104 @@
+"""Places that a step fills anew: the tensor that is there when a call begins is an input of that call, like an argument.
+
+    p.data = 0.9 * p.data + 0.1 * q.data         Memory: p stays, its memory is another tensor's
+    state["previous"] = p.grad.clone()           Entry: another tensor under the same name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from stowage._torch.private import is_shell, storage_address
+from stowage.step.signature import metadata
+
+if TYPE_CHECKING:
+    from stowage.step.world import World
+
+
+class Place(Protocol):
+    name: str
+    meta: tuple  # of what was there when the place was found; see metadata()
+
+    def get(self) -> torch.Tensor | None: ...
+
+    def put_back(self, tensor: torch.Tensor) -> None:
+        """What get() has returned before the step."""
+
+    def holds_plain(self) -> bool:
+        """A tensor with memory of its own?"""
+
+
+class Memory:
+    """A tensor's, which ``tensor.data = …`` replaces."""
+
+    def __init__(self, name: str, tensor: torch.Tensor):
+        self.name = f"'{name}'"
+        self.meta = metadata(tensor.detach())
+        self._tensor = tensor
+
+    def get(self) -> torch.Tensor:
+        return self._tensor.detach()
+
+    def put_back(self, tensor: torch.Tensor) -> None:
+        if storage_address(self._tensor) != storage_address(tensor):
+            self._tensor.data = tensor
+
+    def holds_plain(self) -> bool:
+        return is_plain(self._tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Memory) and other._tensor is self._tensor
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Entry:
+    """Of a dict: ``holder()`` is that dict now."""
+
+    def __init__(self, name: str, holder: Callable[[], dict], key: Any):
+        self.name = name
+        self._holder, self._key = holder, key
+        self.meta = metadata(holder()[key])
+
+    def get(self) -> torch.Tensor | None:
+        return self._holder().get(self._key)
+
+    def put_back(self, tensor: torch.Tensor) -> None:
+        self._holder()[self._key] = tensor
+
+    def holds_plain(self) -> bool:
+        tensor = self.get()
+        return isinstance(tensor, torch.Tensor) and is_plain(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and other._key == self._key and other._holder() is self._holder()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def lasting_places(world: World) -> list[Place]:
+    """Where the lasting tensors of a step are."""
+    found: list[Place] = []
+    lasting = [(f"{path}.{name}", p) for path, module in world.modules for name, p in (*module.named_parameters(), *module.named_buffers())]
+    lasting += [(f"a parameter of {type(o).__name__}", p) for o in world.optimizers for group in o.param_groups for p in group["params"]]
+    for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
+        found.append(Memory(name, tensor))
+    for path, root in world.modules:
+        for prefix, module in root.named_modules(prefix=path):
+            found += [Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name) for name, b in module._buffers.items() if b is not None]
+    for optimizer in world.optimizers:
+        for p, values in optimizer.state.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key))
+    return [place for place in found if place.holds_plain()]
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not is_shell(tensor)
+
+
+__all__ = ["Place", "is_plain", "lasting_places"]

@@ -1,0 +1,156 @@
+"""What a function's Python can reach, as it is before a run that is not to count: put back after it.
+
+    state = PythonState(world)     containers, attributes, slots, cells, arrays, global generators, environment: by identity, one level each
+    ... the run ...
+    state.put_back()               in place: whoever holds a container sees it
+
+What C keeps to itself (iterators, queues, files) stays as the run has left it; World.guard tells where that can be seen. O(objects).
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import os
+import random
+import sys
+import types
+from typing import Any, Callable
+
+import torch
+
+from stowage._torch.private import is_fake
+from stowage.step.guards.reads import is_library_module, is_standard
+from stowage.step.world import World
+
+_MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
+_ABSENT = object()
+
+
+class PythonState:
+    def __init__(self, world: World):
+        self._back: list[Callable[[], None]] = []
+        for value in world.reached():
+            self._keep(value)
+        self._environment = dict(os.environ)
+        self._random = random.getstate()
+        self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
+
+    def put_back(self) -> None:
+        for back in self._back:
+            back()
+        for name in os.environ.keys() | self._environment.keys():
+            _set_item(os.environ, name, self._environment.get(name, _ABSENT))
+        random.setstate(self._random)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+    def _keep(self, value: Any) -> None:
+        if isinstance(value, dict):
+            if not _of_library(value):
+                self._keep_dict(value)
+        elif isinstance(value, (list, bytearray)):
+            self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), old))
+        elif isinstance(value, array.array):
+            self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), array.array(value.typecode, old)))
+        elif isinstance(value, (set, collections.deque)):
+            kept = list(value)
+            self._back.append(lambda: None if _same(list(value), kept) else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept)))
+        elif isinstance(value, types.CellType):
+            self._keep_cell(value)
+        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+            kept = value.getstate()
+            self._back.append(lambda: value.setstate(kept))
+        elif isinstance(value, types.BuiltinMethodType):
+            if isinstance(value.__self__, random.Random):
+                self._keep(value.__self__)
+        elif isinstance(value, type):
+            self._keep_class(value)
+        elif not isinstance(value, (types.ModuleType, torch.Tensor, tuple)):
+            self._keep_object(value)
+
+    def _keep_elements(self, value: Any, kept: list, back: Callable[[list], None]) -> None:
+        self._back.append(lambda: None if _same(list(value), kept) else back(kept))
+
+    def _keep_dict(self, value: dict) -> None:
+        kept = list(dict.items(value))
+
+        def back() -> None:
+            if _same([x for item in dict.items(value) for x in item], [x for item in kept for x in item]):
+                return
+            if any(isinstance(v, torch.Tensor) and is_fake(v) for _, v in kept):
+                return  # somebody else's, for a while
+            kind = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+            kind.clear(value)
+            kind.update(value, kept)
+
+        self._back.append(back)
+
+    def _keep_cell(self, cell: Any) -> None:
+        try:
+            kept = cell.cell_contents
+        except ValueError:  # not yet assigned
+            return
+
+        def back() -> None:
+            cell.cell_contents = kept
+
+        self._back.append(back)
+
+    def _keep_class(self, cls: type) -> None:
+        if not cls.__flags__ & (1 << 9) or is_standard(cls.__module__):  # a type of C; a library's
+            return
+        kept = dict(cls.__dict__)
+
+        def back() -> None:
+            for name in kept.keys() | cls.__dict__.keys():
+                if cls.__dict__.get(name, _ABSENT) is not kept.get(name, _ABSENT):
+                    setattr(cls, name, kept[name]) if name in kept else delattr(cls, name)
+
+        self._back.append(back)
+
+    def _keep_object(self, value: Any) -> None:
+        own = getattr(value, "__dict__", None)
+        if type(own) is dict:
+            self._keep_dict(own)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray) and value.nbytes <= _MOST_ARRAY_BYTES and value.flags.writeable:
+            kept = value.copy()
+            self._back.append(lambda: numpy.copyto(value, kept))
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            state = value.bit_generator.state
+            self._back.append(lambda: setattr(value.bit_generator, "state", state))
+        for slot in (name for cls in type(value).__mro__ for name, part in vars(cls).items() if isinstance(part, types.MemberDescriptorType)):
+            if type(value).__flags__ & (1 << 9):
+                self._keep_slot(value, slot)
+
+    def _keep_slot(self, value: Any, name: str) -> None:
+        kept = getattr(value, name, _ABSENT)
+
+        def back() -> None:
+            if getattr(value, name, _ABSENT) is not kept:
+                delattr(value, name) if kept is _ABSENT else setattr(value, name, kept)
+
+        self._back.append(back)
+
+
+def _same(a: list, b: list) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b))
+
+
+def _set_item(mapping: Any, name: str, value: Any) -> None:
+    if value is _ABSENT:
+        mapping.pop(name, None)
+    elif mapping.get(name) != value:
+        mapping[name] = value
+
+
+def _of_library(namespace: dict) -> bool:
+    """The globals of a module that is not the user's."""
+    if "__spec__" not in namespace or "__name__" not in namespace:
+        return False
+    module = sys.modules.get(str(namespace["__name__"]))
+    return module is not None and (is_standard(module.__name__) or is_library_module(module))
+
+
+__all__ = ["PythonState"]

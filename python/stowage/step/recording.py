@@ -1,0 +1,474 @@
+"""Running a step eagerly while the hook records it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage._torch import optimizer_steps
+from stowage._torch.private import address, addresses, flatten, global_state, is_fake, local_tensor, storage_address, within_function_mode
+from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
+from stowage.step.eager_calls import Objects
+from stowage.step.host_reads import HostReads
+from stowage.step.places import Place, is_plain, lasting_places
+from stowage.step.signature import Value, held, metadata, parts
+from stowage.step.world import World
+
+# Lines of theirs are no help in a message.
+LIBRARY_FOLDERS = [os.path.dirname(torch.__file__) + os.sep, PACKAGE_FOLDER, os.path.dirname(os.__file__) + os.sep]
+
+
+@dataclass
+class OptimizerEvent:
+    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step makes.
+    ``moved``: parameters that the step itself made out of the model's, and their slots."""
+
+    optimizer: torch.optim.Optimizer
+    section: int
+    gradients: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    moved: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+
+
+@dataclass
+class SchedulerEvent:
+    """One call of scheduler.step()."""
+
+    scheduler: Any
+    args: tuple
+    kwargs: dict
+
+
+@dataclass
+class Gradients:
+    """What a step does with the .grad of its parameters. A parameter can be in several lists.
+
+    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like arguments.
+    absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as an optimizer would use it.
+    cleared: set to None, or replaced, by the step without a look at it.
+    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
+    gone: None when the step ends, a tensor when it began.
+    """
+
+    given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
+    absent: list[torch.Tensor] = field(default_factory=list)
+    cleared: list[torch.Tensor] = field(default_factory=list)
+    returned: list[torch.Tensor] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    gone: list[torch.Tensor] = field(default_factory=list)
+    inputs: list[torch.Tensor | None] = field(default_factory=list)  # whose .grad come after the arguments; None: any tensor will do
+
+
+@dataclass
+class Recording:
+    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help; ``beginning``: it
+    surely will, as state came into being that stays.
+    """
+
+    result: Any
+    tape: Any = None
+    refusal: str = ""
+    unsettled: bool = False
+    beginning: bool = False
+    inputs: list[torch.Tensor] = field(default_factory=list)  # arguments; let go of when the recording is done
+    world: World | None = None
+    events: list = field(default_factory=list)
+    finds: str = ""  # a name under which each call finds another tensor
+    output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
+    output_arguments: dict[int, int] = field(default_factory=dict)  # which leaves are tensors of the arguments, and which
+    output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
+    output_dtypes: list[torch.dtype] = field(default_factory=list)  # of the returned tensors
+    output_spec: Any = None
+    gradients: Gradients = field(default_factory=lambda: Gradients())
+    keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
+    replaced: list[Place] = field(default_factory=list)  # whose tensors come after the arguments, as inputs
+    returns: str = ""  # it returns something that only its Python can make: that must run in every call
+    sets: str = ""  # something that no replay sets: its Python must run in every call
+    changes: str = ""  # something that the step reads, and changes: its Python must run in every call
+
+
+class _Session:
+    """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
+
+    def __init__(self, recorder, world: World):
+        self._thread = threading.get_ident()  # the hooks on optimizers hear those of other threads, too
+        self.recorder = recorder
+        self.world = world
+        self.events: list = []
+        self.hyperparameters = {id(o): _hyperparameters(o) for o in world.optimizers}
+        self.takes_number = False  # a scheduler: it may depend on data
+        self._optimizer_depth = 0
+        self._scheduler_depth = 0
+        self._watches = False
+
+    def before_optimizer(self, optimizer, args, kwargs):
+        if threading.get_ident() != self._thread or not self._watches:
+            return
+        self._optimizer_depth += 1
+        if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
+            return
+        if any(v is not None and v is not optimizer for v in (*args, *kwargs.values())):
+            self.recorder.refuse("optimizer.step() with a closure")
+        if id(optimizer) not in self.hyperparameters:  # found late, by the walk or by its step
+            if not any(optimizer is known for known in self.world.optimizers):
+                self.world.optimizers.append(optimizer)
+            self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
+            declare_optimizer(self.recorder, optimizer)
+        self.world.enter_optimizer(optimizer)
+        self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
+        event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
+        for p in self.world.parameters():
+            if p.grad is not None and self.recorder.made_in_step(address(p.grad)):
+                event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
+        event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
+        self.events.append(event)
+        self.world.pause()
+
+    def after_optimizer(self, optimizer, args, kwargs):
+        if threading.get_ident() != self._thread or not self._watches:
+            return
+        self._optimizer_depth -= 1
+        if self._optimizer_depth == 0:
+            self.world.resume()
+            self.recorder.end_section()
+            self.world.leave_optimizer(optimizer)
+
+    def watch(self) -> None:
+        self._watches = True
+        optimizer_steps.listen(self, self.before_optimizer, self.after_optimizer)
+        for scheduler in self.world.schedulers:
+            scheduler.step = self._watched(scheduler, scheduler.step)
+
+    def unwatch(self) -> None:
+        """However far watch() has come."""
+        self._watches = False
+        optimizer_steps.forget(self)
+        for scheduler in self.world.schedulers:
+            scheduler.__dict__.pop("step", None)
+
+    def _takes_number(self) -> None:
+        self.takes_number = True
+        if self.world.distributed:
+            self.recorder.refuse("scheduler.step() with a number that may depend on data")
+
+    def _watched(self, scheduler, step):
+        def watched_step(*args, **kwargs):
+            if self._scheduler_depth == 0:
+                if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
+                    self._takes_number()
+                self.events.append(SchedulerEvent(scheduler, args, kwargs))
+            self._scheduler_depth += 1
+            self.world.pause()
+            try:
+                return step(*args, **kwargs)
+            finally:
+                self.world.resume()
+                self._scheduler_depth -= 1
+
+        return watched_step
+
+
+def declare_optimizer(recorder, optimizer) -> None:
+    for i, (parameter, state) in enumerate(optimizer.state.items()):
+        for key, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(value, torch.Tensor):
+                recorder.declare(address(value), "optimizer_state", f"state.{i}.{key}")
+    for i, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                recorder.declare(address(value), "optimizer_state", f"group.{i}.{key}")
+
+
+def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
+    for kind, name, tensor in world.owned():
+        recorder.declare(address(tensor), kind, name)
+    where = parts(inputs)
+    for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):  # those that parts begin with are declared before others
+        recorder.declare_input(address(inputs[i]), "input", f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
+    for path, module in world.modules:
+        for name, parameter in module.named_parameters(prefix=path):
+            recorder.declare(address(parameter), "parameter", name)
+        for name, buffer in module.named_buffers(prefix=path):
+            recorder.declare(address(buffer), "module_buffer", name)
+    for optimizer in world.optimizers:
+        for g, group in enumerate(optimizer.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                recorder.declare(address(parameter), "parameter", f"group.{g}.{i}")
+        declare_optimizer(recorder, optimizer)
+    for path, tensor in world.tensors:
+        recorder.declare(address(tensor), "constant", path)
+
+
+def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
+    """Arguments are bound anew in every call, what the function reaches by itself is not: one tensor cannot be both."""
+    storages = {storage_address(t) for t in inputs} - {0}
+    for path, module in world.modules:
+        for name, tensor in (*module.named_parameters(prefix=path), *module.named_buffers(prefix=path)):
+            if storage_address(tensor) in storages:
+                return name
+    for path, tensor in world.tensors:
+        if storage_address(tensor) in storages:
+            return path
+    return ""
+
+
+def _hyperparameters(optimizer) -> list[dict]:
+    return [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in optimizer.param_groups]
+
+
+def record(
+    fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
+    world: World | None = None, within: contextlib.AbstractContextManager | None = None, replaced: Sequence[Place] = (),
+    waits: bool = False, anew: frozenset[str] = frozenset(),
+) -> Recording:
+    """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
+
+    inputs: the tensors among the arguments, in the order in which replays will pass them.
+    absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped it.
+    world: what the function sees, when that is more than can be found from ``fn``.
+    within: the block that it runs in; an eager budget is entered nowhere else.
+    replaced: what an earlier recording has found (Recording.replaced).
+    waits: Python is to wait for each number, also where it could be worked out from the arguments.
+    anew: names of World.tensors under which calls find other tensors.
+    """
+    if _runtime.budget_active() and not fake:
+        raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
+    world = world or World(fn)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed, waits)
+    try:
+        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew)
+    finally:
+        recorder.close()
+        if world.notes is not None:
+            world.notes.stop()
+
+
+class _Undo:
+    """Takes back a call that was interrupted, or in which a kernel has raised. What the user's Python raises is part of the step: what it
+    did before stays."""
+
+    def __init__(self, recorder, world: World):
+        self.error: BaseException | None = None
+        self.thread = _runtime.ThreadState()
+        self._recorder = recorder
+        self._objects = Objects(world)
+
+    def now(self) -> None:
+        by_python = isinstance(self.error, Exception) and not self._recorder.kernel_raised
+        if by_python or not self._recorder.take_back():
+            return
+        self._objects.put_back()
+        say(self.error, BEFORE)
+
+
+def _watched(recorder, session: _Session, reads: HostReads, call: Callable[[], Any], within: contextlib.AbstractContextManager | None) -> Any:
+    """call(), while all that it does is noted. What ends the noting is C in its first act: no interrupt comes before that."""
+
+    def noted() -> Any:
+        recorder.start()
+        with session.world.noting():
+            return call()
+
+    try:
+        session.watch()
+        with within or contextlib.nullcontext():
+            return within_function_mode(reads, noted)
+    finally:
+        recorder.stop()
+        if session.world.notes is not None:
+            session.world.notes.stop()
+
+
+def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
+            within: contextlib.AbstractContextManager | None, replaced: list[Place], anew: frozenset[str]) -> Recording:  # fmt: skip
+    replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
+    arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
+    declare_world(recorder, world, inputs)
+    given = _declare_gradients(recorder, world, inputs)
+    places = [] if world.distributed or any(is_fake(p) for p in world.parameters()[:1]) else [(place, storage_address(place.get())) for place in lasting_places(world)]
+    state = [(o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers]
+    if world.compiled is not None:
+        recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
+    if shared := _argument_that_is_also_reachable(world, arguments):
+        recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
+    if any(t.requires_grad for t in inputs):
+        recorder.refuse("an argument requires grad")
+    before = [(p, p.grad) for p in world.model_parameters()]
+    held_before, storages, settings = held(args, kwargs), [storage_address(t) for t in arguments], Value(global_state())
+    session = _Session(recorder, world)
+    host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
+    undo = _Undo(recorder, world)
+    try:
+        result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within)
+    except BaseException as error:  # as in Replay.transaction()
+        undo.error = error
+        _runtime.uninterrupted(undo.now, error, undo.thread)
+        raise
+    finally:
+        _runtime.uninterrupted(session.unwatch)
+    host_reads.finish()
+    recording = Recording(result, world=world, events=session.events, inputs=inputs)
+    known = [o for o in world.optimizers if id(o) in session.hyperparameters]
+    changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
+    if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
+        recording.sets = "the optimizer's hyperparameters"
+    if session.takes_number:
+        recording.sets = "a scheduler's metric"
+    if held(args, kwargs) != held_before:
+        recording.sets = "what its arguments hold"
+    if Value(global_state()) != settings:
+        recording.sets = "one of PyTorch's global settings"
+    if storages != [storage_address(t) for t in arguments]:
+        recorder.refuse("the step sets the .data of an argument")
+    if recording.sets and world.distributed:
+        recorder.refuse(f"the step changes {recording.sets} by itself")
+    leaves = _take_outputs(recording, recorder)
+    _sort_gradients(recording, recorder, before, given, absent_grads)
+    returned = [*leaves, *(p.grad for p in recording.gradients.returned)]
+    _find_places(recording, recorder, returned, arguments)
+    if not recorder.refusal:
+        _look_for_survivors(recording, recorder, returned, state)
+    _look_for_new_tensors(recording, places, replaced)
+    tape = recorder.finish(addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew)))
+    recording.inputs = []
+    if tape.refusal and not recording.refusal:
+        recording.refusal = tape.refusal
+    if not recording.refusal:
+        recording.tape = tape
+        recording.output_dtypes = [t.dtype for t in returned]
+    return recording
+
+
+def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]], known: list[Place]) -> None:
+    """What the step puts in the place of a lasting tensor comes anew with each call, like an argument."""
+    recording.replaced = list(known)
+    if recording.world.distributed or recording.refusal:
+        return
+    new = [place for place, storage in before if place.holds_plain() and storage_address(place.get()) != storage and place not in known]
+    if new:
+        recording.replaced += new
+        recording.refusal = f"the step puts another tensor in the place of {new[0].name}"
+        recording.unsettled = recording.beginning = True
+
+
+def _found_anew(recording: Recording, fn, anew: frozenset[str]) -> list[torch.Tensor]:
+    """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names the place."""
+    world = recording.world
+    if world.distributed or not world.tensors or not (recording.keeps or anew):
+        return []
+    there = {id(tensor) for _, tensor in World(fn).tensors} if recording.keeps else {id(tensor) for _, tensor in world.tensors}
+    found = [(name, tensor) for name, tensor in world.tensors if (id(tensor) not in there or name in anew) and is_plain(tensor)]
+    recording.finds = next((name for name, _ in found if name in anew), "")
+    return [tensor for _, tensor in found]
+
+
+def _take_outputs(recording: Recording, recorder) -> list[torch.Tensor]:
+    """The tensors that the step returns, in order."""
+    leaves, recording.output_spec = flatten(recording.result)
+    tensors: list[torch.Tensor] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            recording.output_slots.append(len(tensors))
+            tensors.append(leaf)
+            recording.output_leaves.append(None)
+            continue
+        if not isinstance(leaf, (int, str, bytes, type(None))):
+            recording.returns = f"a {type(leaf).__name__}"
+            if recording.world.distributed:
+                recorder.refuse(f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors")
+        recording.output_slots.append(-1)
+        recording.output_leaves.append(leaf)
+    return tensors
+
+
+def _find_places(recording: Recording, recorder, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
+    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later calls as well."""
+    given = {id(t): i for i, t in enumerate(arguments)}
+    lasting = {id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]}
+    for leaf, slot in enumerate(recording.output_slots):
+        if slot >= 0 and id(returned[slot]) in given:
+            recording.output_arguments[leaf] = given[id(returned[slot])]
+        elif slot >= 0 and id(returned[slot]) in lasting and not recorder.made_in_step(address(returned[slot])):
+            recording.output_leaves[leaf] = returned[slot]
+    first: dict[int, int] = {}
+    for i, tensor in enumerate(returned):
+        first.setdefault(id(tensor), i)
+    recording.output_slots = [slot if slot < 0 else first[id(returned[slot])] for slot in recording.output_slots]
+    recording.gradients.slots = [first[id(p.grad)] for p in recording.gradients.returned]
+
+
+def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters that have a .grad: it comes after the arguments, as an input."""
+    if world.distributed:
+        return []
+    given = [p for p in world.model_parameters() if p.grad is not None]
+    for i, p in enumerate(given, start=len(inputs)):
+        grad = p.grad
+        recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
+    return given
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    part = parts([t])[0] if t.layout == torch.strided else None
+    return (part.start_bytes, part.end_bytes) if part is not None else (0, 0)
+
+
+def _sort_gradients(recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: set[int]) -> None:
+    """What has become of each .grad; see Gradients."""
+    found = recording.gradients
+    if recording.world.distributed:  # DTensors: what the step throws away in its next call is not handed out
+        for p, grad in before:
+            had = grad is not None or id(p) in absent_grads
+            if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
+                found.cleared.append(p)
+            elif not had and p.grad is not None:
+                found.returned.append(p)
+        return
+    touched = recorder.touched_inputs()
+    used = {id(p): i in touched for i, p in enumerate(given, start=len(recording.inputs))}
+    for p, grad in before:
+        made = p.grad is not None and recorder.made_in_step(address(p.grad))
+        if used.get(id(p)):
+            found.given.append((p, metadata(grad)))
+        elif grad is None:
+            found.absent.append(p)
+        elif grad is not None and p.grad is not grad:
+            found.cleared.append(p)
+        if made:
+            found.returned.append(p)
+        elif p.grad is None and grad is not None:
+            found.gone.append(p)
+        elif p.grad is not None and p.grad is not grad:
+            recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
+    found.inputs = [p if used[id(p)] else None for p in given]
+
+
+def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple]) -> None:
+    """Tensors of the step that Python still holds, and values that the step has changed."""
+    known = {id(o): keys for o, keys in state}
+    for optimizer in recording.world.optimizers:
+        for p, values in optimizer.state.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                first = key not in known.get(id(optimizer), {}).get(id(p), ())
+                if first and isinstance(value, torch.Tensor) and recorder.made_in_step(address(value)):
+                    recording.refusal = f"the optimizer makes its state '{key}' in this call"
+                    recording.unsettled = recording.beginning = True
+                    return
+    allowed = addresses([*returned, *(p.grad for p in recording.gradients.cleared if p.grad is not None)])
+    survivors = recorder.survivors(allowed)
+    if survivors:
+        gc.collect()
+        survivors = recorder.survivors(allowed)
+    if survivors and recording.world.distributed:
+        recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"
+        recording.unsettled = True
+        return
+    recording.keeps = survivors[0] if survivors else ""
+    recording.changes = recording.world.settle()

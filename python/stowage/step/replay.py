@@ -1,0 +1,527 @@
+"""One recorded step, planned and executable: match the optimizer's Python against the tape, run the plan, hand out the results."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
+from stowage.cache import plan_cache
+from stowage.cache.costs import cost_file
+from stowage.errors import AFTER, BEFORE, say
+from stowage.eviction.budget import OutOfMemory
+from stowage.planning import Plan, check, parse_bytes, plan, plan_options
+from stowage.report.progress import shown
+from stowage.step.host_reads import ToldContents
+from stowage.step.recording import OptimizerEvent, Recording
+from stowage.step.rehearsal import Rehearsal
+from stowage.step.signature import metadata
+
+_TIMED_RUNS = 4  # the rehearsal and the first planned steps
+_GUESSED_ENOUGH = 0.02  # share of the step's cost
+
+
+class Mismatch(Exception):
+    """The user's Python no longer does what was recorded; nothing has been changed."""
+
+
+class ReadsShell(Exception):
+    """The user's Python reads bytes on the host, beside PyTorch's dispatcher, of a tensor that has none yet. What it did is taken back
+    as far as it is known."""
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "": ``replay`` can execute it.
+    ``refreshed``: Python numbers were others than recorded."""
+
+    began: Replay
+    replay: Replay
+    result: Any
+    difference: str
+    refreshed: bool
+    in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
+    handed_out: bool  # what differed is something that no recording can do: memory that was handed out
+
+    def done(self) -> None:
+        self.began._matcher.forget_step()
+
+    def kept_agree(self) -> bool:
+        """After a rehearsal and run_plainly(): what Python keeps has the same bits in both."""
+        return self.began._matcher.kept_agree(self.replay._executor)
+
+    def run_plainly(self) -> None:
+        self.began._matcher.run_plainly()
+
+    def first_difference(self) -> str:
+        """After a rehearsal and run_plainly(): the first op that made something else in the plan; "" where nobody looked (Room.looks)."""
+        return self.began._matcher.first_difference(self.replay._executor)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the plans of one compiled step share."""
+
+    arena: _runtime.Arena
+    host: _runtime.Host
+    link_gbps: float | None
+    store: str  # what the host store is, as costs are kept by it
+    looks: str = ""  # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
+
+    @classmethod
+    def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
+        """With the host store that the environment wants: in memory, or in a file of a directory; as large as needed, or limited."""
+        directory = os.environ.get("STOWAGE_HOST_STORE", "")
+        limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
+        return cls(arena, _runtime.Host(directory, limit or 0, link_gbps or 0.0), link_gbps, directory or "memory")
+
+
+class Undo:
+    """What the Python of one call can change and the executor does not put back: optimizers' numbers, schedulers, gradients.
+
+    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it finished. Gradients
+    that the step's first act is to let go are not held meanwhile: an error finds them gone, as in eager. now() says in ``error``
+    which of the two it is.
+    """
+
+    def __init__(self, began: Replay, others: Sequence[Replay], python: bool):
+        """python: the user's function runs, whose optimizers may count in Python objects."""
+        world = began.recording.world
+        self.error: BaseException | None = None
+        self.thread = _runtime.ThreadState()
+        self._plain_runs = began._matcher.plain_runs
+        began._matcher.remember()
+        self._began = began
+        self._runs = [(replay, replay._executor.runs) for replay in (began, *others)]
+        cleared = {id(p) for p in began._grads.cleared}  # not held meanwhile: the step's first act on them is to let them go
+        self._cleared = began._grads.cleared
+        self._grads = [(p, p.grad) for p in began._parameters if id(p) not in cleared]
+        self._saved = [(counters, dict(counters)) for counters in world.counters(python)]
+        self._memory = [(place, place.get()) for place in began.recording.replaced]
+        self._done = False
+
+    def forget(self) -> None:
+        """From now on what the call does stays."""
+        self._done = True
+        self._memory = []
+
+    def now(self) -> None:
+        if self._done:
+            return
+        self._put_back()
+        self._done = True
+
+    def _put_back(self) -> None:
+        """May be called again where there was no memory to come to its end."""
+        for replay, runs in self._runs:
+            if replay._executor.runs != runs:
+                replay._finish()
+                say(self.error, AFTER)
+                return
+        if self._began._matcher.plain_runs != self._plain_runs and not isinstance(self.error, OutOfMemory):
+            return  # what it did has happened; where memory was short, the budget's block has taken that back
+        self._began._matcher.forget_step()
+        self._began._matcher.roll_back()
+        for live, copy in self._saved:
+            live.clear()
+            live.update(copy)
+        for p, grad in self._grads:
+            p.grad = grad
+        for p in self._cleared:
+            p.grad = None
+        for place, tensor in self._memory:
+            place.put_back(tensor)
+        self._memory = []
+        if not any(replay._executor.half_done for replay, _ in self._runs):
+            say(self.error, BEFORE)
+
+
+def why_python_must_run(recording: Recording) -> str:
+    """In every call; "" where guards see all that it reads, and the plan does all that it does."""
+    if recording.keeps:
+        return f"{recording.keeps}: the step keeps this tensor beyond its end"
+    if keeper := next((o for o in recording.world.optimizers if not _keeps_state_in_tensors(o)), None):
+        return f"{type(keeper).__qualname__} may keep state in Python objects"
+    if recording.finds:
+        return f"each call finds another tensor in '{recording.finds}'"
+    if recording.sets:
+        return f"the step sets {recording.sets} by itself"
+    if recording.returns:
+        return f"it returns {recording.returns}"
+    if recording.tape.reads:
+        return "it reads numbers that it makes"
+    if recording.changes:
+        return f"the step changes {recording.changes}, which it also reads"
+    return next(iter(recording.world.guard.blind), "")
+
+
+class Replay:
+    """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
+
+    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None, takeover: bool = True):
+        self.recording = recording
+        self.room = room
+        self.arena = room.arena
+        self.host = room.host
+        self.name = name
+        self.budget = budget
+        self.takeover = takeover
+        self.events = recording.events
+        self.last_run: Any = None
+        recording.result = None
+        self._costs = cost_file()
+        self._cost_keys = recording.tape.cost_keys()
+        self._timed_runs = 0
+        self._rehearsed = False
+        self._finish: Callable[[], None] = _nothing
+        self._make_plan()
+        self._grads = recording.gradients
+        self._parameters = recording.world.parameters()
+        self.key: Any = None  # signature of the recorded call
+        self.trusted = False  # has agreed with the step done without a plan
+        self.rehearsals = 0
+        self.planned_calls = 0
+        self.shadowed_because = why_python_must_run(recording)
+        self._optimizers = recording.world.optimizers
+        self._schedulers = recording.world.schedulers
+        self._matcher = _runtime.Matcher(recording.tape)
+        if room.looks:
+            self._matcher.look_closely()
+        self._memory: list[torch.Tensor] = []
+        self._shells: dict[tuple[int, int], torch.Tensor] = {}
+        for event in self.events:
+            if isinstance(event, OptimizerEvent):
+                for p, slot in event.gradients:
+                    if (id(p), slot) not in self._shells:
+                        shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype)
+                        self._matcher.adopt_shell(address(shell), slot)
+                        self._shells[id(p), slot] = shell
+
+    def _make_plan(self) -> None:
+        self._guessed = self._costs.price(self.recording.tape)
+        lowered = _runtime.lower(self.recording.tape, self.name)
+        link_gbps = self._lane_gbps()
+        options = plan_options(self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        if self.budget is not None:
+            self._take_kept_costs(lowered, options)
+        self.graph = lowered.graph
+        self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not self.plan.from_cache:
+            plan_cache.keep(self.graph, options, plan_cache.Entry(self.plan._plan, self.plan.summary(), self.graph.costs_ns, provisional=True))
+        with shown("checking the plan and making it executable"):
+            check(self.graph, self.plan)
+            self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+        if self.room.looks:
+            self._executor.look_closely(self.room.looks == "paranoid")
+
+    def _take_kept_costs(self, lowered: Any, options: dict) -> None:
+        """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new ones where they are
+        near, and then that plan does too. Guesses are not taken where costs have been measured, except for what is only rehearsed."""
+        kept = plan_cache.kept_costs(lowered.graph, options, measured=self._guessed < _GUESSED_ENOUGH)
+        if kept is None:
+            return
+        costs_ns, provisional = kept
+        if not provisional:
+            lowered.set_costs_ns(costs_ns)
+        elif not self._rehearsed:
+            lowered.set_costs_ns(costs_ns)
+            self._guessed = 1.0
+
+    def _lane_gbps(self) -> float | None:
+        if self.room.link_gbps is not None or self.budget is None:
+            return self.room.link_gbps
+        with shown("measuring copies to the host"):
+            return self._costs.lane_gbps(self.host, self.room.store)
+
+    @property
+    def host_bytes(self) -> int:
+        """What the plan's swaps need in the host store."""
+        return self._executor.host_bytes
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What one step moves to the host."""
+        return self._executor.swapped_bytes
+
+    # ---- Guards
+
+    def inputs(self, arguments: list[torch.Tensor]) -> list[int]:
+        """Addresses of all that comes anew with each call: the tensors among the arguments, those that the step will replace, and gradients
+        given from outside. Valid until the call ends."""
+        self._own_memory()
+        return addresses([*arguments, *self._memory, *(p.grad if p is not None else None for p in self._grads.inputs)])
+
+    def _own_memory(self) -> None:
+        """What is in the places that the step will fill anew, before it. Held for the length of a call, and no longer."""
+        now = [place.get() for place in self.recording.replaced]
+        if [storage_address(t) for t in now] != [storage_address(t) for t in self._memory]:
+            self._memory = now
+
+    def unfit(self, arguments: list[torch.Tensor]) -> str:
+        """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can."""
+        return self._other_tensors(arguments) or self.recording.tape.changed_decision(self.inputs(arguments))
+
+    def decides_otherwise(self, arguments: list[torch.Tensor]) -> bool:
+        """Would Python decide otherwise, or be told another number, by what follows from the arguments? Nothing else is in the way."""
+        return not self._other_tensors(arguments) and bool(self.recording.tape.changed_decision(self.inputs(arguments)))
+
+    def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
+        for place in self.recording.replaced:
+            tensor = place.get()
+            if tensor is None or metadata(tensor) != place.meta:
+                return place.name
+        for p, meta in self._grads.given:
+            if p.grad is None or metadata(p.grad) != meta:
+                return "a gradient that the step adds to"
+        for p in self._grads.absent:
+            if p.grad is not None:
+                return "a gradient that was None"
+        if not self._executor.residents_unchanged():
+            return "the memory of a parameter, buffer or optimizer state"
+        return "" if self._executor.accepts(self.inputs(arguments)) else "where an argument lies in its storage"
+
+    def changed(self, arguments: list[torch.Tensor]) -> str:
+        """What no longer is as it was when the step was recorded, or ""."""
+        return self.recording.world.guard.changed() or self.unfit(arguments)
+
+    # ---- Running
+
+    def run(self, arguments: list[torch.Tensor]) -> Any:
+        """One planned step. Returns what the user's function would.
+
+        Raises Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises, or an interrupt.
+        The state is then as before the step, or as after it, and the error says which (executor_undo.cpp).
+        """
+        inputs = self.inputs(arguments)
+
+        def step(undo: Undo) -> Any:
+            self.match(inputs)
+            return self.run_matched(inputs, arguments)
+
+        return self.transaction(step)
+
+    def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
+        """run(), after match(), within transaction() or host_state()."""
+        outputs = self._fresh_outputs()
+
+        def finish() -> None:
+            self._executor.hand_out(inputs, addresses(outputs))
+            for p in self._grads.gone:
+                p.grad = None
+            for p, slot in zip(self._grads.returned, self._grads.slots):
+                p.grad = outputs[slot]
+
+        self._execute(inputs, finish)
+        leaves = [outputs[slot] if slot >= 0 and leaf is None else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
+        for leaf, argument in self.recording.output_arguments.items() if arguments else ():
+            leaves[leaf] = arguments[argument]
+        return unflatten(leaves, self.recording.output_spec)
+
+    def _execute(self, inputs: list[int], finish: Callable[[], None]) -> None:
+        """finish(): hands out the results; may run twice."""
+        timed = self._timed_runs < _TIMED_RUNS
+        self._finish = finish
+        self.last_run = self._executor.run(inputs, timed)
+        finish()
+        self._finish = _nothing
+        self._executor.drop_results()
+        if timed:
+            self._learn_costs()
+
+    def _fresh_outputs(self) -> list[torch.Tensor]:
+        """What the executor hands out into."""
+        return [torch.empty(0, dtype=dtype) for dtype in self.recording.output_dtypes]
+
+    def match(self, inputs: list[int]) -> None:
+        """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
+        for p in self._grads.cleared:
+            p.grad = None
+        self._matcher.bind(inputs)
+        for event in self.events:
+            if not isinstance(event, OptimizerEvent):
+                event.scheduler.step(*event.args, **event.kwargs)
+                continue
+            made = {id(p) for p, _ in event.gradients}
+            for p, slot in event.moved:
+                self._matcher.adopt_shell(address(p), slot)
+            for p, slot in event.gradients:
+                p.grad = self._shells[id(p), slot]
+            with self.recording.world.optimizer_view(event.optimizer):
+                mismatch = self._matcher.section(event.section, event.optimizer.step)
+            for p in self._parameters:
+                if id(p) in made:
+                    p.grad = None
+            if mismatch:
+                raise Mismatch(mismatch)
+
+    def transaction(self, step: Callable[[Undo], Any], others: Sequence[Replay] = (), *, python: bool = False) -> Any:
+        """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers' Python has changed
+        goes back, unless the step has happened.
+
+        others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
+        """
+        self._executor.reserve()
+        undo = Undo(self, others, python)
+        try:
+            return step(undo)
+        except BaseException as error:  # here no signal's handler can run before the next call returns, and in there none does
+            undo.error = error
+            _runtime.uninterrupted(undo.now, error, undo.thread)
+            raise
+        finally:
+            self._let_go(others)
+
+    def _let_go(self, others: Sequence[Replay]) -> None:
+        self._matcher.bind([])
+        for replay in (self, *others):
+            replay._memory = []
+
+    @contextlib.contextmanager
+    def host_state(self, *, always_back: bool = False) -> Iterator[Undo]:
+        """transaction() as a block, for steps that are split over ranks. always_back: in any case."""
+        self._executor.reserve()
+        undo = Undo(self, (), False)
+        try:
+            yield undo
+        except BaseException as error:
+            undo.error = error
+            _runtime.uninterrupted(undo.now, error, undo.thread)
+            raise
+        finally:
+            self._let_go(())
+        if always_back:
+            undo.now()
+
+    # ---- With the user's own Python
+
+    def shadow(
+        self, call: Callable[[], Any], arguments: list[torch.Tensor], others: list[Replay],
+        within: Callable[[], contextlib.AbstractContextManager],
+    ) -> Shadow:
+        """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then ``others``.
+
+        within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the function passes
+        through; what it did before has happened then, as in eager. Nothing has when it was interrupted before it left them.
+        """
+        matcher = self._matcher
+        raised: list[BaseException] = []  # within an operator, which passes it on as a RuntimeError
+
+        def run_within(run: Callable[[], None]) -> None:
+            with within():
+                run()
+
+        with contextlib.ExitStack() as eager:
+
+            def leaving() -> None:
+                eager.enter_context(within())
+
+            try:
+                tapes = [other.recording.tape for other in others]
+                executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
+                contents = ToldContents(matcher)
+                around = run_within if self.budget is not None else None
+                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised)
+                result = matcher.step(lambda: contents.within(call))
+                difference = matcher.difference
+                chosen = self if matcher.chosen < 0 else others[matcher.chosen]
+                if not difference and not self._returns(chosen, result):
+                    difference = "the step returns or keeps other tensors than when it was recorded"
+                    matcher.leave(difference)
+            except BaseException as error:
+                matcher.forget_step()
+                if raised and isinstance(error, RuntimeError) and type(raised[-1]).__name__ in str(error):
+                    raise raised[-1] from None
+                if matcher.read_shell and isinstance(error, Exception):
+                    raise ReadsShell(str(error)) from None
+                raise
+        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section, contents.handed_out)
+
+    def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
+        """The planned step, after the user's Python has run over shells, which get their content here."""
+        handover = shadow.began._matcher.handover()
+        self._execute(inputs, lambda: handover.take_results(self._executor))
+
+    def _held(self, result: Any) -> list[torch.Tensor | None]:
+        """What Python holds in the places of the outputs."""
+        return [*(leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)), *(p.grad for p in self._grads.returned)]
+
+    def _returns(self, chosen: Replay, result: Any) -> bool:
+        if self._matcher.returns(addresses(chosen._held(result))):
+            return True
+        gc.collect()  # what only cycles hold is nobody's
+        return self._matcher.returns(addresses(chosen._held(result)))
+
+    # ---- Trust
+
+    def serves_as(self, recording: Recording) -> bool:
+        """The recording holds what this one holds."""
+        return not self.recording.tape.same_program(recording.tape)
+
+    def rehearse_matched(self, inputs: list[int]) -> Rehearsal:
+        """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true allocations.
+
+        After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
+        """
+        try:
+            with shown("rehearsing the plan"):
+                self.last_run, state = self._executor.rehearse(inputs, self._matcher)
+        finally:
+            self.arena.release()  # the eager step that follows has its own memory
+            self.host.release()
+        self._learn_costs()
+        outputs = self._fresh_outputs()
+        self._executor.hand_out(inputs, addresses(outputs))
+        self._executor.drop_returned()
+        return Rehearsal(state, [output if self._executor.is_result(i) else None for i, output in enumerate(outputs)])
+
+    def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[int], kept: bool = True) -> bool:
+        """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before it. ``kept``: so are
+        the tensors that Python keeps."""
+        return kept and rehearsal.agrees(self._executor.state(inputs, self._matcher), result, self._grads.returned)
+
+    def _learn_costs(self) -> None:
+        self._costs.add((self._cost_keys[op], ns) for op, ns in self._executor.op_times())
+        self._timed_runs += 1
+        if self._timed_runs == _TIMED_RUNS:
+            self._costs.save()
+
+    def replan_if_learned(self) -> bool:
+        """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a budget, the plan
+        rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
+        self._rehearsed = True
+        if self._executor.learned_something:
+            self._make_plan()
+            return True
+        if self._guessed < _GUESSED_ENOUGH:
+            return False
+        if self.budget is not None:
+            self._make_plan()
+            return True
+        self._guessed = self._costs.price(self.recording.tape)
+        self.graph = _runtime.lower(self.recording.tape, self.name).graph
+        self.plan = self.plan.with_costs_of(self.graph)
+        return False
+
+
+_OPTIMIZERS = ("torch.optim.", "accelerate.optimizer")
+
+
+def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
+    """So that a step() that has begun over shells can be taken back: what it has counted is in tensors, which are put back. Others
+    count in numbers of Python, which would count twice when the plan turns out not to fit, and the step runs anew."""
+    hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
+    return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
+
+
+def _nothing() -> None:
+    pass
+
+
+__all__ = ["Mismatch", "ReadsShell", "Replay", "Room", "Shadow", "Undo", "why_python_must_run"]

@@ -1,0 +1,183 @@
+"""stowage.verify: the planned step against the eager one, on the user's own model and batches.
+
+    state ──► eagerly, batch by batch ──► digests of all tensors after each call ─┐
+    state ──► planned, batch by batch ──► digests of all tensors after each call ─┴─► the first that differs
+    state                                                                              and it is as it was
+
+The state is put back before each of the two and at the end: parameters, buffers, gradients, optimizers, schedulers, generators.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage._torch.private import address, flatten, local_tensor, storage_address
+from stowage.errors import Error
+from stowage.step.compiled import CompiledStep, compile
+from stowage.step.eager_calls import Objects, own_ranges
+from stowage.step.host_copy import bytes_of, write_back
+from stowage.step.python_state import PythonState
+from stowage.step.world import World
+
+_LEAST_CALLS = 8  # warm-up, recording, rehearsal, and some planned ones
+_BITS = "the planned step does not give the bits"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verify() has found; true where planned calls were made and all agree.
+
+    equal: no difference was found. calls: those compared, of which planned_calls executed the plan. call: the first that differs, from
+    0 on, or -1. difference: what differs first, in plain words, or "". op: the first operator that made something else in the plan, with
+    the line of the user's code, where that could be told, or "". refusal: why the step is not planned, or "".
+    """
+
+    equal: bool
+    calls: int
+    planned_calls: int
+    call: int = -1
+    difference: str = ""
+    op: str = ""
+    refusal: str = ""
+
+    def __bool__(self) -> bool:
+        return self.equal and self.planned_calls > 0
+
+    def __str__(self) -> str:
+        where = f"; the first operator that differs is {self.op}" if self.op else ""
+        if not self.equal:
+            return f"different: {self.difference}{where}"
+        if self.planned_calls == 0:
+            return f"nothing to compare, the step is not planned: {self.refusal or 'too few calls'}"
+        return f"equal, bit for bit, in {self.calls} calls, {self.planned_calls} of them planned"
+
+
+def verify(step: Callable, batches: Iterable[Any], *, budget: int | str | None = None, strict: bool | str = False) -> Verification:
+    """Runs ``step`` eagerly and planned, from the same state, and compares all that both leave, to the bit.
+
+    step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its only argument.
+    batches: of any shapes; copied before each call. Where there are fewer than eight, they come again in turn: the first calls of a
+        step are eager.
+    budget, strict: as for compile(), budget in bytes or as "2GiB"; strict="paranoid" also finds operators that write outside their memory.
+
+    After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the generator are
+    compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python (counters, lists, attributes) are as before,
+    whatever happened; what is outside Python (prints, files, queues) stays done. Needs host memory for one copy of the state, and the time of three times the calls.
+
+    Raises what the step raises, Error for no batches, Infeasible for a budget that nothing fits.
+    """
+    function = step._fn if isinstance(step, CompiledStep) else step
+    given = list(batches)
+    if not given:
+        raise Error("verify() needs at least one batch")
+    calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
+    state = _State(World(function))
+    try:
+        eager = list(_run(function, calls, state))
+        state.put_back()
+        compiled = compile(function, budget, strict=strict)
+        compiled._room = dataclasses.replace(compiled._room, looks="paranoid" if strict == "paranoid" else "closely")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = _compare(eager, _run(compiled, calls, state), compiled)
+        if found.call >= 0 and not found.op:
+            state.put_back()
+            again = zip(eager, _run(function, calls[: found.call + 1], state))
+            if any(_first_difference(a, b) for a, b in again):
+                return dataclasses.replace(found, difference=found.difference + ", but the step does not repeat itself eagerly either")
+        return found
+    finally:
+        state.put_back()
+
+
+Seen = dict[str, Any]  # what a call leaves, by name: digests of tensors, or numbers
+
+
+def _compare(eager: list[Seen], planned: Iterator[Seen], compiled: CompiledStep) -> Verification:
+    for call, (a, b) in enumerate(zip(eager, planned)):
+        name = _first_difference(a, b)
+        if name:
+            planned_calls = compiled.stats()["planned_steps"]
+            return Verification(False, call + 1, planned_calls, call, f"{name}, after call {call} (from 0 on)", "", compiled.refusal)
+    stats, refusal = compiled.stats(), compiled.refusal
+    if _BITS in refusal:  # its rehearsal has found it, and the calls were eager
+        _, _, op = refusal.partition(": first ")
+        return Verification(False, len(eager), stats["planned_steps"], -1, "the plan, when rehearsed, does not give the bits of eager", op, refusal)
+    return Verification(True, len(eager), stats["planned_steps"], refusal=refusal)
+
+
+def _first_difference(a: Seen, b: Seen) -> str:
+    return next((name for name in [*a, *(n for n in b if n not in a)] if name not in a or name not in b or a[name] != b[name]), "")
+
+
+def _run(step: Callable, batches: list[Any], state: _State) -> Iterator[Seen]:
+    for batch in batches:
+        yield state.seen(step(copy.deepcopy(batch)))
+
+
+class _State:
+    """All that a step changes, where it can be found, as it is when this is made."""
+
+    def __init__(self, world: World):
+        self._world = world
+        self._objects = Objects(world)
+        self._python = PythonState(world)
+        own = own_ranges(world, [])
+        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
+        self._memory = [(p, p.detach()) for p in world.parameters()]
+        self._generator = torch.get_rng_state()
+
+    def put_back(self) -> None:
+        self._python.put_back()
+        self._objects.put_back()
+        for p, memory in self._memory:
+            if storage_address(p) != storage_address(memory):
+                p.data = memory
+        for tensor, start, content in self._content:
+            write_back(tensor, content, start)
+        torch.set_rng_state(self._generator)
+
+    def seen(self, result: Any) -> Seen:
+        """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and scalers hold, the generator."""
+        seen: Seen = {f"result {i}": _shown(leaf) for i, leaf in enumerate(flatten(result)[0])}
+        names = {id(p): name for path, m in self._world.modules for name, p in m.named_parameters(prefix=path)}
+        named = [(names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(self._world.parameters())]
+        seen |= {f"the gradient of '{name}'": _shown(p.grad) for name, p in named}
+        seen |= {f"'{name}'": _shown(p) for name, p in named}
+        seen |= {f"'{name}'": _shown(b) for path, m in self._world.modules for name, b in m.named_buffers(prefix=path)}
+        for i, optimizer in enumerate(self._world.optimizers):
+            for p, values in optimizer.state.items():
+                of = f"of '{names.get(id(p), '?')}' in optimizer {i}"
+                seen |= {f"'{k}' {of}": _shown(v) for k, v in (values.items() if isinstance(values, dict) else ())}
+            for g, group in enumerate(optimizer.param_groups):
+                seen |= {f"'{k}' of group {g} of optimizer {i}": _shown(v) for k, v in group.items() if k != "params"}
+        for i, scheduler in enumerate(self._world.schedulers):
+            seen |= {f"'{k}' of scheduler {i}": _shown(v) for k, v in scheduler.state_dict().items()}
+        for i, scaler in enumerate(self._world.scalers):
+            seen |= {f"'{k}' of gradient scaler {i}": _shown(v) for k, v in scaler.state_dict().items()}
+        return seen | {"the random generator": _shown(torch.get_rng_state())}
+
+
+def _shown(value: Any) -> Any:
+    """Equal for equal bits."""
+    if isinstance(value, torch.Tensor):
+        plain = local_tensor(value).detach().resolve_conj().resolve_neg().contiguous()
+        return tuple(value.shape), str(value.dtype), _runtime.digest(address(plain))
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
+        return type(value).__name__, repr(value)
+    if isinstance(value, (list, tuple)):
+        return [_shown(v) for v in value]
+    if isinstance(value, dict):
+        return {repr(k): _shown(v) for k, v in value.items()}
+    return type(value).__name__
+
+
+__all__ = ["Verification", "verify"]

@@ -1,0 +1,152 @@
+"""What a training step can see: the modules, optimizers, schedulers and tensors reachable from the user's function, and a guard over
+all that its Python reads.
+
+    world = World(fn)          what fn reaches; the guard remembers it as it is now
+    with world.noting():       while fn runs, each function that runs adds what it can read
+        fn(...)
+    world.settle()             the guard is narrowed to what the functions that ran can read
+
+After that ``world.guard.changed()`` tells whether a replay would still read the same, and ``world.guard.blind`` what no guard can see.
+How the graph of objects is walked: guards/walk.py; which names code reads: guards/reads.py; what cannot be seen: guards/blind.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from stowage._core import Guard, Notes
+from stowage.step.guards.walk import Found, Walk
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+
+
+def is_plain(value: Any) -> bool:
+    """Scalars and tuples of them: compared by value."""
+    return isinstance(value, _SCALARS) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
+
+
+def _with_nested(holder: dict) -> list[dict]:
+    """The dict and those in it, each once."""
+    found = [holder]
+    for each in found:
+        found.extend(v for v in each.values() if isinstance(v, dict) and all(v is not known for known in found))
+    return found
+
+
+class World:
+    """Everything reachable from ``fn``, found once."""
+
+    distributed = False  # parameters are DTensors
+
+    def __init__(self, fn: Any):
+        self._walk: Walk | None = Walk(fn, getattr(fn, "__name__", type(fn).__name__), Found())
+        self.notes: Notes | None = None  # running
+        self.guard: Guard = self._walk.guard
+        self.guard.blind = ["what ran was not noted"]
+        self.changes = ""  # what the step itself changes of what it can reach; known after settle()
+        found = self._walk.found
+        self.modules: list[tuple[str, torch.nn.Module]] = found.modules
+        self.optimizers: list[Optimizer] = found.optimizers
+        self.schedulers: list[LRScheduler] = found.schedulers
+        self.scalers: list[torch.amp.GradScaler] = found.scalers
+        self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
+        self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
+
+    def reached(self) -> list[Any]:
+        """What the function can reach, before it has run."""
+        return self._walk.reached() if self._walk is not None else []
+
+    # ---- what runs
+
+    @contextlib.contextmanager
+    def noting(self):
+        """While the step runs on this thread, once: notes the Python functions that run."""
+        walk = self._walk
+        if walk is None:
+            raise RuntimeError("this world is settled")
+        self.notes = Notes(walk.note, walk.matters, walk.called)
+        self.notes.start()
+        try:
+            yield
+        finally:
+            try:
+                if not self.notes.stop():
+                    walk.tell("the step sets a profile function of its own (sys.setprofile, torch.profiler)")
+            except Exception as error:  # of the walk, not of the step
+                walk.tell(f"an object that the step reaches cannot be looked into ({type(error).__name__}: {error})")
+            self.notes = None
+            walk.noted = True
+
+    def pause(self) -> None:
+        """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be noted."""
+        if self.notes is not None:
+            self.notes.pause()
+
+    def resume(self) -> None:
+        if self.notes is not None:
+            self.notes.resume()
+
+    def settle(self) -> str:
+        """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what it can reach, ""
+        for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
+        walk = self._walk
+        if walk is None or not walk.noted:
+            self.changes = self.guard.changed()
+            return self.changes
+        self._walk = None
+        self.changes, self.guard.blind = walk.finish()
+        return self.changes
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Of all modules and optimizers, each once."""
+        found: dict[int, torch.Tensor] = {}
+        for _, module in self.modules:
+            for p in module.parameters():
+                found[id(p)] = p
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    found[id(p)] = p
+        return list(found.values())
+
+    def counters(self, python: bool = True) -> list[dict]:
+        """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content. ``python``: also those that change
+        only where the step's own Python runs."""
+        found = [s.__dict__ for s in self.schedulers]
+        for optimizer in self.optimizers:
+            found += optimizer.param_groups
+            if python:
+                found += [optimizer.__dict__, optimizer.state, *(values for values in optimizer.state.values() if isinstance(values, dict))]
+        if python:
+            found += [nested for scaler in self.scalers for nested in _with_nested(scaler.__dict__)]
+        return found
+
+    # ---- where parameters are split over ranks, the optimizer works on other tensors than the model (ShardedWorld)
+
+    def model_parameters(self) -> list[torch.nn.Parameter]:
+        """Those whose .grad backward fills."""
+        return self.parameters()
+
+    def owned(self) -> list[tuple[str, str, torch.Tensor]]:
+        """Tensors of the step that the walk does not find: kind, name, tensor."""
+        return []
+
+    def enter_optimizer(self, optimizer: Optimizer) -> None:
+        """Before the recorded part of optimizer.step()."""
+
+    def leave_optimizer(self, optimizer: Optimizer) -> None:
+        """After it."""
+
+    def moved_parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """After enter_optimizer(): tensors that it has made for the optimizer to work on."""
+        return []
+
+    def optimizer_view(self, optimizer: Optimizer):
+        """While open, the optimizer holds the tensors that it works on."""
+        return contextlib.nullcontext()
