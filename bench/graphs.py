@@ -23,7 +23,7 @@ import common
 
 FORMS = ("adam", "paper")
 PAPER_MODELS = ("alexnet", "vgg11", "mnasnet0_5", "mobilenet_v2", "efficientnet_b0", "vit_b_16", "roberta")
-_SHAPING = ("bench/graphs.py", "bench/models*.py", "runtime/**/*", "python/stowage/*.py", "python/bindings/*")
+_SHAPING = ("bench/graphs.py", "bench/models*.py", "runtime/**/*", "python/stowage/**/*.py", "python/bindings/*")
 
 
 @dataclass(frozen=True)
