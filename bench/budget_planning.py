@@ -1,7 +1,9 @@
-"""Planning under a byte limit: how long it takes, how close to the proven bound it comes, and whether more bytes ever cost time.
+"""Planning under a byte limit: how long it takes, how close to the proven bound it comes, and whether more bytes ever
+cost time.
 
-Graphs are captured steps (bench/graphs.py). For each, budgets from the smallest that the planner meets up to what a plan without a
-limit needs, spaced geometrically in the bytes beyond the residents. Every plan is verified by the independent checker.
+Graphs are captured steps (bench/graphs.py). For each, budgets from the smallest that the planner meets up to what a
+plan without a limit needs, spaced geometrically in the bytes beyond the residents. Every plan is verified by the
+independent checker.
 
     s           whole planning, longest over the budgets; targets: 30 s for GPT2-XL, 5 s below 5,000 ops
     slowdown    predicted step over the step without a limit, at the smallest budget and at half of the arena without a limit
@@ -24,8 +26,20 @@ import common
 import graphs
 
 LARGE = ("gpt2_xl-s1024-b1",)
-SMALL = ("gpt2-s1024-b4", "bert-s128-b8", "resnet50-b32", "vit_b_16-b32", "densenet121-b32", "unet-b8", "moe-s512-b8", "t5_small-s128-b8",
-         "swin_t-b16", "convnext_t-b16", "googlenet-b32", "mobilenet_v2-b32")
+SMALL = (
+    "gpt2-s1024-b4",
+    "bert-s128-b8",
+    "resnet50-b32",
+    "vit_b_16-b32",
+    "densenet121-b32",
+    "unet-b8",
+    "moe-s512-b8",
+    "t5_small-s128-b8",
+    "swin_t-b16",
+    "convnext_t-b16",
+    "googlenet-b32",
+    "mobilenet_v2-b32",
+)
 QUICK = ("gpt2-s1024-b4", "resnet50-b32", "unet-b8")
 MOST_SECONDS = {True: 30, False: 5}
 
@@ -62,15 +76,45 @@ def study(name: str, path: pathlib.Path, count: int, link: list[str]) -> dict:
     runs = []
     for bytes_ in budgets_between(least - resident, arena, count):
         result = plan(path, "--budget", str(resident + bytes_), *link)
-        runs.append({"arena_limit_bytes": bytes_, "met": result is not None,
-                     **({key: result[key] for key in ("arena_bytes", "step_ns", "step_bound_ns", "recomputed_ops", "swapped_bytes", "peak_bytes")}
-                        | {"seconds": result["seconds"]["total"]} if result else {})})
+        runs.append(
+            {
+                "arena_limit_bytes": bytes_,
+                "met": result is not None,
+                **(
+                    {
+                        key: result[key]
+                        for key in (
+                            "arena_bytes",
+                            "step_ns",
+                            "step_bound_ns",
+                            "recomputed_ops",
+                            "swapped_bytes",
+                            "peak_bytes",
+                        )
+                    }
+                    | {"seconds": result["seconds"]["total"]}
+                    if result
+                    else {}
+                ),
+            }
+        )
     met = [run for run in runs if run["met"]]
     over = [run for run in met if run["arena_bytes"] > run["arena_limit_bytes"]]
     if over:
-        raise SystemExit(f"{name}: an arena of {over[0]['arena_bytes']} bytes exceeds its limit of {over[0]['arena_limit_bytes']}")
-    return {"graph": name, "ops": free["ops"], "large": name in LARGE, "resident_bytes": resident, "free_arena_bytes": arena,
-            "least_arena_bytes": least - resident, "program_step_ns": free["program_step_ns"], "free_s": free["seconds"]["total"], "runs": runs}
+        raise SystemExit(
+            f"{name}: an arena of {over[0]['arena_bytes']} bytes exceeds its limit of {over[0]['arena_limit_bytes']}"
+        )
+    return {
+        "graph": name,
+        "ops": free["ops"],
+        "large": name in LARGE,
+        "resident_bytes": resident,
+        "free_arena_bytes": arena,
+        "least_arena_bytes": least - resident,
+        "program_step_ns": free["program_step_ns"],
+        "free_s": free["seconds"]["total"],
+        "runs": runs,
+    }
 
 
 def rises(runs: list[dict]) -> int:
@@ -83,13 +127,41 @@ def table(results: list[dict]) -> str:
     for r in results:
         met = [run for run in r["runs"] if run["met"]]
         gaps = [run["step_ns"] / run["step_bound_ns"] - 1 for run in met if run["step_bound_ns"]]
-        half = min((run for run in met if run["arena_limit_bytes"] <= r["free_arena_bytes"] / 2), key=lambda run: run["step_ns"], default=None)
-        slow = lambda run: f"{run['step_ns'] / r['program_step_ns']:.3f}" if run else ""  # noqa: E731
-        rows.append([r["graph"], r["ops"], f"{len(met)} of {len(r['runs'])}", f"{max(run['seconds'] for run in met):.2f}",
-                     f"{r['least_arena_bytes'] / r['free_arena_bytes']:.3f}", slow(met[0]), slow(half),
-                     f"{100 * common.median(gaps):.1f} %" if gaps else "", f"{100 * max(gaps):.1f} %" if gaps else "", rises(r["runs"])])
-    return common.markdown(["graph", "ops", "budgets met", "longest s", "least / free arena", "slowdown at least", "at half", "median gap",
-                            "largest gap", "rises"], rows)
+        half = min(
+            (run for run in met if run["arena_limit_bytes"] <= r["free_arena_bytes"] / 2),
+            key=lambda run: run["step_ns"],
+            default=None,
+        )
+        slow = lambda run: f"{run['step_ns'] / r['program_step_ns']:.3f}" if run else ""
+        rows.append(
+            [
+                r["graph"],
+                r["ops"],
+                f"{len(met)} of {len(r['runs'])}",
+                f"{max(run['seconds'] for run in met):.2f}",
+                f"{r['least_arena_bytes'] / r['free_arena_bytes']:.3f}",
+                slow(met[0]),
+                slow(half),
+                f"{100 * common.median(gaps):.1f} %" if gaps else "",
+                f"{100 * max(gaps):.1f} %" if gaps else "",
+                rises(r["runs"]),
+            ]
+        )
+    return common.markdown(
+        [
+            "graph",
+            "ops",
+            "budgets met",
+            "longest s",
+            "least / free arena",
+            "slowdown at least",
+            "at half",
+            "median gap",
+            "largest gap",
+            "rises",
+        ],
+        rows,
+    )
 
 
 def failures(results: list[dict]) -> list[str]:
@@ -107,7 +179,9 @@ def failures(results: list[dict]) -> list[str]:
 
 def main() -> None:
     parser = common.parser(__doc__, "budget_planning")
-    parser.add_argument("--only", nargs="+", choices=list(graphs.CASES), metavar="GRAPH", help="of those that bench/graphs.py lists")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(graphs.CASES), metavar="GRAPH", help="of those that bench/graphs.py lists"
+    )
     parser.add_argument("--budgets", type=int, default=8, help="of each graph (default 8)")
     parser.add_argument("--link-gbps", type=float, help="of each swap lane; 0: recomputation alone")
     parser.add_argument("--quick", action="store_true", help="three graphs, 5 budgets")
@@ -124,7 +198,9 @@ def main() -> None:
             results.append(study(name, store.path(name, "adam"), count, link))
     finally:
         store.close()
-    common.publish("budget_planning", {"results": results, "link_gbps": options.link_gbps}, table(results), options.output)
+    common.publish(
+        "budget_planning", {"results": results, "link_gbps": options.link_gbps}, table(results), options.output
+    )
     found = failures(results)
     raise SystemExit("\n".join(found) if found else 0)
 

@@ -1,6 +1,7 @@
 """What bench/budget.py has measured, judged: frontier, dominance, table and picture.
 
-A point is worse than another when that needs no more bytes and no more time. The frontier is what no other point makes worse:
+A point is worse than another when that needs no more bytes and no more time. The frontier is what no other point makes
+worse:
 
     time │ x
          │    x   .       . is worse than the x below and left of it
@@ -59,8 +60,8 @@ def bits_text(point: dict) -> str:
 
 
 def judge(result: dict, host: bool) -> dict:
-    """Stowage against the rivals: ``host`` with, without it, what copies to the host. ``if_free``: the mean of times if a limit cost
-    nothing, and every budget were met in the time of Stowage's fastest point."""
+    """Stowage against the rivals: ``host`` with, without it, what copies to the host. ``if_free``: the mean of times if
+    a limit cost nothing, and every budget were met in the time of Stowage's fastest point."""
     measured = [p for p in result["points"] if "ratio" in p and (host or not uses_host(p))]
     ours, theirs = [p for p in measured if is_ours(p)], [p for p in measured if not is_ours(p)]
     if not ours or not theirs:
@@ -71,13 +72,21 @@ def judge(result: dict, host: bool) -> dict:
         rival = by_name[name]
         within = [p for p in ours if p["peak_bytes"] <= rival["peak_bytes"]]
         best = min(within, key=lambda p: p["ratio"]) if within else None
-        rows.append({"rival": name, "best": best["name"] if best else None, "time": best["ratio"] / rival["ratio"] if best else None})
+        rows.append(
+            {
+                "rival": name,
+                "best": best["name"] if best else None,
+                "time": best["ratio"] / rival["ratio"] if best else None,
+            }
+        )
     times = [row["time"] for row in rows if row["time"]]
     return {
         "at_their_peaks": rows,
         "not_dominated": [row["rival"] for row in rows if row["time"] is None or row["time"] > 1],
         "geometric_mean": _geometric_mean(times),
-        "if_free": _geometric_mean([min(p["ratio"] for p in ours) / by_name[row["rival"]]["ratio"] for row in rows if row["time"]]),
+        "if_free": _geometric_mean(
+            [min(p["ratio"] for p in ours) / by_name[row["rival"]]["ratio"] for row in rows if row["time"]]
+        ),
         "smallest": min(p["peak_bytes"] for p in ours) / min(p["peak_bytes"] for p in theirs),
     }
 
@@ -101,7 +110,11 @@ def table(results: list[dict]) -> str:
 
 def _table(result: dict) -> str:
     eager = result["eager_peak_bytes"]
-    best = {name for host in (True, False) for name in frontier([p for p in result["points"] if "ratio" in p and (host or not uses_host(p))])}
+    best = {
+        name
+        for host in (True, False)
+        for name in frontier([p for p in result["points"] if "ratio" in p and (host or not uses_host(p))])
+    }
     rows = []
     for p in sorted(result["points"], key=lambda p: -p.get("peak_bytes", 0)):
         if "ratio" not in p:
@@ -109,12 +122,36 @@ def _table(result: dict) -> str:
             continue
         low, high = p["quartiles"]
         predicted = f"{p['step_ns'] / (1e6 * p['step_ms']):.2f}" if is_ours(p) else ""
-        rows.append([("**" + p["name"] + "**") if p["name"] in best else p["name"], common.mebibytes(p["peak_bytes"]),
-                     f"{p['peak_bytes'] / eager:.3f}", f"{p['ratio']:.3f}", f"{low:.3f} to {high:.3f}", f"{p['cpu_ratio']:.3f}", len(p["rounds"]),
-                     common.mebibytes(p["host_bytes"]) if uses_host(p) else "", predicted, bits_text(p)])
-    header = [f"{result['model']}, MiB", "peak", "to eager", "time", "quartiles", "CPU time", "rounds", "on the host", "predicted / measured", "bits"]
-    title = (f"{result['model']}: {result['what']} No dropout, fused AdamW, {common.threads_text(result['threads'])}. Residents "
-             f"{common.mebibytes(result['resident_bytes'])} MiB. Times are relative to eager under tcmalloc ({result['eager_ms']:.0f} ms){', in CPU seconds' if result['clock'] == 'cpu' else ''}.")
+        rows.append(
+            [
+                ("**" + p["name"] + "**") if p["name"] in best else p["name"],
+                common.mebibytes(p["peak_bytes"]),
+                f"{p['peak_bytes'] / eager:.3f}",
+                f"{p['ratio']:.3f}",
+                f"{low:.3f} to {high:.3f}",
+                f"{p['cpu_ratio']:.3f}",
+                len(p["rounds"]),
+                common.mebibytes(p["host_bytes"]) if uses_host(p) else "",
+                predicted,
+                bits_text(p),
+            ]
+        )
+    header = [
+        f"{result['model']}, MiB",
+        "peak",
+        "to eager",
+        "time",
+        "quartiles",
+        "CPU time",
+        "rounds",
+        "on the host",
+        "predicted / measured",
+        "bits",
+    ]
+    title = (
+        f"{result['model']}: {result['what']} No dropout, fused AdamW, {common.threads_text(result['threads'])}. Residents "
+        f"{common.mebibytes(result['resident_bytes'])} MiB. Times are relative to eager under tcmalloc ({result['eager_ms']:.0f} ms){', in CPU seconds' if result['clock'] == 'cpu' else ''}."
+    )
     return title + "\n\n" + common.markdown(header, [row + [""] * (len(header) - len(row)) for row in rows])
 
 
@@ -127,13 +164,32 @@ def _verdicts(results: list[dict]) -> str:
             if not verdict:
                 continue
             mean = verdict["geometric_mean"]
-            rows.append([result["model"] if not host else "", "with the host" if host else "recomputation alone",
-                         ", ".join(verdict["not_dominated"]) or "all", f"{mean:.3f}" if mean else "", f"{verdict['if_free']:.3f}" if mean else "", f"{verdict['smallest']:.3f}",
-                         f"{100 * common.median(errors):.0f} %" if host else ""])
+            rows.append(
+                [
+                    result["model"] if not host else "",
+                    "with the host" if host else "recomputation alone",
+                    ", ".join(verdict["not_dominated"]) or "all",
+                    f"{mean:.3f}" if mean else "",
+                    f"{verdict['if_free']:.3f}" if mean else "",
+                    f"{verdict['smallest']:.3f}",
+                    f"{100 * common.median(errors):.0f} %" if host else "",
+                ]
+            )
     if not rows:
         return ""
-    return common.markdown(["Stowage against the best rivals", "", "not dominated", "time at their peaks", "if a limit cost nothing",
-                            "least peak to theirs", "prediction off by"], rows, left=3)
+    return common.markdown(
+        [
+            "Stowage against the best rivals",
+            "",
+            "not dominated",
+            "time at their peaks",
+            "if a limit cost nothing",
+            "least peak to theirs",
+            "prediction off by",
+        ],
+        rows,
+        left=3,
+    )
 
 
 # ---- Picture
@@ -149,10 +205,12 @@ def draw(results: list[dict], path: pathlib.Path) -> None:
 
     columns = min(3, len(results))
     lines = -(-len(results) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5.2 * columns, 4.2 * lines), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(5.2 * columns, 4.2 * lines), squeeze=False, layout="constrained"
+    )
     for axis, result in zip(axes.flat, results):
         _draw_panel(axis, result)
-    for axis in list(axes.flat)[len(results):]:
+    for axis in list(axes.flat)[len(results) :]:
         axis.set_visible(False)
     axes.flat[0].legend(fontsize=8, loc="upper right")
     for suffix, extra in ((".png", {"dpi": 150}), (".svg", {"metadata": {"Date": None}})):
@@ -174,12 +232,25 @@ def _draw_panel(axis, result: dict) -> None:
     measured = [p for p in result["points"] if "ratio" in p]
     for label, belongs, colour, marker in SERIES:
         points = [p for p in measured if belongs(p)]
-        axis.scatter([p["peak_bytes"] / eager for p in points], [p["ratio"] for p in points], s=22, color=colour, marker=marker, label=label,
-                     facecolors=[colour if same_bits(p) else "none" for p in points])
+        axis.scatter(
+            [p["peak_bytes"] / eager for p in points],
+            [p["ratio"] for p in points],
+            s=22,
+            color=colour,
+            marker=marker,
+            label=label,
+            facecolors=[colour if same_bits(p) else "none" for p in points],
+        )
         best = frontier(points)
         steps = [(p["peak_bytes"] / eager, p["ratio"]) for name in best for p in points if p["name"] == name]
         if steps:
-            axis.step([x for x, _ in steps] + [1.02], [y for _, y in steps] + [steps[-1][1]], where="post", color=colour, linewidth=1)
+            axis.step(
+                [x for x, _ in steps] + [1.02],
+                [y for _, y in steps] + [steps[-1][1]],
+                where="post",
+                color=colour,
+                linewidth=1,
+            )
     axis.set_title(f"{result['model']} (hollow: other bits than eager)", fontsize=9)
     axis.set_xlabel("peak beyond residents / eager's")
     axis.set_ylabel("step time / eager's under tcmalloc")

@@ -1,4 +1,5 @@
-"""What PyTorch itself offers to train in less memory, each form as its documentation tells to use it, and their combinations.
+"""What PyTorch itself offers to train in less memory, each form as its documentation tells to use it, and their
+combinations.
 
 A rival is a dict of what is done to the step, and nothing else differs between two rivals:
 
@@ -19,7 +20,8 @@ import functools
 import hashlib
 import itertools
 import weakref
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import models
 import torch
@@ -38,16 +40,30 @@ LANGUAGE = ("gpt2", "bert", "llama")
 def rivals(model: str) -> dict[str, dict]:
     """Name to form. Plain eager is not among them."""
     blocks = {f"checkpoint/{k}": {"blocks": {"every": k}} for k in (1, 2, 3, 4)}
-    blocks |= {"selective": {"blocks": {"save": 1e9}}, "selective<4": {"blocks": {"save": 3.5}}, "selective<=1": {"blocks": {"save": 1}}}
+    blocks |= {
+        "selective": {"blocks": {"save": 1e9}},
+        "selective<4": {"blocks": {"save": 3.5}},
+        "selective<=1": {"blocks": {"save": 1}},
+    }
     host = {"host": {"host": True}}
     made = {"inside": {"inside": True}} | blocks | host
     made |= {f"inside+{name}": form | {"inside": True} for name, form in (blocks | host).items()}
     if model in LANGUAGE:
-        made |= {f"{name}+chunks": made[name] | {"chunks": 8}
-                 for name in ("checkpoint/1", "inside+checkpoint/1", "inside+checkpoint/3", "inside+selective<=1", "host", "inside+host")}
+        made |= {
+            f"{name}+chunks": made[name] | {"chunks": 8}
+            for name in (
+                "checkpoint/1",
+                "inside+checkpoint/1",
+                "inside+checkpoint/3",
+                "inside+selective<=1",
+                "host",
+                "inside+host",
+            )
+        }
     for ratio, solver in itertools.product(RATIOS, ("dp", "ilp")):
         made[f"activation budget {ratio} {solver}"] = {"ratio": ratio, "solver": solver, "decompose": True}
-    for ratio in RATIOS if model != "resnet50" else ():  # there its backward refuses BatchNorm's statistics, changed in place
+    # There its backward refuses BatchNorm's statistics, changed in place
+    for ratio in RATIOS if model != "resnet50" else ():
         made[f"activation budget {ratio} whole ops"] = {"ratio": ratio, "solver": "dp", "decompose": False}
     return made
 
@@ -79,7 +95,9 @@ def _block_lists(name: str, model: nn.Module) -> list[tuple[nn.Module, str]]:
         "gpt2": lambda m: [(m.transformer, "h")],
         "bert": lambda m: [(m.bert.encoder, "layer")],
         "llama": lambda m: [(m.model, "layers")],
-        "vit": lambda m: [(next(c for c in m.modules() if isinstance(getattr(c, "layers", None), nn.ModuleList)), "layers")],
+        "vit": lambda m: [
+            (next(c for c in m.modules() if isinstance(getattr(c, "layers", None), nn.ModuleList)), "layers")
+        ],
         "resnet50": lambda m: [(stage, "layers") for stage in m.resnet.encoder.stages],
     }
     return places[name](model)
@@ -127,7 +145,8 @@ class OnHost:
 
     def __init__(self, stay: set[int]):
         self._stay = stay  # parameters, buffers and inputs: they are there anyway
-        self._copies: weakref.WeakValueDictionary[int, _HostCopy] = weakref.WeakValueDictionary()  # by address of the storage
+        # By address of the storage
+        self._copies: weakref.WeakValueDictionary[int, _HostCopy] = weakref.WeakValueDictionary()
         self.bytes = self.peak_bytes = 0
 
     def hooks(self):
@@ -187,8 +206,10 @@ def _chunked_loss(name: str, model: nn.Module, pieces: int) -> Callable:
     def loss_fn(model, tokens):
         labels = tokens if name == "bert" else F.pad(tokens, (0, 1), value=-100)[..., 1:]
         hidden, labels = body(input_ids=tokens).last_hidden_state.flatten(0, 1), labels.flatten()
-        total = sum(checkpoint(piece, h, l, use_reentrant=False, preserve_rng_state=False)
-                    for h, l in zip(hidden.chunk(pieces), labels.chunk(pieces)))
+        total = sum(
+            checkpoint(piece, h, part, use_reentrant=False, preserve_rng_state=False)
+            for h, part in zip(hidden.chunk(pieces), labels.chunk(pieces))
+        )
         return total / (labels != -100).sum()
 
     return loss_fn
@@ -198,7 +219,8 @@ def _chunked_loss(name: str, model: nn.Module, pieces: int) -> Callable:
 
 
 def _compiled(loss_fn: Callable, ratio: float, solver: str, decompose: bool, partition: Any) -> Callable:
-    """torch.compile with what the backend ``aot_eager_decomp_partition`` does; ``decompose=False``: the same, but ops stay whole."""
+    """torch.compile with what the backend ``aot_eager_decomp_partition`` does; ``decompose=False``: the same, but ops
+    stay whole."""
     from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
@@ -220,7 +242,9 @@ def _compiled(loss_fn: Callable, ratio: float, solver: str, decompose: bool, par
         return select_decomp_table()
 
     extra = {"decompositions": decompositions} if decompose else {}
-    return torch.compile(loss_fn, backend=aot_autograd(fw_compiler=run_as_it_is, bw_compiler=run_as_it_is, partition_fn=split, **extra))
+    return torch.compile(
+        loss_fn, backend=aot_autograd(fw_compiler=run_as_it_is, bw_compiler=run_as_it_is, partition_fn=split, **extra)
+    )
 
 
 # ---- The step

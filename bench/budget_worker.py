@@ -58,12 +58,15 @@ def handlers(config: dict) -> dict:
         return losses
 
     def digest() -> dict:
-        parts = {"parameters": rival.model.parameters(), "buffers": rival.model.buffers(), "state": rival.optimizer_state(),
-                 "generator": [torch.get_rng_state()]}
+        parts = {
+            "parameters": rival.model.parameters(),
+            "buffers": rival.model.buffers(),
+            "state": rival.optimizer_state(),
+            "generator": [torch.get_rng_state()],
+        }
         return {part: checksum(tensors) for part, tensors in parts.items()}
 
     def peak() -> dict:
-        import stowage
         from stowage import _runtime
 
         steps(1)
@@ -73,9 +76,25 @@ def handlers(config: dict) -> dict:
         result = {"peak_bytes": _runtime.peak_bytes() - base, "host_bytes": rival.host_bytes}
         if stowage_options is not None:
             summary, stats = step.plan.summary(), step.stats()
-            result |= {key: summary[key] for key in ("resident_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns",
-                                                     "program_step_ns", "step_bound_ns", "outcome", "arena_bytes", "lower_bound_bytes")}
-            result |= {key: stats[key] for key in ("misses", "measured_peak_bytes", "planned_peak_bytes", "host_bytes", "stall_ns")}
+            result |= {
+                key: summary[key]
+                for key in (
+                    "resident_bytes",
+                    "recomputed_ops",
+                    "recompute_ns",
+                    "swapped_bytes",
+                    "step_ns",
+                    "program_step_ns",
+                    "step_bound_ns",
+                    "outcome",
+                    "arena_bytes",
+                    "lower_bound_bytes",
+                )
+            }
+            result |= {
+                key: stats[key]
+                for key in ("misses", "measured_peak_bytes", "planned_peak_bytes", "host_bytes", "stall_ns")
+            }
             result["plan_s"] = summary["seconds"]["total"]
         return result
 

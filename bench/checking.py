@@ -1,8 +1,10 @@
-"""What it costs that a planned step stays true: the guards before each call, the shadow calls of `check=`, and a step that is refused.
+"""What it costs that a planned step stays true: the guards before each call, the shadow calls of `check=`, and a step
+that is refused.
 
-Rivals, each in a process of its own, in turns: eager; eager with tcmalloc preloaded; planned with check="never" (guards alone), "auto", "always" (the
-user's Python runs over shells in each call); and a step with torch.unique, which is refused, against the same step in eager. All train the same
-model from the same seed on the same batch, so their losses must be equal.
+Rivals, each in a process of its own, in turns: eager; eager with tcmalloc preloaded; planned with check="never" (guards
+alone), "auto", "always" (the user's Python runs over shells in each call); and a step with torch.unique, which is
+refused, against the same step in eager. All train the same model from the same seed on the same batch, so their losses
+must be equal.
 
 The guards' own time is measured inside the process: median of 200 walks over all that is watched.
 
@@ -71,7 +73,10 @@ def handlers(config: dict) -> dict:
 
 
 def measure(model: str, threads: int, rounds: int, count: int) -> dict:
-    workers = {name: common.Worker({"model": model, **rival}, threads, rival.get("tcmalloc", False)) for name, rival in RIVALS.items()}
+    workers = {
+        name: common.Worker({"model": model, **rival}, threads, rival.get("tcmalloc", False))
+        for name, rival in RIVALS.items()
+    }
     losses = {name: worker.ask("settle")["losses"] for name, worker in workers.items()}
     turns = common.take_turns(workers, rounds, count)
     guards_s = workers["never"].ask("guards")["seconds"]
@@ -81,22 +86,50 @@ def measure(model: str, threads: int, rounds: int, count: int) -> dict:
         losses[name] += turns[name]["losses"]
     median = {name: common.median(turns[name]["seconds"]) for name in RIVALS}
     return {
-        "model": model, "threads": threads, "losses_equal": len({tuple(values) for values in losses.values()}) == 1, "guards_s": guards_s,
-        "rivals": {name: {"median_s": median[name], "spread": common.spread(turns[name]["seconds"]), "steps": len(turns[name]["seconds"]),
-                          "to_base": median[name] / median["eager, unique" if "refused" in name else "eager"]} for name in RIVALS},
-    }  # fmt: skip
+        "model": model,
+        "threads": threads,
+        "losses_equal": len({tuple(values) for values in losses.values()}) == 1,
+        "guards_s": guards_s,
+        "rivals": {
+            name: {
+                "median_s": median[name],
+                "spread": common.spread(turns[name]["seconds"]),
+                "steps": len(turns[name]["seconds"]),
+                "to_base": median[name] / median["eager, unique" if "refused" in name else "eager"],
+            }
+            for name in RIVALS
+        },
+    }
 
 
 def table(results: list[dict]) -> str:
     rows = []
     for r in results:
         for name, f in r["rivals"].items():
-            rows.append([f"{r['model']}, {common.threads_text(r['threads'])}" if name == "eager" else "", name, f"{f['to_base']:.3f}", f"{1000 * f['median_s']:.2f}",
-                         f"{100 * f['spread']:.0f} %"])
-    more = [[r["model"], f"{1e6 * r['guards_s']:.0f}", f"{100 * r['guards_s'] / r['rivals']['never']['median_s']:.2f} %",
-             f"{1000 * (r['rivals']['always']['median_s'] - r['rivals']['never']['median_s']):.2f}", str(r["losses_equal"])] for r in results]
-    return (common.markdown(["model", "rival", "to eager", "median ms", "quartiles"], rows, left=2) + "\n\n"
-            + common.markdown(["model", "guards us", "of a planned step", "a shadow call costs ms", "losses equal"], more))
+            rows.append(
+                [
+                    f"{r['model']}, {common.threads_text(r['threads'])}" if name == "eager" else "",
+                    name,
+                    f"{f['to_base']:.3f}",
+                    f"{1000 * f['median_s']:.2f}",
+                    f"{100 * f['spread']:.0f} %",
+                ]
+            )
+    more = [
+        [
+            r["model"],
+            f"{1e6 * r['guards_s']:.0f}",
+            f"{100 * r['guards_s'] / r['rivals']['never']['median_s']:.2f} %",
+            f"{1000 * (r['rivals']['always']['median_s'] - r['rivals']['never']['median_s']):.2f}",
+            str(r["losses_equal"]),
+        ]
+        for r in results
+    ]
+    return (
+        common.markdown(["model", "rival", "to eager", "median ms", "quartiles"], rows, left=2)
+        + "\n\n"
+        + common.markdown(["model", "guards us", "of a planned step", "a shadow call costs ms", "losses equal"], more)
+    )
 
 
 def main() -> None:

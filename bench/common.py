@@ -1,7 +1,8 @@
 """What the benchmarks share: workers in processes of their own, medians, tables, result files.
 
-A worker is this interpreter running the benchmark's own file with ``--worker``; parent and worker exchange one JSON object a line.
-While one works the others wait on their pipes, so that rivals can take turns on an otherwise idle machine:
+A worker is this interpreter running the benchmark's own file with ``--worker``; parent and worker exchange one JSON
+object a line. While one works the others wait on their pipes, so that rivals can take turns on an otherwise idle
+machine:
 
     parent   ──{"do": "steps", "count": 3}──►  worker A   (B and C are blocked)
              ◄──{"seconds": [...], ...}──────
@@ -18,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -35,10 +37,15 @@ class Worker:
     def __init__(self, config: dict, threads: int, tcmalloc: bool = False, script: str = sys.argv[0]):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), TRANSFORMERS_VERBOSITY="error")
         if tcmalloc:
-            environment |= {"LD_PRELOAD": tcmalloc_path(), "TCMALLOC_RELEASE_RATE": "0",
-                            "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 40)}
+            environment |= {
+                "LD_PRELOAD": tcmalloc_path(),
+                "TCMALLOC_RELEASE_RATE": "0",
+                "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 40),
+            }
         command = [sys.executable, script, "--worker", json.dumps(config | {"threads": threads})]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
 
     def ask(self, what: str, **arguments: Any) -> Any:
         """Blocks until the worker has done it. Raises when the worker dies."""
@@ -53,7 +60,7 @@ class Worker:
         self._process.stdin.close()
         self._process.wait()
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -112,15 +119,19 @@ def measured_run(command: list[str]) -> tuple[str, dict]:
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
         raise SystemExit(f"{' '.join(command[:3])}: ended with status {os.waitstatus_to_exitcode(status)}")
-    return text, {"wall_s": time.perf_counter() - start, "cpu_s": usage.ru_utime + usage.ru_stime, "resident_set_bytes": usage.ru_maxrss * 1024}
+    return text, {
+        "wall_s": time.perf_counter() - start,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "resident_set_bytes": usage.ru_maxrss * 1024,
+    }
 
 
 # ---- Turns
 
 
 def take_turns(workers: dict[str, Worker], rounds: int, count: int) -> dict[str, dict[str, list]]:
-    """Rounds in which each worker makes ``count`` timed steps, after one that only warms the caches others have used; a round begins
-    with another worker each time. Returns per worker its counted ``seconds`` and all ``losses``."""
+    """Rounds in which each worker makes ``count`` timed steps, after one that only warms the caches others have used; a
+    round begins with another worker each time. Returns per worker its counted ``seconds`` and all ``losses``."""
     taken: dict[str, dict[str, list]] = {name: {"seconds": [], "losses": []} for name in workers}
     names = list(workers)
     for turn in range(rounds):
@@ -156,10 +167,14 @@ def threads_text(count: int) -> str:
 
 
 def markdown(header: list[str], rows: list[list[Any]], left: int = 1) -> str:
-    """A table whose source is as legible as its rendering: the first ``left`` columns start at the left, the others end at the right."""
+    """A table whose source is as legible as its rendering: the first ``left`` columns start at the left, the others end
+    at the right."""
     cells = [[str(c) for c in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    lines = ["| " + " | ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) + " |" for row in cells]
+    lines = [
+        "| " + " | ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) + " |"
+        for row in cells
+    ]
     rule = "|" + "|".join("-" * (w + 1) + ("-" if i < left else ":") for i, w in enumerate(widths)) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
 

@@ -1,7 +1,8 @@
-"""Line coverage of the core by its tests: bench/coverage.py BUILD_FOLDER, after the tests have run there (./dev coverage does both).
+"""Line coverage of the core by its tests: bench/coverage.py BUILD_FOLDER, after the tests have run there (./dev
+coverage does both).
 
-Prints one row for each room of src/, then the lines of the checker that no test runs. Reads what gcov says of each object file; a line
-counts as run when any object file says so (templates and inline functions are in many)."""
+Prints one row for each room of src/, then the lines of the checker that no test runs. Reads what gcov says of each
+object file; a line counts as run when any object file says so (templates and inline functions are in many)."""
 
 import collections
 import gzip
@@ -20,7 +21,12 @@ def line_counts(build):
     counts = collections.defaultdict(lambda: collections.defaultdict(int))
     notes = sorted(path for path in build.glob("src/**/*.gcno") if path.name != "page_parts.cpp.gcno")
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["gcov", "--json-format", "--hash-filenames", *map(str, notes)], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            ["gcov", "--json-format", "--hash-filenames", *map(str, notes)],
+            cwd=folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         for path in Path(folder).glob("*.gcov.json.gz"):
             data = json.loads(gzip.open(path).read())
             for file in data["files"]:
@@ -46,7 +52,9 @@ def main():
         rooms[source.parts[1] if source.parts[0] == "src" else "include"].append(lines)
     for room in sorted(rooms):
         print(row(room, rooms[room]))
-    checker = {source: lines for source, lines in counts.items() if source.parent.name == "plan" and source.name in CHECKER}
+    checker = {
+        source: lines for source, lines in counts.items() if source.parent.name == "plan" and source.name in CHECKER
+    }
     print(row("the checker", checker.values()))
     print(row("the core", counts.values()))
     for source, lines in sorted(checker.items()):

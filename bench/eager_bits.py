@@ -1,12 +1,13 @@
 """The eager budget changes no bit: six steps with and without it, compared tensor by tensor.
 
-Models x policies x ways of release x limits (75 %, 50 % of eager's peak, and the least that the policy and way can meet, to 2 %), then
-forms of training at 50 %: gradient accumulation, checkpointed blocks, autocast, several backward passes over one graph, foreach and
-loop optimizers. Compared are losses, parameters, buffers, optimizer state and the generator's state, with torch.equal; memory that is let
-go is filled with a byte, so that a stale read shows. The peak that the allocator counted is checked against the limit.
+Models x policies x ways of release x limits (75 %, 50 % of eager's peak, and the least that the policy and way can
+meet, to 2 %), then forms of training at 50 %: gradient accumulation, checkpointed blocks, autocast, several backward
+passes over one graph, foreach and loop optimizers. Compared are losses, parameters, buffers, optimizer state and the
+generator's state, with torch.equal; memory that is let go is filled with a byte, so that a stale read shows. The peak
+that the allocator counted is checked against the limit.
 
-Small instances of the models, unless --large: every op is there, and hundreds of runs take minutes. What has been run is kept in the result
-file after each model, and the models named next time take their places in it.
+Small instances of the models, unless --large: every op is there, and hundreds of runs take minutes. What has been run
+is kept in the result file after each model, and the models named next time take their places in it.
 
     bench/eager_bits.py --quick                 one model, three policies
     bench/eager_bits.py                         all of it
@@ -60,8 +61,12 @@ def handlers(config: dict) -> dict:
 
     def train(form: str, budget=None) -> dict[str, torch.Tensor]:
         optimizer = form if form in ("foreach", "loop") else None
-        loop = models_eager.make(config["model"], {"foreach": "foreach", "loop": "adamw"}.get(optimizer), small=not config["large"],
-                                 checkpointed=form == "checkpoint")
+        loop = models_eager.make(
+            config["model"],
+            {"foreach": "foreach", "loop": "adamw"}.get(optimizer),
+            small=not config["large"],
+            checkpointed=form == "checkpoint",
+        )
         torch.manual_seed(1)
         _runtime.reset_peak()
         if budget is None:
@@ -69,7 +74,9 @@ def handlers(config: dict) -> dict:
         else:
             with budget:
                 losses = [train_step(loop, i, form) for i in range(STEPS)]
-        left = {f"loss {i}": loss.clone() for i, loss in enumerate(losses)} | {k: t.clone() for k, t in loop.model.state_dict().items()}
+        left = {f"loss {i}": loss.clone() for i, loss in enumerate(losses)} | {
+            k: t.clone() for k, t in loop.model.state_dict().items()
+        }
         for i, state in enumerate(loop.optimizer.state.values()):
             left |= {f"optimizer {i} {k}": t.clone() for k, t in state.items() if isinstance(t, torch.Tensor)}
         return left | {"generator": torch.get_rng_state()}
@@ -98,8 +105,13 @@ def handlers(config: dict) -> dict:
         outcome = "differs" if different else "over the limit" if stats["peak_bytes"] > limit else "same"
         if any(budget.alive().values()):
             outcome = "leaks"
-        return {"outcome": outcome, "different": different[:3], "evictions": stats["evictions"], "recomputed_ops": stats["recomputed_ops"],
-                "swapped_bytes": stats["swapped_bytes"]}
+        return {
+            "outcome": outcome,
+            "different": different[:3],
+            "evictions": stats["evictions"],
+            "recomputed_ops": stats["recomputed_ops"],
+            "swapped_bytes": stats["swapped_bytes"],
+        }
 
     def smallest(form: str, options: dict) -> dict:
         """At the least share that works, found by halving to 2 %."""
@@ -138,10 +150,15 @@ def measure(model: str, arguments) -> list[dict]:
         for form, policy, release, share in runs(model, arguments.policies):
             options = {"policy": policy, "release": release, "link_gbps": arguments.link}
             start = time.monotonic()
-            found = (worker.ask("smallest", form=form, options=options) if share is None
-                     else worker.ask("compare", form=form, limit_share=share, options=options))
+            found = (
+                worker.ask("smallest", form=form, options=options)
+                if share is None
+                else worker.ask("compare", form=form, limit_share=share, options=options)
+            )
             results.append({"model": model, "form": form, "policy": policy, "release": release, "share": share} | found)
-            common.say(f"{model} {form} {policy} {release} {share}: {found['outcome']} ({time.monotonic() - start:.1f} s)")
+            common.say(
+                f"{model} {form} {policy} {release} {share}: {found['outcome']} ({time.monotonic() - start:.1f} s)"
+            )
     return results
 
 
@@ -150,7 +167,9 @@ def table(results: dict) -> str:
     for run in results["runs"]:
         counts[run["model"], run["form"] if run["form"] != "plain" else run["policy"]][run["outcome"]] += 1
     models, whats = (list(dict.fromkeys(key[i] for key in counts)) for i in (0, 1))
-    return common.markdown(["policy or form", *models], [[what, *(cell(counts[model, what]) for model in models)] for what in whats])
+    return common.markdown(
+        ["policy or form", *models], [[what, *(cell(counts[model, what]) for model in models)] for what in whats]
+    )
 
 
 def cell(count: collections.Counter) -> str:
@@ -160,7 +179,7 @@ def cell(count: collections.Counter) -> str:
 
 
 def main() -> None:
-    names = lambda text: tuple(text.split(","))  # noqa: E731
+    names = lambda text: tuple(text.split(","))
     parser = common.parser(__doc__, "eager_bits")
     parser.add_argument("--quick", action="store_true", help="launch alone, three policies")
     parser.add_argument("--models", type=names, default=MODELS)

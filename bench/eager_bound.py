@@ -1,14 +1,16 @@
-"""How fast can a step be under a limit and a link, whatever the policy of `stowage.budget`? A bound below, from the step's graph.
+"""How fast can a step be under a limit and a link, whatever the policy of `stowage.budget`? A bound below, from the
+step's graph.
 
     ops      ··· i ─────────────── j ···        what ops i to j read, was there before i, and cannot be made again, has to be in memory
     reads        w1  w2  m1 v1 ...  m9           by then: at most `limit` of it is at i, the rest comes over the link meanwhile
 
-So ops i to j take at least (need(i, j) - limit) / bandwidth, and what that is above their own time is lost. The sum over disjoint intervals
-that is largest, by dynamic programming: O(ops^2). Values that forward makes count nothing, as they may be made again for nothing; latency,
-copies out, sizes of a few bytes and the insides of ops count nothing either: the true optimum lies above.
+So ops i to j take at least (need(i, j) - limit) / bandwidth, and what that is above their own time is lost. The sum
+over disjoint intervals that is largest, by dynamic programming: O(ops^2). Values that forward makes count nothing, as
+they may be made again for nothing; latency, copies out, sizes of a few bytes and the insides of ops count nothing
+either: the true optimum lies above.
 
-Parameters, optimizer state and what backward makes cannot be made again: ops in place do not repeat, and Stowage's runtime, on which all
-policies run, remembers no recipe of what backward makes."""
+Parameters, optimizer state and what backward makes cannot be made again: ops in place do not repeat, and Stowage's
+runtime, on which all policies run, remembers no recipe of what backward makes."""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ class StepBound:
         backward = next((i for i, op in enumerate(self._ops) if "backward" in op.get("target", "")), len(self._ops))
         # For each op and buffer that it reads: may its content be made again?
         self._fixed = [buffer.get("resident", False) for buffer in self._buffers]
-        self._fixed_after = [dict.fromkeys(op.get("writes", []), True) | dict.fromkeys(op.get("creates", []), i >= backward)
-                             for i, op in enumerate(self._ops)]
+        self._fixed_after = [
+            dict.fromkeys(op.get("writes", []), True) | dict.fromkeys(op.get("creates", []), i >= backward)
+            for i, op in enumerate(self._ops)
+        ]
         self._need = numpy.array([self._needs_from(i) for i in range(len(self._ops))])
 
     def _needs_from(self, first: int) -> list[int]:

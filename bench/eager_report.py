@@ -46,17 +46,40 @@ def step_table(result: dict) -> str:
             points = {p["policy"]: p for p in group["points"]}
             own = points["default"]
             bound = f"{group['bound_ratio']:.2f}" if "bound_ratio" in group else ""
-            more = [""] * 3 if "failed" in own else [
-                f"{own['peak_bytes'] / model['peak_bytes']:.0%}", f"{own['recompute_share']:.1%}", f"{own['stall_ms']:.1f}"]
-            rows.append([model["name"], f"{group['link_gbps']:g}", group["label"], *more, bound, *(cell(points.get(p)) for p in policies)])
-    return common.markdown(["model", "GB/s", "limit", "peak", "recomputed", "stall ms", "bound", *policies], rows, left=1)
+            more = (
+                [""] * 3
+                if "failed" in own
+                else [
+                    f"{own['peak_bytes'] / model['peak_bytes']:.0%}",
+                    f"{own['recompute_share']:.1%}",
+                    f"{own['stall_ms']:.1f}",
+                ]
+            )
+            rows.append(
+                [
+                    model["name"],
+                    f"{group['link_gbps']:g}",
+                    group["label"],
+                    *more,
+                    bound,
+                    *(cell(points.get(p)) for p in policies),
+                ]
+            )
+    return common.markdown(
+        ["model", "GB/s", "limit", "peak", "recomputed", "stall ms", "bound", *policies], rows, left=1
+    )
 
 
 def ways_table(result: dict) -> str:
     rows = []
     for model in result["models"]:
-        row = [model["name"], f"{1e3 * model['step_s']:.0f}", common.mebibytes(model["peak_bytes"]), common.mebibytes(model["resident_bytes"]),
-               f"{model['unbound_ratio']:.2f} ({model['unbound_beside_ratio']:.2f})"]
+        row = [
+            model["name"],
+            f"{1e3 * model['step_s']:.0f}",
+            common.mebibytes(model["peak_bytes"]),
+            common.mebibytes(model["resident_bytes"]),
+            f"{model['unbound_ratio']:.2f} ({model['unbound_beside_ratio']:.2f})",
+        ]
         for way in ("checkpoint", "host"):
             point = model["ways"].get(way)
             row.append(f"{point['peak_bytes'] / model['peak_bytes']:.0%} at {point['ratio']:.2f}" if point else "")
@@ -64,8 +87,20 @@ def ways_table(result: dict) -> str:
         saved = 1 - max(smallest - model["resident_bytes"], 0) / (model["peak_bytes"] - model["resident_bytes"])
         row += [f"{smallest / model['peak_bytes']:.0%}", f"{saved:.0%}"]
         rows.append(row)
-    return common.markdown(["model", "step ms", "peak MiB", "residents MiB", "limit not binding", "checkpoint", "saved tensors on host",
-                            "smallest limit", "saved beyond residents"], rows)
+    return common.markdown(
+        [
+            "model",
+            "step ms",
+            "peak MiB",
+            "residents MiB",
+            "limit not binding",
+            "checkpoint",
+            "saved tensors on host",
+            "smallest limit",
+            "saved beyond residents",
+        ],
+        rows,
+    )
 
 
 def table(result: dict) -> str:
@@ -92,20 +127,28 @@ def judge(result: dict) -> list[str]:
         for what in KINDS:
             ratios = [p[what] for p in own if "failed" not in p]
             if ratios:
-                lines.append(f"default at {label}, {KINDS[what]}: geometric mean {geometric(ratios):.2f}, largest {max(ratios):.2f}, "
-                             f"{sum(r <= target for r in ratios)} of {len(ratios)} within {target}")
+                lines.append(
+                    f"default at {label}, {KINDS[what]}: geometric mean {geometric(ratios):.2f}, largest {max(ratios):.2f}, "
+                    f"{sum(r <= target for r in ratios)} of {len(ratios)} within {target}"
+                )
     for label in dict.fromkeys(g["label"] for _, g in groups):
         here = [{p["policy"]: p for p in g["points"] if "failed" not in p} for _, g in groups if g["label"] == label]
         means = {what: over_the_best(here, what) for what in KINDS}
         if all(means.values()):
-            lines.append(f"overhead of default over that of the best of {', '.join(RIVALS)} at {label}: "
-                         + "; ".join(f"{KINDS[what]} {geometric(shares):.2f}" for what, shares in means.items())
-                         + f" (geometric means of {len(means['ratio'])})")
+            lines.append(
+                f"overhead of default over that of the best of {', '.join(RIVALS)} at {label}: "
+                + "; ".join(f"{KINDS[what]} {geometric(shares):.2f}" for what, shares in means.items())
+                + f" (geometric means of {len(means['ratio'])})"
+            )
     for model in result["models"]:
         for p in model.get("prefetch", []):
-            lines.append(f"{model['name']}, {p['policy']}, swap only, {p['link_gbps']:g} GB/s, {p['label']}: stalls {p['with_ms']:.1f} ms a step "
-                         f"with prefetch, {p['without_ms']:.1f} ms without")
+            lines.append(
+                f"{model['name']}, {p['policy']}, swap only, {p['link_gbps']:g} GB/s, {p['label']}: stalls {p['with_ms']:.1f} ms a step "
+                f"with prefetch, {p['without_ms']:.1f} ms without"
+            )
     for b in result.get("batches", []):
-        lines.append(f"{b['model']}: batch {b['batch']} -> {b['largest']} ({b['largest'] / b['batch']:.2f} times) in "
-                     f"{common.mebibytes(b['limit_bytes'])} MiB, {b['slowdown']:.2f} times the time an image")
+        lines.append(
+            f"{b['model']}: batch {b['batch']} -> {b['largest']} ({b['largest'] / b['batch']:.2f} times) in "
+            f"{common.mebibytes(b['limit_bytes'])} MiB, {b['slowdown']:.2f} times the time an image"
+        )
     return lines

@@ -1,5 +1,5 @@
-"""A model of bench/eager.py in a process of its own: all its configurations take turns on the same loop, so that a ratio compares steps that
-ran seconds apart on the same machine."""
+"""A model of bench/eager.py in a process of its own: all its configurations take turns on the same loop, so that a
+ratio compares steps that ran seconds apart on the same machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def handlers(config: dict) -> dict:
             loops.clear()  # one at a time: they are not small
             loops[kind] = models_eager.make(name, checkpointed=kind == "checkpoint")
             if kind == "host":
-                stay = {t.untyped_storage()._cdata for t in [*loops[kind].model.parameters(), *loops[kind].model.buffers()]}
+                stay = {
+                    t.untyped_storage()._cdata for t in [*loops[kind].model.parameters(), *loops[kind].model.buffers()]
+                }
                 loops[kind].around_forward = budget_rivals.OnHost(stay).hooks
             for i in range(2):
                 loops[kind].step(i)
@@ -38,7 +40,8 @@ def handlers(config: dict) -> dict:
             start = time.perf_counter(), time.thread_time()
             loop.step(i)
             wall.append(time.perf_counter() - start[0])
-            own.append(time.thread_time() - start[1])  # of the program's thread, kernels included; copies have their lanes
+            # Of the program's thread, kernels included; copies have their lanes
+            own.append(time.thread_time() - start[1])
         return {"wall": wall, "own": own}
 
     def plain(kind: str, count: int) -> dict:
@@ -66,11 +69,18 @@ def handlers(config: dict) -> dict:
         except stowage.OutOfMemory as error:
             loop.optimizer.zero_grad()
             return {"failed": str(error)}
-        changes = {key: after[key] - before[key] for key in after
-                   if isinstance(after[key], (int, float)) and key not in ("limit_bytes", "peak_bytes")}
+        changes = {
+            key: after[key] - before[key]
+            for key in after
+            if isinstance(after[key], (int, float)) and key not in ("limit_bytes", "peak_bytes")
+        }
         policy = {key: after["policy"][key] - before["policy"][key] for key in after["policy"] if key != "name"}
-        return result | {"peak_bytes": after["peak_bytes"], "host_peak_bytes": after.get("host_peak_bytes", 0),
-                         "changes": changes, "policy": policy}
+        return result | {
+            "peak_bytes": after["peak_bytes"],
+            "host_peak_bytes": after.get("host_peak_bytes", 0),
+            "changes": changes,
+            "policy": policy,
+        }
 
     def lost_s(cases: list) -> list[float]:
         """For each limit and link: seconds a step, the mean over batches, that any policy loses (eager_bound.py)."""
@@ -79,7 +89,9 @@ def handlers(config: dict) -> dict:
         loop = loop_of("eager")
         for i in range(2):
             loop.step(i)
-        steps = [StepBound(json.loads(stowage.capture(lambda i=i: loop.step(i)).to_json())) for i in range(len(loop.batches))]
+        steps = [
+            StepBound(json.loads(stowage.capture(lambda i=i: loop.step(i)).to_json())) for i in range(len(loop.batches))
+        ]
         return [sum(step.lost_s(*case) for step in steps) / len(steps) for case in cases]
 
     def smallest(above_bytes: int, below_bytes: int, options: dict) -> int:
@@ -115,5 +127,12 @@ def handlers(config: dict) -> dict:
         loops["eager"] = models_eager.make(name, count=batch)
         return plain("eager", 2)
 
-    return {"plain": plain, "under": under, "lost_s": lost_s, "smallest": smallest, "resident_bytes": resident_bytes, "largest_batch": largest_batch,
-            "peak_at": peak_at}
+    return {
+        "plain": plain,
+        "under": under,
+        "lost_s": lost_s,
+        "smallest": smallest,
+        "resident_bytes": resident_bytes,
+        "largest_batch": largest_batch,
+        "peak_at": peak_at,
+    }

@@ -1,8 +1,10 @@
-"""Training steps that run: the planned step's arena against eager's peak, its time against eager's, its bits against eager's.
+"""Training steps that run: the planned step's arena against eager's peak, its time against eager's, its bits against
+eager's.
 
-Models whose gradients, not their activations, make the peak: checkpointed blocks, small batches. Three rivals train the same model from
-the same seed on the same batches, each in a process of its own, in turns: eager, eager on tcmalloc with its pages kept, and Stowage.
-At the end the losses of all steps and a digest of all parameters and optimizer states must be equal.
+Models whose gradients, not their activations, make the peak: checkpointed blocks, small batches. Three rivals train the
+same model from the same seed on the same batches, each in a process of its own, in turns: eager, eager on tcmalloc with
+its pages kept, and Stowage. At the end the losses of all steps and a digest of all parameters and optimizer states must
+be equal.
 
     bench/executed.py
     bench/executed.py --only gpt2-ckpt-s1024 --rounds 5 --threads 1
@@ -14,20 +16,25 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Callable
+from collections.abc import Callable
 
 import common
 import models_sequence
 
 MOST_FIRST_CALLS = 12
-RIVALS = {"planned": False, "eager": False, "eager+tcmalloc": True}  # the one that needs most memory at first goes first
+# The one that needs most memory at first goes first
+RIVALS = {"planned": False, "eager": False, "eager+tcmalloc": True}
 
 # Name: (factory, batch, tokens).
 MODELS: dict[str, tuple[Callable, int, int]] = {
     "gpt2-ckpt-s1024": (functools.partial(models_sequence.gpt2, checkpoint=True), 1, 1024),
     "gpt2-s256": (models_sequence.gpt2, 1, 256),
     "bert_large-s128": (functools.partial(models_sequence.bert, 24, 1024, 16), 1, 128),
-    "llama_350m-ckpt-s256": (functools.partial(models_sequence.llama, 16, 1024, 4096, 16, 4, 128256, True, True), 1, 256),
+    "llama_350m-ckpt-s256": (
+        functools.partial(models_sequence.llama, 16, 1024, 4096, 16, 4, 128256, True, True),
+        1,
+        256,
+    ),
 }
 
 
@@ -75,9 +82,22 @@ def handlers(config: dict) -> dict:
 
     def summary() -> dict:
         stats, plan = step.stats(), step.plan.summary()
-        return {**{key: stats[key] for key in ("arena_bytes", "planned_peak_bytes", "measured_peak_bytes", "lower_bound_bytes", "gap", "outcome",
-                                               "misses")}, **{key: plan[key] for key in ("program_peak_bytes", "resident_bytes", "ops")},
-                "plan_s": plan["seconds"]["total"]}
+        return {
+            **{
+                key: stats[key]
+                for key in (
+                    "arena_bytes",
+                    "planned_peak_bytes",
+                    "measured_peak_bytes",
+                    "lower_bound_bytes",
+                    "gap",
+                    "outcome",
+                    "misses",
+                )
+            },
+            **{key: plan[key] for key in ("program_peak_bytes", "resident_bytes", "ops")},
+            "plan_s": plan["seconds"]["total"],
+        }
 
     def digest() -> str:
         sha = hashlib.sha256()
@@ -96,7 +116,11 @@ def measure(model: str, threads: int, rounds: int, count: int) -> dict:
     workers, losses = {}, {}
     for name, tcmalloc in RIVALS.items():
         workers[name] = common.Worker({"model": model}, threads, tcmalloc)
-        first = workers[name].ask("until_planned") if name == "planned" else workers[name].ask("steps", count=len(losses["planned"]))
+        first = (
+            workers[name].ask("until_planned")
+            if name == "planned"
+            else workers[name].ask("steps", count=len(losses["planned"]))
+        )
         losses[name] = first["losses"]
         if name == "planned":
             eager_peak = first["eager_peak_bytes"]
@@ -110,7 +134,10 @@ def measure(model: str, threads: int, rounds: int, count: int) -> dict:
     seconds = {name: turns[name]["seconds"] for name in RIVALS}
     medians = {name: common.median(values) for name, values in seconds.items()}
     return {
-        "model": model, "threads": threads, "eager_peak_bytes": eager_peak, **result,
+        "model": model,
+        "threads": threads,
+        "eager_peak_bytes": eager_peak,
+        **result,
         "steps": len(losses["planned"]),
         "losses_equal": len({tuple(values) for values in losses.values()}) == 1,
         "states_equal": len(set(digests.values())) == 1,
@@ -125,12 +152,39 @@ def table(results: list[dict]) -> str:
     for r in results:
         s = r["seconds"]
         bits = "equal" if r["losses_equal"] and r["states_equal"] else "differ"
-        rows.append([f"{r['model']}, {common.threads_text(r['threads'])}", f"{r['arena_bytes'] / r['eager_peak_bytes']:.3f}", mib(r["resident_bytes"]),
-                     mib(r["eager_peak_bytes"]), mib(r["program_peak_bytes"]), mib(r["arena_bytes"]), mib(r["lower_bound_bytes"]),
-                     f"{s['planned'] / s['eager']:.3f}", f"{s['planned'] / s['eager+tcmalloc']:.3f}", f"{s['planned']:.2f}",
-                     f"{bits} ({r['steps']} steps)", r["misses"]])
-    return common.markdown(["MiB", "arena / eager", "residents", "eager", "recorded order", "arena", "bound", "time to eager", "to eager+tcmalloc",
-                            "s", "bits", "misses"], rows)
+        rows.append(
+            [
+                f"{r['model']}, {common.threads_text(r['threads'])}",
+                f"{r['arena_bytes'] / r['eager_peak_bytes']:.3f}",
+                mib(r["resident_bytes"]),
+                mib(r["eager_peak_bytes"]),
+                mib(r["program_peak_bytes"]),
+                mib(r["arena_bytes"]),
+                mib(r["lower_bound_bytes"]),
+                f"{s['planned'] / s['eager']:.3f}",
+                f"{s['planned'] / s['eager+tcmalloc']:.3f}",
+                f"{s['planned']:.2f}",
+                f"{bits} ({r['steps']} steps)",
+                r["misses"],
+            ]
+        )
+    return common.markdown(
+        [
+            "MiB",
+            "arena / eager",
+            "residents",
+            "eager",
+            "recorded order",
+            "arena",
+            "bound",
+            "time to eager",
+            "to eager+tcmalloc",
+            "s",
+            "bits",
+            "misses",
+        ],
+        rows,
+    )
 
 
 def main() -> None:
@@ -144,7 +198,12 @@ def main() -> None:
     for model in options.only:
         results.append(measure(model, options.threads, options.rounds, options.steps))
         common.say(table(results[-1:]))
-    common.publish("executed", {"results": results}, table(results), options.output or ("-" if len(results) < len(MODELS) else None))
+    common.publish(
+        "executed",
+        {"results": results},
+        table(results),
+        options.output or ("-" if len(results) < len(MODELS) else None),
+    )
     if not all(r["losses_equal"] and r["states_equal"] for r in results):
         raise SystemExit("bits differ")
 

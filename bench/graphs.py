@@ -1,4 +1,5 @@
-"""The graphs of the planning benchmarks: training steps captured by stowage.capture under FakeTensorMode, kept under build/graphs.
+"""The graphs of the planning benchmarks: training steps captured by stowage.capture under FakeTensorMode, kept under
+build/graphs.
 
 Two forms of Adam:
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import common
 
@@ -40,7 +42,16 @@ class Case:
 def _cases() -> dict[str, Case]:
     cases: dict[str, Case] = {}
 
-    def add(name: str, model: str, data: str, batches: tuple[int, ...], size: int, paper: bool = False, micro: int = 1, **options: Any):
+    def add(
+        name: str,
+        model: str,
+        data: str,
+        batches: tuple[int, ...],
+        size: int,
+        paper: bool = False,
+        micro: int = 1,
+        **options: Any,
+    ):
         for batch in batches:
             cases[f"{name}-b{batch}"] = Case(model, data, batch, tuple(options.items()), size, micro, paper)
 
@@ -74,8 +85,18 @@ def _cases() -> dict[str, Case]:
 
 
 CASES = _cases()
-QUICK = ("alexnet-b1", "alexnet-b32", "vgg11-b1", "mnasnet0_5-b1", "vit_b_16-b1", "roberta-b1", "gpt2-ckpt-s1024-b1",
-         "gpt2-accum2-s256-b1", "bert_large-s128-b1", "randwire-b1")
+QUICK = (
+    "alexnet-b1",
+    "alexnet-b32",
+    "vgg11-b1",
+    "mnasnet0_5-b1",
+    "vit_b_16-b1",
+    "roberta-b1",
+    "gpt2-ckpt-s1024-b1",
+    "gpt2-accum2-s256-b1",
+    "bert_large-s128-b1",
+    "randwire-b1",
+)
 
 
 # ---- In the process that captures
@@ -108,7 +129,9 @@ class _Data:
     def masks(self):
         from torch.nn.functional import cross_entropy
 
-        return (self._pixels(), self._integers(self.batch, self.size, self.size)), lambda model, x, y: cross_entropy(model(x), y)
+        return (self._pixels(), self._integers(self.batch, self.size, self.size)), lambda model, x, y: cross_entropy(
+            model(x), y
+        )
 
     def scenes(self):
         from torch.nn.functional import cross_entropy
@@ -136,19 +159,29 @@ class _Data:
     def logits(self):
         from torch.nn.functional import cross_entropy
 
-        return (self._integers(self.batch, self.size),), lambda model, x: cross_entropy(model(x).flatten(0, 1), x.flatten())
+        return (self._integers(self.batch, self.size),), lambda model, x: cross_entropy(
+            model(x).flatten(0, 1), x.flatten()
+        )
 
     def encoder(self):
-        return (self._integers(self.batch, self.size),), lambda model, x: model(input_ids=x).last_hidden_state.pow(2).mean()
+        return (
+            self._integers(self.batch, self.size),
+        ), lambda model, x: model(input_ids=x).last_hidden_state.pow(2).mean()
 
     def speech(self):
         import torch
 
         features = torch.zeros((self.batch, 80, 3000))
-        return (features, self._integers(self.batch, self.size)), lambda model, x, y: model(input_features=x, labels=y).loss
+        return (
+            features,
+            self._integers(self.batch, self.size),
+        ), lambda model, x, y: model(input_features=x, labels=y).loss
 
     def pairs(self):
-        return (self._pixels(), self._integers(self.batch, 77)), lambda model, x, y: model(input_ids=y, pixel_values=x, return_loss=True).loss
+        return (
+            self._pixels(),
+            self._integers(self.batch, 77),
+        ), lambda model, x, y: model(input_ids=y, pixel_values=x, return_loss=True).loss
 
 
 def _factory(name: str) -> Callable:

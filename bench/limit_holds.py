@@ -1,9 +1,9 @@
 """Does the limit hold, and are the bits those of eager? Model x optimizer x budget, each trained twice and compared.
 
-A case trains a small model eagerly and under a budget, and notes whether all results, parameters, buffers, optimizer state and the
-generator are equal, whether the allocator ever counted more than the limit in a planned step, misses, predicted time and that of the fastest planned step.
-Budgets go from what eager needs to the smallest for which a plan is found.
-"""
+A case trains a small model eagerly and under a budget, and notes whether all results, parameters, buffers, optimizer
+state and the generator are equal, whether the allocator ever counted more than the limit in a planned step, misses,
+predicted time and that of the fastest planned step. Budgets go from what eager needs to the smallest for which a plan
+is found."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def limit(share: float, options: dict) -> int:
 
 
 def trained_within(budget: int, options: dict):
-    """The run, its budget, the largest count of the allocator in a planned step, less what does not belong to the step, and the
-    fastest planned step without the optimizer's Python."""
+    """The run, its budget, the largest count of the allocator in a planned step, less what does not belong to the step,
+    and the fastest planned step without the optimizer's Python."""
     import zoo
     from training import train
 
@@ -83,8 +83,18 @@ def case(share: float, options: dict) -> dict:
     except AssertionError as difference:
         differs = str(difference)
     stats, summary = run.step.stats(), run.step.plan.summary()
-    kept = ("arena_bytes", "resident_bytes", "planned_peak_bytes", "measured_peak_bytes", "misses", "planned_steps", "recomputed_ops",
-            "swapped_bytes", "host_bytes", "step_ns")  # fmt: skip
+    kept = (
+        "arena_bytes",
+        "resident_bytes",
+        "planned_peak_bytes",
+        "measured_peak_bytes",
+        "misses",
+        "planned_steps",
+        "recomputed_ops",
+        "swapped_bytes",
+        "host_bytes",
+        "step_ns",
+    )
     return {
         **options, "share": share, "asked_bytes": budget, "budget_bytes": met, "counted_bytes": counted,
         "holds": stats["planned_steps"] > 0 and counted <= met and stats["misses"] == 0,
@@ -100,7 +110,10 @@ def table(results: dict) -> str:
         rows.append([name, len(mine), *(sum(c[key] for c in mine) for key in ("holds", "same_bits")),
                      f"{min(c['budget_bytes'] - c['counted_bytes'] for c in mine):,}",
                      f"{statistics.median(c['predicted_ns'] / c['executed_ns'] for c in mine):.2f}"])  # fmt: skip
-    return common.markdown(["model", "cases", "limit holds", "same bits", "least bytes to spare", "predicted / executed time, median"], rows)
+    return common.markdown(
+        ["model", "cases", "limit holds", "same bits", "least bytes to spare", "predicted / executed time, median"],
+        rows,
+    )
 
 
 def main() -> None:

@@ -39,8 +39,10 @@ def curve(graph: stowage.Graph, plan: stowage.Plan) -> list[int]:
 
 def picture(values: list[int], top: int) -> str:
     """Largest value in each of COLUMNS stretches of time, as bars; an axis in MiB on the left."""
-    bins = [max(values[i * len(values) // COLUMNS : max((i + 1) * len(values) // COLUMNS, i * len(values) // COLUMNS + 1)])
-            for i in range(COLUMNS)]
+    bins = [
+        max(values[i * len(values) // COLUMNS : max((i + 1) * len(values) // COLUMNS, i * len(values) // COLUMNS + 1)])
+        for i in range(COLUMNS)
+    ]
     lines = []
     for row in range(ROWS, 0, -1):
         bars = "".join("#" if value > (row - 0.5) * top / ROWS else " " for value in bins)
@@ -50,7 +52,12 @@ def picture(values: list[int], top: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="bench/live_bytes.py")
-    parser.add_argument("--clip", choices=("norm", "value", "none"), default="value", help="gradient clipping of the demo (default value)")
+    parser.add_argument(
+        "--clip",
+        choices=("norm", "value", "none"),
+        default="value",
+        help="gradient clipping of the demo (default value)",
+    )
     options = demo.parse(["--clip", parser.parse_args().clip])
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -59,7 +66,9 @@ def main() -> None:
     recorded, planned = stowage.plan(graph, keep_order=True), stowage.plan(graph)
     top = recorded.summary()["peak_bytes"]
     for title, plan in (("order of eager", recorded), ("planned", planned)):
-        print(f"MiB live, {title}: peak {plan.summary()['peak_bytes'] / 2**20:.1f}\n{picture(curve(graph, plan), top)}\n")
+        print(
+            f"MiB live, {title}: peak {plan.summary()['peak_bytes'] / 2**20:.1f}\n{picture(curve(graph, plan), top)}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Nothing grows: 10,000 planned steps, 10,000 under stowage.budget with a tight limit, 10,000 of a compiled step with a tight budget.
+"""Nothing grows: 10,000 planned steps, 10,000 under stowage.budget with a tight limit, 10,000 of a compiled step with a
+tight budget.
 
-Each in a process of its own, beside the same steps without: losses must be equal to the bit, and after a warm-up neither the resident set
-nor the number of open files may grow. Compared are the medians of the first and of the last tenth of what was seen after the warm-up (a
-tenth of the steps). The tolerance for the resident set is 2 MiB: the allocator of C gives pages back when it likes, and Python's own
-objects (the list of losses is kept by the benchmark) come in arenas of 1 MiB; a leak of 300 bytes a step would be seen. For files it is none.
+Each in a process of its own, beside the same steps without: losses must be equal to the bit, and after a warm-up
+neither the resident set nor the number of open files may grow. Compared are the medians of the first and of the last
+tenth of what was seen after the warm-up (a tenth of the steps). The tolerance for the resident set is 2 MiB: the
+allocator of C gives pages back when it likes, and Python's own objects (the list of losses is kept by the benchmark)
+come in arenas of 1 MiB; a leak of 300 bytes a step would be seen. For files it is none.
 
     bench/long_runs.py                     some minutes
     bench/long_runs.py --steps 500 -o -    a short look
@@ -49,7 +51,9 @@ def handlers(config: dict) -> dict:
     from stowage import _runtime
 
     made = torch.Generator().manual_seed(1)
-    batches = [(torch.randn(rows, 6, 8, generator=made), torch.randint(0, 5, (rows, 6), generator=made)) for rows in ROWS]
+    batches = [
+        (torch.randn(rows, 6, 8, generator=made), torch.randint(0, 5, (rows, 6), generator=made)) for rows in ROWS
+    ]
 
     def loop():
         torch.manual_seed(7)
@@ -97,8 +101,8 @@ def handlers(config: dict) -> dict:
         return run(step, steps) | told(step) | {"limit_bytes": budget}
 
     def tight(step) -> int:
-        """Of the shares of the peak the smallest with which plans fit and the eager calls go through, and a twentieth of the peak more: which plan is
-        found depends on measured costs."""
+        """Of the shares of the peak the smallest with which plans fit and the eager calls go through, and a twentieth
+        of the peak more: which plan is found depends on measured costs."""
         needs = max(replay.graph.program_peak_bytes for entry in step._entries.values() for replay in entry.replays)
         for share in (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.2):
             budget = step.graph.resident_bytes + int(share * needs)
@@ -113,7 +117,11 @@ def handlers(config: dict) -> dict:
 
     def in_block(steps: int) -> dict:
         spent = peak_bytes(loop().step)
-        extra = next(bytes_ for bytes_ in (int(share * spent) for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)) if goes_through(bytes_))
+        extra = next(
+            bytes_
+            for bytes_ in (int(share * spent) for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2))
+            if goes_through(bytes_)
+        )
         extra += extra // 20
         mine = loop()
         make_state(mine)
@@ -152,9 +160,19 @@ def handlers(config: dict) -> dict:
 
     def told(step) -> dict:
         stats = step.stats()
-        return {"planned": stats["planned_steps"], "recomputed_ops": stats["recomputed_ops"], "swapped_bytes": stats["swapped_bytes"], "refusal": step.refusal}
+        return {
+            "planned": stats["planned_steps"],
+            "recomputed_ops": stats["recomputed_ops"],
+            "swapped_bytes": stats["swapped_bytes"],
+            "refusal": step.refusal,
+        }
 
-    runs = {"planned": planned, "planned, checked": planned, "compiled with a budget": budgeted, "in a budget's block": in_block}
+    runs = {
+        "planned": planned,
+        "planned, checked": planned,
+        "compiled with a budget": budgeted,
+        "in a budget's block": in_block,
+    }
     return {"eager": eager, "run": runs[config["kind"]]}
 
 
@@ -166,7 +184,9 @@ def grown(looks: list, warm_up: float) -> tuple[int, int]:
     after = looks[int(len(looks) * warm_up) :]
     part = max(1, len(after) // 10)
     first, last = after[:part], after[-part:]
-    return tuple(int(statistics.median(look[i] for look in last) - statistics.median(look[i] for look in first)) for i in (1, 2))
+    return tuple(
+        int(statistics.median(look[i] for look in last) - statistics.median(look[i] for look in first)) for i in (1, 2)
+    )
 
 
 def case(world: str, kind: str, arguments, expected: dict) -> dict:
@@ -176,31 +196,82 @@ def case(world: str, kind: str, arguments, expected: dict) -> dict:
     eager_bytes, _ = grown(expected["looks"], arguments.warm_up)
     same = sum(got["losses"][i : i + 8] == expected["losses"][i : i + 8] for i in range(0, len(expected["losses"]), 8))
     return {
-        "world": world, "kind": kind, "steps": arguments.steps, "planned": got["planned"], "same_losses": same, "grown_bytes": bytes_,
-        "grown_files": files, "eager_grown_bytes": eager_bytes, "resident_bytes": got["looks"][-1][1], "open_files": got["looks"][-1][2],
-        "limit_bytes": got.get("limit_bytes"), "evictions": got.get("evictions", 0), "swapped_bytes": got.get("swapped_bytes", 0),
-        "recomputed_ops": got.get("recomputed_ops", 0), "refusal": got.get("refusal", ""), "step_us": got["wall_s"] / arguments.steps * 1e6,
-        "eager_step_us": expected["wall_s"] / arguments.steps * 1e6, "looks": got["looks"],
+        "world": world,
+        "kind": kind,
+        "steps": arguments.steps,
+        "planned": got["planned"],
+        "same_losses": same,
+        "grown_bytes": bytes_,
+        "grown_files": files,
+        "eager_grown_bytes": eager_bytes,
+        "resident_bytes": got["looks"][-1][1],
+        "open_files": got["looks"][-1][2],
+        "limit_bytes": got.get("limit_bytes"),
+        "evictions": got.get("evictions", 0),
+        "swapped_bytes": got.get("swapped_bytes", 0),
+        "recomputed_ops": got.get("recomputed_ops", 0),
+        "refusal": got.get("refusal", ""),
+        "step_us": got["wall_s"] / arguments.steps * 1e6,
+        "eager_step_us": expected["wall_s"] / arguments.steps * 1e6,
+        "looks": got["looks"],
         "constant": bytes_ <= TOLERATED_BYTES and files <= 0 and same == arguments.steps and not got.get("refusal"),
-    }  # fmt: skip
+    }
 
 
 def table(results: dict) -> str:
     def made_room(c: dict) -> str:
         if c["kind"] == "in a budget's block":
             return f"{c['evictions']:,} let go"
-        return f"{c['recomputed_ops']} ops again, {c['swapped_bytes'] / 1024:.0f} KiB out a step" if c["limit_bytes"] else "-"
+        return (
+            f"{c['recomputed_ops']} ops again, {c['swapped_bytes'] / 1024:.0f} KiB out a step"
+            if c["limit_bytes"]
+            else "-"
+        )
 
-    rows = [[c["world"], c["kind"], f"{c['steps']:,}", f"{c['planned']:,}", f"{c['same_losses']:,}", made_room(c), f"{c['resident_bytes'] / 2**20:.1f}",
-             f"{c['grown_bytes'] / 2**20:+.2f}", f"{c['eager_grown_bytes'] / 2**20:+.2f}", c["open_files"], f"{c['grown_files']:+d}"]
-            for c in results["cases"]]  # fmt: skip
-    return common.markdown(["model", "steps are", "steps", "planned", "losses as eager", "to make room", "RSS, MiB", "grown", "eager grown", "open files", "grown"], rows, left=2)
+    rows = [
+        [
+            c["world"],
+            c["kind"],
+            f"{c['steps']:,}",
+            f"{c['planned']:,}",
+            f"{c['same_losses']:,}",
+            made_room(c),
+            f"{c['resident_bytes'] / 2**20:.1f}",
+            f"{c['grown_bytes'] / 2**20:+.2f}",
+            f"{c['eager_grown_bytes'] / 2**20:+.2f}",
+            c["open_files"],
+            f"{c['grown_files']:+d}",
+        ]
+        for c in results["cases"]
+    ]
+    return common.markdown(
+        [
+            "model",
+            "steps are",
+            "steps",
+            "planned",
+            "losses as eager",
+            "to make room",
+            "RSS, MiB",
+            "grown",
+            "eager grown",
+            "open files",
+            "grown",
+        ],
+        rows,
+        left=2,
+    )
 
 
 def main() -> None:
     parser = common.parser(__doc__, "long_runs")
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--warm-up", type=float, default=0.1, help="share of the steps; in a block its timeline fills for some thousand steps")
+    parser.add_argument(
+        "--warm-up",
+        type=float,
+        default=0.1,
+        help="share of the steps; in a block its timeline fills for some thousand steps",
+    )
     parser.add_argument("--width", type=int, default=48)
     parser.add_argument("--worlds", nargs="*", default=list(WORLDS))
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,9 @@ def _tokens(vocabulary: int, *shape: int) -> torch.Tensor:
 
 def _images(count: int, size: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
-    return torch.randn((count, 3, size, size), generator=generator), torch.randint(0, classes, (count,), generator=generator)
+    return torch.randn((count, 3, size, size), generator=generator), torch.randint(
+        0, classes, (count,), generator=generator
+    )
 
 
 def _language_loss(model, tokens):
@@ -36,7 +38,16 @@ def gpt2_small():
     """4 layers, width 256, batch 4 x 128 tokens, vocabulary 1000, dropout 0.1."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=4, n_embd=256, n_head=4, n_positions=128, vocab_size=1000, bos_token_id=0, eos_token_id=0, use_cache=False)
+    config = GPT2Config(
+        n_layer=4,
+        n_embd=256,
+        n_head=4,
+        n_positions=128,
+        vocab_size=1000,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
     return GPT2LMHeadModel(config), _language_loss, _tokens(1000, 4, 128)
 
 
@@ -78,8 +89,14 @@ def llama():
     """8 layers, width 512, 8 heads over 4 groups, vocabulary 32000, batch 4 x 256 tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
-                         use_cache=False)
+    config = LlamaConfig(
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        use_cache=False,
+    )
     return LlamaForCausalLM(config), _language_loss, _tokens(32000, 4, 256)
 
 
@@ -93,7 +110,11 @@ def vit():
 def _resnet50(count: int, size: int, depths: tuple[int, ...] = (3, 4, 6, 3)):
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return ResNetForImageClassification(ResNetConfig(num_labels=1000, depths=list(depths))), _image_loss, _images(count, size, 1000)
+    return (
+        ResNetForImageClassification(ResNetConfig(num_labels=1000, depths=list(depths))),
+        _image_loss,
+        _images(count, size, 1000),
+    )
 
 
 def resnet50():
@@ -120,8 +141,14 @@ def lstm():
 
 
 def _double_convolution(i: int, o: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True), nn.Conv2d(o, o, 3, padding=1),
-                         nn.BatchNorm2d(o), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(i, o, 3, padding=1),
+        nn.BatchNorm2d(o),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(o, o, 3, padding=1),
+        nn.BatchNorm2d(o),
+        nn.ReLU(inplace=True),
+    )
 
 
 class _UNet(nn.Module):
@@ -152,7 +179,9 @@ def unet():
     return _UNet(), lambda m, b: F.cross_entropy(m(b[0]), b[1]), (images, masks)
 
 
-BUILDERS: dict[str, Callable] = {f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, bert, t5, llama, vit, resnet50, lstm, unet)}
+BUILDERS: dict[str, Callable] = {
+    f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, bert, t5, llama, vit, resnet50, lstm, unet)
+}
 REALISTIC = ("gpt2", "resnet50", "bert", "vit", "t5", "llama", "lstm", "unet")
 # For batch: a model for each batch size.
 BY_BATCH: dict[str, Callable[[int], tuple]] = {

@@ -20,7 +20,9 @@ def gpt2(layers: int = 12, width: int = 768, heads: int = 12, checkpoint: bool =
     """Radford et al. (2019), vocabulary 50257, dropout 0.1; the defaults are the 124 M model."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return _checkpointed(GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, use_cache=False)), checkpoint)
+    return _checkpointed(
+        GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, use_cache=False)), checkpoint
+    )
 
 
 def gpt2_xl(checkpoint: bool = False) -> nn.Module:
@@ -31,7 +33,9 @@ def bert(layers: int = 12, width: int = 768, heads: int = 12) -> nn.Module:
     """Devlin et al. (2019) with its masked-language head; the defaults are the base model."""
     from transformers import BertConfig, BertForMaskedLM
 
-    return BertForMaskedLM(BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width))
+    return BertForMaskedLM(
+        BertConfig(num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads, intermediate_size=4 * width)
+    )
 
 
 def roberta() -> nn.Module:
@@ -42,12 +46,22 @@ def roberta() -> nn.Module:
     return RobertaModel(config, add_pooling_layer=False)
 
 
-def llama(layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int, tied: bool, checkpoint: bool = False) -> nn.Module:
+def llama(
+    layers: int, width: int, inner: int, heads: int, groups: int, vocabulary: int, tied: bool, checkpoint: bool = False
+) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-                         num_key_value_heads=groups, vocab_size=vocabulary, tie_word_embeddings=tied, use_cache=False,
-                         max_position_embeddings=8192)
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        vocab_size=vocabulary,
+        tie_word_embeddings=tied,
+        use_cache=False,
+        max_position_embeddings=8192,
+    )
     return _checkpointed(LlamaForCausalLM(config), checkpoint)
 
 
@@ -65,9 +79,18 @@ def t5_small() -> nn.Module:
 def whisper_tiny() -> nn.Module:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    return WhisperForConditionalGeneration(WhisperConfig(
-        d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6, decoder_attention_heads=6, encoder_ffn_dim=1536,
-        decoder_ffn_dim=1536, use_cache=False))
+    return WhisperForConditionalGeneration(
+        WhisperConfig(
+            d_model=384,
+            encoder_layers=4,
+            decoder_layers=4,
+            encoder_attention_heads=6,
+            decoder_attention_heads=6,
+            encoder_ffn_dim=1536,
+            decoder_ffn_dim=1536,
+            use_cache=False,
+        )
+    )
 
 
 def clip_b32() -> nn.Module:
@@ -108,7 +131,10 @@ class _Vit(nn.Module):
     def __init__(self, width: int = 768, heads: int = 12, layers: int = 12):
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
-        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.empty(1, 197, width).normal_(std=0.02))
+        self.token, self.positions = (
+            nn.Parameter(torch.zeros(1, 1, width)),
+            nn.Parameter(torch.empty(1, 197, width).normal_(std=0.02)),
+        )
         self.blocks = nn.Sequential(*(_VitBlock(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 1000)
 
@@ -127,19 +153,22 @@ def vit_b_16() -> nn.Module:
 
 
 class _Detr(nn.Module):
-    """Carion et al. (2020): ResNet-50, six encoder and six decoder layers of width 256, 100 queries; positions are added once."""
+    """Carion et al. (2020): ResNet-50, six encoder and six decoder layers of width 256, 100 queries; positions are
+    added once."""
 
     def __init__(self, width: int = 256, heads: int = 8, classes: int = 92, queries: int = 100, places: int = 256):
         super().__init__()
         import models_vision
 
-        layer = dict(d_model=width, nhead=heads, dim_feedforward=2048, dropout=0.1, batch_first=True)
+        layer = {"d_model": width, "nhead": heads, "dim_feedforward": 2048, "dropout": 0.1, "batch_first": True}
         self.backbone, self.narrow = models_vision.resnet50()[:5], nn.Conv2d(2048, width, 1)
         self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(**layer) for _ in range(6))
         self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(**layer) for _ in range(6))
         self.queries, self.places = nn.Parameter(torch.zeros(queries, width)), nn.Parameter(torch.zeros(places, width))
         self.classes = nn.Linear(width, classes)
-        self.boxes = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+        self.boxes = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+        )
 
     def forward(self, x):
         memory = self.narrow(self.backbone(x)).flatten(2).transpose(1, 2) + self.places
@@ -160,13 +189,17 @@ def detr_r50() -> nn.Module:
 
 
 class _Experts(nn.Module):
-    """GShard / Switch routing (Lepikhin et al., 2021; Fedus et al., 2022): one expert a token, `capacity` places each, the rest passes."""
+    """GShard / Switch routing (Lepikhin et al., 2021; Fedus et al., 2022): one expert a token, `capacity` places each,
+    the rest passes."""
 
     def __init__(self, width: int, experts: int, factor: float = 1.25):
         super().__init__()
         self.experts, self.factor = experts, factor
         self.router = nn.Linear(width, experts, bias=False)
-        self.up, self.down = nn.Parameter(torch.empty(experts, width, 4 * width)), nn.Parameter(torch.empty(experts, 4 * width, width))
+        self.up, self.down = (
+            nn.Parameter(torch.empty(experts, width, 4 * width)),
+            nn.Parameter(torch.empty(experts, 4 * width, width)),
+        )
         for p in (self.up, self.down):
             nn.init.normal_(p, std=0.02)
 
@@ -197,7 +230,15 @@ class _MoeBlock(nn.Module):
 
 
 class _Moe(nn.Module):
-    def __init__(self, layers: int = 8, width: int = 512, heads: int = 8, experts: int = 8, vocabulary: int = 32000, length: int = 1024):
+    def __init__(
+        self,
+        layers: int = 8,
+        width: int = 512,
+        heads: int = 8,
+        experts: int = 8,
+        vocabulary: int = 32000,
+        length: int = 1024,
+    ):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(_MoeBlock(width, heads, experts) for _ in range(layers)))

@@ -1,7 +1,8 @@
-"""Convolutional nets of the planning benchmarks, after their papers and with the channels of the well-known implementations.
+"""Convolutional nets of the planning benchmarks, after their papers and with the channels of the well-known
+implementations.
 
-Only what shapes the graph matters here: weights are random (or fake), nothing is downloaded. Each factory returns the model alone.
-"""
+Only what shapes the graph matters here: weights are random (or fake), nothing is downloaded. Each factory returns the
+model alone."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def _conv(i: int, o: int, k: int, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU, dilation: int = 1) -> nn.Sequential:
+def _conv(
+    i: int, o: int, k: int, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU, dilation: int = 1
+) -> nn.Sequential:
     """Convolution without bias, batch norm, activation."""
-    layers: list[nn.Module] = [nn.Conv2d(i, o, k, stride, (k - 1) // 2 * dilation, groups=groups, bias=False, dilation=dilation), nn.BatchNorm2d(o)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(i, o, k, stride, (k - 1) // 2 * dilation, groups=groups, bias=False, dilation=dilation),
+        nn.BatchNorm2d(o),
+    ]
     return nn.Sequential(*layers, *([act(inplace=True)] if act else []))
 
 
@@ -23,12 +29,31 @@ def _conv(i: int, o: int, k: int, stride: int = 1, groups: int = 1, act: type[nn
 
 def alexnet() -> nn.Module:
     """Krizhevsky (2014), "one weird trick"."""
-    relu = lambda: nn.ReLU(inplace=True)  # noqa: E731
+    relu = lambda: nn.ReLU(inplace=True)
     return nn.Sequential(
-        nn.Conv2d(3, 64, 11, 4, 2), relu(), nn.MaxPool2d(3, 2), nn.Conv2d(64, 192, 5, padding=2), relu(), nn.MaxPool2d(3, 2),
-        nn.Conv2d(192, 384, 3, padding=1), relu(), nn.Conv2d(384, 256, 3, padding=1), relu(), nn.Conv2d(256, 256, 3, padding=1), relu(),
-        nn.MaxPool2d(3, 2), nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Dropout(), nn.Linear(9216, 4096), relu(), nn.Dropout(),
-        nn.Linear(4096, 4096), relu(), nn.Linear(4096, 1000))
+        nn.Conv2d(3, 64, 11, 4, 2),
+        relu(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(64, 192, 5, padding=2),
+        relu(),
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(192, 384, 3, padding=1),
+        relu(),
+        nn.Conv2d(384, 256, 3, padding=1),
+        relu(),
+        nn.Conv2d(256, 256, 3, padding=1),
+        relu(),
+        nn.MaxPool2d(3, 2),
+        nn.AdaptiveAvgPool2d(6),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(9216, 4096),
+        relu(),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        relu(),
+        nn.Linear(4096, 1000),
+    )
 
 
 def vgg11() -> nn.Module:
@@ -38,8 +63,18 @@ def vgg11() -> nn.Module:
     for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
         layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)] if width else [nn.MaxPool2d(2)]
         channels = width or channels
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7), nn.Flatten(), nn.Linear(25088, 4096), nn.ReLU(inplace=True), nn.Dropout(),
-                         nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, 1000))
+    return nn.Sequential(
+        *layers,
+        nn.AdaptiveAvgPool2d(7),
+        nn.Flatten(),
+        nn.Linear(25088, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.Linear(4096, 1000),
+    )
 
 
 # ---- Inverted residuals
@@ -78,17 +113,40 @@ def _classifier(i: int, dropout: float) -> list[nn.Module]:
 
 def mnasnet0_5() -> nn.Module:
     """Tan et al. (2019), depth multiplier 0.5."""
-    table = ((3, 2, 3, 16, 3), (5, 2, 3, 24, 3), (5, 2, 6, 40, 3), (3, 1, 6, 48, 2), (5, 2, 6, 96, 4), (3, 1, 6, 160, 1))
+    table = (
+        (3, 2, 3, 16, 3),
+        (5, 2, 3, 24, 3),
+        (5, 2, 6, 40, 3),
+        (3, 1, 6, 48, 2),
+        (5, 2, 6, 96, 4),
+        (3, 1, 6, 160, 1),
+    )
     blocks, i = _stages(8, table, nn.ReLU)
-    return nn.Sequential(_conv(3, 16, 3, 2), _conv(16, 16, 3, groups=16), _conv(16, 8, 1, act=None), *blocks, _conv(i, 1280, 1),
-                         *_classifier(1280, 0.2))
+    return nn.Sequential(
+        _conv(3, 16, 3, 2),
+        _conv(16, 16, 3, groups=16),
+        _conv(16, 8, 1, act=None),
+        *blocks,
+        _conv(i, 1280, 1),
+        *_classifier(1280, 0.2),
+    )
 
 
 def mobilenet_v2() -> nn.Module:
     """Sandler et al. (2018)."""
-    table = ((3, 1, 1, 16, 1), (3, 2, 6, 24, 2), (3, 2, 6, 32, 3), (3, 2, 6, 64, 4), (3, 1, 6, 96, 3), (3, 2, 6, 160, 3), (3, 1, 6, 320, 1))
+    table = (
+        (3, 1, 1, 16, 1),
+        (3, 2, 6, 24, 2),
+        (3, 2, 6, 32, 3),
+        (3, 2, 6, 64, 4),
+        (3, 1, 6, 96, 3),
+        (3, 2, 6, 160, 3),
+        (3, 1, 6, 320, 1),
+    )
     blocks, i = _stages(32, table, nn.ReLU6)
-    return nn.Sequential(_conv(3, 32, 3, 2, act=nn.ReLU6), *blocks, _conv(i, 1280, 1, act=nn.ReLU6), *_classifier(1280, 0.2))
+    return nn.Sequential(
+        _conv(3, 32, 3, 2, act=nn.ReLU6), *blocks, _conv(i, 1280, 1, act=nn.ReLU6), *_classifier(1280, 0.2)
+    )
 
 
 class _SqueezeExcite(nn.Module):
@@ -114,9 +172,19 @@ class _StochasticDepth(nn.Module):
 
 def efficientnet_b0() -> nn.Module:
     """Tan and Le (2019)."""
-    table = ((3, 1, 1, 16, 1), (3, 2, 6, 24, 2), (5, 2, 6, 40, 2), (3, 2, 6, 80, 3), (5, 1, 6, 112, 3), (5, 2, 6, 192, 4), (3, 1, 6, 320, 1))
+    table = (
+        (3, 1, 1, 16, 1),
+        (3, 2, 6, 24, 2),
+        (5, 2, 6, 40, 2),
+        (3, 2, 6, 80, 3),
+        (5, 1, 6, 112, 3),
+        (5, 2, 6, 192, 4),
+        (3, 1, 6, 320, 1),
+    )
     blocks, i = _stages(32, table, nn.SiLU, _SqueezeExcite, lambda n: (_StochasticDepth(0.2 * n / 16),))
-    return nn.Sequential(_conv(3, 32, 3, 2, act=nn.SiLU), *blocks, _conv(i, 1280, 1, act=nn.SiLU), *_classifier(1280, 0.2))
+    return nn.Sequential(
+        _conv(3, 32, 3, 2, act=nn.SiLU), *blocks, _conv(i, 1280, 1, act=nn.SiLU), *_classifier(1280, 0.2)
+    )
 
 
 # ---- Residual and dense nets
@@ -125,7 +193,9 @@ def efficientnet_b0() -> nn.Module:
 class _Bottleneck(nn.Module):
     def __init__(self, i: int, width: int, stride: int, dilation: int):
         super().__init__()
-        self.body = nn.Sequential(_conv(i, width, 1), _conv(width, width, 3, stride, dilation=dilation), _conv(width, 4 * width, 1, act=None))
+        self.body = nn.Sequential(
+            _conv(i, width, 1), _conv(width, width, 3, stride, dilation=dilation), _conv(width, 4 * width, 1, act=None)
+        )
         self.side = _conv(i, 4 * width, 1, stride, act=None) if stride > 1 or i != 4 * width else nn.Identity()
 
     def forward(self, x):
@@ -141,7 +211,11 @@ def _resnet50_stages(dilated: bool = False) -> list[nn.Sequential]:
         blocks = []
         for b in range(count):
             at_once, dilation = dilation, dilation * 2 if b == 0 and dilated and n >= 2 else dilation
-            blocks.append(_Bottleneck(i, width, stride if b == 0 and not (dilated and n >= 2) else 1, at_once if b == 0 else dilation))
+            blocks.append(
+                _Bottleneck(
+                    i, width, stride if b == 0 and not (dilated and n >= 2) else 1, at_once if b == 0 else dilation
+                )
+            )
             i = 4 * width
         stages.append(nn.Sequential(*blocks))
     return stages
@@ -155,8 +229,14 @@ def resnet50() -> nn.Module:
 class _DenseLayer(nn.Module):
     def __init__(self, i: int, growth: int):
         super().__init__()
-        self.body = nn.Sequential(nn.BatchNorm2d(i), nn.ReLU(inplace=True), nn.Conv2d(i, 4 * growth, 1, bias=False),
-                                  nn.BatchNorm2d(4 * growth), nn.ReLU(inplace=True), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False))
+        self.body = nn.Sequential(
+            nn.BatchNorm2d(i),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(i, 4 * growth, 1, bias=False),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
 
     def forward(self, kept):
         return [*kept, self.body(torch.cat(kept, 1))]
@@ -191,9 +271,14 @@ def densenet121() -> nn.Module:
 class _Inception(nn.Module):
     def __init__(self, i: int, one: int, three: tuple[int, int], five: tuple[int, int], pool: int):
         super().__init__()
-        self.branches = nn.ModuleList((
-            _conv(i, one, 1), nn.Sequential(_conv(i, three[0], 1), _conv(*three, 3)), nn.Sequential(_conv(i, five[0], 1), _conv(*five, 3)),
-            nn.Sequential(nn.MaxPool2d(3, 1, 1), _conv(i, pool, 1))))
+        self.branches = nn.ModuleList(
+            (
+                _conv(i, one, 1),
+                nn.Sequential(_conv(i, three[0], 1), _conv(*three, 3)),
+                nn.Sequential(_conv(i, five[0], 1), _conv(*five, 3)),
+                nn.Sequential(nn.MaxPool2d(3, 1, 1), _conv(i, pool, 1)),
+            )
+        )
 
     def forward(self, x):
         return torch.cat([branch(x) for branch in self.branches], 1)
@@ -201,12 +286,29 @@ class _Inception(nn.Module):
 
 def googlenet() -> nn.Module:
     """Szegedy et al. (2015), with batch norm and without the side classifiers."""
-    rows = ((192, 64, (96, 128), (16, 32), 32), (256, 128, (128, 192), (32, 96), 64), None, (480, 192, (96, 208), (16, 48), 64),
-            (512, 160, (112, 224), (24, 64), 64), (512, 128, (128, 256), (24, 64), 64), (512, 112, (144, 288), (32, 64), 64),
-            (528, 256, (160, 320), (32, 128), 128), None, (832, 256, (160, 320), (32, 128), 128), (832, 384, (192, 384), (48, 128), 128))
+    rows = (
+        (192, 64, (96, 128), (16, 32), 32),
+        (256, 128, (128, 192), (32, 96), 64),
+        None,
+        (480, 192, (96, 208), (16, 48), 64),
+        (512, 160, (112, 224), (24, 64), 64),
+        (512, 128, (128, 256), (24, 64), 64),
+        (512, 112, (144, 288), (32, 64), 64),
+        (528, 256, (160, 320), (32, 128), 128),
+        None,
+        (832, 256, (160, 320), (32, 128), 128),
+        (832, 384, (192, 384), (48, 128), 128),
+    )
     blocks = [_Inception(*row) if row else nn.MaxPool2d(3, 2, 1) for row in rows]
-    return nn.Sequential(_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1), _conv(64, 64, 1), _conv(64, 192, 3), nn.MaxPool2d(3, 2, 1), *blocks,
-                         *_classifier(1024, 0.2))
+    return nn.Sequential(
+        _conv(3, 64, 7, 2),
+        nn.MaxPool2d(3, 2, 1),
+        _conv(64, 64, 1),
+        _conv(64, 192, 3),
+        nn.MaxPool2d(3, 2, 1),
+        *blocks,
+        *_classifier(1024, 0.2),
+    )
 
 
 class _DeepLab(nn.Module):
@@ -224,7 +326,7 @@ class _DeepLab(nn.Module):
     def forward(self, x):
         low = self.stem(x)
         high = self.last(low)
-        up = lambda y, size: F.interpolate(y, size=size, mode="bilinear", align_corners=False)  # noqa: E731
+        up = lambda y, size: F.interpolate(y, size=size, mode="bilinear", align_corners=False)
         branches = [branch(high) for branch in self.pyramid] + [up(self.pooled(high), high.shape[-2:])]
         return up(self.head(torch.cat(branches, 1)), x.shape[-2:]), up(self.side(low), x.shape[-2:])
 
@@ -252,7 +354,10 @@ class _WiredNode(nn.Module):
     def __init__(self, inputs: int, i: int, o: int, stride: int):
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(inputs)) if inputs > 1 else None
-        self.depthwise, self.pointwise = nn.Conv2d(i, i, 3, stride, 1, groups=i, bias=False), nn.Conv2d(i, o, 1, bias=False)
+        self.depthwise, self.pointwise = (
+            nn.Conv2d(i, i, 3, stride, 1, groups=i, bias=False),
+            nn.Conv2d(i, o, 1, bias=False),
+        )
         self.norm = nn.BatchNorm2d(o)
 
     def forward(self, inputs):
@@ -281,7 +386,17 @@ class _WiredStage(nn.Module):
 def randwire() -> nn.Module:
     """Xie et al. (2019): three stages of 32 nodes, WS(4, 0.75), 78 channels; the wiring is the same in every run."""
     generator = random.Random(0)
-    return nn.Sequential(_conv(3, 39, 3, 2, act=None), nn.ReLU(), nn.Conv2d(39, 78, 3, 2, 1, bias=False), nn.BatchNorm2d(78),
-                         *(_WiredStage(i, o, generator) for i, o in ((78, 78), (78, 156), (156, 312))), nn.ReLU(),
-                         nn.Conv2d(312, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU(inplace=True),
-                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 1000))
+    return nn.Sequential(
+        _conv(3, 39, 3, 2, act=None),
+        nn.ReLU(),
+        nn.Conv2d(39, 78, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(78),
+        *(_WiredStage(i, o, generator) for i, o in ((78, 78), (78, 156), (156, 312))),
+        nn.ReLU(),
+        nn.Conv2d(312, 1280, 1, bias=False),
+        nn.BatchNorm2d(1280),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(1280, 1000),
+    )

@@ -1,9 +1,11 @@
-"""Recomputation planned by Stowage beside the optimum of Checkmate's MILP (Jain et al., MLSys 2020), on graphs of at most 200 ops.
+"""Recomputation planned by Stowage beside the optimum of Checkmate's MILP (Jain et al., MLSys 2020), on graphs of at
+most 200 ops.
 
-Both get the same graph, without takeover pairs, and the same budget; there is no link to the host. The MILP (bench/rivals/checkmate_milp.h,
-through HiGHS) fixes the order of first runs and decides what runs again. It counts bytes and needs no addresses, where Stowage's plan is
-laid out; Stowage also chooses the order, so that it may be faster than the MILP of program order. The MILP therefore runs twice, on program
-order and on that of Stowage's plan. Steps are in units of the step in which every op runs once.
+Both get the same graph, without takeover pairs, and the same budget; there is no link to the host. The MILP
+(bench/rivals/checkmate_milp.h, through HiGHS) fixes the order of first runs and decides what runs again. It counts
+bytes and needs no addresses, where Stowage's plan is laid out; Stowage also chooses the order, so that it may be faster
+than the MILP of program order. The MILP therefore runs twice, on program order and on that of Stowage's plan. Steps are
+in units of the step in which every op runs once.
 
     budget     arena bytes over the peak of program order; the smallest is the least that Stowage meets
     Stowage    predicted step of the checked plan
@@ -41,7 +43,8 @@ WITHIN = 1.01
 
 
 class _Step:
-    """A graph without PyTorch: a forward pass, and for each of its ops a backward op, which reads what its op read and made."""
+    """A graph without PyTorch: a forward pass, and for each of its ops a backward op, which reads what its op read and
+    made."""
 
     def __init__(self):
         self.buffers, self.ops = [], []
@@ -51,15 +54,35 @@ class _Step:
         return len(self.buffers) - 1
 
     def op(self, reads: list[int], creates: list[int], cost: int, **more) -> None:
-        self.ops.append({"name": f"op{len(self.ops)}", "target": "test::op", "reads": reads, "creates": creates, "cost_ns": cost, **more})
+        self.ops.append(
+            {
+                "name": f"op{len(self.ops)}",
+                "target": "test::op",
+                "reads": reads,
+                "creates": creates,
+                "cost_ns": cost,
+                **more,
+            }
+        )
 
     def write(self, path: str) -> None:
         with open(path, "w") as out:
-            json.dump({"format": "stowage-graph", "version": 1, "name": "oracle", "align": 64, "buffers": self.buffers, "ops": self.ops}, out)
+            json.dump(
+                {
+                    "format": "stowage-graph",
+                    "version": 1,
+                    "name": "oracle",
+                    "align": 64,
+                    "buffers": self.buffers,
+                    "ops": self.ops,
+                },
+                out,
+            )
 
 
 def _forward_backward(path: str, ops: int, seed: int, width: int) -> None:
-    """Each of `ops` forward ops reads the one before it and up to `width` - 1 others of the 6 latest; sizes and costs are random."""
+    """Each of `ops` forward ops reads the one before it and up to `width` - 1 others of the 6 latest; sizes and costs
+    are random."""
     dice = random.Random(seed)
     step = _Step()
     inputs, made = [], [step.buffer(64 * dice.randint(1, 64), kind="input", resident=True)]
@@ -75,14 +98,19 @@ def _forward_backward(path: str, ops: int, seed: int, width: int) -> None:
     for i in reversed(range(ops)):
         into = [r for r in inputs[i] if r > 0]
         new = {r: step.buffer(sizes[r]) for r in into} or {0: step.buffer(sizes[0], returned=True)}
-        step.op([*gradients[i + 1], *(made[r] for r in inputs[i]), made[i + 1]], list(new.values()), 2000 * dice.randint(1, 64))
+        step.op(
+            [*gradients[i + 1], *(made[r] for r in inputs[i]), made[i + 1]],
+            list(new.values()),
+            2000 * dice.randint(1, 64),
+        )
         for r, gradient in new.items():
             gradients.setdefault(r, []).append(gradient)
     step.write(path)
 
 
 def _even_chain(path: str, length: int) -> None:
-    """The chain of Chen et al., "Training deep nets with sublinear memory cost": all activations and costs are equal."""
+    """The chain of Chen et al., "Training deep nets with sublinear memory cost": all activations and costs are
+    equal."""
     step = _Step()
     made = [step.buffer(4096, kind="input", resident=True)]
     for i in range(length):
@@ -117,7 +145,9 @@ def _models() -> dict:
         def __init__(self, width: int = 128, heads: int = 4):
             super().__init__()
             self.one, self.two, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention(width, heads)
-            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
+            self.mlp = nn.Sequential(
+                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
+            )
 
         def forward(self, x):
             x = x + self.attention(self.one(x))
@@ -126,8 +156,13 @@ def _models() -> dict:
     class Residual(nn.Module):
         def __init__(self, channels: int):
             super().__init__()
-            self.body = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True),
-                                      nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+            self.body = nn.Sequential(
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+            )
 
         def forward(self, x):
             return F.relu(x + self.body(x), inplace=True)
@@ -139,11 +174,18 @@ def _models() -> dict:
         return F.cross_entropy(model(x), torch.zeros(x.shape[0], dtype=torch.long))
 
     def mlp(depth: int):
-        return nn.Sequential(*(layer for _ in range(depth) for layer in (nn.Linear(256, 256), nn.GELU())), nn.Linear(256, 10))
+        return nn.Sequential(
+            *(layer for _ in range(depth) for layer in (nn.Linear(256, 256), nn.GELU())), nn.Linear(256, 10)
+        )
 
     def convolutions(blocks: int):
-        return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), *(Residual(16) for _ in range(blocks)), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                             nn.Linear(16, 10))
+        return nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1),
+            *(Residual(16) for _ in range(blocks)),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(16, 10),
+        )
 
     images, tokens = (lambda: torch.zeros(8, 3, 32, 32)), (lambda: torch.zeros(4, 128, 128))
     return {
@@ -209,8 +251,20 @@ def call(*command: str) -> dict | None:
 
 def milp(graph: str, budget: int, seconds: float, *options: str) -> dict:
     result = call(RIVALS, "checkmate", graph, str(budget), "--seconds", str(seconds), "--gap", str(GAP), *options)
-    return {key: result[key] for key in ("outcome", "step_ns", "bound_ns", "recomputed_ops", "peak_bytes", "arena_bytes", "nodes", "columns",
-                                      "seconds")}
+    return {
+        key: result[key]
+        for key in (
+            "outcome",
+            "step_ns",
+            "bound_ns",
+            "recomputed_ops",
+            "peak_bytes",
+            "arena_bytes",
+            "nodes",
+            "columns",
+            "seconds",
+        )
+    }
 
 
 def reordered(plan: str) -> bool:
@@ -227,7 +281,9 @@ def study(name: str, graph: str, count: int, seconds: float) -> list[dict]:
     if free["ops"] > MOST_OPS:
         raise SystemExit(f"{name} has {free['ops']} ops, more than {MOST_OPS}")
     resident, high = free["resident_bytes"], min(free["arena_bytes"], free["program_peak_bytes"])
-    fit = subprocess.run([cli, "fit", graph, "--budget", "1", "--json", "--link-gbps", "0"], capture_output=True, text=True)
+    fit = subprocess.run(
+        [cli, "fit", graph, "--budget", "1", "--json", "--link-gbps", "0"], capture_output=True, text=True
+    )
     low = json.loads(fit.stdout)["tried"][0]["smallest_bytes"] - resident
     cases = []
     for i in range(count):
@@ -238,10 +294,23 @@ def study(name: str, graph: str, count: int, seconds: float) -> list[dict]:
         call(cli, "check", graph, target, "--json")
         in_plan_order = milp(graph, resident + arena, seconds, "--order", target)
         in_program_order = milp(graph, resident + arena, seconds) if reordered(target) else in_plan_order
-        cases.append({"graph": name, "ops": free["ops"], "arena_limit_bytes": arena, "program_peak_bytes": free["program_peak_bytes"],
-                      "program_step_ns": free["program_step_ns"], "step_ns": plan["step_ns"], "step_bound_ns": plan["step_bound_ns"],
-                      "arena_bytes": plan["arena_bytes"], "plan_peak_bytes": plan["peak_bytes"], "recomputed_ops": plan["recomputed_ops"],
-                      "plan_s": plan["seconds"]["total"], "program_order": in_program_order, "plan_order": in_plan_order})
+        cases.append(
+            {
+                "graph": name,
+                "ops": free["ops"],
+                "arena_limit_bytes": arena,
+                "program_peak_bytes": free["program_peak_bytes"],
+                "program_step_ns": free["program_step_ns"],
+                "step_ns": plan["step_ns"],
+                "step_bound_ns": plan["step_bound_ns"],
+                "arena_bytes": plan["arena_bytes"],
+                "plan_peak_bytes": plan["peak_bytes"],
+                "recomputed_ops": plan["recomputed_ops"],
+                "plan_s": plan["seconds"]["total"],
+                "program_order": in_program_order,
+                "plan_order": in_plan_order,
+            }
+        )
     return cases
 
 
@@ -257,8 +326,13 @@ def finished(case: dict) -> bool:
 
 
 def better(case: dict) -> dict | None:
-    """The MILP with the better schedule; among equals the one that needs less when laid out. None when there is no schedule."""
-    return min((m for m in milps(case) if m["step_ns"] is not None), key=lambda m: (m["step_ns"], m["arena_bytes"]), default=None)
+    """The MILP with the better schedule; among equals the one that needs less when laid out. None when there is no
+    schedule."""
+    return min(
+        (m for m in milps(case) if m["step_ns"] is not None),
+        key=lambda m: (m["step_ns"], m["arena_bytes"]),
+        default=None,
+    )
 
 
 def ratio(case: dict) -> float | None:
@@ -278,20 +352,47 @@ def table(results: list[dict]) -> str:
     for c in results:
         r = ratio(c)
         unit = c["program_step_ns"]
-        rows.append([c["graph"], c["ops"], f"{c['arena_limit_bytes'] / c['program_peak_bytes']:.3f}", f"{c['step_ns'] / unit:.3f}",
-                     *(_milp_text(m, unit) for m in milps(c)), f"{c['step_bound_ns'] / unit:.3f}",
-                     "" if r is None else f"{r:.4f}" if finished(c) else f"({r:.4f})",
-                     f"{better(c)['arena_bytes'] / c['arena_limit_bytes']:.3f}" if better(c) else "", f"{c['plan_s']:.2f}",
-                     f"{sum({m['seconds'] for m in milps(c)}):.2f}"])
+        rows.append(
+            [
+                c["graph"],
+                c["ops"],
+                f"{c['arena_limit_bytes'] / c['program_peak_bytes']:.3f}",
+                f"{c['step_ns'] / unit:.3f}",
+                *(_milp_text(m, unit) for m in milps(c)),
+                f"{c['step_bound_ns'] / unit:.3f}",
+                "" if r is None else f"{r:.4f}" if finished(c) else f"({r:.4f})",
+                f"{better(c)['arena_bytes'] / c['arena_limit_bytes']:.3f}" if better(c) else "",
+                f"{c['plan_s']:.2f}",
+                f"{sum({m['seconds'] for m in milps(c)}):.2f}",
+            ]
+        )
     cases = [c for c in results if finished(c) and better(c)]
     done = [ratio(c) for c in cases]
-    lines = [common.markdown(["graph", "ops", "budget", "Stowage", "MILP, program", "MILP, plan's", "bound", "ratio", "laid out",
-                             "plan s", "MILP s"], rows)]
+    lines = [
+        common.markdown(
+            [
+                "graph",
+                "ops",
+                "budget",
+                "Stowage",
+                "MILP, program",
+                "MILP, plan's",
+                "bound",
+                "ratio",
+                "laid out",
+                "plan s",
+                "MILP s",
+            ],
+            rows,
+        )
+    ]
     if done:
-        lines.append(f"Both MILPs finish in {len(done)} of {len(results)} cases. There Stowage's step over the optimum is {common.median(done):.4f} "
-                     f"in the median, {max(done):.4f} at most and {min(done):.4f} at least; within 1 % in {sum(r <= WITHIN for r in done)}, and of the others "
-                     f"{sum(ratio(c) > WITHIN and better(c)['arena_bytes'] > c['arena_limit_bytes'] for c in cases)} have an optimum that this "
-                     f"layout search cannot place within the budget.")
+        lines.append(
+            f"Both MILPs finish in {len(done)} of {len(results)} cases. There Stowage's step over the optimum is {common.median(done):.4f} "
+            f"in the median, {max(done):.4f} at most and {min(done):.4f} at least; within 1 % in {sum(r <= WITHIN for r in done)}, and of the others "
+            f"{sum(ratio(c) > WITHIN and better(c)['arena_bytes'] > c['arena_limit_bytes'] for c in cases)} have an optimum that this "
+            f"layout search cannot place within the budget."
+        )
     return "\n\n".join(lines)
 
 
@@ -308,8 +409,12 @@ def main() -> None:
             path = pathlib.Path(folder) / f"{name}.graph.json"
             write_graph(name, path, worker)
             results += study(name, str(path), options.budgets, options.seconds)
-            common.say(f"{name}, {results[-1]['ops']} ops: {[round(ratio(c), 4) if ratio(c) else None for c in results[-options.budgets:]]}")
-    common.publish("oracle", {"results": results, "limit_seconds": options.seconds, "gap": GAP}, table(results), options.output)
+            common.say(
+                f"{name}, {results[-1]['ops']} ops: {[round(ratio(c), 4) if ratio(c) else None for c in results[-options.budgets :]]}"
+            )
+    common.publish(
+        "oracle", {"results": results, "limit_seconds": options.seconds, "gap": GAP}, table(results), options.output
+    )
 
 
 if __name__ == "__main__":

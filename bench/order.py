@@ -1,6 +1,7 @@
 """Peaks of training steps as others and as Stowage plan them, on graphs that stowage.capture made (bench/graphs.py).
 
-Every planner gets the same graph and the same padded bytes; every order and layout is verified by the independent checker.
+Every planner gets the same graph and the same padded bytes; every order and layout is verified by the independent
+checker.
 
     program     eager's order, each buffer freed after its last use; what a layout without holes would need
     PyTorch     the same order through a model of PyTorch's caching allocator: bytes reserved (modelled, not measured)
@@ -34,7 +35,13 @@ SHORT_SECONDS = 1.0  # below it a time is the median of three runs
 ROAM_LIMIT = 10.0  # seconds
 MODEL_LIMIT = 10.0  # seconds of each of its two stages
 ROAM_PARTS = ("segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack", "concatenation")
-ABLATION = ("alexnet-b1.paper", "roberta-b1.paper", "vit_b_16-b1.paper", "gpt2-ckpt-s1024-b1.adam", "bert_large-s128-b1.adam")
+ABLATION = (
+    "alexnet-b1.paper",
+    "roberta-b1.paper",
+    "vit_b_16-b1.paper",
+    "gpt2-ckpt-s1024-b1.adam",
+    "bert_large-s128-b1.adam",
+)
 _BUILD = common.ROOT / "build" / "release"
 
 
@@ -52,7 +59,8 @@ def json_of(*command: str) -> dict:
 
 
 def plan(graph: pathlib.Path, *options: str, repeatable: bool = True) -> dict:
-    """The summary of `stowage plan`; seconds from the graph's file to the checked plan's. An outer stop is not repeatable."""
+    """The summary of `stowage plan`; seconds from the graph's file to the checked plan's. An outer stop is not
+    repeatable."""
     target = graph.parent / f"{graph.name}.plan.json.gz"
     command = [stowage(), "plan", str(graph), "-o", str(target), "--json", *options]
     runs = [json_of(*command)]
@@ -62,7 +70,10 @@ def plan(graph: pathlib.Path, *options: str, repeatable: bool = True) -> dict:
     if checked["peak_bytes"] != runs[0]["peak_bytes"]:
         raise SystemExit(f"{graph.name}: the checker counts another peak than the plan's summary")
     target.unlink()
-    if any({k: v for k, v in run.items() if k != "seconds"} != {k: v for k, v in runs[0].items() if k != "seconds"} for run in runs):
+    if any(
+        {k: v for k, v in run.items() if k != "seconds"} != {k: v for k, v in runs[0].items() if k != "seconds"}
+        for run in runs
+    ):
         raise SystemExit(f"{graph.name}: two runs gave two plans")
     result = dict(runs[0])
     result["seconds"] = {key: common.median([run["seconds"][key] for run in runs]) for key in runs[0]["seconds"]}
@@ -70,7 +81,8 @@ def plan(graph: pathlib.Path, *options: str, repeatable: bool = True) -> dict:
 
 
 def without_takeover(graph: pathlib.Path) -> tuple[pathlib.Path, int]:
-    """The graph with no takeover pairs, in a file beside it, and its parameters' bytes: what the rivals get, and bounds that hold for them."""
+    """The graph with no takeover pairs, in a file beside it, and its parameters' bytes: what the rivals get, and bounds
+    that hold for them."""
     content = json.loads(gzip.decompress(graph.read_bytes()))
     for op in content["ops"]:
         op.pop("takeover", None)
@@ -80,7 +92,8 @@ def without_takeover(graph: pathlib.Path) -> tuple[pathlib.Path, int]:
 
 
 class Kept:
-    """Results of graphs that are done, under build/order, by the digest of the programs that made them, this one included."""
+    """Results of graphs that are done, under build/order, by the digest of the programs that made them, this one
+    included."""
 
     def __init__(self, programs: list[str], enabled: bool):
         digest = hashlib.sha256(b"".join(pathlib.Path(p).read_bytes() for p in programs)).hexdigest()[:12]
@@ -99,7 +112,12 @@ class Kept:
 
 def measure(others: str, graph: pathlib.Path) -> dict:
     plain, parameters = without_takeover(graph)
-    return {**json_of(others, "order", str(plain)), "stowage": plan(plain), "takeover": plan(graph), "parameter_bytes": parameters}
+    return {
+        **json_of(others, "order", str(plain)),
+        "stowage": plan(plain),
+        "takeover": plan(graph),
+        "parameter_bytes": parameters,
+    }
 
 
 def measure_roam(graph: pathlib.Path, limit: float) -> dict:
@@ -108,7 +126,9 @@ def measure_roam(graph: pathlib.Path, limit: float) -> dict:
     options = ("--method", "roam", "--time-limit", str(limit))
     result = {"roam": plan(plain, *options, repeatable=False)}
     if graph.name.removesuffix(".graph.json.gz") in ABLATION:
-        result["ablation"] = {part: plan(plain, *options, "--roam-without", part, repeatable=False) for part in ROAM_PARTS}
+        result["ablation"] = {
+            part: plan(plain, *options, "--roam-without", part, repeatable=False) for part in ROAM_PARTS
+        }
     return result
 
 
@@ -118,19 +138,37 @@ def measure_model(others: str, graph: pathlib.Path, limit: float) -> dict:
 
 
 def _chosen(only: list[str] | None, quick: bool) -> list[tuple[str, str]]:
-    names = [n for n in graphs.CASES if (not quick or n in graphs.QUICK) and (not only or any(fnmatch.fnmatch(n, o) for o in only))]
+    names = [
+        n
+        for n in graphs.CASES
+        if (not quick or n in graphs.QUICK) and (not only or any(fnmatch.fnmatch(n, o) for o in only))
+    ]
     if not names:
         raise SystemExit(f"no graph is named {' or '.join(only or [])}; bench/graphs.py lists them")
-    return [(n, "adam") for n in names] + [(n, "paper") for n in names if graphs.CASES[n].paper or n.startswith("gpt2_xl-s1024")]
+    return [(n, "adam") for n in names] + [
+        (n, "paper") for n in names if graphs.CASES[n].paper or n.startswith("gpt2_xl-s1024")
+    ]
 
 
 def main() -> None:
     parser = common.parser(__doc__, "order")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="graphs to plan; * and ? match as in a shell")
     parser.add_argument("--quick", action="store_true", help="ten graphs")
-    parser.add_argument("--roam-limit", type=float, default=ROAM_LIMIT, help=f"outer stop of ROAM in seconds (default {ROAM_LIMIT:g}); 0: leave it out")
-    parser.add_argument("--model-limit", type=float, default=MODEL_LIMIT, help=f"of each stage of MODeL (default {MODEL_LIMIT:g}); 0: leave it out")
-    parser.add_argument("--anew", action="store_true", help="do not use results that an earlier run of the same build kept")
+    parser.add_argument(
+        "--roam-limit",
+        type=float,
+        default=ROAM_LIMIT,
+        help=f"outer stop of ROAM in seconds (default {ROAM_LIMIT:g}); 0: leave it out",
+    )
+    parser.add_argument(
+        "--model-limit",
+        type=float,
+        default=MODEL_LIMIT,
+        help=f"of each stage of MODeL (default {MODEL_LIMIT:g}); 0: leave it out",
+    )
+    parser.add_argument(
+        "--anew", action="store_true", help="do not use results that an earlier run of the same build kept"
+    )
     options = parser.parse_args()
     others = rivals()
     kept = Kept([stowage(), others, __file__], not options.anew)
@@ -142,13 +180,22 @@ def main() -> None:
         if options.roam_limit > 0:
             result |= kept.get(graph, f"roam{options.roam_limit:g}", lambda: measure_roam(graph, options.roam_limit))
         if options.model_limit > 0 and graphs.CASES[name].paper:
-            result |= kept.get(graph, f"model{options.model_limit:g}", lambda: measure_model(others, graph, options.model_limit))
+            result |= kept.get(
+                graph, f"model{options.model_limit:g}", lambda: measure_model(others, graph, options.model_limit)
+            )
         results.append({"name": name, "form": form, **result})
         s = result["stowage"]
-        common.say(f"{name}.{form}: {common.mebibytes(s['program_peak_bytes'])} -> {common.mebibytes(s['arena_bytes'])} MiB, {s['outcome']}, {s['seconds']['total']:.2f} s")
+        common.say(
+            f"{name}.{form}: {common.mebibytes(s['program_peak_bytes'])} -> {common.mebibytes(s['arena_bytes'])} MiB, {s['outcome']}, {s['seconds']['total']:.2f} s"
+        )
     store.close()
     output = options.output or ("-" if options.only or options.quick else None)
-    common.publish("order", {"results": results, "counts": {mode: order_tables.counts(results, mode) for mode in ("stowage", "takeover")}}, order_tables.table(results), output)
+    common.publish(
+        "order",
+        {"results": results, "counts": {mode: order_tables.counts(results, mode) for mode in ("stowage", "takeover")}},
+        order_tables.table(results),
+        output,
+    )
 
 
 if __name__ == "__main__":

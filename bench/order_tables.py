@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Callable
+from collections.abc import Callable
 
 import common
 import graphs
@@ -22,7 +22,8 @@ RIVALS: dict[str, Callable[[dict], int | None]] = {
 
 
 def saving(results: list[dict], of: Callable[[dict], int | None], parameters: bool, mode: str, ours: str) -> float:
-    """Mean of 1 - Stowage's bytes / the rival's, as ROAM's paper averages; with the parameters on both sides, as the paper counts."""
+    """Mean of 1 - Stowage's bytes / the rival's, as ROAM's paper averages; with the parameters on both sides, as the
+    paper counts."""
     each = []
     for r in results:
         more = r["parameter_bytes"] if parameters else 0
@@ -46,8 +47,11 @@ def counts(results: list[dict], mode: str) -> dict:
         "optimal": sum(gap == 0 for gap in gaps.values()),
         "gap_at_most_0.1_percent": sum(gap <= 1e-3 for gap in gaps.values()),
         "open": {name: gap for name, gap in gaps.items() if gap > 1e-3},
-        "with_holes": {name_of(r): r[mode]["arena_bytes"] / r[mode]["peak_bytes"] - 1 for r in results
-                       if r[mode]["arena_bytes"] != r[mode]["peak_bytes"]},
+        "with_holes": {
+            name_of(r): r[mode]["arena_bytes"] / r[mode]["peak_bytes"] - 1
+            for r in results
+            if r[mode]["arena_bytes"] != r[mode]["peak_bytes"]
+        },
         "worse_than_a_rival": {name_of(r): worse_than(r, mode) for r in results if worse_than(r, mode)},
         "slowest_proven_seconds": max((r[mode]["seconds"]["total"] for r in results if r[mode]["gap"] == 0), default=0),
         "slowest_seconds": max(r[mode]["seconds"]["total"] for r in results),
@@ -69,9 +73,23 @@ def main_table(results: list[dict]) -> str:
     rows = []
     for r in results:
         s = r["stowage"]
-        rows.append([r["name"], r["form"], s["ops"], *(_mib(of(r)) for of in RIVALS.values()), _mib(s["arena_bytes"]),
-                     _mib(s["lower_bound_bytes"]), _percent(s["gap"]), f"{s['seconds']['total']:.2f}", _mib(r["takeover"]["arena_bytes"]), _percent(r["takeover"]["gap"])])
-    return common.markdown(["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "takeover", "its gap"], rows, left=2)
+        rows.append(
+            [
+                r["name"],
+                r["form"],
+                s["ops"],
+                *(_mib(of(r)) for of in RIVALS.values()),
+                _mib(s["arena_bytes"]),
+                _mib(s["lower_bound_bytes"]),
+                _percent(s["gap"]),
+                f"{s['seconds']['total']:.2f}",
+                _mib(r["takeover"]["arena_bytes"]),
+                _percent(r["takeover"]["gap"]),
+            ]
+        )
+    return common.markdown(
+        ["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "takeover", "its gap"], rows, left=2
+    )
 
 
 def headline_table(results: list[dict]) -> str:
@@ -90,8 +108,12 @@ def headline_table(results: list[dict]) -> str:
                     continue
                 ours, most = (saving(cases, of, parameters, mode, key) for key in ("arena_bytes", "lower_bound_bytes"))
                 cells.append(f"{100 * ours:.1f} % (at most {100 * most:.1f} %)")
-            rows.append([form, "with" if parameters else "without", "yes" if mode == "takeover" else "no", len(cases), *cells])
-    return common.markdown(["Adam", "parameters", "takeover", "cases", *(f"saved against {name}" for name in against)], rows, left=3)
+            rows.append(
+                [form, "with" if parameters else "without", "yes" if mode == "takeover" else "no", len(cases), *cells]
+            )
+    return common.markdown(
+        ["Adam", "parameters", "takeover", "cases", *(f"saved against {name}" for name in against)], rows, left=3
+    )
 
 
 def ablation_table(results: list[dict]) -> str:
@@ -103,21 +125,42 @@ def ablation_table(results: list[dict]) -> str:
     rows = []
     for r in chosen:
         whole = r["roam"]["arena_bytes"]
-        rows.append([name_of(r), _mib(whole), *(f"{r['ablation'][part]['arena_bytes'] / whole:.3f}" for part in parts),
-                     f"{r['roam']['seconds']['total']:.1f}", f"{r['stowage']['arena_bytes'] / whole:.3f}"])
+        rows.append(
+            [
+                name_of(r),
+                _mib(whole),
+                *(f"{r['ablation'][part]['arena_bytes'] / whole:.3f}" for part in parts),
+                f"{r['roam']['seconds']['total']:.1f}",
+                f"{r['stowage']['arena_bytes'] / whole:.3f}",
+            ]
+        )
     return common.markdown(["ROAM", "MiB", *(f"without {part}" for part in parts), "s", "Stowage"], rows)
 
 
 def counts_text(results: list[dict], mode: str) -> str:
     c = counts(results, mode)
-    listed = lambda d: ", ".join(f"{k} ({100 * v:.2f} %)" for k, v in d.items()) or "none"  # noqa: E731
+    listed = lambda d: ", ".join(f"{k} ({100 * v:.2f} %)" for k, v in d.items()) or "none"
     worse = ", ".join(f"{k} ({', '.join(v)})" for k, v in c["worse_than_a_rival"].items()) or "none"
-    return "\n".join([
-        f"- Proven optimal: {c['optimal']} of {c['graphs']}; within 0.1 % of the bound: {c['gap_at_most_0.1_percent']}.",
-        f"- Open: {listed(c['open'])}.", f"- Arena above the peak: {listed(c['with_holes'])}.", f"- Worse than a rival: {worse}.",
-        f"- Slowest: {c['slowest_proven_seconds']:.1f} s of those proven, {c['slowest_seconds']:.1f} s of all."])
+    return "\n".join(
+        [
+            f"- Proven optimal: {c['optimal']} of {c['graphs']}; within 0.1 % of the bound: {c['gap_at_most_0.1_percent']}.",
+            f"- Open: {listed(c['open'])}.",
+            f"- Arena above the peak: {listed(c['with_holes'])}.",
+            f"- Worse than a rival: {worse}.",
+            f"- Slowest: {c['slowest_proven_seconds']:.1f} s of those proven, {c['slowest_seconds']:.1f} s of all.",
+        ]
+    )
 
 
 def table(results: list[dict]) -> str:
-    return "\n\n".join([main_table(results), headline_table(results), "Without takeover:", counts_text(results, "stowage"), "With it:", counts_text(results, "takeover"),
-                        ablation_table(results)])
+    return "\n\n".join(
+        [
+            main_table(results),
+            headline_table(results),
+            "Without takeover:",
+            counts_text(results, "stowage"),
+            "With it:",
+            counts_text(results, "takeover"),
+            ablation_table(results),
+        ]
+    )

@@ -1,8 +1,8 @@
 """Peak bytes of a training step: eager, the recorded order, the plan, and the bound below which no order can go.
 
-Eager's peak is counted by the allocator under all CPU tensors, above what is there between steps (parameters, optimizer state,
-buffers, batch). Eager keeps a tensor as long as Python does, a recorded step only up to its last use: the difference between the
-first two columns. Each model runs in a process of its own.
+Eager's peak is counted by the allocator under all CPU tensors, above what is there between steps (parameters, optimizer
+state, buffers, batch). Eager keeps a tensor as long as Python does, a recorded step only up to its last use: the
+difference between the first two columns. Each model runs in a process of its own.
 
     bench/peak.py                  eight models, AdamW
     bench/peak.py --model gpt2 --form fused
@@ -42,27 +42,74 @@ def handlers(config: dict) -> dict:
         if step.refusal or not stats["planned_steps"]:
             raise SystemExit(f"{config['model']} is not planned: {step.refusal or 'not settled'}")
         summary = step.plan.summary()
-        return {"eager_peak_bytes": eager, **{key: summary[key] for key in ("program_peak_bytes", "resident_bytes", "ops", "buffers")},
-                **{key: stats[key] for key in ("planned_peak_bytes", "measured_peak_bytes", "arena_bytes", "lower_bound_bytes", "gap",
-                                               "outcome", "misses")},
-                "plan_s": summary["seconds"]["total"]}
+        return {
+            "eager_peak_bytes": eager,
+            **{key: summary[key] for key in ("program_peak_bytes", "resident_bytes", "ops", "buffers")},
+            **{
+                key: stats[key]
+                for key in (
+                    "planned_peak_bytes",
+                    "measured_peak_bytes",
+                    "arena_bytes",
+                    "lower_bound_bytes",
+                    "gap",
+                    "outcome",
+                    "misses",
+                )
+            },
+            "plan_s": summary["seconds"]["total"],
+        }
 
     return {"measure": measure}
 
 
 def table(results: list[dict]) -> str:
     mib = common.mebibytes
-    rows = [[r["model"], f"{r['arena_bytes'] / r['eager_peak_bytes']:.3f}", mib(r["resident_bytes"]), mib(r["eager_peak_bytes"]),
-             mib(r["program_peak_bytes"]), mib(r["planned_peak_bytes"]), mib(r["arena_bytes"]), mib(r["lower_bound_bytes"]),
-             f"{100 * r['gap']:.2f} %", r["outcome"], r["misses"], f"{r['plan_s']:.2f}"] for r in results]
-    return common.markdown(["MiB", "arena / eager", "residents", "eager", "recorded order", "plan", "arena", "bound", "gap", "outcome",
-                            "misses", "plan s"], rows)
+    rows = [
+        [
+            r["model"],
+            f"{r['arena_bytes'] / r['eager_peak_bytes']:.3f}",
+            mib(r["resident_bytes"]),
+            mib(r["eager_peak_bytes"]),
+            mib(r["program_peak_bytes"]),
+            mib(r["planned_peak_bytes"]),
+            mib(r["arena_bytes"]),
+            mib(r["lower_bound_bytes"]),
+            f"{100 * r['gap']:.2f} %",
+            r["outcome"],
+            r["misses"],
+            f"{r['plan_s']:.2f}",
+        ]
+        for r in results
+    ]
+    return common.markdown(
+        [
+            "MiB",
+            "arena / eager",
+            "residents",
+            "eager",
+            "recorded order",
+            "plan",
+            "arena",
+            "bound",
+            "gap",
+            "outcome",
+            "misses",
+            "plan s",
+        ],
+        rows,
+    )
 
 
 def main() -> None:
     parser = common.parser(__doc__, "peak")
     parser.add_argument("--model", nargs="+", default=list(models.REALISTIC), choices=list(models.BUILDERS))
-    parser.add_argument("--form", default="default", choices=list(models.FORMS), help="of AdamW (default: torch.optim.AdamW's own choice)")
+    parser.add_argument(
+        "--form",
+        default="default",
+        choices=list(models.FORMS),
+        help="of AdamW (default: torch.optim.AdamW's own choice)",
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     results, failed = [], []
@@ -76,8 +123,18 @@ def main() -> None:
             common.say(f"{model}: {error}")
             continue
         if result["measured_peak_bytes"] != result["planned_peak_bytes"]:
-            common.say(f"{model}: measured peak {result['measured_peak_bytes']} is not the planned {result['planned_peak_bytes']}")
-        results.append({"model": model, "what": models.BUILDERS[model].__doc__, "form": options.form, "threads": options.threads, **result})
+            common.say(
+                f"{model}: measured peak {result['measured_peak_bytes']} is not the planned {result['planned_peak_bytes']}"
+            )
+        results.append(
+            {
+                "model": model,
+                "what": models.BUILDERS[model].__doc__,
+                "form": options.form,
+                "threads": options.threads,
+                **result,
+            }
+        )
     common.publish("peak", {"results": results}, table(results), options.output)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 

@@ -1,8 +1,9 @@
-"""Does eager repeat its own bits? Trains the same steps in fresh processes that never import Stowage, and compares digests.
+"""Does eager repeat its own bits? Trains the same steps in fresh processes that never import Stowage, and compares
+digests.
 
-"Bit for bit as eager" needs an eager that agrees with itself. With one thread it always did; with two, a process now and then leaves
-the others. This counts how often, and where it first shows: the output, gradient or update of which step and layer.
-"""
+"Bit for bit as eager" needs an eager that agrees with itself. With one thread it always did; with two, a process now
+and then leaves the others. This counts how often, and where it first shows: the output, gradient or update of which
+step and layer."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def handlers(config: dict) -> dict:
         for name, module in model.named_modules():
             if not list(module.children()):
                 module.register_forward_hook(
-                    lambda _, __, out, name=name: seen.append([f"step {step}, output of {name}", digest(out)]) if torch.is_tensor(out) else None
+                    lambda _, __, out, name=name: (
+                        seen.append([f"step {step}, output of {name}", digest(out)]) if torch.is_tensor(out) else None
+                    )
                 )
         for step in range(steps):
             optimizer.zero_grad()
@@ -56,7 +59,13 @@ def study(model: str, threads: int, processes: int, steps: int) -> dict:
     counts = collections.Counter(str(t) for t in traces)
     usual = next(t for t in traces if str(t) == counts.most_common(1)[0][0])
     strays = [first_difference(t, usual) for t in traces if t != usual]
-    return {"model": model, "threads": threads, "processes": processes, "strays": len(strays), "first_difference": strays}
+    return {
+        "model": model,
+        "threads": threads,
+        "processes": processes,
+        "strays": len(strays),
+        "first_difference": strays,
+    }
 
 
 def table(results: list[dict]) -> str:

@@ -1,6 +1,7 @@
 """GPT2-XL (1.6 B parameters, sequence 1024), captured on FakeTensors and planned on a machine that need not hold it.
 
-Targets: capture in at most 10 s, plan and bound in at most 5 s. Each form of the optimizer runs in a process of its own, several times.
+Targets: capture in at most 10 s, plan and bound in at most 5 s. Each form of the optimizer runs in a process of its
+own, several times.
 
     bench/scale.py
     bench/scale.py --layers 12 --width 768 --heads 12 --form fused
@@ -13,7 +14,17 @@ import time
 import common
 
 FORMS = {"fused": {"fused": True}, "loop": {"foreach": False}}
-FIGURES = ("ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes", "outcome")
+FIGURES = (
+    "ops",
+    "buffers",
+    "resident_bytes",
+    "program_peak_bytes",
+    "peak_bytes",
+    "lower_bound_bytes",
+    "gap",
+    "arena_bytes",
+    "outcome",
+)
 
 
 def handlers(config: dict) -> dict:
@@ -24,8 +35,13 @@ def handlers(config: dict) -> dict:
     import stowage
 
     def measure() -> dict:
-        shape = GPT2Config(n_layer=config["layers"], n_embd=config["width"], n_head=config["heads"], n_positions=config["sequence"],
-                           use_cache=False)
+        shape = GPT2Config(
+            n_layer=config["layers"],
+            n_embd=config["width"],
+            n_head=config["heads"],
+            n_positions=config["sequence"],
+            use_cache=False,
+        )
         with FakeTensorMode():
             model = GPT2LMHeadModel(shape).train()
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **FORMS[config["form"]])
@@ -46,8 +62,13 @@ def handlers(config: dict) -> dict:
         stowage.check(graph, plan)
         checked = time.perf_counter()
         summary = plan.summary()
-        return {"capture_s": captured - start, "plan_s": planned - captured, "check_s": checked - planned,
-                "parameters": sum(p.numel() for p in model.parameters()), **{key: summary[key] for key in FIGURES}}
+        return {
+            "capture_s": captured - start,
+            "plan_s": planned - captured,
+            "check_s": checked - planned,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            **{key: summary[key] for key in FIGURES},
+        }
 
     return {"measure": measure}
 
@@ -67,12 +88,40 @@ def measure(options, form: str) -> dict:
 
 
 def table(results: list[dict]) -> str:
-    header = ["AdamW", "ops", "buffers", "capture s", "plan s", "check s", "residents GiB", "program GiB", "peak GiB", "bound GiB", "gap",
-              "arena GiB", "outcome"]
-    gib = lambda count: f"{count / 2**30:.3f}"  # noqa: E731
-    rows = [[r["form"], r["ops"], r["buffers"], f"{r['capture_s']:.2f}", f"{r['plan_s']:.2f}", f"{r['check_s']:.2f}",
-             gib(r["resident_bytes"]), gib(r["program_peak_bytes"]), gib(r["peak_bytes"]), gib(r["lower_bound_bytes"]),
-             f"{100 * r['gap']:.2f} %", gib(r["arena_bytes"]), r["outcome"]] for r in results]
+    header = [
+        "AdamW",
+        "ops",
+        "buffers",
+        "capture s",
+        "plan s",
+        "check s",
+        "residents GiB",
+        "program GiB",
+        "peak GiB",
+        "bound GiB",
+        "gap",
+        "arena GiB",
+        "outcome",
+    ]
+    gib = lambda count: f"{count / 2**30:.3f}"
+    rows = [
+        [
+            r["form"],
+            r["ops"],
+            r["buffers"],
+            f"{r['capture_s']:.2f}",
+            f"{r['plan_s']:.2f}",
+            f"{r['check_s']:.2f}",
+            gib(r["resident_bytes"]),
+            gib(r["program_peak_bytes"]),
+            gib(r["peak_bytes"]),
+            gib(r["lower_bound_bytes"]),
+            f"{100 * r['gap']:.2f} %",
+            gib(r["arena_bytes"]),
+            r["outcome"],
+        ]
+        for r in results
+    ]
     return common.markdown(header, rows)
 
 

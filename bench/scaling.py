@@ -1,8 +1,8 @@
 """Time and memory of `stowage plan` on synthetic transformer steps (bench/synthetic.py) of 10^4 to 10^6 ops.
 
-Each size is planned once, in a process of its own, from the graph's file to the checked plan's; memory is that process's largest resident
-set. The exponent is the slope of log(seconds) over log(ops) by least squares, from the smallest to the largest size.
-Targets for a million ops: 60 s and 8 GiB.
+Each size is planned once, in a process of its own, from the graph's file to the checked plan's; memory is that
+process's largest resident set. The exponent is the slope of log(seconds) over log(ops) by least squares, from the
+smallest to the largest size. Targets for a million ops: 60 s and 8 GiB.
 
     bench/scaling.py               writes bench/results/scaling.json and docs/scaling.svg
     bench/scaling.py --sizes 10000 30000 --kind plain
@@ -46,9 +46,21 @@ def table(results: list[dict]) -> str:
     rows = []
     for r in results:
         s, n = r["seconds"], r["ops"]
-        rows.append([r["kind"], f"{n:,}", f"{r['wall_s']:.2f}", f"{s['load']:.2f}", f"{s['order']:.2f}", f"{s['layout']:.2f}", f"{s['verify']:.2f}",
-                     f"{1e6 * r['wall_s'] / (n * math.log2(n)):.2f}", f"{r['resident_set_bytes'] / 2**30:.2f}", f"{100 * r['gap']:.3f} %",
-                     f"{100 * (r['arena_bytes'] / r['peak_bytes'] - 1):.3f} %"])
+        rows.append(
+            [
+                r["kind"],
+                f"{n:,}",
+                f"{r['wall_s']:.2f}",
+                f"{s['load']:.2f}",
+                f"{s['order']:.2f}",
+                f"{s['layout']:.2f}",
+                f"{s['verify']:.2f}",
+                f"{1e6 * r['wall_s'] / (n * math.log2(n)):.2f}",
+                f"{r['resident_set_bytes'] / 2**30:.2f}",
+                f"{100 * r['gap']:.3f} %",
+                f"{100 * (r['arena_bytes'] / r['peak_bytes'] - 1):.3f} %",
+            ]
+        )
     header = ["step", "ops", "seconds", "load", "order", "layout", "verify", "us / (n log2 n)", "GiB", "gap", "holes"]
     lines = [common.markdown(header, rows)]
     for kind in KINDS:
@@ -66,20 +78,26 @@ def picture(results: list[dict]) -> str:
     x0, x1 = math.log10(min(r["ops"] for r in results)), math.log10(max(r["ops"] for r in results))
     y0 = math.floor(math.log10(min(r["wall_s"] for r in results)))
     y1 = math.ceil(math.log10(max(r["wall_s"] for r in results)))
-    at_x = lambda n: left + width * (math.log10(n) - x0) / (x1 - x0)  # noqa: E731
-    at_y = lambda s: top + height * (y1 - math.log10(s)) / (y1 - y0)  # noqa: E731
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 150}" height="{top + height + 50}" font-family="sans-serif" font-size="12">',
-             '<rect width="100%" height="100%" fill="white"/>']
+    at_x = lambda n: left + width * (math.log10(n) - x0) / (x1 - x0)
+    at_y = lambda s: top + height * (y1 - math.log10(s)) / (y1 - y0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 150}" height="{top + height + 50}" font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
 
     def line(points: list[tuple[float, float]], color: str, dashes: str = "") -> None:
         coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{color}" stroke-width="1.5" stroke-dasharray="{dashes}"/>')
+        parts.append(
+            f'<polyline points="{coordinates}" fill="none" stroke="{color}" stroke-width="1.5" stroke-dasharray="{dashes}"/>'
+        )
 
     for decade in range(y0, y1 + 1):
         line([(left, at_y(10**decade)), (left + width, at_y(10**decade))], "#ddd")
         parts.append(f'<text x="{left - 8}" y="{at_y(10**decade) + 4:.1f}" text-anchor="end">{10**decade:g} s</text>')
     for decade in range(math.ceil(x0 - 0.01), math.floor(x1 + 0.01) + 1):
-        parts.append(f'<text x="{at_x(10**decade):.1f}" y="{top + height + 20}" text-anchor="middle">{10**decade:,}</text>')
+        parts.append(
+            f'<text x="{at_x(10**decade):.1f}" y="{top + height + 20}" text-anchor="middle">{10**decade:,}</text>'
+        )
     parts.append(f'<text x="{left + width / 2}" y="{top + height + 40}" text-anchor="middle">ops</text>')
     for kind, color in zip(KINDS, ("#1f6fb4", "#d9541e")):
         rows = sorted((r for r in results if r["kind"] == kind), key=lambda r: r["ops"])
@@ -108,7 +126,9 @@ def main() -> None:
         for size in options.sizes:
             results.append(measure(kind, size, options.time_limit))
             r = results[-1]
-            common.say(f"{kind}, {r['ops']:,} ops: {r['wall_s']:.2f} s, {r['resident_set_bytes'] / 2**30:.2f} GiB, {r['outcome']}")
+            common.say(
+                f"{kind}, {r['ops']:,} ops: {r['wall_s']:.2f} s, {r['resident_set_bytes'] / 2**30:.2f} GiB, {r['outcome']}"
+            )
     whole = tuple(options.sizes) == SIZES and tuple(options.kind) == KINDS
     output = options.output or (None if whole else "-")
     if output is None:

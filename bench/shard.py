@@ -1,15 +1,17 @@
-"""Sharding plans of large training steps on meshes that nobody needs to own: the least redundancy against the usual strategies.
+"""Sharding plans of large training steps on meshes that nobody needs to own: the least redundancy against the usual
+strategies.
 
     bench/shard.py                                          all cases into bench/results/shard.json
     bench/shard.py --models gpt --meshes 4,8 --eps 0 0.1    some; what the file has already is kept (--again: solved anew)
 
-Every strategy is priced by one model (docs/formats.md, section 5) and solved to one relative gap. The rivals: bench/shard_rivals.py, and
+Every strategy is priced by one model (docs/formats.md, section 5) and solved to one relative gap. The rivals:
+bench/shard_rivals.py, and
 
     time first    the least time, whatever it holds: what planners without a memory objective do
     capped        the least time with a peak at most halfway between that of `time first` and that of `stowage eps 0`
 
-A plan is solved in a process of its own, under limits of CPU seconds (it may then end `feasible`, with a bound) and, as a last
-resort, of life. Results are written after every plan.
+A plan is solved in a process of its own, under limits of CPU seconds (it may then end `feasible`, with a bound) and, as
+a last resort, of life. Results are written after every plan.
 """
 
 from __future__ import annotations
@@ -32,9 +34,13 @@ EPS = (0.0, 0.01, 0.1, 0.2, 0.5)
 
 
 def mesh_document(sizes: list[int]) -> dict:
-    """The last axis within a host (300 GB/s, 6 us a hop), the others between hosts (25 GB/s, 15 us); 300 TFLOP/s and 1.5 TB/s reached."""
+    """The last axis within a host (300 GB/s, 6 us a hop), the others between hosts (25 GB/s, 15 us); 300 TFLOP/s and
+    1.5 TB/s reached."""
     last = len(sizes) - 1
-    axes = [{"size": n, "gbps": 300 if a == last else 25, "latency_ns": 6000 if a == last else 15000} for a, n in enumerate(sizes)]
+    axes = [
+        {"size": n, "gbps": 300 if a == last else 25, "latency_ns": 6000 if a == last else 15000}
+        for a, n in enumerate(sizes)
+    ]
     return {"axes": axes, "tflops": 300, "memory_gbps": 1500, "kernel_ns": 2000}
 
 
@@ -50,7 +56,15 @@ def solve(program: str, mesh: list[int], options: dict) -> dict:
     kept = {k: v for k, v in plan.items() if k not in ("ops", "tensors", "format", "version")}
     copies = max((op["transient_bytes"] for op in plan["ops"]), default=0)
     why = sorted({op["why"] for op in plan["ops"] if op["replicated"]})
-    return kept | seconds | {"copies_bytes": copies, "whole_ops": why, "resident_set_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return (
+        kept
+        | seconds
+        | {
+            "copies_bytes": copies,
+            "whole_ops": why,
+            "resident_set_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+    )
 
 
 def _worker(answer, limit: int, *question) -> None:
@@ -131,7 +145,12 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=120, help="seconds after which a search shows what it has")
     parser.add_argument("--life", type=int, default=600, help="CPU seconds of one plan's process")
     parser.add_argument("--again", action="store_true", help="solve also what the results have")
-    parser.add_argument("--programs", type=pathlib.Path, default=common.ROOT / "build" / "programs", help="captured programs are kept here")
+    parser.add_argument(
+        "--programs",
+        type=pathlib.Path,
+        default=common.ROOT / "build" / "programs",
+        help="captured programs are kept here",
+    )
     arguments = parser.parse_args()
     target = pathlib.Path(arguments.output or common.RESULTS / "shard.json")
     results = json.loads(target.read_text())["results"] if target.exists() else {"cases": {}, "searches": {}}
@@ -139,14 +158,22 @@ def main() -> None:
     environment = common.environment()
 
     def keep() -> None:
-        target.write_text(json.dumps({"benchmark": "shard", "results": results, "environment": environment}, indent=1) + "\n")
+        target.write_text(
+            json.dumps({"benchmark": "shard", "results": results, "environment": environment}, indent=1) + "\n"
+        )
 
-    cases = [] if arguments.searches else [("cases", model, mesh) for mesh in arguments.meshes for model in arguments.models]
+    cases = (
+        []
+        if arguments.searches
+        else [("cases", model, mesh) for mesh in arguments.meshes for model in arguments.models]
+    )
     if arguments.searches or len(cases) == len(MODELS) * len(MESHES):
         cases += [("searches", *s) for s in SEARCHES]
     for part, model, mesh in cases:
         rows = results[part].setdefault(f"{model} ({mesh})", {})
-        Case(program_of(model, arguments.programs), mesh, rows, arguments).solve_all(list(arguments.eps), part == "searches", keep)
+        Case(program_of(model, arguments.programs), mesh, rows, arguments).solve_all(
+            list(arguments.eps), part == "searches", keep
+        )
     print(shard_tables.table(results))
 
 

@@ -1,23 +1,34 @@
 """The training steps that bench/shard.py plans: fake weights, so that no model is too large, captured op by op.
 
-``capture(name)`` returns the TensorProgram of one step: forward, backward, fused AdamW (SGD with momentum for ResNet). Numbers are fp32, dropout is off.
-"""
+``capture(name)`` returns the TensorProgram of one step: forward, backward, fused AdamW (SGD with momentum for ResNet).
+Numbers are fp32, dropout is off."""
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 
-def gpt(layers: int = 24, width: int = 4096, heads: int = 32, batch: int = 32, tokens: int = 1024, vocabulary: int = 51200):
+def gpt(
+    layers: int = 24, width: int = 4096, heads: int = 32, batch: int = 32, tokens: int = 1024, vocabulary: int = 51200
+):
     """GPT-2's architecture at width 4096; the head shares the embedding."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=tokens, vocab_size=vocabulary, use_cache=False,
-                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    config = GPT2Config(
+        n_layer=layers,
+        n_embd=width,
+        n_head=heads,
+        n_positions=tokens,
+        vocab_size=vocabulary,
+        use_cache=False,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
     return GPT2LMHeadModel(config), _language, (torch.zeros(batch, tokens, dtype=torch.long),)
 
 
@@ -31,24 +42,34 @@ def llama_8b(layers: int = 32, batch: int = 32, tokens: int = 2048):
 def bert_large(layers: int = 24, batch: int = 64, tokens: int = 512):
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(num_hidden_layers=layers, hidden_size=1024, num_attention_heads=16, intermediate_size=4096, hidden_dropout_prob=0.0,
-                        attention_probs_dropout_prob=0.0)
+    config = BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=1024,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     return BertForMaskedLM(config), _language, (torch.zeros(batch, tokens, dtype=torch.long),)
 
 
 class _Experts(nn.Module):
-    """Top-2 of `experts` by dispatch and combine tensors of fixed capacity (GShard, Lepikhin et al. 2020): no shape depends on data."""
+    """Top-2 of `experts` by dispatch and combine tensors of fixed capacity (GShard, Lepikhin et al. 2020): no shape
+    depends on data."""
 
     def __init__(self, width: int, inner: int, experts: int, capacity: int):
         super().__init__()
         self.router = nn.Linear(width, experts, bias=False)
-        self.up, self.down = nn.Parameter(torch.empty(experts, width, inner)), nn.Parameter(torch.empty(experts, inner, width))
+        self.up, self.down = (
+            nn.Parameter(torch.empty(experts, width, inner)),
+            nn.Parameter(torch.empty(experts, inner, width)),
+        )
         self.experts, self.capacity = experts, capacity
 
     def forward(self, x):
         b, s, w = x.shape
         gates = self.router(x).softmax(-1)
-        values, chosen = gates.topk(2, -1)
+        _values, chosen = gates.topk(2, -1)
         mask = torch.zeros_like(gates).scatter(-1, chosen, 1.0)
         position = (mask.cumsum(1) - 1) * mask
         slots = torch.arange(self.capacity, dtype=gates.dtype)
@@ -78,7 +99,9 @@ class _Moe(nn.Module):
     def __init__(self, layers: int, width: int, heads: int, experts: int, capacity: int, vocabulary: int):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.Sequential(*(_Block(width, heads, _Experts(width, 4 * width, experts, capacity)) for _ in range(layers)))
+        self.blocks = nn.Sequential(
+            *(_Block(width, heads, _Experts(width, 4 * width, experts, capacity)) for _ in range(layers))
+        )
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens):
@@ -93,8 +116,14 @@ def moe(layers: int = 16, batch: int = 32, tokens: int = 512):
 def resnet152(batch: int = 256, size: int = 224):
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(depths=[3, 8, 36, 3], hidden_sizes=[256, 512, 1024, 2048], layer_type="bottleneck", num_labels=1000)
-    return ResNetForImageClassification(config), _image, (torch.zeros(batch, 3, size, size), torch.zeros(batch, dtype=torch.long))
+    config = ResNetConfig(
+        depths=[3, 8, 36, 3], hidden_sizes=[256, 512, 1024, 2048], layer_type="bottleneck", num_labels=1000
+    )
+    return (
+        ResNetForImageClassification(config),
+        _image,
+        (torch.zeros(batch, 3, size, size), torch.zeros(batch, dtype=torch.long)),
+    )
 
 
 def _language(model, tokens):
@@ -113,7 +142,14 @@ def gpt_96():
     return gpt(layers=96)
 
 
-MODELS: dict[str, Callable] = {"gpt": gpt, "gpt-96": gpt_96, "llama-8b": llama_8b, "bert-large": bert_large, "moe": moe, "resnet152": resnet152}
+MODELS: dict[str, Callable] = {
+    "gpt": gpt,
+    "gpt-96": gpt_96,
+    "llama-8b": llama_8b,
+    "bert-large": bert_large,
+    "moe": moe,
+    "resnet152": resnet152,
+}
 
 
 def capture(name: str, **sizes):

@@ -3,16 +3,17 @@
     bench/shard_replay.py                    all models on two gloo ranks, one thread each
     bench/shard_replay.py --models gpt --ranks 4 --rounds 20
 
-Three rivals in the same processes, in turns, a round beginning with another one each time; parameters lie where the plan has them:
+Three rivals in the same processes, in turns, a round beginning with another one each time; parameters lie where the
+plan has them:
 
     dtensor   the model's parameters as DTensors, PyTorch's own rules and choices for every op, its own optimizer step
     placed    the plan's placement of every op, on DTensors: what stowage.shard runs before it has planned, and what it records
     planned   the recorded local tape, replayed
 
-A step is timed from one barrier to the next; CPU time is rank 0's, without what it waits; both are medians. The first loss of each must be
-that of one process. Bytes: what lives between steps against the sharding plan's ledger, the arena's measured peak against the local plan's
-(which orders ops anew, and so may be below what the sharding plan modelled in program order).
-"""
+A step is timed from one barrier to the next; CPU time is rank 0's, without what it waits; both are medians. The first
+loss of each must be that of one process. Bytes: what lives between steps against the sharding plan's ledger, the
+arena's measured peak against the local plan's (which orders ops anew, and so may be below what the sharding plan
+modelled in program order)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import os
 import socket
 import tempfile
 import time
-from typing import Callable
+from collections.abc import Callable
 
 import common
 import torch
@@ -60,8 +61,14 @@ def moe():
 def resnet():
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 64], depths=[2, 2, 2], layer_type="basic", num_labels=10)
-    return ResNetForImageClassification(config), lambda m, x, y: m(pixel_values=x, labels=y).loss, (torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,)))
+    config = ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 64], depths=[2, 2, 2], layer_type="basic", num_labels=10
+    )
+    return (
+        ResNetForImageClassification(config),
+        lambda m, x, y: m(pixel_values=x, labels=y).loss,
+        (torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))),
+    )
 
 
 MODELS: dict[str, Callable] = {
@@ -107,7 +114,9 @@ def dtensor_step(name: str, mesh, placements: dict[str, tuple]) -> Callable:
     for path, module in model.named_modules():
         for key, p in module._parameters.items():
             if p is not None and id(p) not in shared:
-                shared[id(p)] = torch.nn.Parameter(distribute_tensor(p.data, mesh, placements[f"{path}.{key}" if path else key]))
+                shared[id(p)] = torch.nn.Parameter(
+                    distribute_tensor(p.data, mesh, placements[f"{path}.{key}" if path else key])
+                )
             if p is not None:
                 module._parameters[key] = shared[id(p)]
     step = make_step()
@@ -149,7 +158,8 @@ def run_rank(name: str, size: int, rounds: int, eps: float) -> dict:
     result = {"ops": len(plan.program.ops), "replicated_ops": stats["replicated_ops"]}
     try:
         rivals["dtensor"] = theirs(name, step, batch, losses)
-    except (NotImplementedError, RuntimeError, ValueError, AssertionError) as error:  # an op that PyTorch has no rule for
+    # An op that PyTorch has no rule for
+    except (NotImplementedError, RuntimeError, ValueError, AssertionError) as error:
         result["dtensor_error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     for rival, other in losses.items():
         if abs(other - loss) > 1e-4 * abs(loss):
@@ -158,10 +168,21 @@ def run_rank(name: str, size: int, rounds: int, eps: float) -> dict:
     ledger = plan.local_bytes(step.mesh.get_coordinate(), [size])
     stats = step.stats()
     return result | {
-        "rivals": {rival: {"median_ms": 1000 * common.median(seconds[rival]), "spread": common.spread(seconds[rival]),
-                           "cpu_ms": 1000 * common.median(cpu[rival]), "steps": rounds} for rival in rivals},
-        "state_bytes": sum(ledger.values()), "ledger_exact": step.measured_bytes() == ledger, "modelled": plan.summary()["bytes"],
-        "arena_planned_bytes": stats["planned_peak_bytes"], "arena_measured_bytes": stats["measured_peak_bytes"], "misses": stats["misses"],
+        "rivals": {
+            rival: {
+                "median_ms": 1000 * common.median(seconds[rival]),
+                "spread": common.spread(seconds[rival]),
+                "cpu_ms": 1000 * common.median(cpu[rival]),
+                "steps": rounds,
+            }
+            for rival in rivals
+        },
+        "state_bytes": sum(ledger.values()),
+        "ledger_exact": step.measured_bytes() == ledger,
+        "modelled": plan.summary()["bytes"],
+        "arena_planned_bytes": stats["planned_peak_bytes"],
+        "arena_measured_bytes": stats["measured_peak_bytes"],
+        "misses": stats["misses"],
     }
 
 
@@ -199,16 +220,47 @@ def table(results: list[dict]) -> str:
         planned, modelled = r["rivals"]["planned"], r["modelled"]
         for i, name in enumerate(n for n in ("dtensor", "placed", "planned") if n in r["rivals"]):
             f = r["rivals"][name]
-            rows.append([f"{r['model']}, {r['ranks']} ranks" if i == 0 else "", name, f"{planned['median_ms'] / f['median_ms']:.2f}",
-                         f"{planned['cpu_ms'] / f['cpu_ms']:.2f}", f"{f['median_ms']:.0f}", f"{100 * f['spread']:.0f} %", f"{f['cpu_ms']:.1f}"])
+            rows.append(
+                [
+                    f"{r['model']}, {r['ranks']} ranks" if i == 0 else "",
+                    name,
+                    f"{planned['median_ms'] / f['median_ms']:.2f}",
+                    f"{planned['cpu_ms'] / f['cpu_ms']:.2f}",
+                    f"{f['median_ms']:.0f}",
+                    f"{100 * f['spread']:.0f} %",
+                    f"{f['cpu_ms']:.1f}",
+                ]
+            )
         if "dtensor_error" in r:
             rows.append(["", "dtensor: no", *[""] * 5])
-        sizes.append([r["model"], f"{r['state_bytes']:,}", "yes" if r["ledger_exact"] else "no", f"{modelled['saved']:,}",
-                      f"{modelled['peak'] - r['state_bytes'] + modelled['gradients']:,}", f"{r['arena_planned_bytes']:,}",
-                      f"{r['arena_measured_bytes']:,}", r["misses"]])
-    times = common.markdown(["model", "rival", "planned to it, wall", "planned to it, CPU", "wall ms", "quartiles", "CPU ms"], rows, left=2)
-    held = common.markdown(["bytes of rank 0", "state", "as the ledger says", "saved, modelled", "peak above state, modelled", "arena, planned",
-                            "arena, measured", "misses"], sizes)
+        sizes.append(
+            [
+                r["model"],
+                f"{r['state_bytes']:,}",
+                "yes" if r["ledger_exact"] else "no",
+                f"{modelled['saved']:,}",
+                f"{modelled['peak'] - r['state_bytes'] + modelled['gradients']:,}",
+                f"{r['arena_planned_bytes']:,}",
+                f"{r['arena_measured_bytes']:,}",
+                r["misses"],
+            ]
+        )
+    times = common.markdown(
+        ["model", "rival", "planned to it, wall", "planned to it, CPU", "wall ms", "quartiles", "CPU ms"], rows, left=2
+    )
+    held = common.markdown(
+        [
+            "bytes of rank 0",
+            "state",
+            "as the ledger says",
+            "saved, modelled",
+            "peak above state, modelled",
+            "arena, planned",
+            "arena, measured",
+            "misses",
+        ],
+        sizes,
+    )
     return times + "\n\n" + held
 
 
@@ -218,7 +270,9 @@ def measure(name: str, ranks: int, rounds: int, eps: float) -> dict:
         port = s.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
-        torch.multiprocessing.start_processes(rank_main, (ranks, port, name, rounds, eps, path), nprocs=ranks, start_method="spawn")
+        torch.multiprocessing.start_processes(
+            rank_main, (ranks, port, name, rounds, eps, path), nprocs=ranks, start_method="spawn"
+        )
         with open(path, encoding="utf-8") as file:
             return {"model": name, "ranks": ranks, "eps": eps, **json.load(file)}
 
@@ -228,7 +282,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--eps", type=float, default=1.0, help="state and saved bytes may be 1 + eps times the least (default 1)")
+    parser.add_argument(
+        "--eps", type=float, default=1.0, help="state and saved bytes may be 1 + eps times the least (default 1)"
+    )
     options = parser.parse_args()
     results = []
     for name in options.models:

@@ -1,5 +1,6 @@
-"""What the usual strategies for splitting a training step fix, in the words of Stowage's planner: placements of state, of inputs, of
-Megatron's residual stream. The rest of each is chosen by the planner for the least time, so a rival gets the best that its placements allow.
+"""What the usual strategies for splitting a training step fix, in the words of Stowage's planner: placements of state,
+of inputs, of Megatron's residual stream. The rest of each is chosen by the planner for the least time, so a rival gets
+the best that its placements allow.
 
     ddp       state whole everywhere, the batch cut over all axes
     zero-1    + optimizer state cut           zero-2   + gradients cut           zero-3   + parameters cut (Rajbhandari et al., SC 2020)
@@ -12,11 +13,14 @@ from __future__ import annotations
 
 import re
 
-# Split by columns (features of the result) or rows over the tensor axis: the dimension of the weight that is cut; biases go with columns.
+# Split by columns (features of the result) or rows over the tensor axis: the dimension of the weight that is cut;
+# biases go with columns.
 _COLUMNS = re.compile(r"\.(c_attn|c_fc)\.weight$")  # Conv1D: [in, out]
 _ROWS = re.compile(r"\.c_proj\.weight$")
-_OUT_FIRST = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj|query|key|value|intermediate\.dense|q|k|v)\.weight$|lm_head\.weight$|"
-                        r"(wte|embed_tokens|word_embeddings|embedding)\.weight$|mlp\.(up|down)$")
+_OUT_FIRST = re.compile(
+    r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj|query|key|value|intermediate\.dense|q|k|v)\.weight$|lm_head\.weight$|"
+    r"(wte|embed_tokens|word_embeddings|embedding)\.weight$|mlp\.(up|down)$"
+)
 _IN_SECOND = re.compile(r"\.(o_proj|down_proj|output\.dense|o)\.weight$")
 _BIASES = re.compile(r"\.(c_attn|c_fc|query|key|value|intermediate\.dense|q|k|v)\.bias$")
 _RESIDUAL = ("aten.add.Tensor", "aten.mul.Tensor", "aten.native_layer_norm.default", "aten.embedding.default")
@@ -38,7 +42,11 @@ def _cut_rows(tensor: dict, axes: range, count: int) -> str:
 def data_parallel(program: dict, axes: int, stage: int) -> dict[str, str]:
     """Stage 0: DDP; 1, 2, 3: ZeRO's."""
     cut = {"optimizer_state": stage >= 1, "gradient": stage >= 2, "parameter": stage >= 3, "input": True}
-    return {str(i): _cut_rows(t, range(axes if cut[t["kind"]] else 0), axes) for i, t in enumerate(program["tensors"]) if t["kind"] in cut}
+    return {
+        str(i): _cut_rows(t, range(axes if cut[t["kind"]] else 0), axes)
+        for i, t in enumerate(program["tensors"])
+        if t["kind"] in cut
+    }
 
 
 def _megatron_state(tensor: dict, owner: str, axes: int, distributed: bool) -> str:
@@ -54,7 +62,9 @@ def _megatron_state(tensor: dict, owner: str, axes: int, distributed: bool) -> s
 
 def megatron(program: dict, axes: int, sequence: bool, distributed: bool) -> dict[str, str]:
     last, tensors = axes - 1, program["tensors"]
-    first_results = [tensors[op["outputs"][0]]["shape"] for op in program["ops"] if op["target"] == "aten.embedding.default"]
+    first_results = [
+        tensors[op["outputs"][0]]["shape"] for op in program["ops"] if op["target"] == "aten.embedding.default"
+    ]
     hidden = next(shape for shape in first_results if len(shape) == 3)
     fixed = {}
     for i, t in enumerate(tensors):
@@ -64,14 +74,21 @@ def megatron(program: dict, axes: int, sequence: bool, distributed: bool) -> dic
             owner = t if t["kind"] == "parameter" else tensors[t["of"]]
             fixed[str(i)] = _megatron_state(t, owner["name"], axes, distributed)
     for op in program["ops"]:
-        if op.get("phase", "forward") == "forward" and op["target"] in _RESIDUAL and tensors[op["outputs"][0]]["shape"] == hidden:
+        if (
+            op.get("phase", "forward") == "forward"
+            and op["target"] in _RESIDUAL
+            and tensors[op["outputs"][0]]["shape"] == hidden
+        ):
             fixed[str(op["outputs"][0])] = ",".join(["S0"] * last + ["S1" if sequence else "R"])
     return fixed
 
 
 def rivals(program: dict, axes: int) -> dict[str, dict]:
     """Options of plan_sharding by strategy. Megatron's strategies are for transformers."""
-    found = {name: {"goal": "time", "fixed": data_parallel(program, axes, stage)} for stage, name in enumerate(("ddp", "zero-1", "zero-2", "zero-3"))}
+    found = {
+        name: {"goal": "time", "fixed": data_parallel(program, axes, stage)}
+        for stage, name in enumerate(("ddp", "zero-1", "zero-2", "zero-3"))
+    }
     if not any(op["target"] == "aten.embedding.default" for op in program["ops"]):
         return found
     for sequence in (False, True):

@@ -8,7 +8,18 @@ from statistics import median
 from common import markdown
 
 CLOSE = 1.10  # of the time-first optimum
-RIVALS = ("ddp", "zero-1", "zero-2", "zero-3", "megatron", "megatron +sp", "megatron +do", "megatron +sp +do", "time first", "capped")
+RIVALS = (
+    "ddp",
+    "zero-1",
+    "zero-2",
+    "zero-3",
+    "megatron",
+    "megatron +sp",
+    "megatron +do",
+    "megatron +sp +do",
+    "time first",
+    "capped",
+)
 
 
 def _planned(row: dict | None) -> bool:
@@ -69,8 +80,20 @@ def least_close(rows: dict) -> float | None:
 
 
 def least(cases: dict) -> str:
-    header = ["eps 0", "state GiB", "saved GiB", "redundant GiB", "gap of least", "largest copies GiB", "peak GiB", "time ms", "of fastest", "gap of time",
-              "1.10 from eps", "CPU s"]
+    header = [
+        "eps 0",
+        "state GiB",
+        "saved GiB",
+        "redundant GiB",
+        "gap of least",
+        "largest copies GiB",
+        "peak GiB",
+        "time ms",
+        "of fastest",
+        "gap of time",
+        "1.10 from eps",
+        "CPU s",
+    ]
     lines = []
     for case, rows in cases.items():
         row = rows.get("stowage eps 0")
@@ -78,15 +101,34 @@ def least(cases: dict) -> str:
             lines.append([case, _cell(row, str), *[""] * 10])
             continue
         close, b = least_close(rows), row["bytes"]
-        lines.append([case, _gib(_state(row)), _gib(b["saved"]), _gib(b["redundant"]), _percent(row["redundancy"]["gap"]), _gib(row["copies_bytes"]),
-                      _gib(b["peak"]), f"{_ns(row) / 1e6:.1f}", _of_fastest(row, rows), _percent(_gap(row)),
-                      "-" if close is None else f"{close:g}", f"{row['cpu_seconds']:.1f}"])
+        lines.append(
+            [
+                case,
+                _gib(_state(row)),
+                _gib(b["saved"]),
+                _gib(b["redundant"]),
+                _percent(row["redundancy"]["gap"]),
+                _gib(row["copies_bytes"]),
+                _gib(b["peak"]),
+                f"{_ns(row) / 1e6:.1f}",
+                _of_fastest(row, rows),
+                _percent(_gap(row)),
+                "-" if close is None else f"{close:g}",
+                f"{row['cpu_seconds']:.1f}",
+            ]
+        )
     return markdown(header, lines)
 
 
 def _across(cases: dict, corner: str, text, own: tuple = ("stowage eps 0",)) -> str:
     names = (*own, *RIVALS)
-    return markdown([corner, *names], [[case, *(_cell(rows.get(n), lambda r, rows=rows: text(r, rows)) for n in names)] for case, rows in cases.items()])
+    return markdown(
+        [corner, *names],
+        [
+            [case, *(_cell(rows.get(n), lambda r, rows=rows: text(r, rows)) for n in names)]
+            for case, rows in cases.items()
+        ],
+    )
 
 
 def frontier(cases: dict) -> str:
@@ -99,15 +141,25 @@ def frontier(cases: dict) -> str:
     lines = []
     for case, rows in cases.items():
         found = dict(eps_of(rows))
-        lines.append([case, *(_cell(found.get(e), lambda r, rows=rows: text(rows, r)) for e in every), _cell(rows.get("capped"), lambda r, rows=rows: text(rows, r))])
+        lines.append(
+            [
+                case,
+                *(_cell(found.get(e), lambda r, rows=rows: text(rows, r)) for e in every),
+                _cell(rows.get("capped"), lambda r, rows=rows: text(rows, r)),
+            ]
+        )
     return markdown(["time, of fastest", *(f"eps {e:g}" for e in every), "capped"], lines)
 
 
 def savings(cases: dict) -> str:
     """1 - ours / theirs, over the cases where both are planned."""
     lines = []
-    for label, chosen in (("plain tensor x data parallel (megatron)", ["megatron"]), ("the best Megatron strategy", [r for r in RIVALS if r.startswith("megatron")]),
-                          ("ZeRO-3", ["zero-3"]), ("time first", ["time first"])):
+    for label, chosen in (
+        ("plain tensor x data parallel (megatron)", ["megatron"]),
+        ("the best Megatron strategy", [r for r in RIVALS if r.startswith("megatron")]),
+        ("ZeRO-3", ["zero-3"]),
+        ("time first", ["time first"]),
+    ):
         parts: dict[str, list] = {"state": [], "kept": []}
         for case, rows in cases.items():
             theirs = [rows[n] for n in chosen if _planned(rows.get(n))]
@@ -116,8 +168,20 @@ def savings(cases: dict) -> str:
             for key, count in (("state", _state), ("kept", _kept)):
                 parts[key].append((1 - count(rows["stowage eps 0"]) / min(count(r) for r in theirs), case))
         if parts["state"]:
-            lines.append([label, len(parts["state"]), *(f"{100 * f(p[0] for p in parts[key]):.0f} %" for key in ("state", "kept") for f in (min, median, max))])
-    return markdown(["less than", "cases", "state: least", "median", "most", "state + saved: least", "median", "most"], lines)
+            lines.append(
+                [
+                    label,
+                    len(parts["state"]),
+                    *(
+                        f"{100 * f(p[0] for p in parts[key]):.0f} %"
+                        for key in ("state", "kept")
+                        for f in (min, median, max)
+                    ),
+                ]
+            )
+    return markdown(
+        ["less than", "cases", "state: least", "median", "most", "state + saved: least", "median", "most"], lines
+    )
 
 
 def searches(results: dict) -> str:
@@ -125,23 +189,48 @@ def searches(results: dict) -> str:
     for case, rows in {**results["cases"], **results["searches"]}.items():
         own, first = rows.get("stowage eps 0"), rows.get("time first")
         if _planned(own):
-            lines.append([case, f"{own['choices']:,}", f"{own['variables']:,}", own["time"]["outcome"], f"{own['cpu_seconds']:.1f}",
-                          _cell(first, lambda r: f"{r['cpu_seconds']:.1f}"), f"{own['resident_set_bytes'] / 2**30:.2f}"])
+            lines.append(
+                [
+                    case,
+                    f"{own['choices']:,}",
+                    f"{own['variables']:,}",
+                    own["time"]["outcome"],
+                    f"{own['cpu_seconds']:.1f}",
+                    _cell(first, lambda r: f"{r['cpu_seconds']:.1f}"),
+                    f"{own['resident_set_bytes'] / 2**30:.2f}",
+                ]
+            )
     return markdown(["search", "choices", "columns", "eps 0", "CPU s", "time first CPU s", "resident set GiB"], lines)
 
 
 def closeness(cases: dict) -> str:
     every = sorted({e for rows in cases.values() for e, _ in eps_of(rows)})
-    counts = {e: sum(_planned(r := dict(eps_of(rows)).get(e)) and _ns(r) <= CLOSE * _fastest(rows) for rows in cases.values()) for e in every}
-    return "Within 1.10 of the time-first optimum: " + ", ".join(f"{n} of {len(cases)} cases at eps {e:g}" for e, n in counts.items()) + "."
+    counts = {
+        e: sum(_planned(r := dict(eps_of(rows)).get(e)) and _ns(r) <= CLOSE * _fastest(rows) for rows in cases.values())
+        for e in every
+    }
+    return (
+        "Within 1.10 of the time-first optimum: "
+        + ", ".join(f"{n} of {len(cases)} cases at eps {e:g}" for e, n in counts.items())
+        + "."
+    )
 
 
 def table(results: dict) -> str:
     cases = results["cases"]
-    parts = [("What the least redundancy holds and costs", least(cases)), ("What that saves", savings(cases)),
-             ("State + saved activations, GiB per device", _across(cases, "state + saved", lambda r, _: f"{_gib(_state(r))} + {_gib(r['bytes']['saved'])}")),
-             ("Modelled peak, GiB per device", _across(cases, "peak", lambda r, _: _gib(r["bytes"]["peak"]))),
-             ("Modelled time, of the fastest", _across(cases, "time", _of_fastest)),
-             ("Memory against time: state and saved may be 1 + eps times the least", frontier(cases) + "\n\n" + closeness(cases)),
-             ("The search", searches(results))]
+    parts = [
+        ("What the least redundancy holds and costs", least(cases)),
+        ("What that saves", savings(cases)),
+        (
+            "State + saved activations, GiB per device",
+            _across(cases, "state + saved", lambda r, _: f"{_gib(_state(r))} + {_gib(r['bytes']['saved'])}"),
+        ),
+        ("Modelled peak, GiB per device", _across(cases, "peak", lambda r, _: _gib(r["bytes"]["peak"]))),
+        ("Modelled time, of the fastest", _across(cases, "time", _of_fastest)),
+        (
+            "Memory against time: state and saved may be 1 + eps times the least",
+            frontier(cases) + "\n\n" + closeness(cases),
+        ),
+        ("The search", searches(results)),
+    ]
     return "\n\n".join(f"**{title}.**\n\n{text}" for title, text in parts)

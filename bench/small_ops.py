@@ -1,7 +1,8 @@
-"""Training steps of many small ops: unrolled recurrent nets, optimizers in Python loops, normalisation chains, mixtures of experts, solvers.
+"""Training steps of many small ops: unrolled recurrent nets, optimizers in Python loops, normalisation chains, mixtures
+of experts, solvers.
 
-Their graphs are as large as those of big models, but a step takes milliseconds: what planning must not cost. Everything is made from
-a seed; the same arguments give the same ops and bytes in every process.
+Their graphs are as large as those of big models, but a step takes milliseconds: what planning must not cost. Everything
+is made from a seed; the same arguments give the same ops and bytes in every process.
 
     bench/small_ops.py                          lists the steps
     bench/small_ops.py lstm-59 -o step.graph.json.gz
@@ -10,8 +11,9 @@ a seed; the same arguments give the same ops and bytes in every process.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {  # name: maker, its arguments
     "lstm-10": ("recurrent", {"cell": "LSTMCell", "steps": 10}),
@@ -91,7 +93,10 @@ def recurrent(cell: str, steps: int, layers: int = 2, width: int = 51, batch: in
     out = nn.Linear(width, 1)
 
     def loss_of(x, y):
-        state = [(torch.zeros(batch, width), torch.zeros(batch, width)) if cell == "LSTMCell" else torch.zeros(batch, width) for _ in cells]
+        state = [
+            (torch.zeros(batch, width), torch.zeros(batch, width)) if cell == "LSTMCell" else torch.zeros(batch, width)
+            for _ in cells
+        ]
         outputs = []
         for now in x.split(1, 1):
             for i, layer in enumerate(cells):
@@ -100,9 +105,11 @@ def recurrent(cell: str, steps: int, layers: int = 2, width: int = 51, batch: in
             if not last_only:
                 outputs.append(out(now))
         made = out(now) if last_only else torch.cat(outputs, 1)
-        return nn.functional.mse_loss(made, y[:, -made.shape[1]:])
+        return nn.functional.mse_loss(made, y[:, -made.shape[1] :])
 
-    return _finished([*cells.parameters(), *out.parameters()], loss_of, (torch.randn(batch, steps), torch.randn(batch, steps)))
+    return _finished(
+        [*cells.parameters(), *out.parameters()], loss_of, (torch.randn(batch, steps), torch.randn(batch, steps))
+    )
 
 
 class _Rule:
@@ -187,7 +194,9 @@ def moe_loop(experts: int, layers: int, width: int = 32, tokens: int = 64) -> St
             x = nn.functional.layer_norm(x + mixed, (width,))
         return x.pow(2).mean()
 
-    return _finished([*gates.parameters(), *ups.parameters(), *downs.parameters()], loss_of, (torch.randn(tokens, width),))
+    return _finished(
+        [*gates.parameters(), *ups.parameters(), *downs.parameters()], loss_of, (torch.randn(tokens, width),)
+    )
 
 
 def wave(steps: int, cells: int = 256) -> Step:

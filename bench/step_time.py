@@ -1,12 +1,13 @@
 """Time of a planned step against eager, in turns, each rival in a process of its own.
 
-Rivals: eager as installed (a process that never imports stowage); eager with tcmalloc preloaded and its pages kept, which spares it
-the page faults that an arena spares too; Stowage; Stowage with tcmalloc. All train the same model from the same seed on the same
-batch, so their losses must be equal at every step. A round gives each rival one turn, beginning with another one each time: one
-step that is not counted (it warms the caches that the others have used), then the counted ones.
+Rivals: eager as installed (a process that never imports stowage); eager with tcmalloc preloaded and its pages kept,
+which spares it the page faults that an arena spares too; Stowage; Stowage with tcmalloc. All train the same model from
+the same seed on the same batch, so their losses must be equal at every step. A round gives each rival one turn,
+beginning with another one each time: one step that is not counted (it warms the caches that the others have used), then
+the counted ones.
 
-Recording costs what the calls before the first planned one take, less what as many first calls of eager take, in units of the median
-eager step; it is measured in fresh processes.
+Recording costs what the calls before the first planned one take, less what as many first calls of eager take, in units
+of the median eager step; it is measured in fresh processes.
 
     bench/step_time.py                     both models, 1 and 2 threads, 12 rounds
     bench/step_time.py --model gpt2_small --threads 1 --rounds 20
@@ -49,7 +50,9 @@ def handlers(config: dict) -> dict:
             if step.stats()["planned_steps"]:
                 return {"seconds": seconds, "losses": losses}
             seconds += turn["seconds"]
-        raise SystemExit(f"{config['model']} is not planned after {len(seconds)} calls: {step.refusal or 'no reason given'}")
+        raise SystemExit(
+            f"{config['model']} is not planned after {len(seconds)} calls: {step.refusal or 'no reason given'}"
+        )
 
     return {"steps": steps, "until_planned": until_planned, "stats": lambda: step.stats()}
 
@@ -60,8 +63,10 @@ def handlers(config: dict) -> dict:
 def measure_turns(config: dict, threads: int, names: list[str], rounds: int, count: int) -> dict:
     """Medians of interleaved steps, in seconds, and whether all losses were equal."""
     workers = {name: common.Worker(config | RIVALS[name], threads, RIVALS[name]["tcmalloc"]) for name in names}
-    losses = {name: (worker.ask("until_planned") if RIVALS[name]["planned"] else worker.ask("steps", count=4))["losses"]
-              for name, worker in workers.items()}
+    losses = {
+        name: (worker.ask("until_planned") if RIVALS[name]["planned"] else worker.ask("steps", count=4))["losses"]
+        for name, worker in workers.items()
+    }
     turns = common.take_turns(workers, rounds, count)
     seconds = {name: turns[name]["seconds"] for name in names}
     for name in names:
@@ -76,14 +81,17 @@ def measure_turns(config: dict, threads: int, names: list[str], rounds: int, cou
     return {
         "losses_compared": shortest,
         "losses_equal": same,
-        "rivals": {name: {
-            "to_eager": common.median(seconds[name]) / base,
-            "to_eager_tcmalloc": common.median(seconds[name]) / fair,
-            "median_ms": 1000 * common.median(seconds[name]),
-            "spread": common.spread(seconds[name]),
-            "steps": len(seconds[name]),
-            "misses": stats[name]["misses"] if name in stats else None,
-        } for name in names},
+        "rivals": {
+            name: {
+                "to_eager": common.median(seconds[name]) / base,
+                "to_eager_tcmalloc": common.median(seconds[name]) / fair,
+                "median_ms": 1000 * common.median(seconds[name]),
+                "spread": common.spread(seconds[name]),
+                "steps": len(seconds[name]),
+                "misses": stats[name]["misses"] if name in stats else None,
+            }
+            for name in names
+        },
         "arena_bytes": stats["planned"]["arena_bytes"],
     }
 
@@ -105,14 +113,32 @@ def table(results: list[dict]) -> str:
     rows = []
     for r in results:
         for name, f in r["rivals"].items():
-            rows.append([f"{r['model']}, {common.threads_text(r['threads'])}" if name == "eager" else "", name, f"{f['to_eager']:.3f}",
-                         f"{f['to_eager_tcmalloc']:.3f}", f"{f['median_ms']:.1f}", f"{100 * f['spread']:.0f} %",
-                         "" if f["misses"] is None else f["misses"]])
-    main = common.markdown(["model", "rival", "to eager", "to eager+tcmalloc", "median ms", "quartiles", "misses"], rows, left=2)
-    rest = common.markdown(["model", "losses equal", "recording, eager steps", "first calls"],
-                           [[f"{r['model']}, {common.threads_text(r['threads'])}", f"{r['losses_equal']} ({r['losses_compared']} steps)",
-                             f"{r['recording']['eager_steps']:.2f}" if r["recording"] else "", r["recording"].get("first_calls", "")]
-                            for r in results])
+            rows.append(
+                [
+                    f"{r['model']}, {common.threads_text(r['threads'])}" if name == "eager" else "",
+                    name,
+                    f"{f['to_eager']:.3f}",
+                    f"{f['to_eager_tcmalloc']:.3f}",
+                    f"{f['median_ms']:.1f}",
+                    f"{100 * f['spread']:.0f} %",
+                    "" if f["misses"] is None else f["misses"],
+                ]
+            )
+    main = common.markdown(
+        ["model", "rival", "to eager", "to eager+tcmalloc", "median ms", "quartiles", "misses"], rows, left=2
+    )
+    rest = common.markdown(
+        ["model", "losses equal", "recording, eager steps", "first calls"],
+        [
+            [
+                f"{r['model']}, {common.threads_text(r['threads'])}",
+                f"{r['losses_equal']} ({r['losses_compared']} steps)",
+                f"{r['recording']['eager_steps']:.2f}" if r["recording"] else "",
+                r["recording"].get("first_calls", ""),
+            ]
+            for r in results
+        ],
+    )
     return main + "\n\n" + rest
 
 
@@ -120,11 +146,24 @@ def main() -> None:
     parser = common.parser(__doc__, "step_time")
     parser.add_argument("--model", nargs="+", default=["gpt2_small", "resnet50_small"], choices=list(models.BUILDERS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--rivals", nargs="+", default=list(RIVALS), choices=list(RIVALS), help="eager, eager+tcmalloc and planned always run")
+    parser.add_argument(
+        "--rivals",
+        nargs="+",
+        default=list(RIVALS),
+        choices=list(RIVALS),
+        help="eager, eager+tcmalloc and planned always run",
+    )
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=3, help="counted steps in a turn (default 3)")
-    parser.add_argument("--recordings", type=int, default=3, help="fresh processes for the cost of recording (default 3; 0: skip)")
-    parser.add_argument("--form", default="default", choices=list(models.FORMS), help="of AdamW (default: torch.optim.AdamW's own choice)")
+    parser.add_argument(
+        "--recordings", type=int, default=3, help="fresh processes for the cost of recording (default 3; 0: skip)"
+    )
+    parser.add_argument(
+        "--form",
+        default="default",
+        choices=list(models.FORMS),
+        help="of AdamW (default: torch.optim.AdamW's own choice)",
+    )
     options = parser.parse_args()
     names = [name for name in RIVALS if name in options.rivals or name in ("eager", "eager+tcmalloc", "planned")]
     results = []
@@ -135,7 +174,9 @@ def main() -> None:
             result = {"model": model, "what": models.BUILDERS[model].__doc__, "threads": threads, "form": options.form}
             result |= measure_turns(config, threads, names, options.rounds, options.steps)
             step_seconds = result["rivals"]["eager"]["median_ms"] / 1000
-            result["recording"] = measure_recording(config, threads, options.recordings, step_seconds) if options.recordings else {}
+            result["recording"] = (
+                measure_recording(config, threads, options.recordings, step_seconds) if options.recordings else {}
+            )
             results.append(result)
     common.publish("step_time", {"results": results}, table(results), options.output)
 

@@ -1,10 +1,11 @@
-"""`stowage strategy` on public problems of intra-operator parallelism (google/iopddl, the contest of ASPLOS / EuroSys 2025).
+"""`stowage strategy` on public problems of intra-operator parallelism (google/iopddl, the contest of ASPLOS / EuroSys
+2025).
 
     bench/strategy.py --folder DATA          DATA holds iopddl-*.json.gz; writes bench/results/strategy.json
 
-Each problem is solved in a process of its own under a limit of seconds; its memory is that process's largest resident set. The choice is
-read back and priced anew, by a few lines that share nothing with the planner. Targets: 300 s and 8 GiB each.
-"""
+Each problem is solved in a process of its own under a limit of seconds; its memory is that process's largest resident
+set. The choice is read back and priced anew, by a few lines that share nothing with the planner. Targets: 300 s and 8
+GiB each."""
 
 from __future__ import annotations
 
@@ -59,9 +60,37 @@ def table(results: dict) -> str:
     rows = []
     for name, r in results["problems"].items():
         best = BEST_KNOWN.get(name)
-        rows.append([name, f"{r['nodes']:,}", f"{r['edges']:,}", f"{r['cost']:,}", f"{best:,}" if best else "", f"{r['bound']:,}", f"{100 * r['gap']:.2f} %",
-                     r["outcome"], f"{r['wall_s']:.0f}", f"{r['cpu_s']:.0f}", f"{r['resident_set_bytes'] / 2**30:.2f}"])
-    return common.markdown(["problem", "nodes", "edges", "cost", "best known", "bound", "gap", "outcome", "wall s", "CPU s", "resident set GiB"], rows)
+        rows.append(
+            [
+                name,
+                f"{r['nodes']:,}",
+                f"{r['edges']:,}",
+                f"{r['cost']:,}",
+                f"{best:,}" if best else "",
+                f"{r['bound']:,}",
+                f"{100 * r['gap']:.2f} %",
+                r["outcome"],
+                f"{r['wall_s']:.0f}",
+                f"{r['cpu_s']:.0f}",
+                f"{r['resident_set_bytes'] / 2**30:.2f}",
+            ]
+        )
+    return common.markdown(
+        [
+            "problem",
+            "nodes",
+            "edges",
+            "cost",
+            "best known",
+            "bound",
+            "gap",
+            "outcome",
+            "wall s",
+            "CPU s",
+            "resident set GiB",
+        ],
+        rows,
+    )
 
 
 def main() -> None:

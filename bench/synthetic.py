@@ -1,8 +1,8 @@
 """A training step of a transformer of any depth as a graph file, without PyTorch: for graphs that no capture reaches.
 
-The ops of a layer, their operands and bytes are those of GPT-2's block with flash attention and dropout (18 forward, 21 backward) and of
-Adam's for-loop form (7 ops for each of 12 parameters): 123 ops a layer, 141 when the backward pass computes the block again.
-The same arguments give the same bytes.
+The ops of a layer, their operands and bytes are those of GPT-2's block with flash attention and dropout (18 forward, 21
+backward) and of Adam's for-loop form (7 ops for each of 12 parameters): 123 ops a layer, 141 when the backward pass
+computes the block again. The same arguments give the same bytes.
 
     bench/synthetic.py 100000 -o step.graph.json
     bench/synthetic.py 100000 --checkpoint -o step.graph.json.gz
@@ -24,7 +24,13 @@ class Step:
     def __init__(self, width: int, tokens: int, heads: int, vocabulary: int, checkpoint: bool):
         self.buffers: list[str] = []
         self.ops: list[str] = []
-        self.width, self.tokens, self.heads, self.vocabulary, self.checkpoint = width, tokens, heads, vocabulary, checkpoint
+        self.width, self.tokens, self.heads, self.vocabulary, self.checkpoint = (
+            width,
+            tokens,
+            heads,
+            vocabulary,
+            checkpoint,
+        )
 
     # -- pieces
 
@@ -35,8 +41,15 @@ class Step:
     def resident(self, bytes_: int, kind: str) -> int:
         return self.buffer(bytes_, kind, ',"resident":true')
 
-    def run(self, target: str, reads: list[int], creates: tuple[int, ...] = (), kind: str = "activation", writes: list[int] = [],  # noqa: B006
-            rng: bool = False) -> list[int]:
+    def run(
+        self,
+        target: str,
+        reads: list[int],
+        creates: tuple[int, ...] = (),
+        kind: str = "activation",
+        writes: list[int] = [],  # noqa: B006
+        rng: bool = False,
+    ) -> list[int]:
         """Adds an op; the ids of what it creates, of the given sizes."""
         made = [self.buffer(b, kind) for b in creates]
         text = f'{{"name":"{target}_{len(self.ops)}","target":"aten::{target}"'
@@ -63,7 +76,9 @@ class Step:
         (qkv,) = self.run("addmm", [s["h1"], p[2], p[3]], (3 * n,))
         for name in "qkv":
             (s[name],) = self.run("clone", [qkv], (n,))
-        s["o"], s["lse"] = self.run("_scaled_dot_product_flash_attention_for_cpu", [s["q"], s["k"], s["v"]], (n, t * self.heads))
+        s["o"], s["lse"] = self.run(
+            "_scaled_dot_product_flash_attention_for_cpu", [s["q"], s["k"], s["v"]], (n, t * self.heads)
+        )
         (s["merged"],) = self.run("clone", [s["o"]], (n,))
         (a,) = self.run("addmm", [s["merged"], p[4], p[5]], (n,))
         a = self._dropout(a, n, s, "mask1")
@@ -79,13 +94,16 @@ class Step:
         (saved[name],) = self.run("bernoulli", [], (bytes_,), rng=True)
         return self.run("mul", [x, saved[name]], (bytes_,))[0]
 
-    def _linear_backward(self, d: int, x: int, weight: int, bytes_: int, weights: int, bias: int) -> tuple[int, list[int]]:
+    def _linear_backward(
+        self, d: int, x: int, weight: int, bytes_: int, weights: int, bias: int
+    ) -> tuple[int, list[int]]:
         (dx,) = self.run("mm", [d, weight], (bytes_,), "temporary")
         (gw,) = self.run("mm", [d, x], (4 * weights,), "gradient")
         return dx, [gw, *self.run("sum", [d], (4 * bias,), "gradient")]
 
     def backward(self, d: int, p: list[int], s: dict[str, int]) -> tuple[int, list[int]]:
-        """d: the gradient of the residual stream after the block. Returns that before it, and the parameters' gradients."""
+        """d: the gradient of the residual stream after the block. Returns that before it, and the parameters'
+        gradients."""
         w, n = self.width, 4 * self.width * self.tokens
         (m,) = self.run("mul", [d, s["mask2"]], (n,), "temporary")
         dg, g_proj = self._linear_backward(m, s["g"], p[10], 4 * n, 4 * w * w, w)
@@ -95,7 +113,12 @@ class Step:
         (d,) = self.run("add", [d, d2], (n,), "temporary")
         (m,) = self.run("mul", [d, s["mask1"]], (n,), "temporary")
         dm, g_out = self._linear_backward(m, s["merged"], p[4], n, w * w, w)
-        dqkv = self.run("_scaled_dot_product_flash_attention_for_cpu_backward", [dm, s["q"], s["k"], s["v"], s["o"], s["lse"]], (n, n, n), "temporary")
+        dqkv = self.run(
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            [dm, s["q"], s["k"], s["v"], s["o"], s["lse"]],
+            (n, n, n),
+            "temporary",
+        )
         (dc,) = self.run("cat", dqkv, (3 * n,), "temporary")
         dh, g_qkv = self._linear_backward(dc, s["h1"], p[2], n, 3 * w * w, 3 * w)
         d1, *g_ln1 = self._norm_backward(dh, s["x"], s["mean1"], s["rstd1"], p[0])
@@ -155,14 +178,24 @@ class Step:
         self.update(out, g_out, 4 * w * self.vocabulary)
 
     def write(self, out: IO[str], name: str) -> None:
-        out.write(f'{{"format":"stowage-graph","version":1,"name":{json.dumps(name)},"align":64,"meta":{{}},\n"buffers":[\n')
+        out.write(
+            f'{{"format":"stowage-graph","version":1,"name":{json.dumps(name)},"align":64,"meta":{{}},\n"buffers":[\n'
+        )
         out.write(",\n".join(self.buffers))
         out.write('\n],\n"ops":[\n')
         out.write(",\n".join(self.ops))
         out.write("\n]}\n")
 
 
-def write(path: str, ops: int, checkpoint: bool = False, width: int = 1600, tokens: int = 1024, heads: int = 25, vocabulary: int = 50257) -> int:
+def write(
+    path: str,
+    ops: int,
+    checkpoint: bool = False,
+    width: int = 1600,
+    tokens: int = 1024,
+    heads: int = 25,
+    vocabulary: int = 50257,
+) -> int:
     """Writes a step of about `ops` ops; returns how many."""
     step = Step(width, tokens, heads, vocabulary, checkpoint)
     per_layer = FORWARD_OPS * (2 if checkpoint else 1) + BACKWARD_OPS + UPDATE_OPS

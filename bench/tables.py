@@ -1,6 +1,6 @@
 """Puts the tables of bench/results/*.json into docs/benchmarks.md, between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 
-    bench/tables.py
+bench/tables.py
 """
 
 from __future__ import annotations
@@ -33,18 +33,40 @@ import strangers_tables
 import layout
 import strategy
 
-TABLES = {"batch": batch.table, "budget": budget_report.table, "budget_planning": budget_planning.table, "checking": checking.table,
-          "eager": eager_report.table, "eager_bits": eager_bits.table, "executed": executed.table,
-          "layout": layout.table, "limit_holds": limit_holds.table, "long_runs": long_runs.table, "oracle": oracle.table, "order": order_tables.table, "peak": peak.table, "planning_time": planning_time.table, "step_time": step_time.table, "scale": scale.table,
-          "scaling": scaling.table, "repeatability": repeatability.table, "shard": shard_tables.table,
-          "shard_replay": shard_replay.table, "strangers": strangers_tables.cases, "operators": strangers_tables.operators, "strategy": strategy.table}
+TABLES = {
+    "batch": batch.table,
+    "budget": budget_report.table,
+    "budget_planning": budget_planning.table,
+    "checking": checking.table,
+    "eager": eager_report.table,
+    "eager_bits": eager_bits.table,
+    "executed": executed.table,
+    "layout": layout.table,
+    "limit_holds": limit_holds.table,
+    "long_runs": long_runs.table,
+    "oracle": oracle.table,
+    "order": order_tables.table,
+    "peak": peak.table,
+    "planning_time": planning_time.table,
+    "step_time": step_time.table,
+    "scale": scale.table,
+    "scaling": scaling.table,
+    "repeatability": repeatability.table,
+    "shard": shard_tables.table,
+    "shard_replay": shard_replay.table,
+    "strangers": strangers_tables.cases,
+    "operators": strangers_tables.operators,
+    "strategy": strategy.table,
+}
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 
 
 def footer(environment: dict) -> str:
     e = environment
-    return (f"{e['cpu']}, {e['cores']} cores, transparent huge pages \"{e['transparent_huge_pages']}\"; Python {e['python']}, "
-            f"PyTorch {e['torch']}, transformers {e['transformers']}; commit {e['commit']}.")
+    return (
+        f'{e["cpu"]}, {e["cores"]} cores, transparent huge pages "{e["transparent_huge_pages"]}"; Python {e["python"]}, '
+        f"PyTorch {e['torch']}, transformers {e['transformers']}; commit {e['commit']}."
+    )
 
 
 def main() -> None:
@@ -55,7 +77,9 @@ def main() -> None:
             common.say(f"no {path.name}: its table stays as it is")
             continue
         content = json.loads(path.read_text())
-        block = f"<!-- {name} -->\n\n{table(content['results'])}\n\n{footer(content['environment'])}\n\n<!-- /{name} -->"
+        block = (
+            f"<!-- {name} -->\n\n{table(content['results'])}\n\n{footer(content['environment'])}\n\n<!-- /{name} -->"
+        )
         page, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: block, page, flags=re.DOTALL)
         if count != 1:
             raise SystemExit(f"{PAGE.name} has {count} places for '{name}'")

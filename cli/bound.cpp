@@ -37,8 +37,8 @@ int run(const Arguments& arguments) {
     object.close();
     out += '\n';
   } else {
-    out = "lower bound    " + human_bytes(bound) + "\nprogram order  " + human_bytes(program_peak) + "\nresident       " +
-          human_bytes(resident) + "\n";
+    out = "lower bound    " + human_bytes(bound) + "\nprogram order  " + human_bytes(program_peak) +
+          "\nresident       " + human_bytes(resident) + "\n";
   }
   print_result(out);
   return kDone;

@@ -44,7 +44,8 @@ std::string as_text(const CheckReport& report, const Plan& plan) {
 }
 
 int run(const Arguments& arguments) {
-  if (arguments.graph == "-" && arguments.plan == "-") throw UsageError("only one of GRAPH and PLAN can be standard input");
+  if (arguments.graph == "-" && arguments.plan == "-")
+    throw UsageError("only one of GRAPH and PLAN can be standard input");
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
   const Plan plan = read_input([&] { return load_plan(arguments.plan); });
   const CheckReport report = stowage::check(graph, plan);

@@ -5,7 +5,8 @@
 //     GRAPH    b1   b2   b4   b8   b16   b32
 //     fits     yes  .    yes  yes  no    .        fits(b8) and not fits(b16): the answer is b8
 //
-// Its right neighbour has always been planned, or does not exist. A plan is a few of these steps, so O(log n) plans are made.
+// Its right neighbour has always been planned, or does not exist. A plan is a few of these steps, so O(log n) plans are
+// made.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -51,7 +52,8 @@ std::vector<Graph> load_growing(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     graphs.push_back(read_input([&] { return load_graph(path); }));
     if (graphs.size() > 1 && all_bytes(graphs.back()) < all_bytes(graphs[graphs.size() - 2])) {
-      throw BadInput(path + ": has smaller buffers than " + paths[graphs.size() - 2] + " before it: name the graphs by growing batch size");
+      throw BadInput(path + ": has smaller buffers than " + paths[graphs.size() - 2] +
+                     " before it: name the graphs by growing batch size");
     }
   }
   return graphs;
@@ -80,7 +82,9 @@ std::optional<std::size_t> bisect(const std::vector<Graph>& graphs, const Argume
 }
 
 double slowdown(const PlanResult& result) {
-  return result.program_step_ns == 0 ? 1.0 : static_cast<double>(result.step_ns) / static_cast<double>(result.program_step_ns);
+  return result.program_step_ns == 0
+             ? 1.0
+             : static_cast<double>(result.step_ns) / static_cast<double>(result.program_step_ns);
 }
 
 void append_trial(std::string& out, const Trial& trial) {
@@ -99,7 +103,8 @@ void append_trial(std::string& out, const Trial& trial) {
     object.field("slowdown", slowdown(result));
     object.null("smallest_bytes");
   } else {
-    for (const char* name : {"arena_bytes", "recomputed_ops", "swapped_bytes", "step_ns", "slowdown"}) object.null(name);
+    for (const char* name : {"arena_bytes", "recomputed_ops", "swapped_bytes", "step_ns", "slowdown"})
+      object.null(name);
     object.field("smallest_bytes", result.smallest_bytes);
   }
   object.field("seconds", trial.seconds);
@@ -133,25 +138,28 @@ std::string as_text(const Arguments& arguments, const Trials& trials, std::size_
   char factor[32];
   std::snprintf(factor, sizeof factor, "%.3f", slowdown(result));
   std::string out = arguments.graphs[best] + "\narena      " + human_bytes(result.plan->arena_bytes) + "\nresident   " +
-                    human_bytes(result.resident_bytes) + "\nbudget     " + human_bytes(*arguments.options.budget_bytes) + "\nstep       " +
-                    std::to_string(result.step_ns) + " ns, " + factor + " of the step without a limit\n";
+                    human_bytes(result.resident_bytes) + "\nbudget     " +
+                    human_bytes(*arguments.options.budget_bytes) + "\nstep       " + std::to_string(result.step_ns) +
+                    " ns, " + factor + " of the step without a limit\n";
   const auto next = trials.find(best + 1);
   if (next == trials.end()) return out + "the largest graph named fits\n";
   const bool proven = next->second.result.outcome == Outcome::kInfeasible;
-  return out + "next       " + next->second.path + (proven ? " cannot fit" : " was not made to fit") + "; it was planned in " +
-         human_bytes(next->second.result.smallest_bytes) + "\n";
+  return out + "next       " + next->second.path + (proven ? " cannot fit" : " was not made to fit") +
+         "; it was planned in " + human_bytes(next->second.result.smallest_bytes) + "\n";
 }
 
 int explain_failure(const Arguments& arguments, const Trial& smallest) {
   const bool proven = smallest.result.outcome == Outcome::kInfeasible;
   std::fprintf(stderr, "stowage: %s: %s does not fit a budget of %s; it was planned in %s\n",
                proven ? "infeasible" : "stopped by a limit without a plan", smallest.path.c_str(),
-               human_bytes(*arguments.options.budget_bytes).c_str(), human_bytes(smallest.result.smallest_bytes).c_str());
+               human_bytes(*arguments.options.budget_bytes).c_str(),
+               human_bytes(smallest.result.smallest_bytes).c_str());
   return proven ? kInfeasible : kStopped;
 }
 
 int run(const Arguments& arguments) {
-  if (std::count(arguments.graphs.begin(), arguments.graphs.end(), "-") > 1) throw UsageError("only one GRAPH can be standard input");
+  if (std::count(arguments.graphs.begin(), arguments.graphs.end(), "-") > 1)
+    throw UsageError("only one GRAPH can be standard input");
   const std::vector<Graph> graphs = load_growing(arguments.graphs);
   Trials trials;
   const std::optional<std::size_t> best = bisect(graphs, arguments, trials);
@@ -168,8 +176,9 @@ Verb add_fit(CLI::App& app) {
   PlanOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("fit", "Find the largest of growing graphs of one step that a budget holds");
   command->add_option("GRAPH", arguments->graphs, "the graph files, by growing batch size")->required();
-  add_bytes_option(*command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
-                   "what the device holds: resident buffers and arena together");
+  add_bytes_option(
+      *command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
+      "what the device holds: resident buffers and arena together");
   command->get_option("--budget")->required();
   command->add_option("--link-gbps", options.link_gbps, "speed of each swap lane, in 10^9 bytes a second")
       ->check(CLI::Range(0.0, 1e6))

@@ -30,7 +30,8 @@ struct Summary {
 
 Summary summarize(const Graph& graph) {
   Summary summary;
-  for (const Buffer& buffer : graph.buffers) summary.bytes_of_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
+  for (const Buffer& buffer : graph.buffers)
+    summary.bytes_of_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
   for (const Op& op : graph.ops) {
     summary.rng_ops += op.rng;
     summary.effect_ops += op.effect;

@@ -50,8 +50,8 @@ std::string as_json(const LayoutResult& result, std::size_t buffers, double seco
 }
 
 std::string as_text(const LayoutResult& result) {
-  return std::string(to_string(result.outcome)) + "\nheight       " + human_bytes(result.height_bytes) + "\nlower bound  " +
-         human_bytes(result.lower_bound_bytes) + "\n";
+  return std::string(to_string(result.outcome)) + "\nheight       " + human_bytes(result.height_bytes) +
+         "\nlower bound  " + human_bytes(result.lower_bound_bytes) + "\n";
 }
 
 // A layout above the capacity is nothing to show.
@@ -97,8 +97,9 @@ Verb add_layout(CLI::App& app) {
   CLI::App* command = app.add_subcommand("layout", "Give addresses to buffers whose live intervals are fixed");
   command->add_option("INTERVALS.csv", arguments->intervals, "the intervals: id,lower,upper,size")->required();
   command->add_option("-o,--output", arguments->output, "write the intervals with their offsets to this file");
-  add_bytes_option(*command, "--capacity", [arguments](std::int64_t bytes) { arguments->capacity = bytes; },
-                   "the height that is allowed");
+  add_bytes_option(
+      *command, "--capacity", [arguments](std::int64_t bytes) { arguments->capacity = bytes; },
+      "the height that is allowed");
   command->add_flag("--json", arguments->json, "print one JSON object");
   return {command, [arguments] { return run(*arguments); }};
 }

@@ -1,4 +1,5 @@
-// The command line: reads the verb and its options, runs it, and turns what went wrong into one line on stderr and an exit code.
+// The command line: reads the verb and its options, runs it, and turns what went wrong into one line on stderr and an
+// exit code.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -44,11 +45,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "GRAPH, PLAN and INTERVALS.csv may be - for standard input. Names that end in .gz are compressed.\n"
-      "Exit codes: 0 done, 1 internal error or an output that cannot be written, 2 usage, 3 bad input file, 4 infeasible, 5 stopped by a limit with nothing to show,\n"
+      "Exit codes: 0 done, 1 internal error or an output that cannot be written, 2 usage, 3 bad input file, 4 "
+      "infeasible, 5 stopped by a limit with nothing to show,\n"
       "6 the plan is invalid.");
-  const std::vector<Verb> verbs = {add_plan(app), add_check(app), add_bound(app),    add_layout(app),
-                                   add_info(app), add_fit(app),   add_strategy(app), add_explain(app),
-                                   add_report(app)};
+  const std::vector<Verb> verbs = {add_plan(app), add_check(app),    add_bound(app),   add_layout(app), add_info(app),
+                                   add_fit(app),  add_strategy(app), add_explain(app), add_report(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

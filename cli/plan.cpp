@@ -116,27 +116,36 @@ void add_method_options(CLI::App& command, PlanOptions& options) {
     names += (names.empty() ? "" : ", ") + std::string(part.name);
     parts.emplace(part.name);
   }
-  command.add_option_function<std::vector<std::string>>(
-             "--roam-without",
-             [&options](const std::vector<std::string>& without) {
-               for (const RoamPart& part : kRoamParts)
-                 if (std::find(without.begin(), without.end(), part.name) != without.end()) options.roam.*part.enabled = false;
-             },
-             "switch a part of roam off, may be repeated: " + names)
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--roam-without",
+          [&options](const std::vector<std::string>& without) {
+            for (const RoamPart& part : kRoamParts)
+              if (std::find(without.begin(), without.end(), part.name) != without.end())
+                options.roam.*part.enabled = false;
+          },
+          "switch a part of roam off, may be repeated: " + names)
       ->check(CLI::IsMember(parts))
       ->option_text("PART");
   command.add_flag("--roam-multi-stream", options.roam.multi_stream, "model ops of one level as running side by side");
-  command.add_option("--roam-node-limit", options.roam.node_limit, "ops of a leaf")->check(CLI::Range(1, 1000))->capture_default_str();
-  command.add_option("--roam-delay-radius", options.roam.delay_radius, "longest wait of a weight update, as a fraction of the step")
+  command.add_option("--roam-node-limit", options.roam.node_limit, "ops of a leaf")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command
+      .add_option("--roam-delay-radius", options.roam.delay_radius,
+                  "longest wait of a weight update, as a fraction of the step")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--roam-update-ratio", options.roam.update_ratio, "gradients below this times the inputs of their op never wait")
+  command
+      .add_option("--roam-update-ratio", options.roam.update_ratio,
+                  "gradients below this times the inputs of their op never wait")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   command.add_option("--roam-ilp-iterations", options.roam.ilp_iterations, "simplex iterations of one ILP")
       ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
-  command.add_option("--highs", options.solver_library, "path of libhighs.so.1; else $STOWAGE_HIGHS, else where highspy is installed");
+  command.add_option("--highs", options.solver_library,
+                     "path of libhighs.so.1; else $STOWAGE_HIGHS, else where highspy is installed");
 }
 
 int run(const Arguments& arguments) {
@@ -174,20 +183,24 @@ Verb add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "Plan the memory of a graph");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
   command->add_option("-o,--output", arguments->output, "the plan file to write; - for stdout")->required();
-  add_bytes_option(*command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
-                   "what the device holds: resident buffers and arena together");
+  add_bytes_option(
+      *command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
+      "what the device holds: resident buffers and arena together");
   command->add_option("--link-gbps", options.link_gbps, "speed of each swap lane, in 10^9 bytes a second")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command->add_flag("--keep-order", options.keep_order, "run the ops in program order; only addresses are decided");
-  command->add_flag_callback("--no-takeover", [arguments] { arguments->options.takeover = false; },
-                             "give no result the address of an input that dies there");
+  command->add_flag_callback(
+      "--no-takeover", [arguments] { arguments->options.takeover = false; },
+      "give no result the address of an input that dies there");
   command->add_option("--time-limit", options.time_limit_seconds, "stop after this many seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   add_method_options(*command, options);
   command->add_option("--seed", options.seed, "of every random choice")->capture_default_str();
-  command->add_option("--threads", options.threads, "never changes the plan")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--threads", options.threads, "never changes the plan")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
   return {command, [arguments] { return run(*arguments); }};
 }

@@ -41,8 +41,10 @@ void ProgressLine::draw_until_done() {
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, milliseconds(1000), [this] { return done_; })) return;
   do {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count();
-    std::fprintf(stderr, "\r\x1b[K%s: %s%s%lld s", what_.c_str(), phase_.c_str(), phase_.empty() ? "" : ", ", static_cast<long long>(seconds));
+    const auto seconds =
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count();
+    std::fprintf(stderr, "\r\x1b[K%s: %s%s%lld s", what_.c_str(), phase_.c_str(), phase_.empty() ? "" : ", ",
+                 static_cast<long long>(seconds));
     std::fflush(stderr);
   } while (!changed_.wait_for(lock, milliseconds(250), [this] { return done_; }));
   std::fputs("\r\x1b[K", stderr);

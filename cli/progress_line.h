@@ -1,5 +1,5 @@
-// One line on stderr while a verb works for more than a second: what it does, how far it is, for how long. Nothing when stderr is no
-// terminal.
+// One line on stderr while a verb works for more than a second: what it does, how far it is, for how long. Nothing when
+// stderr is no terminal.
 //
 //     stowage plan: budget  40 %, 12 s
 #pragma once

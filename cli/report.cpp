@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "io/text_file.h"
+#include "progress_line.h"
 #include "stowage/check.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
-#include "progress_line.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -30,7 +30,8 @@ std::string optional_text(const std::string& path) {
 }
 
 int run(const Arguments& arguments) {
-  if (arguments.graph == "-" && arguments.plan == "-") throw UsageError("only one of GRAPH and PLAN can be standard input");
+  if (arguments.graph == "-" && arguments.plan == "-")
+    throw UsageError("only one of GRAPH and PLAN can be standard input");
   refuse_overwriting({arguments.graph, arguments.plan, arguments.ledger, arguments.timeline}, arguments.output);
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
   const Plan plan = read_input([&] { return load_plan(arguments.plan); });
@@ -55,16 +56,19 @@ int run(const Arguments& arguments) {
 
 Verb add_report(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("report", "Show a plan: one HTML page, a Perfetto trace, or a PyTorch memory snapshot");
+  CLI::App* command =
+      app.add_subcommand("report", "Show a plan: one HTML page, a Perfetto trace, or a PyTorch memory snapshot");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
   command->add_option("PLAN", arguments->plan, "the plan file")->required();
   command->add_option("-o,--output", arguments->output, "FILE.html, FILE.perfetto.json or FILE.pickle")->required();
-  add_bytes_option(*command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
-                   "the budget that the plan was made for, to show it");
+  add_bytes_option(
+      *command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },
+      "the budget that the plan was made for, to show it");
   command->add_option("--link-gbps", arguments->options.link_gbps, "speed of each swap lane, in 10^9 bytes a second")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  command->add_flag_callback("--no-bound", [arguments] { arguments->bound = false; }, "do not prove a lower bound, which takes time");
+  command->add_flag_callback(
+      "--no-bound", [arguments] { arguments->bound = false; }, "do not prove a lower bound, which takes time");
   command->add_option("--ledger", arguments->ledger, "a sharding ledger to show: JSON, docs/formats.md section 6");
   command->add_option("--timeline", arguments->timeline, "an eager runtime's timeline to show: JSON, likewise");
   return {command, [arguments] { return run(*arguments); }};

@@ -1,4 +1,5 @@
-// stowage strategy PROBLEM.json: one strategy per node, so that costs sum to the least while bytes stay under the limit.
+// stowage strategy PROBLEM.json: one strategy per node, so that costs sum to the least while bytes stay under the
+// limit.
 #include "stowage/strategy.h"
 
 #include <CLI/CLI.hpp>
@@ -55,7 +56,8 @@ int run(const Arguments& arguments) {
   const Stopwatch watch;
   StrategyOptions options;
   options.seed = arguments.seed;
-  if (arguments.time_limit_seconds > 0) options.should_stop = [&] { return watch.seconds() > arguments.time_limit_seconds; };
+  if (arguments.time_limit_seconds > 0)
+    options.should_stop = [&] { return watch.seconds() > arguments.time_limit_seconds; };
   const StrategyResult result = [&] {
     const ProgressLine line("stowage strategy");
     return choose_strategies(problem, options);
@@ -80,9 +82,11 @@ int run(const Arguments& arguments) {
 Verb add_strategy(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("strategy", "Choose one strategy per node: least cost, bytes under the limit");
-  command->add_option("PROBLEM.json", arguments->problem, "nodes with strategies, edges with costs, a usage limit")->required();
+  command->add_option("PROBLEM.json", arguments->problem, "nodes with strategies, edges with costs, a usage limit")
+      ->required();
   command->add_option("-o,--output", arguments->output, "write the choice to this file");
-  command->add_option("--time-limit", arguments->time_limit_seconds, "stop after so many seconds")->check(CLI::PositiveNumber);
+  command->add_option("--time-limit", arguments->time_limit_seconds, "stop after so many seconds")
+      ->check(CLI::PositiveNumber);
   command->add_option("--seed", arguments->seed, "of the random moves");
   command->add_flag("--json", arguments->json, "print one JSON object");
   return {command, [arguments] { return run(*arguments); }};

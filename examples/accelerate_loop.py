@@ -12,7 +12,9 @@ model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.GEL
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=20)
 data = torch.utils.data.TensorDataset(torch.randn(640, 64), torch.randint(0, 10, (640,)))
-model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(data, batch_size=64), schedule)
+model, optimizer, loader, schedule = accelerator.prepare(
+    model, optimizer, torch.utils.data.DataLoader(data, batch_size=64), schedule
+)
 
 
 def train_step(x, y):
@@ -33,4 +35,6 @@ for epoch in range(4):
     print(f"epoch {epoch}: loss {loss.item():.4f}")
 
 stats = step.stats()
-print(f"planned steps: {stats['planned_steps']}, arena {stats['arena_bytes'] / 2**20:.2f} MiB, {step.refusal or stats['outcome']}")
+print(
+    f"planned steps: {stats['planned_steps']}, arena {stats['arena_bytes'] / 2**20:.2f} MiB, {step.refusal or stats['outcome']}"
+)

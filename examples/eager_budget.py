@@ -1,4 +1,5 @@
-"""A byte limit around a loop whose control flow changes from batch to batch, which no plan could stand for: two added lines (marked)."""
+"""A byte limit around a loop whose control flow changes from batch to batch, which no plan could stand for: two added
+lines (marked)."""
 
 import torch
 from torch import nn
@@ -24,5 +25,7 @@ with stowage.budget("24MiB") as limit:  # added; without a limit the peak is 33 
         print(f"loss {loss.item():.4f}")
 
 stats = limit.stats()  # added
-print(f"peak {stats['peak_bytes'] / 2**20:.1f} MiB within {stats['limit_bytes'] / 2**20:.0f} MiB; {stats['evictions']} evictions, "
-      f"{stats['recomputed_ops']} ops run again, {stats['swapped_bytes'] / 2**20:.1f} MiB to the host")
+print(
+    f"peak {stats['peak_bytes'] / 2**20:.1f} MiB within {stats['limit_bytes'] / 2**20:.0f} MiB; {stats['evictions']} evictions, "
+    f"{stats['recomputed_ops']} ops run again, {stats['swapped_bytes'] / 2**20:.1f} MiB to the host"
+)

@@ -1,7 +1,7 @@
 """A module in the style of Lightning (training_step, configure_optimizers) and the loop that drives it, planned.
 
-Lightning's own Trainer calls training_step() and backward() from its loops, hook by hook; the whole update is one function here, which
-is what a planned step needs. The module stays as it is.
+Lightning's own Trainer calls training_step() and backward() from its loops, hook by hook; the whole update is one
+function here, which is what a planned step needs. The module stays as it is.
 """
 
 import torch
@@ -25,7 +25,8 @@ class LitAutoencoder(nn.Module):
 
 
 class Trainer:
-    """fit() as Lightning's automatic optimization does it: backward, step, zero_grad for each batch, schedules after each epoch."""
+    """fit() as Lightning's automatic optimization does it: backward, step, zero_grad for each batch, schedules after
+    each epoch."""
 
     def __init__(self, max_epochs: int, budget: str | None = None):
         self.max_epochs = max_epochs

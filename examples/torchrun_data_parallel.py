@@ -1,4 +1,5 @@
-"""Data parallelism under torchrun: each rank plans its own forward and backward; gradients are averaged between them and the update.
+"""Data parallelism under torchrun: each rank plans its own forward and backward; gradients are averaged between them
+and the update.
 
     torchrun --nproc-per-node 2 examples/torchrun_data_parallel.py
 """

@@ -1,6 +1,6 @@
 """Tensors split over the ranks of torchrun so that the least memory is redundant: two added lines (marked).
 
-    torchrun --nproc-per-node 2 examples/torchrun_shard.py
+torchrun --nproc-per-node 2 examples/torchrun_shard.py
 """
 
 import os
@@ -27,7 +27,8 @@ def train_step(x, y):
     return loss.detach()
 
 
-step = stowage.shard(train_step, (int(os.environ["WORLD_SIZE"]),))  # added: parameters and optimizer state are cut into parts
+# Added: parameters and optimizer state are cut into parts
+step = stowage.shard(train_step, (int(os.environ["WORLD_SIZE"]),))
 
 for epoch in range(3):
     for x, y in loader:

@@ -120,9 +120,11 @@ AllocatorPeaks caching_allocator_peaks(const Graph& graph, std::span<const OpId>
     std::vector<CachingAllocator::Block> scratch(op.scratch.size(), -1);
     for (const Event& event : events_of(op)) {
       const bool created = event.index < op.creates.size();
-      CachingAllocator::Block& held = created ? block[op.creates[event.index].index()] : scratch[event.index - op.creates.size()];
+      CachingAllocator::Block& held =
+          created ? block[op.creates[event.index].index()] : scratch[event.index - op.creates.size()];
       if (event.takes) {
-        held = allocator.allocate(created ? graph.buffer(op.creates[event.index]).bytes : op.scratch[event.index - op.creates.size()].bytes);
+        held = allocator.allocate(created ? graph.buffer(op.creates[event.index]).bytes
+                                          : op.scratch[event.index - op.creates.size()].bytes);
       } else {
         allocator.release(held);
       }

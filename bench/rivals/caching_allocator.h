@@ -1,4 +1,5 @@
-// A model of PyTorch's caching allocator for CUDA, in its default settings (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.13).
+// A model of PyTorch's caching allocator for CUDA, in its default settings (c10/cuda/CUDACachingAllocator.cpp, PyTorch
+// 2.13).
 //
 //   request        rounded to        pool     new segment when no free block fits      a block is split when it leaves
 //   up to 1 MiB    512 B             small    2 MiB                                    at least 512 B
@@ -8,8 +9,8 @@
 //   segment  ├ live ┤├ free ─────┤├ live ─┤├ free ┤     best fit: the smallest free block of the pool that holds the request, the
 //                                                       lowest address among equals; a freed block merges with its free neighbours
 //
-// Segments are never given back: the device is taken to be large enough. Streams, expandable segments and garbage collection are
-// not modelled. O(log n) a call.
+// Segments are never given back: the device is taken to be large enough. Streams, expandable segments and garbage
+// collection are not modelled. O(log n) a call.
 #pragma once
 
 #include <cstdint>

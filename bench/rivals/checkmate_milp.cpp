@@ -13,7 +13,8 @@
 namespace stowage::rivals {
 namespace {
 
-constexpr double kScale = 1000;  // of the limit and of the largest cost in the program, so that tolerances mean the same in all graphs
+// Of the limit and of the largest cost in the program, so that tolerances mean the same in all graphs
+constexpr double kScale = 1000;
 constexpr int kNone = -1;
 
 class Program {
@@ -51,8 +52,8 @@ class Program {
     return result;
   }
 
-  // R and S of `runs`, which hold each content from its making to its last use; the solver finds the rest. Empty when a stage runs ops out
-  // of order, or to no use.
+  // R and S of `runs`, which hold each content from its making to its last use; the solver finds the rest. Empty when a
+  // stage runs ops out of order, or to no use.
   [[nodiscard]] std::vector<double> start(const std::vector<OpId>& runs) const {
     std::vector<std::int32_t> position(s_.order.size()), since(s_.contents.size(), n_);
     for (std::int32_t i = 0; i < n_; ++i) position[s_.order[i].index()] = i;
@@ -131,7 +132,8 @@ class Program {
       if (content.overwriter >= 0 && run(t, content.overwriter) != kNone)
         milp_.add_row(-kInfinity, 1, {{next, 1}, {run(t, content.overwriter), 1}});
     }
-    // One content of a buffer at a time; and what is about to be created again need not have been kept, as its users come later.
+    // One content of a buffer at a time; and what is about to be created again need not have been kept, as its users
+    // come later.
     for (const std::vector<std::int32_t>& contents : s_.of_buffer) {
       std::vector<Term> row = there_at(t, contents, 1);
       if (!contents.empty()) add_term(row, run(t, s_.contents[contents[0]].maker), 1);
@@ -139,14 +141,16 @@ class Program {
     }
   }
 
-  [[nodiscard]] std::vector<Term> there_at(std::int32_t t, const std::vector<std::int32_t>& contents, double coefficient) const {
+  [[nodiscard]] std::vector<Term> there_at(std::int32_t t, const std::vector<std::int32_t>& contents,
+                                           double coefficient) const {
     std::vector<Term> row;
     for (const std::int32_t c : contents) add_term(row, kept(t, c), coefficient);
     return row;
   }
 
-  // What a buffer of `contents` takes from its creation on in stage t: for each later user that may run in it, in order, the column that
-  // says whether it or a later one runs, or the next stage begins with the buffer. After the last user: there_at(t + 1).
+  // What a buffer of `contents` takes from its creation on in stage t: for each later user that may run in it, in
+  // order, the column that says whether it or a later one runs, or the next stage begins with the buffer. After the
+  // last user: there_at(t + 1).
   struct Use {
     std::int32_t at;
     int column;
@@ -188,9 +192,12 @@ class Program {
     for (std::size_t k = 0; k < ops.size(); ++k) {
       while (next < uses.size() && uses[next].at < ops[k]) ++next;
       std::vector<Term> then;
-      if (ops[k] < creator) then = before;
-      else if (ops[k] > creator && next < uses.size()) then = {{uses[next].column, bytes}};
-      else if (ops[k] > creator) then = after;
+      if (ops[k] < creator)
+        then = before;
+      else if (ops[k] > creator && next < uses.size())
+        then = {{uses[next].column, bytes}};
+      else if (ops[k] > creator)
+        then = after;
       const auto same = [](const Term& a, const Term& b) { return a.column == b.column; };
       if (std::equal(now.begin(), now.end(), then.begin(), then.end(), same)) continue;
       for (const Term& term : now) changes[k].push_back({term.column, -term.coefficient});
@@ -238,7 +245,8 @@ MilpOptions milp_options(const CheckmateOptions& options) {
 std::int64_t bound_ns(const Graph& graph, double bound) {
   std::int64_t program = 0;
   for (const Op& op : graph.ops) program += op.cost_ns;
-  return std::isfinite(bound) ? std::max(program, static_cast<std::int64_t>(std::ceil(bound * (1 - 1e-9) - 1e-3))) : program;
+  return std::isfinite(bound) ? std::max(program, static_cast<std::int64_t>(std::ceil(bound * (1 - 1e-9) - 1e-3)))
+                              : program;
 }
 
 }  // namespace
@@ -266,7 +274,8 @@ CheckmateResult checkmate_milp(const Graph& graph, const CheckmateOptions& optio
       result.peak_bytes = checked.peak_bytes;
       result.arena_bytes = checked.arena_bytes;
       for (const OpId op : result.runs) result.step_ns += graph.op(op).cost_ns;
-      if (result.peak_bytes > capacity) result.outcome = Outcome::kUnknown, result.runs.clear();  // beyond the limit by a tolerance
+      // Beyond the limit by a tolerance
+      if (result.peak_bytes > capacity) result.outcome = Outcome::kUnknown, result.runs.clear();
     }
   }
   result.columns = program.milp().columns();

@@ -3,8 +3,8 @@
 #include <numeric>
 #include <utility>
 
-#include "rivals/greedy_fit.h"
 #include "planner/assemble.h"
+#include "rivals/greedy_fit.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 
@@ -15,7 +15,8 @@ namespace {
 std::vector<std::int64_t> stacked(const std::vector<LayoutItem>& items, std::int64_t align) {
   std::vector<std::int64_t> offsets;
   std::int64_t top = 0;
-  for (const LayoutItem& item : items) offsets.push_back(std::exchange(top, top + (item.bytes + align - 1) / align * align));
+  for (const LayoutItem& item : items)
+    offsets.push_back(std::exchange(top, top + (item.bytes + align - 1) / align * align));
   return offsets;
 }
 
@@ -32,6 +33,8 @@ Evaluation evaluate(const Graph& graph, std::span<const OpId> order, const Layou
   return {report.peak_bytes, plan.arena_bytes};
 }
 
-std::int64_t evaluate_peak(const Graph& graph, std::span<const OpId> order) { return evaluate(graph, order, stacked).peak_bytes; }
+std::int64_t evaluate_peak(const Graph& graph, std::span<const OpId> order) {
+  return evaluate(graph, order, stacked).peak_bytes;
+}
 
 }  // namespace stowage::rivals

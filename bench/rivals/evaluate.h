@@ -1,4 +1,5 @@
-// A rival's answer on the common scale: made a Plan, verified by the independent checker, counted as Stowage's own plans are.
+// A rival's answer on the common scale: made a Plan, verified by the independent checker, counted as Stowage's own
+// plans are.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ Plan plan_of(const Graph& graph, std::span<const OpId> runs) {
     for (std::size_t i = 0; i < op.scratch.size(); ++i) plan.scratch.push_back({step, static_cast<std::int32_t>(i), 0});
   }
   for (std::size_t b = 0; b < graph.buffers.size(); ++b)
-    if (graph.buffers[b].returned && latest[b] >= 0) plan.placements[latest[b]].to = static_cast<std::int32_t>(runs.size());
+    if (graph.buffers[b].returned && latest[b] >= 0)
+      plan.placements[latest[b]].to = static_cast<std::int32_t>(runs.size());
   return plan;
 }
 
@@ -62,7 +63,8 @@ Evaluation evaluate_runs(const Graph& graph, std::span<const OpId> runs) {
   const LayoutResult addresses = layout(items_of(graph, plan, runs), options);
   plan.arena_bytes = addresses.height_bytes;
   for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = addresses.offsets[i];
-  for (std::size_t i = 0; i < plan.scratch.size(); ++i) plan.scratch[i].offset = addresses.offsets[plan.placements.size() + i];
+  for (std::size_t i = 0; i < plan.scratch.size(); ++i)
+    plan.scratch[i].offset = addresses.offsets[plan.placements.size() + i];
   const CheckReport report = check(graph, plan);
   if (!report.valid) throw Error("a rival's runs are not valid: " + report.message);
   return {report.peak_bytes, plan.arena_bytes};

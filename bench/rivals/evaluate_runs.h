@@ -1,4 +1,5 @@
-// Runs of ops, repeats included, on the common scale: made a Plan, laid out by Stowage's layout search, verified by the independent checker.
+// Runs of ops, repeats included, on the common scale: made a Plan, laid out by Stowage's layout search, verified by the
+// independent checker.
 //
 //   runs     a    b    c    a    d          a buffer is there from the run that creates it to its last use before the next such run
 //   a's      ██████████     ██████

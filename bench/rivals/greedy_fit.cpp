@@ -42,7 +42,8 @@ std::int64_t gap_for(const std::vector<LayoutItem>& items, const std::vector<Pla
 
 }  // namespace
 
-std::vector<std::int64_t> greedy_layout(const std::vector<LayoutItem>& items, std::int64_t align, Serve serve, Fit fit) {
+std::vector<std::int64_t> greedy_layout(const std::vector<LayoutItem>& items, std::int64_t align, Serve serve,
+                                        Fit fit) {
   std::vector<std::size_t> order(items.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -54,7 +55,8 @@ std::vector<std::int64_t> greedy_layout(const std::vector<LayoutItem>& items, st
     const std::int64_t bytes = (items[i].bytes + align - 1) / align * align;
     const std::int64_t at = gap_for(items, placed, items[i], bytes, fit);
     offsets[i] = at;
-    const auto behind = std::upper_bound(placed.begin(), placed.end(), at, [](std::int64_t a, const Placed& p) { return a < p.begin; });
+    const auto behind =
+        std::upper_bound(placed.begin(), placed.end(), at, [](std::int64_t a, const Placed& p) { return a < p.begin; });
     placed.insert(behind, {at, at + bytes, i});
   }
   return offsets;

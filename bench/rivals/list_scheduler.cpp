@@ -13,7 +13,11 @@ namespace {
 class Scheduler {
  public:
   Scheduler(const Graph& graph, const ListRule& rule)
-      : graph_(graph), rule_(rule), dependencies_(dependencies(graph)), uses_(uses(graph)), peak_(rule.first_peak_bytes) {
+      : graph_(graph),
+        rule_(rule),
+        dependencies_(dependencies(graph)),
+        uses_(uses(graph)),
+        peak_(rule.first_peak_bytes) {
     const std::size_t ops = graph.ops.size();
     for (std::size_t i = 0; i < ops; ++i) {
       waits_.push_back(static_cast<std::int32_t>(dependencies_.preds[i].size()));
@@ -99,7 +103,7 @@ class Scheduler {
   Dependencies dependencies_;
   Uses uses_;
   std::int64_t live_ = 0, peak_;
-  std::vector<std::int32_t> waits_;       // per op: preds that have not run; -1: it has run itself
+  std::vector<std::int32_t> waits_;  // per op: preds that have not run; -1: it has run itself
   std::vector<std::int64_t> rise_, growth_;
   std::vector<std::int32_t> users_left_;  // per buffer
   std::set<Key> by_growth_, by_rise_;     // the ready ops

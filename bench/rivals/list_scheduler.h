@@ -18,9 +18,9 @@
 namespace stowage::rivals {
 
 struct ListRule {
-  std::vector<std::int32_t> rank;      // per op: the smaller goes first among equals
-  bool growth_breaks_ties = false;     // between ops of equal rise, when none fits
-  std::int64_t first_peak_bytes = 0;   // the peak to begin with
+  std::vector<std::int32_t> rank;     // per op: the smaller goes first among equals
+  bool growth_breaks_ties = false;    // between ops of equal rise, when none fits
+  std::int64_t first_peak_bytes = 0;  // the peak to begin with
 };
 
 std::vector<OpId> list_schedule(const Graph& graph, const ListRule& rule);

@@ -15,7 +15,8 @@ struct Ledge {
 
 class Skyline {
  public:
-  Skyline(const std::vector<LayoutItem>& items, std::int64_t align) : items_(items), align_(align), offsets_(items.size(), 0) {
+  Skyline(const std::vector<LayoutItem>& items, std::int64_t align)
+      : items_(items), align_(align), offsets_(items.size(), 0) {
     for (std::size_t i = 0; i < items.size(); ++i)
       if (items[i].bytes > 0 && items[i].lower < items[i].upper) by_lower_.emplace(items[i].lower, i);
   }
@@ -26,7 +27,8 @@ class Skyline {
     for (const auto& [lower, i] : by_lower_) end = std::max(end, items_[i].upper);
     ledges_.push_back({by_lower_.begin()->first, end, 0});
     while (!by_lower_.empty()) {
-      const auto ledge = std::min_element(ledges_.begin(), ledges_.end(), [](const Ledge& a, const Ledge& b) { return a.height < b.height; });
+      const auto ledge = std::min_element(ledges_.begin(), ledges_.end(),
+                                          [](const Ledge& a, const Ledge& b) { return a.height < b.height; });
       const auto chosen = longest_on(*ledge);
       if (chosen == by_lower_.end()) {
         raise(ledge);
@@ -90,6 +92,8 @@ class Skyline {
 
 }  // namespace
 
-std::vector<std::int64_t> llfb_layout(const std::vector<LayoutItem>& items, std::int64_t align) { return Skyline(items, align).run(); }
+std::vector<std::int64_t> llfb_layout(const std::vector<LayoutItem>& items, std::int64_t align) {
+  return Skyline(items, align).run();
+}
 
 }  // namespace stowage::rivals

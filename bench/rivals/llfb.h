@@ -1,5 +1,6 @@
-// LLFB, "long-lived first, best fit": the layout that ROAM is compared with (arXiv 2310.19295, baselines), after the best-fit
-// heuristic of Sekiyama et al., "Profile-guided memory optimization for deep neural networks" (arXiv 1804.10001).
+// LLFB, "long-lived first, best fit": the layout that ROAM is compared with (arXiv 2310.19295, baselines), after the
+// best-fit heuristic of Sekiyama et al., "Profile-guided memory optimization for deep neural networks" (arXiv
+// 1804.10001).
 //
 //   offset │        ┌─────┐            The skyline is a row of ledges. On the lowest one (the leftmost of equals) goes the
 //          │  ┌─────┘     │  ledge     longest-lived item that fits between its ends (the larger, then the first of equals).

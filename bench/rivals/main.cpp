@@ -1,5 +1,5 @@
-// rivals order GRAPH, rivals model GRAPH, rivals checkmate GRAPH BYTES, rivals layout INTERVALS.csv: what others make of the same input, as
-// one JSON object on stdout.
+// rivals order GRAPH, rivals model GRAPH, rivals checkmate GRAPH BYTES, rivals layout INTERVALS.csv: what others make
+// of the same input, as one JSON object on stdout.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "io/json_append.h"
 #include "rivals/caching_allocator.h"
 #include "rivals/checkmate_milp.h"
 #include "rivals/evaluate.h"
 #include "rivals/greedy_fit.h"
 #include "rivals/inductor_orders.h"
-#include "io/json_append.h"
 #include "rivals/lescea.h"
 #include "rivals/llfb.h"
 #include "rivals/model_ilp.h"
@@ -104,8 +104,8 @@ std::string orders(const std::string& path) {
   return text + "\n";
 }
 
-void write_layout(io::ObjectWriter& out, std::string& text, const std::string& name, const std::vector<LayoutItem>& items,
-                  const LayoutRule& rule) {
+void write_layout(io::ObjectWriter& out, std::string& text, const std::string& name,
+                  const std::vector<LayoutItem>& items, const LayoutRule& rule) {
   const auto [offsets, seconds] = timed([&] { return rule(items, 1); });
   out.key(name);
   io::ObjectWriter object(text);
@@ -191,7 +191,8 @@ std::string checkmate(const std::string& path, const std::string& plan, Checkmat
   out.field("rows", result.rows);
   out.field("seconds", result.seconds);
   out.key("runs");
-  for (std::size_t i = 0; i < result.runs.size(); ++i) text += (i == 0 ? '[' : ',') + std::to_string(result.runs[i].value);
+  for (std::size_t i = 0; i < result.runs.size(); ++i)
+    text += (i == 0 ? '[' : ',') + std::to_string(result.runs[i].value);
   text += result.runs.empty() ? "[]" : "]";
   out.close();
   return text + "\n";
@@ -201,8 +202,10 @@ int run(int argc, char** argv) {
   CLI::App app("What others make of the same graph or intervals");
   app.require_subcommand(1);
   std::string path;
-  CLI::App* order = app.add_subcommand("order", "orders of a graph: program order with a model of PyTorch's allocator, LESCEA + LLFB, "
-                                                "Inductor's");
+  CLI::App* order =
+      app.add_subcommand("order",
+                         "orders of a graph: program order with a model of PyTorch's allocator, LESCEA + LLFB, "
+                         "Inductor's");
   order->add_option("GRAPH", path)->required();
   CLI::App* layout = app.add_subcommand("layout", "greedy layouts of fixed intervals");
   layout->add_option("INTERVALS.csv", path)->required();
@@ -211,11 +214,13 @@ int run(int argc, char** argv) {
   CLI::App* ilp = app.add_subcommand("model", "the MODeL ILPs, order then layout, through HiGHS");
   ilp->add_option("GRAPH", path)->required();
   ilp->add_option("--seconds", options.seconds, "limit of each stage; 0: none")->capture_default_str();
-  ilp->add_option("--iterations", options.iterations, "simplex iterations of each stage; 0: any number")->capture_default_str();
+  ilp->add_option("--iterations", options.iterations, "simplex iterations of each stage; 0: any number")
+      ->capture_default_str();
   ilp->add_flag("--single-stream", single_stream, "a total order, instead of levels that ops share");
   CheckmateOptions limits;
   std::string budget, plan;
-  CLI::App* milp = app.add_subcommand("checkmate", "Checkmate's MILP through HiGHS: recomputation within a byte limit, in a fixed order");
+  CLI::App* milp = app.add_subcommand(
+      "checkmate", "Checkmate's MILP through HiGHS: recomputation within a byte limit, in a fixed order");
   milp->add_option("GRAPH", path)->required();
   milp->add_option("BYTES", budget, "residents and live bytes")->required();
   milp->add_option("--order", plan, "a plan: the order of its first runs, and a start; default: program order");

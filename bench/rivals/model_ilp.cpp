@@ -42,7 +42,8 @@ roam::Schedule start_of(const OrderProblem& problem, roam::Streams streams) {
   std::iota(serial.begin(), serial.end(), 0);
   if (streams == roam::Streams::kSingle) return serial;
   const roam::Spans levels = roam::spans(problem, streams, 1.0);
-  return roam::schedule_peak(problem, levels.asap) <= roam::schedule_peak(problem, levels.alap) ? levels.asap : levels.alap;
+  return roam::schedule_peak(problem, levels.asap) <= roam::schedule_peak(problem, levels.alap) ? levels.asap
+                                                                                                : levels.alap;
 }
 
 void find_order(const Graph& graph, const ModelOptions& options, ModelResult& result) {
@@ -67,7 +68,8 @@ std::int64_t pairs_of(const std::vector<Rect>& rects) {
   return pairs;
 }
 
-std::vector<std::int64_t> lay_out(const std::vector<LayoutItem>& items, std::int64_t align, const ModelOptions& options, ModelStage& stage) {
+std::vector<std::int64_t> lay_out(const std::vector<LayoutItem>& items, std::int64_t align, const ModelOptions& options,
+                                  ModelStage& stage) {
   const auto start = Clock::now();
   const LayoutInstance instance = make_instance(items, align);
   roam::Floored problem{instance.rects, std::vector<std::int64_t>(instance.rects.size(), 0)};
@@ -75,7 +77,8 @@ std::vector<std::int64_t> lay_out(const std::vector<LayoutItem>& items, std::int
   const std::int32_t most = small ? std::numeric_limits<std::int32_t>::max() : 0;
   const roam::LayoutIlpResult found = roam::layout_ilp(problem, most, limits_of(options, kLayoutGap));
   std::vector<std::int64_t> offsets(items.size(), 0);
-  for (std::size_t r = 0; r < instance.rects.size(); ++r) offsets[static_cast<std::size_t>(instance.item[r])] = found.offsets.at[r];
+  for (std::size_t r = 0; r < instance.rects.size(); ++r)
+    offsets[static_cast<std::size_t>(instance.item[r])] = found.offsets.at[r];
   const bool tried = small || found.outcome == Outcome::kOptimal;
   stage = {tried ? found.outcome : Outcome::kUnknown, found.bound, since(start)};
   return offsets;
@@ -87,9 +90,10 @@ ModelResult model_ilp(const Graph& graph, const ModelOptions& options) {
   load_highs(options.library);
   ModelResult result;
   find_order(graph, options, result);
-  const Evaluation checked = evaluate(graph, result.order, [&](const std::vector<LayoutItem>& items, std::int64_t align) {
-    return lay_out(items, align, options, result.layout_stage);
-  });
+  const Evaluation checked =
+      evaluate(graph, result.order, [&](const std::vector<LayoutItem>& items, std::int64_t align) {
+        return lay_out(items, align, options, result.layout_stage);
+      });
   result.peak_bytes = checked.peak_bytes;
   result.arena_bytes = checked.arena_bytes;
   return result;

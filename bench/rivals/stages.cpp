@@ -11,7 +11,8 @@ namespace {
 
 void check_order(const Graph& graph, std::span<const OpId> order) {
   std::vector<std::int32_t> position(graph.ops.size(), -1);
-  if (order.size() != graph.ops.size()) throw Error(concat("an order of ", order.size(), " ops for a graph of ", graph.ops.size()));
+  if (order.size() != graph.ops.size())
+    throw Error(concat("an order of ", order.size(), " ops for a graph of ", graph.ops.size()));
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (!order[i].valid() || order[i].index() >= position.size() || position[order[i].index()] >= 0)
       throw Error(concat("the order has op ", order[i].value, " twice, or the graph has no such op"));
@@ -20,10 +21,13 @@ void check_order(const Graph& graph, std::span<const OpId> order) {
   const Dependencies deps = dependencies(graph);
   for (std::size_t k = 0; k < position.size(); ++k)
     for (const std::int32_t pred : deps.preds[k])
-      if (position[pred] > position[k]) throw Error(concat("the order runs op ", k, " before op ", pred, ", which it depends on"));
+      if (position[pred] > position[k])
+        throw Error(concat("the order runs op ", k, " before op ", pred, ", which it depends on"));
 }
 
-bool contains(const std::vector<BufferId>& list, BufferId id) { return std::find(list.begin(), list.end(), id) != list.end(); }
+bool contains(const std::vector<BufferId>& list, BufferId id) {
+  return std::find(list.begin(), list.end(), id) != list.end();
+}
 
 class Reader {
  public:
@@ -41,8 +45,10 @@ class Reader {
     if (op.effect) limit_[i] = i;
     for (const BufferId b : op.reads) {
       if (contains(op.writes, b)) continue;
-      if (s_.graph->buffer(b).resident) readers_[b.index()].push_back(i);
-      else use(i, b);
+      if (s_.graph->buffer(b).resident)
+        readers_[b.index()].push_back(i);
+      else
+        use(i, b);
     }
     for (const BufferId b : op.writes) {
       if (s_.graph->buffer(b).resident) {
@@ -84,7 +90,11 @@ class Reader {
 }  // namespace
 
 Stages::Stages(const Graph& g, std::span<const OpId> given)
-    : graph(&g), order(given.begin(), given.end()), needs(g.ops.size()), makes(g.ops.size()), of_buffer(g.buffers.size()) {
+    : graph(&g),
+      order(given.begin(), given.end()),
+      needs(g.ops.size()),
+      makes(g.ops.size()),
+      of_buffer(g.buffers.size()) {
   check_order(g, given);
   last_stage = Reader(*this).run();
   for (std::int32_t i = size() - 1; i >= 0; --i) {

@@ -21,7 +21,8 @@ struct Content {
   std::int32_t maker = 0;
   std::int32_t overwriter = -1;     // writes the next content over it; -1: none
   std::vector<std::int32_t> users;  // readers and overwriter, increasing
-  std::int32_t last_stage = 0;      // having it at the begin of a later stage is of no use; one after the last: the end needs it
+  // Having it at the begin of a later stage is of no use; one after the last: the end needs it
+  std::int32_t last_stage = 0;
 };
 
 struct Stages {
@@ -33,9 +34,10 @@ struct Stages {
   const Graph* graph;
   std::vector<OpId> order;
   std::vector<Content> contents;
-  std::vector<std::vector<std::int32_t>> needs, makes;      // per position: contents
-  std::vector<std::vector<std::int32_t>> of_buffer;         // contents; none for residents
-  std::vector<std::int32_t> last_stage;                     // per position: the last stage in which it may run, and to some use
+  std::vector<std::vector<std::int32_t>> needs, makes;  // per position: contents
+  std::vector<std::vector<std::int32_t>> of_buffer;     // contents; none for residents
+  // Per position: the last stage in which it may run, and to some use
+  std::vector<std::int32_t> last_stage;
 };
 
 }  // namespace stowage::rivals

@@ -36,7 +36,11 @@ def _nodes(compile, model: nn.Module, masked: bool = False) -> Job:
 
     def loss(m):
         out = m(x, edges)
-        return F.cross_entropy(out[mask], y[mask]) if masked else (F.cross_entropy(out, y, reduction="none") * weight).sum()
+        return (
+            F.cross_entropy(out[mask], y[mask])
+            if masked
+            else (F.cross_entropy(out, y, reduction="none") * weight).sum()
+        )
 
     return training(compile, model, [()] * STEPS, loss)
 
@@ -66,7 +70,9 @@ def gcn_mask(compile) -> Job:
 def gat(compile) -> Job:
     from torch_geometric.nn import GATConv
 
-    return _nodes(compile, _TwoLayers(GATConv(FEATURES, 8, heads=4, dropout=0.5), GATConv(32, CLASSES, heads=1, dropout=0.5)))
+    return _nodes(
+        compile, _TwoLayers(GATConv(FEATURES, 8, heads=4, dropout=0.5), GATConv(32, CLASSES, heads=1, dropout=0.5))
+    )
 
 
 @case("torch_geometric", "GraphSAGE")
@@ -94,8 +100,15 @@ def gin(compile) -> Job:
     model = Gin().train()
     optimizer = adamw(model)
     g = generator()
-    batches = [(torch.randn(40, FEATURES, generator=g), torch.randint(0, 40, (2, 120), generator=g), torch.arange(40) // 10,
-                torch.randint(0, 2, (4,), generator=g)) for _ in range(STEPS)]
+    batches = [
+        (
+            torch.randn(40, FEATURES, generator=g),
+            torch.randint(0, 40, (2, 120), generator=g),
+            torch.arange(40) // 10,
+            torch.randint(0, 2, (4,), generator=g),
+        )
+        for _ in range(STEPS)
+    ]
 
     def train_step(x, edges, batch, y):
         optimizer.zero_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -48,11 +48,23 @@ def _register(package: str, prefix: str, title: str, make: Callable, **how) -> N
 # ---- torch
 
 _TORCH = {
-    "Adadelta": {}, "Adafactor": {}, "Adagrad": {}, "Adam": {"amsgrad": True}, "AdamW": {"fused": True}, "Adamax": {}, "ASGD": {}, "NAdam": {}, "RAdam": {},
-    "RMSprop": {"momentum": 0.9, "centered": True}, "Rprop": {}, "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
-}  # fmt: skip
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {},
+    "Adam": {"amsgrad": True},
+    "AdamW": {"fused": True},
+    "Adamax": {},
+    "ASGD": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
+}
 for _name, _options in _TORCH.items():
-    _register("torch", "optim", _name, lambda m, n=_name, o=_options: getattr(torch.optim, n)(m.parameters(), lr=1e-2, **o))
+    _register(
+        "torch", "optim", _name, lambda m, n=_name, o=_options: getattr(torch.optim, n)(m.parameters(), lr=1e-2, **o)
+    )
 _register("torch", "optim", "AdamW foreach", lambda m: torch.optim.AdamW(m.parameters(), lr=1e-2, foreach=True))
 
 
@@ -104,8 +116,29 @@ def optim_sparse_adam(compile) -> Job:
 
 # ---- timm
 
-for _name in ("lamb", "lion", "adan", "adabelief", "madgrad", "nadamw", "novograd", "adamp", "sgdp", "lars", "radabelief", "rmsproptf", "lookahead_adam", "adopt",
-              "laprop", "mars", "kron", "cadamw", "muon", "adafactor", "adafactorbv"):  # fmt: skip
+for _name in (
+    "lamb",
+    "lion",
+    "adan",
+    "adabelief",
+    "madgrad",
+    "nadamw",
+    "novograd",
+    "adamp",
+    "sgdp",
+    "lars",
+    "radabelief",
+    "rmsproptf",
+    "lookahead_adam",
+    "adopt",
+    "laprop",
+    "mars",
+    "kron",
+    "cadamw",
+    "muon",
+    "adafactor",
+    "adafactorbv",
+):
 
     def _of_timm(m, n=_name):
         import timm.optim
@@ -122,7 +155,9 @@ def _adafactor(relative: bool) -> Callable:
     def make(m):
         import transformers
 
-        return transformers.Adafactor(m.parameters(), **({} if relative else {"lr": 1e-3, "relative_step": False, "scale_parameter": False}))
+        return transformers.Adafactor(
+            m.parameters(), **({} if relative else {"lr": 1e-3, "relative_step": False, "scale_parameter": False})
+        )
 
     return make
 

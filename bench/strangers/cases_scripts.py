@@ -1,4 +1,5 @@
-"""Whole scripts' steps: recurrent nets, GANs, contrastive and metric learning, distillation, reinforcement, Lightning modules."""
+"""Whole scripts' steps: recurrent nets, GANs, contrastive and metric learning, distillation, reinforcement, Lightning
+modules."""
 
 from __future__ import annotations
 
@@ -25,7 +26,12 @@ class _Tagger(nn.Module):
 
 
 def _tagging(compile, kind: type, **options) -> Job:
-    return training(compile, _Tagger(kind, **options), tokens(50, 4, 12), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()))
+    return training(
+        compile,
+        _Tagger(kind, **options),
+        tokens(50, 4, 12),
+        lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()),
+    )
 
 
 @case("torch", "LSTM, two layers, dropout, bidirectional")
@@ -71,7 +77,11 @@ def packed_lstm(compile) -> Job:
     return _packed(compile, nn.LSTM, True)
 
 
-@case("torch", "packed sequences through a GRU, other lengths in each batch", data_decides="the lengths of the sequences decide the shapes")
+@case(
+    "torch",
+    "packed sequences through a GRU, other lengths in each batch",
+    data_decides="the lengths of the sequences decide the shapes",
+)
 def packed_gru(compile) -> Job:
     return _packed(compile, nn.GRU, False)
 
@@ -125,7 +135,11 @@ def seq2seq(compile) -> Job:
     class Translator(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embed, self.encoder, self.cell = nn.Embedding(50, 16), nn.GRU(16, 16, batch_first=True), nn.GRUCell(32, 16)
+            self.embed, self.encoder, self.cell = (
+                nn.Embedding(50, 16),
+                nn.GRU(16, 16, batch_first=True),
+                nn.GRUCell(32, 16),
+            )
             self.score, self.head = nn.Linear(16, 16), nn.Linear(16, 50)
 
         def forward(self, x, y):
@@ -138,7 +152,9 @@ def seq2seq(compile) -> Job:
             return torch.stack(out, 1)
 
     batches = [(x[:, :8], x[:, 8:]) for (x,) in tokens(50, 4, 15)]
-    return training(compile, Translator(), batches, lambda m, x, y: F.cross_entropy(m(x, y).flatten(0, 1), y[:, 1:].flatten()))
+    return training(
+        compile, Translator(), batches, lambda m, x, y: F.cross_entropy(m(x, y).flatten(0, 1), y[:, 1:].flatten())
+    )
 
 
 @case("torch", "nn.Transformer with source padding and causal masks")
@@ -151,8 +167,16 @@ def nn_transformer(compile) -> Job:
 
         def forward(self, x, y):
             causal = nn.Transformer.generate_square_subsequent_mask(y.shape[1])
-            return self.head(self.body(self.embed(x), self.embed(y), tgt_mask=causal, tgt_is_causal=True, src_key_padding_mask=x < 6,
-                                       memory_key_padding_mask=x < 6))  # fmt: skip
+            return self.head(
+                self.body(
+                    self.embed(x),
+                    self.embed(y),
+                    tgt_mask=causal,
+                    tgt_is_causal=True,
+                    src_key_padding_mask=x < 6,
+                    memory_key_padding_mask=x < 6,
+                )
+            )
 
     batches = [(x[:, :9], x[:, 9:]) for (x,) in tokens(50, 3, 18)]
     return training(compile, Translator(), batches, lambda m, x, y: F.cross_entropy(m(x, y).flatten(0, 1), y.flatten()))
@@ -162,9 +186,22 @@ def nn_transformer(compile) -> Job:
 
 
 def _gan_nets():
-    g = nn.Sequential(nn.ConvTranspose2d(8, 16, 4), nn.BatchNorm2d(16), nn.ReLU(True), nn.ConvTranspose2d(16, 3, 4, 2, 1), nn.Tanh())
-    d = nn.Sequential(nn.Conv2d(3, 16, 4, 2, 1), nn.LeakyReLU(0.2, inplace=True), nn.BatchNorm2d(16), nn.Conv2d(16, 1, 4), nn.Flatten(0))
-    return g, d, torch.optim.Adam(g.parameters(), 2e-4, (0.5, 0.999)), torch.optim.Adam(d.parameters(), 2e-4, (0.5, 0.999))
+    g = nn.Sequential(
+        nn.ConvTranspose2d(8, 16, 4), nn.BatchNorm2d(16), nn.ReLU(True), nn.ConvTranspose2d(16, 3, 4, 2, 1), nn.Tanh()
+    )
+    d = nn.Sequential(
+        nn.Conv2d(3, 16, 4, 2, 1),
+        nn.LeakyReLU(0.2, inplace=True),
+        nn.BatchNorm2d(16),
+        nn.Conv2d(16, 1, 4),
+        nn.Flatten(0),
+    )
+    return (
+        g,
+        d,
+        torch.optim.Adam(g.parameters(), 2e-4, (0.5, 0.999)),
+        torch.optim.Adam(d.parameters(), 2e-4, (0.5, 0.999)),
+    )
 
 
 @case("torch", "DCGAN, both updates in one step")
@@ -196,7 +233,9 @@ def gan_two_steps(compile) -> Job:
 
     def update_d(x):
         opt_d.zero_grad()
-        value = judge(d(x), torch.ones(x.shape[0])) + judge(d(g(torch.randn(x.shape[0], 8, 1, 1)).detach()), torch.zeros(x.shape[0]))
+        value = judge(d(x), torch.ones(x.shape[0])) + judge(
+            d(g(torch.randn(x.shape[0], 8, 1, 1)).detach()), torch.zeros(x.shape[0])
+        )
         value.backward()
         opt_d.step()
         return value.detach()
@@ -220,7 +259,13 @@ def gan_two_steps(compile) -> Job:
 @case("torch", "WGAN-GP, gradient penalty")
 def wgan_gp(compile) -> Job:
     g, d, opt_g, opt_d = _gan_nets()
-    d = nn.Sequential(nn.Conv2d(3, 16, 4, 2, 1), nn.LeakyReLU(0.2), nn.InstanceNorm2d(16, affine=True), nn.Conv2d(16, 1, 4), nn.Flatten(0))
+    d = nn.Sequential(
+        nn.Conv2d(3, 16, 4, 2, 1),
+        nn.LeakyReLU(0.2),
+        nn.InstanceNorm2d(16, affine=True),
+        nn.Conv2d(16, 1, 4),
+        nn.Flatten(0),
+    )
     opt_d = torch.optim.Adam(d.parameters(), 2e-4, (0.0, 0.9))
 
     def train_step(x):
@@ -242,8 +287,10 @@ def wgan_gp(compile) -> Job:
 
 @case("torch", "CycleGAN: two generators, two critics, chained parameters")
 def cycle_gan(compile) -> Job:
-    make_g = lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU(True), nn.Conv2d(8, 3, 3, padding=1), nn.Tanh())  # noqa: E731
-    make_d = lambda: nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Conv2d(8, 1, 3, padding=1))  # noqa: E731
+    make_g = lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8), nn.ReLU(True), nn.Conv2d(8, 3, 3, padding=1), nn.Tanh()
+    )
+    make_d = lambda: nn.Sequential(nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2, True), nn.Conv2d(8, 1, 3, padding=1))
     ab, ba, da, db = make_g(), make_g(), make_d(), make_d()
     opt_g = torch.optim.Adam(itertools.chain(ab.parameters(), ba.parameters()), 2e-4)
     opt_d = torch.optim.Adam(itertools.chain(da.parameters(), db.parameters()), 2e-4)
@@ -261,7 +308,10 @@ def cycle_gan(compile) -> Job:
             p.requires_grad = True
         opt_d.zero_grad()
         for d, real, fake in ((da, a, fake_a), (db, b, fake_b)):
-            (0.5 * (F.mse_loss(d(real), torch.ones(2, 1, 8, 8)) + F.mse_loss(d(fake.detach()), torch.zeros(2, 1, 8, 8)))).backward()
+            (
+                0.5
+                * (F.mse_loss(d(real), torch.ones(2, 1, 8, 8)) + F.mse_loss(d(fake.detach()), torch.zeros(2, 1, 8, 8)))
+            ).backward()
         opt_d.step()
         return value.detach()
 
@@ -324,7 +374,9 @@ def byol(compile) -> Job:
         optimizer.zero_grad()
         with torch.no_grad():
             za, zb = target(a), target(b)
-        value = -F.cosine_similarity(predictor(online(a)), zb).mean() - F.cosine_similarity(predictor(online(b)), za).mean()
+        value = (
+            -F.cosine_similarity(predictor(online(a)), zb).mean() - F.cosine_similarity(predictor(online(b)), za).mean()
+        )
         value.backward()
         optimizer.step()
         with torch.no_grad():
@@ -332,7 +384,11 @@ def byol(compile) -> Job:
                 t.data = 0.99 * t.data + 0.01 * p.data
         return value.detach()
 
-    return Job(each_call(compile(train_step), [(x[:4], x[4:]) for x, _ in pictures(8, 3, 8, 8)]), [online, predictor, target], [optimizer])
+    return Job(
+        each_call(compile(train_step), [(x[:4], x[4:]) for x, _ in pictures(8, 3, 8, 8)]),
+        [online, predictor, target],
+        [optimizer],
+    )
 
 
 @case("pytorch-metric-learning", "proxy anchors")
@@ -376,7 +432,12 @@ def vae(compile) -> Job:
     class Vae(nn.Module):
         def __init__(self):
             super().__init__()
-            self.body, self.mean, self.logvar, self.decode = nn.Linear(64, 32), nn.Linear(32, 8), nn.Linear(32, 8), nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64))
+            self.body, self.mean, self.logvar, self.decode = (
+                nn.Linear(64, 32),
+                nn.Linear(32, 8),
+                nn.Linear(32, 8),
+                nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 64)),
+            )
 
         def forward(self, x):
             h = F.relu(self.body(x))
@@ -385,7 +446,9 @@ def vae(compile) -> Job:
 
     def loss(m, x):
         out, mean, logvar = m(x)
-        return F.binary_cross_entropy(out, x, reduction="sum") - 0.5 * torch.sum(1 + logvar - mean.pow(2) - logvar.exp())
+        return F.binary_cross_entropy(out, x, reduction="sum") - 0.5 * torch.sum(
+            1 + logvar - mean.pow(2) - logvar.exp()
+        )
 
     return training(compile, Vae(), [(torch.sigmoid(x),) for x, _ in vectors(6, 64)], loss)
 
@@ -409,7 +472,12 @@ def vq_vae(compile) -> Job:
             q = self.codes[which]
             return self.decode(z + (q - z).detach()), F.mse_loss(z, q.detach())
 
-    return training(compile, Quantizer(), vectors(8, 16, out=16), lambda m, x, y: (lambda o: F.mse_loss(o[0], x) + 0.25 * o[1])(m(x)))
+    return training(
+        compile,
+        Quantizer(),
+        vectors(8, 16, out=16),
+        lambda m, x, y: (lambda o: F.mse_loss(o[0], x) + 0.25 * o[1])(m(x)),
+    )
 
 
 @case("torch", "normalizing flow by torch.distributions")
@@ -454,7 +522,11 @@ def actor_critic(compile) -> Job:
         action = policy.sample()
         reward = y.gather(1, action[:, None])[:, 0]
         advantage = reward - critic(h)[:, 0]
-        return (-policy.log_prob(action) * advantage.detach()).mean() + advantage.pow(2).mean() - 0.01 * policy.entropy().mean()
+        return (
+            (-policy.log_prob(action) * advantage.detach()).mean()
+            + advantage.pow(2).mean()
+            - 0.01 * policy.entropy().mean()
+        )
 
     return training(compile, model, vectors(6, 8), loss)
 
@@ -478,7 +550,12 @@ def dqn(compile) -> Job:
 
     def run(observe) -> None:
         for i in range(STEPS):
-            batch = (torch.randn(6, 8, generator=g), torch.randint(0, 4, (6,), generator=g), torch.randn(6, generator=g), torch.randn(6, 8, generator=g))
+            batch = (
+                torch.randn(6, 8, generator=g),
+                torch.randint(0, 4, (6,), generator=g),
+                torch.randn(6, generator=g),
+                torch.randn(6, 8, generator=g),
+            )
             observe(step(*batch))
             if i % 4 == 3:
                 target.load_state_dict(q.state_dict())
@@ -488,14 +565,19 @@ def dqn(compile) -> Job:
 
 @case("torch", "distillation from a frozen teacher in eval mode")
 def distillation(compile) -> Job:
-    teacher = nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Dropout(0.5), nn.Linear(32, 10)).eval().requires_grad_(False)
+    teacher = (
+        nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Dropout(0.5), nn.Linear(32, 10)).eval().requires_grad_(False)
+    )
     student = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
 
     def loss(m, x, y):
         with torch.no_grad():
             soft = teacher(x)
         out = m(x)
-        return F.cross_entropy(out, y) + F.kl_div(F.log_softmax(out / 2, 1), F.softmax(soft / 2, 1), reduction="batchmean") * 4
+        return (
+            F.cross_entropy(out, y)
+            + F.kl_div(F.log_softmax(out / 2, 1), F.softmax(soft / 2, 1), reduction="batchmean") * 4
+        )
 
     return training(compile, student, pictures(4, 3, 8, 8), loss)
 
@@ -516,8 +598,10 @@ def neural_style(compile) -> Job:
     for layer in features:
         if isinstance(layer, nn.ReLU):
             layer.inplace = False
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
-    gram = lambda f: (f.flatten(2) @ f.flatten(2).transpose(1, 2)) / f[0].numel()  # noqa: E731
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1)
+    )
+    gram = lambda f: (f.flatten(2) @ f.flatten(2).transpose(1, 2)) / f[0].numel()
 
     def loss(m, x, _):
         out, style = features(m(x)), gram(features(torch.ones(1, 3, 32, 32)))
@@ -556,7 +640,14 @@ def recommender(compile) -> Job:
             return self.head(torch.cat([z[:, 0], pairs[:, i, j]], 1))[:, 0]
 
     g = generator()
-    batches = [(torch.randn(5, 8, generator=g), torch.randint(0, 40, (5, 3, 4), generator=g), torch.randint(0, 2, (5,), generator=g).float()) for _ in range(STEPS)]
+    batches = [
+        (
+            torch.randn(5, 8, generator=g),
+            torch.randint(0, 40, (5, 3, 4), generator=g),
+            torch.randint(0, 2, (5,), generator=g).float(),
+        )
+        for _ in range(STEPS)
+    ]
     return training(compile, Dlrm(), batches, lambda m, x, i, y: F.binary_cross_entropy_with_logits(m(x, i), y))
 
 
@@ -572,13 +663,24 @@ def ctc(compile) -> Job:
 
     g = generator()
     batches = [(torch.randn(3, 20, 8, generator=g), torch.randint(1, 12, (3, 6), generator=g)) for _ in range(STEPS)]
-    return training(compile, Listener(), batches, lambda m, x, y: F.ctc_loss(m(x).transpose(0, 1), y, (20, 20, 20), (6, 6, 6)))
+    return training(
+        compile, Listener(), batches, lambda m, x, y: F.ctc_loss(m(x).transpose(0, 1), y, (20, 20, 20), (6, 6, 6))
+    )
 
 
-@case("torch", "AdaptiveLogSoftmax over a large vocabulary", data_decides="words are sorted into clusters by boolean masks")
+@case(
+    "torch",
+    "AdaptiveLogSoftmax over a large vocabulary",
+    data_decides="words are sorted into clusters by boolean masks",
+)
 def adaptive_softmax(compile) -> Job:
     model = nn.ModuleDict({"embed": nn.Embedding(60, 16), "head": nn.AdaptiveLogSoftmaxWithLoss(16, 60, [10, 30])})
-    return training(compile, model, [(x,) for (x,) in tokens(60, 3, 10)], lambda m, x: m["head"](m["embed"](x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).loss)
+    return training(
+        compile,
+        model,
+        [(x,) for (x,) in tokens(60, 3, 10)],
+        lambda m, x: m["head"](m["embed"](x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).loss,
+    )
 
 
 # ---- Lightning
@@ -590,7 +692,9 @@ def _lightning_module():
     class Net(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
+            self.net = nn.Sequential(
+                nn.Flatten(), nn.Linear(192, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10)
+            )
 
         def training_step(self, batch, batch_idx):
             x, y = batch
@@ -658,4 +762,10 @@ def lightning_transformer(compile) -> Job:
     from lightning.pytorch.demos import Transformer
 
     model = Transformer(vocab_size=50, ninp=32, nhead=4, nhid=64, nlayers=2)
-    return training(compile, model, tokens(50, 3, 12), lambda m, x: F.nll_loss(m(x[:, :-1], x[:, 1:]), x[:, 1:].flatten()), adamw(model))
+    return training(
+        compile,
+        model,
+        tokens(50, 3, 12),
+        lambda m, x: F.nll_loss(m(x[:, :-1], x[:, 1:]), x[:, 1:].flatten()),
+        adamw(model),
+    )

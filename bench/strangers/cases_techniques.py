@@ -1,4 +1,5 @@
-"""Ways of training: accumulation, checkpointing, mixed precision, averages, SAM, functional gradients, penalties, hooks."""
+"""Ways of training: accumulation, checkpointing, mixed precision, averages, SAM, functional gradients, penalties,
+hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def _net(width: int = 16) -> nn.Module:
 
 
 def _encoder(**options) -> nn.Module:
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, **options), 2, enable_nested_tensor=False)
+    return nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, **options), 2, enable_nested_tensor=False
+    )
 
 
 # ---- Accumulation
@@ -135,7 +138,9 @@ def sgd_by_hand(compile) -> Job:
                 p.grad = None
         return value.detach()
 
-    return Job(each_call(compile(train_step), vectors(6, 8)), [], [], lambda: {"w": w, "b": b, "grads": [w.grad, b.grad]})
+    return Job(
+        each_call(compile(train_step), vectors(6, 8)), [], [], lambda: {"w": w, "b": b, "grads": [w.grad, b.grad]}
+    )
 
 
 # ---- Checkpointing
@@ -153,7 +158,9 @@ def _checkpointed(compile, reentrant: bool) -> Job:
                 y = checkpoint(layer, y, use_reentrant=reentrant)
             return self.head(y)
 
-    return training(compile, Checkpointed(), tokens(50, 3, 12), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()))
+    return training(
+        compile, Checkpointed(), tokens(50, 3, 12), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten())
+    )
 
 
 @case("torch", "checkpoint, reentrant, encoder layers with dropout")
@@ -168,8 +175,15 @@ def checkpoint_plain(compile) -> Job:
 
 @case("torch", "checkpoint_sequential of ReLU, LayerNorm, Linear")
 def checkpoint_chain(compile) -> Job:
-    chain = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8)) for _ in range(4)), nn.Linear(8, 4))
-    return training(compile, chain, vectors(6, 8), lambda m, x, y: F.mse_loss(checkpoint_sequential(m, 2, x, use_reentrant=False), y))
+    chain = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.LayerNorm(8)) for _ in range(4)), nn.Linear(8, 4)
+    )
+    return training(
+        compile,
+        chain,
+        vectors(6, 8),
+        lambda m, x, y: F.mse_loss(checkpoint_sequential(m, 2, x, use_reentrant=False), y),
+    )
 
 
 # ---- Mixed precision
@@ -186,7 +200,11 @@ def autocast_bf16(compile) -> Job:
     return training(compile, model, tokens(50, 3, 12), loss)
 
 
-@case("torch", "autocast and GradScaler", data_decides="GradScaler asks in each step whether a gradient overflowed, and may skip the update")
+@case(
+    "torch",
+    "autocast and GradScaler",
+    data_decides="GradScaler asks in each step whether a gradient overflowed, and may skip the update",
+)
 def grad_scaler(compile) -> Job:
     model = _net()
     optimizer = adamw(model)
@@ -207,7 +225,9 @@ def grad_scaler(compile) -> Job:
 @case("torch", "a bfloat16 model")
 def pure_bf16(compile) -> Job:
     model = _net().to(torch.bfloat16)
-    return training(compile, model, [(x.bfloat16(), y.bfloat16()) for x, y in vectors(6, 8)], lambda m, x, y: F.mse_loss(m(x), y))
+    return training(
+        compile, model, [(x.bfloat16(), y.bfloat16()) for x, y in vectors(6, 8)], lambda m, x, y: F.mse_loss(m(x), y)
+    )
 
 
 # ---- Averages and other optimizers around optimizers
@@ -369,7 +389,9 @@ def functional_training(compile) -> Job:
 
     def train_step(x, y):
         parameters = dict(model.named_parameters())
-        gradients, value = grad_and_value(lambda p: F.mse_loss(functional_call(model, p, (x,)), y))({k: v.detach() for k, v in parameters.items()})
+        gradients, value = grad_and_value(lambda p: F.mse_loss(functional_call(model, p, (x,)), y))(
+            {k: v.detach() for k, v in parameters.items()}
+        )
         with torch.no_grad():
             for name, p in parameters.items():
                 p -= 0.01 * gradients[name]
@@ -464,7 +486,13 @@ def physics_informed(compile) -> Job:
 @case("torch", "spectral_norm and weight_norm by parametrization")
 def parametrized(compile) -> Job:
     norms = nn.utils.parametrizations
-    model = nn.Sequential(norms.spectral_norm(nn.Linear(8, 16)), nn.ReLU(), norms.weight_norm(nn.Linear(16, 16)), nn.ReLU(), norms.orthogonal(nn.Linear(16, 4)))
+    model = nn.Sequential(
+        norms.spectral_norm(nn.Linear(8, 16)),
+        nn.ReLU(),
+        norms.weight_norm(nn.Linear(16, 16)),
+        nn.ReLU(),
+        norms.orthogonal(nn.Linear(16, 4)),
+    )
     return training(compile, model, vectors(6, 8), lambda m, x, y: F.mse_loss(m(x), y))
 
 
@@ -536,9 +564,24 @@ def step_in_backward(compile) -> Job:
 
 @case("torch", "channels_last, in-place activations of every kind")
 def inplace_activations(compile) -> Job:
-    kinds = (nn.ReLU(True), nn.ReLU6(True), nn.SiLU(True), nn.Hardswish(True), nn.ELU(inplace=True), nn.LeakyReLU(0.1, True), nn.Mish(True), nn.Hardtanh(inplace=True))
-    layers = [layer for i, kind in enumerate(kinds) for layer in (nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1), nn.BatchNorm2d(8), kind)]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)).to(memory_format=torch.channels_last)
+    kinds = (
+        nn.ReLU(True),
+        nn.ReLU6(True),
+        nn.SiLU(True),
+        nn.Hardswish(True),
+        nn.ELU(inplace=True),
+        nn.LeakyReLU(0.1, True),
+        nn.Mish(True),
+        nn.Hardtanh(inplace=True),
+    )
+    layers = [
+        layer
+        for i, kind in enumerate(kinds)
+        for layer in (nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1), nn.BatchNorm2d(8), kind)
+    ]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)).to(
+        memory_format=torch.channels_last
+    )
     return of_images(compile, model, size=16)
 
 
@@ -558,7 +601,9 @@ def multi_task(compile) -> Job:
         optimizer.zero_grad()
         z = F.relu(body(x))
         losses = torch.stack([F.mse_loss(head(z), y) * w for head, w in zip(heads, weights)])
-        norms = torch.stack([torch.autograd.grad(loss, body.weight, create_graph=True, retain_graph=True)[0].norm() for loss in losses])
+        norms = torch.stack(
+            [torch.autograd.grad(loss, body.weight, create_graph=True, retain_graph=True)[0].norm() for loss in losses]
+        )
         (losses.sum() + 0.1 * (norms - norms.mean().detach()).abs().sum()).backward()
         optimizer.step()
         return losses.detach()
@@ -569,7 +614,9 @@ def multi_task(compile) -> Job:
 @case("torch", "two learning rates, a layer frozen half-way")
 def frozen_later(compile) -> Job:
     model = _net()
-    optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2:].parameters()}], lr=1e-2, momentum=0.9)
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2:].parameters()}], lr=1e-2, momentum=0.9
+    )
 
     def train_step(x, y):
         optimizer.zero_grad()
@@ -589,7 +636,11 @@ def frozen_later(compile) -> Job:
     return Job(run, [model], [optimizer])
 
 
-@case("torch", "stochastic depth drawn by torch.rand(1).item()", data_decides="a drawn number decides whether a block runs")
+@case(
+    "torch",
+    "stochastic depth drawn by torch.rand(1).item()",
+    data_decides="a drawn number decides whether a block runs",
+)
 def drawn_depth(compile) -> Job:
     model = _net()
 

@@ -11,11 +11,31 @@ from job import STEPS, Job, case, generator, of_images, pictures, training
 _TIMM = {
     "timm_resnet": ("ResNet-10", "resnet10t", 32, {}),
     "timm_mobilenetv3": ("MobileNetV3", "mobilenetv3_small_050", 32, {}),
-    "timm_efficientnet": ("EfficientNet-B0, drop path", "efficientnet_b0", 32, {"drop_rate": 0.2, "drop_path_rate": 0.1}),
+    "timm_efficientnet": (
+        "EfficientNet-B0, drop path",
+        "efficientnet_b0",
+        32,
+        {"drop_rate": 0.2, "drop_path_rate": 0.1},
+    ),
     "timm_convnext": ("ConvNeXt", "convnext_atto", 32, {"drop_path_rate": 0.1}),
-    "timm_swin": ("Swin", "swin_tiny_patch4_window7_224", 56, {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4), "window_size": 7}),
-    "timm_vit": ("ViT, drop path", "vit_tiny_patch16_224", 32, {"img_size": 32, "patch_size": 8, "depth": 3, "drop_path_rate": 0.1}),
-    "timm_deit": ("DeiT, distilled", "deit_tiny_distilled_patch16_224", 32, {"img_size": 32, "patch_size": 8, "depth": 2}),
+    "timm_swin": (
+        "Swin",
+        "swin_tiny_patch4_window7_224",
+        56,
+        {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4), "window_size": 7},
+    ),
+    "timm_vit": (
+        "ViT, drop path",
+        "vit_tiny_patch16_224",
+        32,
+        {"img_size": 32, "patch_size": 8, "depth": 3, "drop_path_rate": 0.1},
+    ),
+    "timm_deit": (
+        "DeiT, distilled",
+        "deit_tiny_distilled_patch16_224",
+        32,
+        {"img_size": 32, "patch_size": 8, "depth": 2},
+    ),
     "timm_regnet": ("RegNet", "regnetx_002", 32, {}),
     "timm_ghostnet": ("GhostNet", "ghostnet_050", 32, {}),
     "timm_nfnet": ("NF-RegNet, standardized weights", "nf_regnet_b0", 32, {}),
@@ -30,7 +50,9 @@ def _of_timm(name: str, title: str, model: str, size: int, options: dict) -> Non
     def build(compile) -> Job:
         import timm
 
-        return of_images(compile, timm.create_model(model, num_classes=10, **options), size=size, batch=4 if size < 200 else 2)
+        return of_images(
+            compile, timm.create_model(model, num_classes=10, **options), size=size, batch=4 if size < 200 else 2
+        )
 
 
 for _name, _how in _TIMM.items():
@@ -41,7 +63,9 @@ for _name, _how in _TIMM.items():
 def timm_mixer(compile) -> Job:
     from timm.models.mlp_mixer import MlpMixer
 
-    return of_images(compile, MlpMixer(num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=48, drop_path_rate=0.1))
+    return of_images(
+        compile, MlpMixer(num_classes=10, img_size=32, patch_size=8, num_blocks=2, embed_dim=48, drop_path_rate=0.1)
+    )
 
 
 @case("timm", "ResNet, Mixup, label smoothing and ModelEmaV3")
@@ -102,8 +126,17 @@ for _name, _how in _TORCHVISION.items():
 def tv_swin_v2(compile) -> Job:
     from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 
-    model = SwinTransformer([4, 4], 16, [1, 2], [2, 4], [4, 4], stochastic_depth_prob=0.1, num_classes=10, block=SwinTransformerBlockV2,
-                            downsample_layer=PatchMergingV2)  # fmt: skip
+    model = SwinTransformer(
+        [4, 4],
+        16,
+        [1, 2],
+        [2, 4],
+        [4, 4],
+        stochastic_depth_prob=0.1,
+        num_classes=10,
+        block=SwinTransformerBlockV2,
+        downsample_layer=PatchMergingV2,
+    )
     return of_images(compile, model)
 
 
@@ -122,48 +155,73 @@ def tv_googlenet(compile) -> Job:
 
     def loss(m, x, y):
         out = m(x)
-        return F.cross_entropy(out.logits, y) + 0.3 * (F.cross_entropy(out.aux_logits1, y) + F.cross_entropy(out.aux_logits2, y))
+        return F.cross_entropy(out.logits, y) + 0.3 * (
+            F.cross_entropy(out.aux_logits1, y) + F.cross_entropy(out.aux_logits2, y)
+        )
 
     return training(compile, model, pictures(2, 3, 64, 64), loss)
 
 
 def _scenes(count: int, size: int, classes: int) -> list[tuple]:
     g = generator()
-    return [(torch.randn(count, 3, size, size, generator=g), torch.randint(0, classes, (count, size, size), generator=g)) for _ in range(STEPS)]
+    return [
+        (torch.randn(count, 3, size, size, generator=g), torch.randint(0, classes, (count, size, size), generator=g))
+        for _ in range(STEPS)
+    ]
 
 
 @case("torchvision", "LR-ASPP segmentation, as in its reference script")
 def tv_lraspp(compile) -> Job:
     import torchvision
 
-    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5)
-    return training(compile, model, _scenes(2, 64, 5), lambda m, x, y: F.cross_entropy(m(x)["out"], y, ignore_index=255))
+    model = torchvision.models.segmentation.lraspp_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=5
+    )
+    return training(
+        compile, model, _scenes(2, 64, 5), lambda m, x, y: F.cross_entropy(m(x)["out"], y, ignore_index=255)
+    )
 
 
 @case("torchvision", "FCN segmentation, auxiliary head")
 def tv_fcn(compile) -> Job:
     import torchvision
 
-    backbone = torchvision.models._utils.IntermediateLayerGetter(torchvision.models.resnet18(), {"layer4": "out", "layer3": "aux"})
+    backbone = torchvision.models._utils.IntermediateLayerGetter(
+        torchvision.models.resnet18(), {"layer4": "out", "layer3": "aux"}
+    )
     heads = torchvision.models.segmentation.fcn
     model = heads.FCN(backbone, heads.FCNHead(512, 5), heads.FCNHead(256, 5))
-    return training(compile, model, _scenes(2, 32, 5),
-                    lambda m, x, y: (lambda o: F.cross_entropy(o["out"], y) + 0.5 * F.cross_entropy(o["aux"], y))(m(x)))  # fmt: skip
+    return training(
+        compile,
+        model,
+        _scenes(2, 32, 5),
+        lambda m, x, y: (lambda o: F.cross_entropy(o["out"], y) + 0.5 * F.cross_entropy(o["aux"], y))(m(x)),
+    )
 
 
 @case("torchvision", "RetinaNet detection", data_decides="boxes are matched to anchors by boolean masks")
 def tv_retinanet(compile) -> Job:
     import torchvision
 
-    model = torchvision.models.detection.retinanet_resnet50_fpn(weights=None, weights_backbone=None, num_classes=4, min_size=64, max_size=64)
+    model = torchvision.models.detection.retinanet_resnet50_fpn(
+        weights=None, weights_backbone=None, num_classes=4, min_size=64, max_size=64
+    )
     g = generator()
 
     def one():
         corner = torch.rand(3, 2, generator=g) * 30
         boxes = torch.cat([corner, corner + 8 + torch.rand(3, 2, generator=g) * 20], 1)
-        return [torch.rand(3, 64, 64, generator=g)], [{"boxes": boxes, "labels": torch.randint(1, 4, (3,), generator=g)}]
+        return [torch.rand(3, 64, 64, generator=g)], [
+            {"boxes": boxes, "labels": torch.randint(1, 4, (3,), generator=g)}
+        ]
 
-    return training(compile, model, [one() for _ in range(STEPS)], lambda m, x, t: sum(m(x, t).values()), torch.optim.SGD(model.parameters(), 1e-3))
+    return training(
+        compile,
+        model,
+        [one() for _ in range(STEPS)],
+        lambda m, x, t: sum(m(x, t).values()),
+        torch.optim.SGD(model.parameters(), 1e-3),
+    )
 
 
 @case("torchvision", "R(2+1)D video")
@@ -172,13 +230,22 @@ def tv_video(compile) -> Job:
 
     model = torchvision.models.video.mc3_18(num_classes=5)
     g = generator()
-    batches = [(torch.randn(2, 3, 4, 24, 24, generator=g), torch.randint(0, 5, (2,), generator=g)) for _ in range(STEPS)]
+    batches = [
+        (torch.randn(2, 3, 4, 24, 24, generator=g), torch.randint(0, 5, (2,), generator=g)) for _ in range(STEPS)
+    ]
     return training(compile, model, batches, lambda m, x, y: F.cross_entropy(m(x), y))
 
 
 # ---- transformers
 
-_WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32, "patch_size": 8}
+_WIDTH = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": 32,
+    "patch_size": 8,
+}
 
 
 def _of_transformers(name: str, title: str, model: str, config: str, options: dict, size: int = 32) -> None:
@@ -191,19 +258,42 @@ def _of_transformers(name: str, title: str, model: str, config: str, options: di
 
 
 _of_transformers("vit", "ViT", "ViTForImageClassification", "ViTConfig", _WIDTH)
-_of_transformers("dinov2", "DINOv2", "Dinov2ForImageClassification", "Dinov2Config", {k: v for k, v in _WIDTH.items() if k != "intermediate_size"})
-_of_transformers("convnextv2", "ConvNeXt v2", "ConvNextV2ForImageClassification", "ConvNextV2Config",
-                 {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 2, 1], "drop_path_rate": 0.1})
-_of_transformers("swinv2", "Swin v2", "Swinv2ForImageClassification", "Swinv2Config",
-                 {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4})
+_of_transformers(
+    "dinov2",
+    "DINOv2",
+    "Dinov2ForImageClassification",
+    "Dinov2Config",
+    {k: v for k, v in _WIDTH.items() if k != "intermediate_size"},
+)
+_of_transformers(
+    "convnextv2",
+    "ConvNeXt v2",
+    "ConvNextV2ForImageClassification",
+    "ConvNextV2Config",
+    {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 2, 1], "drop_path_rate": 0.1},
+)
+_of_transformers(
+    "swinv2",
+    "Swin v2",
+    "Swinv2ForImageClassification",
+    "Swinv2Config",
+    {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4},
+)
 
 
 @case("transformers", "MAE, masked pictures")
 def vit_mae(compile) -> Job:
     import transformers
 
-    model = transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(**_WIDTH, decoder_hidden_size=24, decoder_num_hidden_layers=1,
-                                                                        decoder_num_attention_heads=4, decoder_intermediate_size=48))
+    model = transformers.ViTMAEForPreTraining(
+        transformers.ViTMAEConfig(
+            **_WIDTH,
+            decoder_hidden_size=24,
+            decoder_num_hidden_layers=1,
+            decoder_num_attention_heads=4,
+            decoder_intermediate_size=48,
+        )
+    )
     return training(compile, model, [(x,) for x, _ in pictures(4, 3, 32, 32)], lambda m, x: m(pixel_values=x).loss)
 
 
@@ -211,9 +301,19 @@ def vit_mae(compile) -> Job:
 def segformer(compile) -> Job:
     import transformers
 
-    config = transformers.SegformerConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4], decoder_hidden_size=24,
-                                          num_labels=5)  # fmt: skip
-    return training(compile, transformers.SegformerForSemanticSegmentation(config), _scenes(2, 32, 5), lambda m, x, y: m(pixel_values=x, labels=y).loss)
+    config = transformers.SegformerConfig(
+        hidden_sizes=[8, 16, 24, 32],
+        depths=[1, 1, 1, 1],
+        num_attention_heads=[1, 2, 3, 4],
+        decoder_hidden_size=24,
+        num_labels=5,
+    )
+    return training(
+        compile,
+        transformers.SegformerForSemanticSegmentation(config),
+        _scenes(2, 32, 5),
+        lambda m, x, y: m(pixel_values=x, labels=y).loss,
+    )
 
 
 # ---- segmentation-models-pytorch
@@ -225,7 +325,9 @@ def smp_unet(compile) -> Job:
 
     model = smp.Unet("resnet18", encoder_weights=None, classes=5)
     dice = smp.losses.DiceLoss("multiclass")
-    return training(compile, model, _scenes(2, 32, 5), lambda m, x, y: (lambda o: dice(o, y) + F.cross_entropy(o, y))(m(x)))
+    return training(
+        compile, model, _scenes(2, 32, 5), lambda m, x, y: (lambda o: dice(o, y) + F.cross_entropy(o, y))(m(x))
+    )
 
 
 @case("segmentation-models-pytorch", "FPN, focal loss")
@@ -250,7 +352,8 @@ def smp_deeplab(compile) -> Job:
 
 
 def _noisy(compile, model, call, shape=(2, 3, 16, 16)) -> Job:
-    """The training step of diffusers' own scripts: noise, time steps, the scheduler's add_noise, the loss on the noise."""
+    """The training step of diffusers' own scripts: noise, time steps, the scheduler's add_noise, the loss on the
+    noise."""
     import diffusers
 
     scheduler = diffusers.DDPMScheduler(num_train_timesteps=100)
@@ -269,8 +372,14 @@ def _noisy(compile, model, call, shape=(2, 3, 16, 16)) -> Job:
 def diffusers_unet(compile) -> Job:
     import diffusers
 
-    model = diffusers.UNet2DModel(sample_size=16, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=8,
-                                  down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"))
+    model = diffusers.UNet2DModel(
+        sample_size=16,
+        block_out_channels=(16, 32),
+        layers_per_block=1,
+        norm_num_groups=8,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
     return _noisy(compile, model, lambda m, x, t: m(x, t).sample)
 
 
@@ -278,9 +387,18 @@ def diffusers_unet(compile) -> Job:
 def diffusers_condition(compile) -> Job:
     import diffusers
 
-    model = diffusers.UNet2DConditionModel(sample_size=16, in_channels=4, out_channels=4, block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=8,
-                                           down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-                                           cross_attention_dim=24, attention_head_dim=8)  # fmt: skip
+    model = diffusers.UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(16, 32),
+        layers_per_block=1,
+        norm_num_groups=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=24,
+        attention_head_dim=8,
+    )
     words = torch.randn(2, 6, 24, generator=generator(9))
     return _noisy(compile, model, lambda m, x, t: m(x, t, words).sample, (2, 4, 16, 16))
 
@@ -289,8 +407,17 @@ def diffusers_condition(compile) -> Job:
 def diffusers_dit(compile) -> Job:
     import diffusers
 
-    model = diffusers.DiTTransformer2DModel(num_attention_heads=4, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=8, patch_size=2,
-                                            num_embeds_ada_norm=100, norm_num_groups=8, out_channels=4)
+    model = diffusers.DiTTransformer2DModel(
+        num_attention_heads=4,
+        attention_head_dim=8,
+        in_channels=4,
+        num_layers=2,
+        sample_size=8,
+        patch_size=2,
+        num_embeds_ada_norm=100,
+        norm_num_groups=8,
+        out_channels=4,
+    )
     classes = torch.tensor([1, 7])
     return _noisy(compile, model, lambda m, x, t: m(x, t, classes).sample, (2, 4, 8, 8))
 
@@ -299,8 +426,15 @@ def diffusers_dit(compile) -> Job:
 def diffusers_vae(compile) -> Job:
     import diffusers
 
-    model = diffusers.AutoencoderKL(block_out_channels=(16, 32), layers_per_block=1, norm_num_groups=8, latent_channels=4, sample_size=16,
-                                    down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2)
+    model = diffusers.AutoencoderKL(
+        block_out_channels=(16, 32),
+        layers_per_block=1,
+        norm_num_groups=8,
+        latent_channels=4,
+        sample_size=16,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+    )
 
     def loss(m, x):
         posterior = m.encode(x).latent_dist
@@ -316,18 +450,47 @@ def diffusers_vae(compile) -> Job:
 def vp_vit(compile) -> Job:
     from vit_pytorch import ViT
 
-    return of_images(compile, ViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=4, mlp_dim=64, dropout=0.1, emb_dropout=0.1))
+    return of_images(
+        compile,
+        ViT(
+            image_size=32,
+            patch_size=8,
+            num_classes=10,
+            dim=32,
+            depth=2,
+            heads=4,
+            mlp_dim=64,
+            dropout=0.1,
+            emb_dropout=0.1,
+        ),
+    )
 
 
 @case("vit-pytorch", "SimpleViT")
 def vp_simple_vit(compile) -> Job:
     from vit_pytorch import SimpleViT
 
-    return of_images(compile, SimpleViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=4, mlp_dim=64))
+    return of_images(
+        compile, SimpleViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=4, mlp_dim=64)
+    )
 
 
 @case("vit-pytorch", "CaiT, layer dropout drawn in Python")
 def vp_cait(compile) -> Job:
     from vit_pytorch.cait import CaiT
 
-    return of_images(compile, CaiT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, cls_depth=1, heads=4, mlp_dim=64, dropout=0.1, layer_dropout=0.05))
+    return of_images(
+        compile,
+        CaiT(
+            image_size=32,
+            patch_size=8,
+            num_classes=10,
+            dim=32,
+            depth=2,
+            cls_depth=1,
+            heads=4,
+            mlp_dim=64,
+            dropout=0.1,
+            layer_dropout=0.05,
+        ),
+    )

@@ -1,19 +1,21 @@
 """What a case of the suite is, and the register of all of them.
 
-A case is a function that builds what a user's script would have, anew and by the seeds that it is called under, and returns a Job:
+A case is a function that builds what a user's script would have, anew and by the seeds that it is called under, and
+returns a Job:
 
     @case("timm", "ResNet-18")
     def resnet18(compile):
         return images(compile, timm.create_model("resnet18", num_classes=10))
 
-``compile`` is stowage.compile, or what leaves a function as it is. Models come from their packages, with random weights and small sizes; data
-is made up here. ``data_decides``: says why no plan can exist (the data decide a shape or what runs), where that is so.
-"""
+``compile`` is stowage.compile, or what leaves a function as it is. Models come from their packages, with random weights
+and small sizes; data is made up here. ``data_decides``: says why no plan can exist (the data decide a shape or what
+runs), where that is so."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +27,8 @@ Observe = Callable[[Any], None]
 
 @dataclass
 class Job:
-    """``run(observe)`` trains; it calls observe(result) after each iteration. ``more``: what else training changes, by name."""
+    """``run(observe)`` trains; it calls observe(result) after each iteration. ``more``: what else training changes, by
+    name."""
 
     run: Callable[[Observe], None]
     modules: list[nn.Module]
@@ -69,7 +72,9 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
 
 
-def training(compile: Callable, model: nn.Module, batches: Iterable[tuple], loss: Callable, optimizer: Any = None) -> Job:
+def training(
+    compile: Callable, model: nn.Module, batches: Iterable[tuple], loss: Callable, optimizer: Any = None
+) -> Job:
     """The plain loop: zero_grad, loss(model, *batch), backward, step."""
     optimizer = optimizer or adamw(model)
     model.train()
@@ -118,7 +123,9 @@ def vectors(*shape: int, count: int = STEPS, out: int = 4) -> list[tuple]:
     return [(torch.randn(shape, generator=g), torch.randn((*shape[:-1], out), generator=g)) for _ in range(count)]
 
 
-def of_images(compile: Callable, model: nn.Module, batch: int = 4, size: int = 32, optimizer: Any = None, classes: int = 10) -> Job:
+def of_images(
+    compile: Callable, model: nn.Module, batch: int = 4, size: int = 32, optimizer: Any = None, classes: int = 10
+) -> Job:
     """Image classification."""
     return training(compile, model, pictures(batch, 3, size, size, classes=classes),
                     lambda m, x, y: nn.functional.cross_entropy(m(x), y), optimizer)  # fmt: skip

@@ -1,8 +1,9 @@
-"""PyTorch's own operator database (torch.testing's op_db) through stowage.compile and under stowage.budget, bit against eager.
+"""PyTorch's own operator database (torch.testing's op_db) through stowage.compile and under stowage.budget, bit against
+eager.
 
-Each sample becomes a small step: the inputs that may require grad are parameters, the others are arguments of the step; forward, backward of a
-loss that weighs every element of the results otherwise, SGD. Arguments change in their order of elements between calls, so that numbers that
-were read on the host and baked in show. Two ways:
+Each sample becomes a small step: the inputs that may require grad are parameters, the others are arguments of the step;
+forward, backward of a loss that weighs every element of the results otherwise, SGD. Arguments change in their order of
+elements between calls, so that numbers that were read on the host and baked in show. Two ways:
 
     compile   seven calls; the results of each, the parameters and the generator afterwards
     budget    three calls beside other tensors that fill the limit, policy "random", so that what the operator saved for backward must leave
@@ -12,8 +13,8 @@ were read on the host and baked in show. Two ways:
     refused    refused for another reason (budget: the least that the operator needs at once is above every limit tried)
     wrong, crash, hang        must not be
 
-Samples that eager cannot run twice, or that return memory nobody has written, are not counted. Operators are dealt to processes in
-chunks; a process that dies or stands still is one finding, and another continues behind it.
+Samples that eager cannot run twice, or that return memory nobody has written, are not counted. Operators are dealt to
+processes in chunks; a process that dies or stands still is one finding, and another continues behind it.
 
     ./dev bench strangers/operators                              float32, three samples an operator
     ./dev bench strangers/operators --samples 0 --dtypes float32,int64,complex64 --inplace
@@ -36,8 +37,9 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
@@ -80,7 +82,8 @@ def _name(op: Any) -> str:
 
 
 def samples(op: Any, dtype: torch.dtype, form: str, most: int, seed: int) -> list[Sample]:
-    """``most`` samples, spread over all that there are (0: all of them). ``form``: "plain", or "inplace" for the operator's in-place one."""
+    """``most`` samples, spread over all that there are (0: all of them). ``form``: "plain", or "inplace" for the
+    operator's in-place one."""
     function = op.op if form == "plain" else op.inplace_variant
     if function is None or dtype not in op.supported_dtypes("cpu"):
         return []
@@ -88,7 +91,11 @@ def samples(op: Any, dtype: torch.dtype, form: str, most: int, seed: int) -> lis
     torch.manual_seed(int(hashlib.sha256(f"{seed} {text}".encode()).hexdigest()[:8], 16))
     differentiable = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     found = list(op.sample_inputs("cpu", dtype, requires_grad=differentiable))
-    chosen = range(len(found)) if most == 0 or len(found) <= most else sorted(random.Random(f"{seed} {text}").sample(range(len(found)), most))
+    chosen = (
+        range(len(found))
+        if most == 0 or len(found) <= most
+        else sorted(random.Random(f"{seed} {text}").sample(range(len(found)), most))
+    )
     made = []
     for i in chosen:
         s = found[i]
@@ -109,8 +116,9 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """With the same strides, in memory of its own."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return tensor.detach().clone()
-    made = torch.empty(0, dtype=tensor.dtype).set_(tensor.detach().untyped_storage().clone(), tensor.storage_offset(), tensor.size(), tensor.stride())
-    return made
+    return torch.empty(0, dtype=tensor.dtype).set_(
+        tensor.detach().untyped_storage().clone(), tensor.storage_offset(), tensor.size(), tensor.stride()
+    )
 
 
 def _rolled(tensor: torch.Tensor) -> torch.Tensor:
@@ -126,19 +134,32 @@ def _rolled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Trial:
-    """A sample's parameters and its step; ``tensors(rolled)`` are the step's arguments. ``beside``: the step also makes large tensors, which its
-    backward reads."""
+    """A sample's parameters and its step; ``tensors(rolled)`` are the step's arguments. ``beside``: the step also makes
+    large tensors, which its backward reads."""
 
     def __init__(self, sample: Sample, beside: bool = False):
         leaves = [_copy(v) if isinstance(v, torch.Tensor) else v for v in sample.leaves]
         of_step = [i for i, v in enumerate(sample.leaves) if isinstance(v, torch.Tensor) and not v.requires_grad]
-        self.parameters = [leaves[i].requires_grad_() for i, v in enumerate(sample.leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
+        self.parameters = [
+            leaves[i].requires_grad_()
+            for i, v in enumerate(sample.leaves)
+            if isinstance(v, torch.Tensor) and v.requires_grad
+        ]
         if beside:
             ballast = torch.linspace(0.5, 1.5, 1 << 14).requires_grad_()
             self.parameters.append(ballast)
         self._arguments = [sample.leaves[i] for i in of_step]
         optimizer = torch.optim.SGD(self.parameters, lr=1e-4, foreach=False) if self.parameters else None
-        self.step = _step(sample.function, leaves, sample.spec, of_step, optimizer, self.parameters, ballast if beside else None, "inplace" in sample.name)
+        self.step = _step(
+            sample.function,
+            leaves,
+            sample.spec,
+            of_step,
+            optimizer,
+            self.parameters,
+            ballast if beside else None,
+            "inplace" in sample.name,
+        )
 
     def tensors(self, rolled: bool) -> list[torch.Tensor]:
         return [_rolled(t) if rolled else _copy(t) for t in self._arguments]
@@ -256,7 +277,9 @@ def budgeted(sample: Sample, seed: int) -> dict:
     why = ""
     for share in SHARES:
         trial = Trial(sample, beside=True)
-        block = stowage.budget(_runtime.live_bytes() + int(share * peak), "random", release, seed=seed, debug=True, progress=False)
+        block = stowage.budget(
+            _runtime.live_bytes() + int(share * peak), "random", release, seed=seed, debug=True, progress=False
+        )
         try:
             with block:
                 got = _train(trial, trial.step, BUDGET_CALLS, rolled_from)
@@ -264,15 +287,25 @@ def budgeted(sample: Sample, seed: int) -> dict:
             why = str(error)
             continue
         except Exception as error:
-            return {"outcome": "wrong", "reason": f"{release}, share {share}: raises {type(error).__name__}: {error}"[:300]}
+            return {
+                "outcome": "wrong",
+                "reason": f"{release}, share {share}: raises {type(error).__name__}: {error}"[:300],
+            }
         left = block.stats()["evictions"]
         if got != expected:
             again = Trial(sample, beside=True)
-            if sample.name.split()[0].startswith(UNWRITTEN) or _train(again, again.step, BUDGET_CALLS, rolled_from) != expected:
+            if (
+                sample.name.split()[0].startswith(UNWRITTEN)
+                or _train(again, again.step, BUDGET_CALLS, rolled_from) != expected
+            ):
                 return {"outcome": "not counted", "reason": "eager does not repeat its own numbers"}
             first = next(i for i, (a, b) in enumerate(zip(expected, got)) if a != b)
             return {"outcome": "wrong", "reason": f"{release}, share {share}: call {first}; {left} evictions"}
-        return {"outcome": "planned", "evictions": left} if left else {"outcome": "refused", "reason": "nothing left", "evictions": 0}
+        return (
+            {"outcome": "planned", "evictions": left}
+            if left
+            else {"outcome": "refused", "reason": "nothing left", "evictions": 0}
+        )
     return {"outcome": "refused", "reason": f"no limit could be met: {why}"[:300]}
 
 
@@ -283,7 +316,8 @@ def names_of(op: Any, options: argparse.Namespace) -> list[Sample]:
     made = []
     for dtype in options.dtypes:
         for form in ("plain", "inplace") if options.inplace else ("plain",):
-            with warnings.catch_warnings(), contextlib.suppress(Exception):  # generators of samples may fail on their own
+            # Generators of samples may fail on their own
+            with warnings.catch_warnings(), contextlib.suppress(Exception):
                 warnings.simplefilter("ignore")
                 made += samples(op, getattr(torch, dtype), form, options.samples, options.seed)
     return made
@@ -374,13 +408,15 @@ def run(options: argparse.Namespace, progress: Callable[[str], None]) -> list[di
         here = list(forked(ops[i : i + CHUNK], options))
         found += here
         bad = [f for f in here if f["outcome"] in ("wrong", "crash", "hang")]
-        progress(f"[{min(i + CHUNK, len(ops))}/{len(ops)}] {_name(ops[i])}: {len(here)} samples"
-                 + "".join(f"\n    {f['outcome']}: {f['sample']}: {f['reason']}" for f in bad))
+        progress(
+            f"[{min(i + CHUNK, len(ops))}/{len(ops)}] {_name(ops[i])}: {len(here)} samples"
+            + "".join(f"\n    {f['outcome']}: {f['sample']}: {f['reason']}" for f in bad)
+        )
     return found
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    names = lambda text: tuple(text.split(","))  # noqa: E731
+    names = lambda text: tuple(text.split(","))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="bench/strangers/operators.py")
     parser.add_argument("--operators", type=names, default=("*",), help="names or patterns, by commas")
     parser.add_argument("--some", type=int, default=0, help="so many of them, drawn by the seed")
@@ -404,9 +440,18 @@ def main() -> None:
     count = collections.Counter(f["outcome"] for f in found)
     shown = [f for f in found if f["outcome"] not in ("planned", "data", "not counted")]
     results = {"groups": strangers_tables.counted(found), "refused": strangers_tables.refused(found), "findings": shown}
-    common.publish("operators", {"seed": options.seed, "arguments": {"samples": options.samples, "dtypes": options.dtypes, "inplace": options.inplace},
-                                 "seconds": time.perf_counter() - start, "counts": count, "results": results}, strangers_tables.operators(results),
-                   options.output)  # fmt: skip
+    common.publish(
+        "operators",
+        {
+            "seed": options.seed,
+            "arguments": {"samples": options.samples, "dtypes": options.dtypes, "inplace": options.inplace},
+            "seconds": time.perf_counter() - start,
+            "counts": count,
+            "results": results,
+        },
+        strangers_tables.operators(results),
+        options.output,
+    )
     sys.exit(any(count[bad] for bad in ("wrong", "crash", "hang")))
 
 

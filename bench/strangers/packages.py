@@ -12,8 +12,9 @@ from job import CASES, Case
 
 
 def admit_torchvision() -> None:
-    """torchvision declares shapes for its compiled operators when it is imported. Where its wheel was built for a GPU and torch was not,
-    those operators do not load, and the import fails: they are declared without kernels, as the models used here call none of them."""
+    """torchvision declares shapes for its compiled operators when it is imported. Where its wheel was built for a GPU
+    and torch was not, those operators do not load, and the import fails: they are declared without kernels, as the
+    models used here call none of them."""
     if _kept or "torchvision" in sys.modules:
         return
     folder = pathlib.Path(importlib.util.find_spec("torchvision").submodule_search_locations[0])
@@ -22,7 +23,9 @@ def admit_torchvision() -> None:
             torch.ops.load_library(file)
     except OSError:
         library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in sorted(set(re.findall(r'register_fake\("torchvision::(\w+)"', (folder / "_meta_registrations.py").read_text()))):
+        for name in sorted(
+            set(re.findall(r'register_fake\("torchvision::(\w+)"', (folder / "_meta_registrations.py").read_text()))
+        ):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _kept.append(library)
 

@@ -1,7 +1,9 @@
-"""Strangers' code: models and training scripts that were not written for Stowage, planned or refused aloud, never wrong.
+"""Strangers' code: models and training scripts that were not written for Stowage, planned or refused aloud, never
+wrong.
 
-Each case (cases_*.py) runs in a process of its own with a time limit: it trains eagerly and through stowage.compile, from the same
-seeds, and compares every bit after each iteration (worker.py). A case that passes the time limit or ends by a signal is a failure.
+Each case (cases_*.py) runs in a process of its own with a time limit: it trains eagerly and through stowage.compile,
+from the same seeds, and compares every bit after each iteration (worker.py). A case that passes the time limit or ends
+by a signal is a failure.
 
     planned      plans were executed, nothing was refused, every bit is eager's
     refused      it ran eagerly and said why; "data" where no plan can exist, as the data decide a shape or what runs
@@ -44,7 +46,8 @@ FINE = ("planned", "data")
 
 
 def one(name: str, seed: int, limit_s: float) -> dict:
-    """The verdict of a process of its own, or what became of it. It is forked from this one, which has imported and done nothing else."""
+    """The verdict of a process of its own, or what became of it. It is forked from this one, which has imported and
+    done nothing else."""
     start = time.monotonic()
     answers, child_answers = os.pipe()
     errors = tempfile.TemporaryFile()
@@ -89,7 +92,17 @@ def _read(descriptor: int, deadline: float) -> str | None:
 def preload() -> None:
     """Imports what cases need, once for all of them."""
     packages.admit_torchvision()
-    for name in ("transformers", "timm", "peft", "torchvision", "diffusers", "segmentation_models_pytorch", "torch_geometric.nn", "lightning", "torch_optimizer"):
+    for name in (
+        "transformers",
+        "timm",
+        "peft",
+        "torchvision",
+        "diffusers",
+        "segmentation_models_pytorch",
+        "torch_geometric.nn",
+        "lightning",
+        "torch_optimizer",
+    ):
         importlib.import_module(name)
 
 
@@ -106,7 +119,14 @@ def judged(case, found: dict) -> dict:
     found = {key: _short(value) for key, value in found.items()}
     if case.data_decides and outcome in ("refused", "partly"):
         outcome = "data"
-    return {"case": case.name, "package": case.package, "title": case.title, "data_decides": case.data_decides, **found, "outcome": outcome}
+    return {
+        "case": case.name,
+        "package": case.package,
+        "title": case.title,
+        "data_decides": case.data_decides,
+        **found,
+        "outcome": outcome,
+    }
 
 
 def versions() -> dict:
@@ -120,7 +140,13 @@ def versions() -> dict:
 def write(path: pathlib.Path | None, seed: int, runs: list[dict]) -> None:
     """After each case, so that a run that is broken off leaves what it has found."""
     if path is not None:
-        content = {"benchmark": "strangers", "seed": seed, "versions": versions(), "results": runs, "environment": common.environment()}
+        content = {
+            "benchmark": "strangers",
+            "seed": seed,
+            "versions": versions(),
+            "results": runs,
+            "environment": common.environment(),
+        }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -147,7 +173,9 @@ def main() -> None:
     for i, name in enumerate(chosen, 1):
         found = judged(cases[name], one(name, options.seed, options.limit)) | {"seed": options.seed}
         kept[name] = found
-        common.say(f"[{i}/{len(chosen)}] {name}: {found['outcome']} ({found['wall_s']:.1f} s) {' '.join((found.get('reason') or '').split())[-200:]}")
+        common.say(
+            f"[{i}/{len(chosen)}] {name}: {found['outcome']} ({found['wall_s']:.1f} s) {' '.join((found.get('reason') or '').split())[-200:]}"
+        )
         write(path if options.output != "-" else None, options.seed, [kept[n] for n in cases if n in kept])
     here = [kept[n] for n in chosen]
     print(strangers_tables.cases(here))

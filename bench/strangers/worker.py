@@ -1,11 +1,12 @@
-"""One case in a process of its own: trains it eagerly and compiled from the same seeds, and compares every bit of what both leave.
+"""One case in a process of its own: trains it eagerly and compiled from the same seeds, and compares every bit of what
+both leave.
 
     bench/strangers/worker.py NAME SEED        prints one JSON object
 
 Where both differ, a second eager run tells whether eager agrees with itself.
 
-After each iteration: the result, and digests of parameters, buffers and gradients. At the end: optimizer state, hyperparameters, the
-generators of torch, Python and NumPy, and what the case names.
+After each iteration: the result, and digests of parameters, buffers and gradients. At the end: optimizer state,
+hyperparameters, the generators of torch, Python and NumPy, and what the case names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE]
@@ -79,7 +81,11 @@ def bits(value: Any) -> Any:
         if value.layout != torch.strided:
             value = value.to_dense()
         plain = value.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
-        return str(value.dtype), tuple(value.shape), hashlib.blake2b(plain.flatten().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+        return (
+            str(value.dtype),
+            tuple(value.shape),
+            hashlib.blake2b(plain.flatten().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest(),
+        )
     if isinstance(value, dict):
         return {str(key): bits(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -87,7 +93,11 @@ def bits(value: Any) -> Any:
     if isinstance(value, float):
         return value.hex()
     if hasattr(value, "__dict__") and not callable(value):
-        return {k: bits(v) for k, v in vars(value).items() if isinstance(v, (torch.Tensor, float, int, str, list, tuple, dict))}
+        return {
+            k: bits(v)
+            for k, v in vars(value).items()
+            if isinstance(v, (torch.Tensor, float, int, str, list, tuple, dict))
+        }
     return value if isinstance(value, (int, str, bytes, type(None))) else type(value).__name__
 
 
@@ -116,8 +126,11 @@ def generators() -> dict[str, Any]:
     import numpy
     import torch
 
-    return {"generator of torch": bits(torch.get_rng_state()), "generator of Python": hashlib.sha256(repr(random.getstate()).encode()).hexdigest(),
-            "generator of NumPy": hashlib.sha256(repr(numpy.random.get_state()).encode()).hexdigest()}
+    return {
+        "generator of torch": bits(torch.get_rng_state()),
+        "generator of Python": hashlib.sha256(repr(random.getstate()).encode()).hexdigest(),
+        "generator of NumPy": hashlib.sha256(repr(numpy.random.get_state()).encode()).hexdigest(),
+    }
 
 
 # ---- One run
@@ -143,8 +156,12 @@ def train(case: Any, compile: Any, seed: int) -> dict:
     planned_before = 0
 
     def begin() -> None:
-        run["live"] = _runtime.live_bytes() - sum(p.grad.nbytes for m in job.modules for p in m.parameters()
-                                                  if p.grad is not None and p.grad.layout == torch.strided)
+        run["live"] = _runtime.live_bytes() - sum(
+            p.grad.nbytes
+            for m in job.modules
+            for p in m.parameters()
+            if p.grad is not None and p.grad.layout == torch.strided
+        )
         _runtime.reset_peak()
         run["start"] = time.perf_counter()
 
@@ -155,7 +172,10 @@ def train(case: Any, compile: Any, seed: int) -> dict:
         planned_now = sum(step.stats()["planned_steps"] for step in compile.steps())
         run["planned"].append(planned_now - planned_before)
         planned_before = planned_now
-        whole = len(run["left"]) % 4 == 3 or sum(t.nbytes for m in job.modules for t in m.parameters()) <= MOST_EACH_TIME_BYTES
+        whole = (
+            len(run["left"]) % 4 == 3
+            or sum(t.nbytes for m in job.modules for t in m.parameters()) <= MOST_EACH_TIME_BYTES
+        )
         run["left"].append({"result": bits(result), **(tensors_of(job) if whole else {})})
         del result
         begin()
@@ -164,7 +184,12 @@ def train(case: Any, compile: Any, seed: int) -> dict:
 
     begin()
     job.run(observe)
-    run["end"] = {**tensors_of(job), **optimizers_of(job), **generators(), **{f"more: {k}": bits(v) for k, v in job.more().items()}}
+    run["end"] = {
+        **tensors_of(job),
+        **optimizers_of(job),
+        **generators(),
+        **{f"more: {k}": bits(v) for k, v in job.more().items()},
+    }
     return run
 
 
@@ -174,7 +199,11 @@ def differences(eager: dict, planned: dict) -> list[str]:
         return [f"{len(eager['left'])} and {len(planned['left'])} iterations"]
     found = []
     for i, (a, b) in enumerate(zip(eager["left"], planned["left"])):
-        found += [f"iteration {i} ({'planned' if planned['planned'][i] else 'not planned'}): {k}" for k in {**a, **b} if a.get(k) != b.get(k)]
+        found += [
+            f"iteration {i} ({'planned' if planned['planned'][i] else 'not planned'}): {k}"
+            for k in {**a, **b}
+            if a.get(k) != b.get(k)
+        ]
     return found + [k for k in {**eager["end"], **planned["end"]} if eager["end"].get(k) != planned["end"].get(k)]
 
 
@@ -194,14 +223,23 @@ def verdict(case: Any, seed: int) -> dict:
         eager = train(case, Eagerly(), seed)
     except Exception:
         return {"outcome": "broken", "reason": traceback.format_exc()[-2000:]}
-    result |= {"steps": len(eager["seconds"]), "eager_s": median(eager["seconds"][2:]), "eager_peak_bytes": eager["peaks"][-1]}
+    result |= {
+        "steps": len(eager["seconds"]),
+        "eager_s": median(eager["seconds"][2:]),
+        "eager_peak_bytes": eager["peaks"][-1],
+    }
     compile = Compiled()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             planned = train(case, compile, seed)
         except Exception as error:
-            return {**result, "outcome": "raises", "reason": f"{type(error).__name__}: {error}"[:500], "trace": traceback.format_exc()[-3000:]}
+            return {
+                **result,
+                "outcome": "raises",
+                "reason": f"{type(error).__name__}: {error}"[:500],
+                "trace": traceback.format_exc()[-3000:],
+            }
     steps = compile.steps()
     stats = [step.stats() for step in steps]
     served = [bool(n) for n in planned["planned"]]
@@ -210,13 +248,26 @@ def verdict(case: Any, seed: int) -> dict:
         return {"outcome": "broken", "reason": f"two eager runs differ: {found[:3]}"}
     reasons = list(dict.fromkeys(step.refusal for step in steps if step.refusal))
     result |= {
-        "planned_steps": sum(served), "refused": sum(bool(step.refusal) for step in steps), "compiled_steps": len(steps), "bits_equal": not different,
-        "differences": different[:5], "only_gradients": bool(different) and all(d.endswith(".grad") for d in different), "reason": "; ".join(reasons), "misses": sum(s["misses"] for s in stats),
+        "planned_steps": sum(served),
+        "refused": sum(bool(step.refusal) for step in steps),
+        "compiled_steps": len(steps),
+        "bits_equal": not different,
+        "differences": different[:5],
+        "only_gradients": bool(different) and all(d.endswith(".grad") for d in different),
+        "reason": "; ".join(reasons),
+        "misses": sum(s["misses"] for s in stats),
         "warnings": list(dict.fromkeys(str(w.message)[:300] for w in caught if "stowage" in str(w.message))),
         "planned_s": median([s for s, p in zip(planned["seconds"], served) if p]),
         "plan_s": sum(max(0.0, s - result["eager_s"]) for s, p in zip(planned["seconds"][1:], served[1:]) if not p),
         "planned_peak_bytes": max((s["planned_peak_bytes"] for s in stats), default=0),
-        "ops": max((step.graph.op_count if hasattr(step.graph, "op_count") else step.plan.summary().get("ops", 0) for step in steps if step.graph), default=0),
+        "ops": max(
+            (
+                step.graph.op_count if hasattr(step.graph, "op_count") else step.plan.summary().get("ops", 0)
+                for step in steps
+                if step.graph
+            ),
+            default=0,
+        ),
     }
     if different:
         result["outcome"] = "wrong"
@@ -231,12 +282,20 @@ def verdict(case: Any, seed: int) -> dict:
 
 def prepare() -> None:
     """Before torch makes its first tensor."""
-    os.environ.update({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "STOWAGE_PLAN_CACHE": "off"})
+    os.environ.update(
+        {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_VERBOSITY": "error",
+            "TOKENIZERS_PARALLELISM": "false",
+            "STOWAGE_PLAN_CACHE": "off",
+        }
+    )
     import stowage  # noqa: F401  so that its allocator counts all
 
 
 def answer(name: str, seed: int, descriptor: int) -> None:
-    """Writes the verdict to ``descriptor`` and ends the process, without a teardown of threads that libraries left behind."""
+    """Writes the verdict to ``descriptor`` and ends the process, without a teardown of threads that libraries left
+    behind."""
     os.dup2(2, 1)  # what libraries print is no answer
     import packages
 

@@ -1,5 +1,6 @@
-"""What mkdocs cannot know: the reference pages, written from what is there when the site is built (docstrings, headers, --help), and the
-figures of bench/results. Needs the built package on PYTHONPATH and STOWAGE_CLI (./dev docs sets both)."""
+"""What mkdocs cannot know: the reference pages, written from what is there when the site is built (docstrings, headers,
+--help), and the figures of bench/results. Needs the built package on PYTHONPATH and STOWAGE_CLI (./dev docs sets
+both)."""
 
 from __future__ import annotations
 
@@ -61,7 +62,9 @@ def _entry(name: str, value) -> list[str]:
     out = [f"### {name}", "", "```python", f"{name}{_signature(value)}", "```", "", *_docstring(value), ""]
     if inspect.isclass(value) and not issubclass(value, BaseException):
         for member_name, member in vars(value).items():
-            if member_name.startswith("_") or not (inspect.isroutine(member) or isinstance(member, (property, classmethod))):
+            if member_name.startswith("_") or not (
+                inspect.isroutine(member) or isinstance(member, (property, classmethod))
+            ):
                 continue
             if member_name.startswith("on_"):  # callbacks of others
                 continue

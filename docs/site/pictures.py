@@ -1,4 +1,5 @@
-"""Draws docs/pictures/*.svg from real plans: a small GPT-2 with AdamW, captured, planned in program order, freely, and under a budget.
+"""Draws docs/pictures/*.svg from real plans: a small GPT-2 with AdamW, captured, planned in program order, freely, and
+under a budget.
 
     PYTHONPATH=build/release/python python docs/site/pictures.py [FOLDER]
 """
@@ -24,8 +25,18 @@ def capture(batch: int, sequence: int, width: int) -> stowage.Graph:
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=width, n_head=4, n_positions=64, vocab_size=256, bos_token_id=0, eos_token_id=0,
-                                       use_cache=False))  # fmt: skip
+    model = GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=4,
+            n_embd=width,
+            n_head=4,
+            n_positions=64,
+            vocab_size=256,
+            bos_token_id=0,
+            eos_token_id=0,
+            use_cache=False,
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters())
 
     def train_step(tokens):
@@ -50,11 +61,17 @@ class Picture:
         self.elements.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>')
 
     def box(self, x: float, y: float, w: float, h: float, colour: str, title: str = "", dashed: bool = False) -> None:
-        style = f'fill="none" stroke="{colour}" stroke-dasharray="3 2"' if dashed else f'fill="{colour}" stroke="white" stroke-width="0.3"'
-        self.elements.append(f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(w, 0.4):.2f}" height="{h:.2f}" {style}><title>{escape(title)}</title></rect>')
+        style = (
+            f'fill="none" stroke="{colour}" stroke-dasharray="3 2"'
+            if dashed
+            else f'fill="{colour}" stroke="white" stroke-width="0.3"'
+        )
+        self.elements.append(
+            f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(w, 0.4):.2f}" height="{h:.2f}" {style}><title>{escape(title)}</title></rect>'
+        )
 
     def save(self, path: Path) -> None:
-        head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" font-family="sans-serif" font-size="12" fill="#777">')
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" font-family="sans-serif" font-size="12" fill="#777">'
         path.write_text("\n".join([head, *self.elements, "</svg>"]) + "\n")
 
 
@@ -76,16 +93,30 @@ def panel(picture: Picture, graph: dict, plan: dict, left: float, width: float, 
         y = floor - placement["offset"] * scale_y - tall
         if placement["buffer"] in last:  # it was gone meanwhile
             before = last[placement["buffer"]]
-            picture.box(left + before["to"] * scale_x, y, (placement["from"] - before["to"]) * scale_x, tall, COLOURS.get(buffer["kind"], "#bbb"), dashed=True)
+            picture.box(
+                left + before["to"] * scale_x,
+                y,
+                (placement["from"] - before["to"]) * scale_x,
+                tall,
+                COLOURS.get(buffer["kind"], "#bbb"),
+                dashed=True,
+            )
         last[placement["buffer"]] = placement
-        picture.box(left + placement["from"] * scale_x, y, (placement["to"] - placement["from"]) * scale_x, tall, COLOURS.get(buffer["kind"], "#bbb"),
-                    f"{buffer['name']}: {mebibytes(buffer['bytes'])}, {buffer['kind']}")  # fmt: skip
+        picture.box(
+            left + placement["from"] * scale_x,
+            y,
+            (placement["to"] - placement["from"]) * scale_x,
+            tall,
+            COLOURS.get(buffer["kind"], "#bbb"),
+            f"{buffer['name']}: {mebibytes(buffer['bytes'])}, {buffer['kind']}",
+        )
     picture.elements.append(f'<path d="M{left} {MARGIN} V{floor} H{left + width}" fill="none" stroke="#999"/>')
     picture.text(left + width, floor + 16, f"{steps} steps", "end")
 
 
 def live(graph: dict, plan: dict) -> list[int]:
-    """Bytes of the placements that cover each step; a result that lies over an input that ends there counts from the next step on."""
+    """Bytes of the placements that cover each step; a result that lies over an input that ends there counts from the
+    next step on."""
     change = [0] * (len(plan["steps"]) + 1)
     ending = {(p["to"], p["offset"]) for p in plan["placements"] if p["to"] - p["from"] > 1}
     for placement in plan["placements"]:
@@ -105,9 +136,13 @@ def curves(picture: Picture, graph: dict, plans: dict[str, dict], bound: int) ->
     width, scale = WIDTH - 2 * MARGIN, (picture.height - 2 * MARGIN) / highest
     for (title, plan), colour, y in zip(plans.items(), ("#f58518", "#4c78a8"), (MARGIN - 14, MARGIN + 2)):
         curve = live(graph, plan)
-        points = " ".join(f"{MARGIN + i * width / len(curve):.1f},{floor - bytes_ * scale:.1f}" for i, bytes_ in enumerate(curve))
+        points = " ".join(
+            f"{MARGIN + i * width / len(curve):.1f},{floor - bytes_ * scale:.1f}" for i, bytes_ in enumerate(curve)
+        )
         picture.elements.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        picture.elements.append(f'<text x="{MARGIN + 4}" y="{y}" style="fill:{colour}">{escape(title)}: peak {mebibytes(max(curve))}</text>')
+        picture.elements.append(
+            f'<text x="{MARGIN + 4}" y="{y}" style="fill:{colour}">{escape(title)}: peak {mebibytes(max(curve))}</text>'
+        )
     y = floor - bound * scale
     picture.elements.append(f'<path d="M{MARGIN} {y:.1f} H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="5 3"/>')
     picture.text(WIDTH - MARGIN, y - 4, f"no order can peak below {mebibytes(bound)}", "end")
@@ -133,7 +168,12 @@ def main(folder: Path) -> None:
     arena.save(folder / "arena.svg")
 
     lines = Picture(240)
-    curves(lines, document, {"program order": values["kept"], "planned": values["free"]}, free.summary()["lower_bound_bytes"])
+    curves(
+        lines,
+        document,
+        {"program order": values["kept"], "planned": values["free"]},
+        free.summary()["lower_bound_bytes"],
+    )
     lines.save(folder / "live.svg")
 
     graph = capture(batch=2, sequence=64, width=128)  # here activations do

@@ -1,13 +1,15 @@
-// What an eager memory budget lets go, how, and what it brings back when. Knows bytes, times and the order of accesses; no tensors.
+// What an eager memory budget lets go, how, and what it brings back when. Knows bytes, times and the order of accesses;
+// no tensors.
 //
 //     runtime (hook, allocator, copies)                     Keeper (here)
 //     op_begins, op_ended, created, died      ── notes ──▶  table of values, one Policy
 //     allocate() would pass the limit         ── victim() ▶ {value, drop | swap}, until it fits
 //     after an op                             ── advise() ▶ copy out early | release | fetch | nothing
 //
-// A *value* is the content of a storage after one op: immutable, so a host copy of it never goes stale; an in-place op makes a new
-// value. Its bytes are resident, being fetched, on the host only (swapped), nowhere but recomputable (dropped), or gone: the storage
-// died, but the recipe may still be needed by what was made from it. The Keeper is not thread-safe: its caller holds a lock.
+// A *value* is the content of a storage after one op: immutable, so a host copy of it never goes stale; an in-place op
+// makes a new value. Its bytes are resident, being fetched, on the host only (swapped), nowhere but recomputable
+// (dropped), or gone: the storage died, but the recipe may still be needed by what was made from it. The Keeper is not
+// thread-safe: its caller holds a lock.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +75,7 @@ struct Counters {
   std::int64_t dropped_bytes = 0, swapped_out_bytes = 0, swapped_in_bytes = 0, recomputed_bytes = 0;
   std::int64_t recompute_ns = 0;
   std::int64_t early_copies = 0, early_releases = 0, fetches = 0, cancelled_fetches = 0;
-  std::int64_t picks = 0, looks = 0;                // victims asked for, and values looked at to find them
+  std::int64_t picks = 0, looks = 0;                  // victims asked for, and values looked at to find them
   std::int64_t foreseen_ops = 0, unforeseen_ops = 0;  // of the policy that follows earlier iterations
 };
 
@@ -94,20 +96,21 @@ class Keeper {
   ValueId created(std::int64_t bytes, bool evictable = true);
   // It can be made again from `parents` in compute_ns. Parents must stay known until lost_recipe() or forgotten().
   void recipe(ValueId value, std::int64_t compute_ns, std::span<const ValueId> parents);
-  void lost_recipe(ValueId value);     // from now on swap only
-  void never_evict(ValueId value);     // its address is known outside
-  void may_evict(ValueId value);       // after all
-  void pin(ValueId value);             // of the running op; nested
+  void lost_recipe(ValueId value);  // from now on swap only
+  void never_evict(ValueId value);  // its address is known outside
+  void may_evict(ValueId value);    // after all
+  void pin(ValueId value);          // of the running op; nested
   void unpin(ValueId value);
   void soft_pin(ValueId value);
   void soft_unpin(ValueId value);
-  // Its storage is gone; the row stays until forgotten(). Meanwhile restored() may make it resident again, for a recipe that needs it,
-  // and died() ends that too.
+  // Its storage is gone; the row stays until forgotten(). Meanwhile restored() may make it resident again, for a recipe
+  // that needs it, and died() ends that too.
   void died(ValueId value);
   void forgotten(ValueId value);
 
-  // --- Ops of the program, in order (recomputations are none). `signature`: of operator, types and numbers of dimensions, but not of
-  // sizes, so that a step of another length still looks alike. Reads: in the order of the arguments, the same value perhaps twice.
+  // --- Ops of the program, in order (recomputations are none). `signature`: of operator, types and numbers of
+  // dimensions, but not of sizes, so that a step of another length still looks alike. Reads: in the order of the
+  // arguments, the same value perhaps twice.
   void op_begins(std::uint64_t signature, std::span<const ValueId> reads);
   // With what it made, in the order of its results; compute_ns without restoring and waiting.
   void op_ended(std::int64_t compute_ns, std::span<const ValueId> made);
@@ -117,14 +120,15 @@ class Keeper {
   // How is kSwap whenever a host copy is there or on its way (then wait for it: its source is being read).
   std::optional<Victim> victim();
   void released(ValueId value, How how);  // kSwap without a clean copy stands for a copy that has been made now
-  void restored(ValueId value, How how, std::int64_t took_ns);  // resident again, by recomputing or by a copy that was waited for
-  void host_copy_lost(ValueId value);     // the store gave it up
+  // Resident again, by recomputing or by a copy that was waited for
+  void restored(ValueId value, How how, std::int64_t took_ns);
+  void host_copy_lost(ValueId value);  // the store gave it up
 
   // --- Beside the kernels. To be asked after each op, until kNone; room_bytes: limit - resident - reserved.
   Advice advise(std::int64_t room_bytes);
-  void copy_out_started(ValueId value);   // stays resident and evictable
+  void copy_out_started(ValueId value);  // stays resident and evictable
   void copy_out_done(ValueId value);
-  void fetch_started(ValueId value);      // its block counts as resident from here on
+  void fetch_started(ValueId value);                       // its block counts as resident from here on
   void fetch_done(ValueId value, std::int64_t waited_ns);  // the program waited so long for it; 0: it was there in time
   void fetch_cancelled(ValueId value);
 

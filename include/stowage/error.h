@@ -1,4 +1,5 @@
-// Exceptions: bad input, results that cannot be written, and bugs. Whether a plan is optimal, feasible or infeasible is a value (Outcome in planner.h).
+// Exceptions: bad input, results that cannot be written, and bugs. Whether a plan is optimal, feasible or infeasible is
+// a value (Outcome in planner.h).
 #pragma once
 
 #include <stdexcept>
@@ -6,8 +7,8 @@
 
 namespace stowage {
 
-// Base of everything the library throws on bad input. what() is one line that names the file (when there is one), the rule and
-// the offending id.
+// Base of everything the library throws on bad input. what() is one line that names the file (when there is one), the
+// rule and the offending id.
 class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };

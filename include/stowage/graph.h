@@ -1,11 +1,12 @@
-// The Graph: one training step as buffers and ops; bytes and costs only. See docs/formats.md for the file form and its rules.
+// The Graph: one training step as buffers and ops; bytes and costs only. See docs/formats.md for the file form and its
+// rules.
 //
 //   op 0  mm    reads wte         creates mm_1            wte  ██████████████  resident, never planned
 //   op 1  relu  reads mm_1        creates relu_1          mm_1 ░░░░            live from its creation to its last use
 //   op 2  sum   reads relu_1      creates loss            loss          ░░░░   returned: live to the end
 //
-// A buffer is one allocation. Views do not appear: an op that touches a view touches its buffer. List order of ops is program
-// order; it defines which version of a buffer each op sees (graph/dependencies.h).
+// A buffer is one allocation. Views do not appear: an op that touches a view touches its buffer. List order of ops is
+// program order; it defines which version of a buffer each op sees (graph/dependencies.h).
 #pragma once
 
 #include <array>
@@ -29,8 +30,9 @@ enum class BufferKind : std::uint8_t {
   kTemporary,
   kOutput,
 };
-inline constexpr std::array<std::string_view, 9> kBufferKindNames = {
-    "parameter", "optimizer_state", "module_buffer", "input", "constant", "activation", "gradient", "temporary", "output"};
+inline constexpr std::array<std::string_view, 9> kBufferKindNames = {"parameter", "optimizer_state", "module_buffer",
+                                                                     "input",     "constant",        "activation",
+                                                                     "gradient",  "temporary",       "output"};
 
 struct Buffer {
   std::string name;
@@ -58,7 +60,7 @@ struct Op {
   std::string name;
   std::string target;
   std::vector<BufferId> reads;
-  std::vector<BufferId> writes;   // mutated in place; the old content is read too
+  std::vector<BufferId> writes;  // mutated in place; the old content is read too
   std::vector<BufferId> creates;
   std::vector<std::int32_t> born;  // born[i]: tick from which creates[i] is live; empty means all 0
   std::int32_t ticks = 1;
@@ -89,8 +91,8 @@ inline std::int32_t born_tick(const Op& op, std::size_t create_index) {
   return op.born.empty() ? 0 : op.born[create_index];
 }
 
-// Checks every rule of the graph format that holds between ids (ranges, single creation, creation before use, `after` pointing
-// back, ticks, takeover pairs). Throws InvalidGraph naming the rule and the id. O(V + E).
+// Checks every rule of the graph format that holds between ids (ranges, single creation, creation before use, `after`
+// pointing back, ticks, takeover pairs). Throws InvalidGraph naming the rule and the id. O(V + E).
 void validate(const Graph& graph);
 
 // Sum of the bytes of resident buffers.

@@ -1,5 +1,5 @@
-// Files. Readers reject what breaks a rule with one line that names the file, the rule and the id; writers are atomic: a failed
-// write leaves the old file.
+// Files. Readers reject what breaks a rule with one line that names the file, the rule and the id; writers are atomic:
+// a failed write leaves the old file.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ std::string to_json(const Plan& plan);
 // Sets graph.sha256 to the digest of to_json(graph).
 void seal(Graph& graph);
 
-// "-" is stdin (load) or stdout (save). Compressed by gzip when the name ends in ".gz". Throw Error when the file cannot be
-// opened, read or written.
+// "-" is stdin (load) or stdout (save). Compressed by gzip when the name ends in ".gz". Throw Error when the file
+// cannot be opened, read or written.
 Graph load_graph(const std::string& path);
 Plan load_plan(const std::string& path);
 void save(const Graph& graph, const std::string& path);
@@ -55,7 +55,8 @@ ShardingOptions parse_sharding_options(std::string_view json, const std::string&
 MeshPlacement parse_placement(std::string_view text);  // "S0,R"; throws Error naming the text
 std::string to_text(const MeshPlacement& placement);
 std::string to_json(const ShardingPlan& plan);
-std::string sharding_rules_json(const TensorProgram& program);  // how each op may run on parts; one entry for each element of list ops
+// How each op may run on parts; one entry for each element of list ops
+std::string sharding_rules_json(const TensorProgram& program);
 
 std::string sha256_hex(std::string_view bytes);
 

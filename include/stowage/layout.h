@@ -26,9 +26,10 @@ struct LayoutOptions {
   std::int64_t align = 1;                // every offset is a multiple of this
   std::optional<std::int64_t> capacity;  // stop as soon as the height is at most this; proven above it: infeasible
   std::int64_t node_budget = 5'000'000;  // nodes of complete search
-  std::int64_t family_work = 200'000'000;  // rects that the best-fit family may look at; a quarter of the search's is added
+  // Rects that the best-fit family may look at; a quarter of the search's is added
+  std::int64_t family_work = 200'000'000;
   std::uint64_t seed = 0;
-  std::function<bool()> should_stop;     // outer stop (wall time); empty: never
+  std::function<bool()> should_stop;  // outer stop (wall time); empty: never
 };
 
 struct LayoutResult {

@@ -1,4 +1,5 @@
-// The Plan: what runs when, and where each buffer lies. See docs/formats.md for the file form and the rules of validity.
+// The Plan: what runs when, and where each buffer lies. See docs/formats.md for the file form and the rules of
+// validity.
 //
 //   step        0          1          2          3              offset
 //   op          mm         relu       sum        …        64 ┤ ┌───────┐relu_1
@@ -44,9 +45,9 @@ struct Plan {
   std::int64_t align = 64;
   std::int64_t arena_bytes = 0;
   std::vector<Step> steps;
-  std::vector<Placement> placements;  // by (from, buffer)
+  std::vector<Placement> placements;      // by (from, buffer)
   std::vector<ScratchPlacement> scratch;  // by (step, index)
-  std::string meta;                   // raw JSON object, or empty
+  std::string meta;                       // raw JSON object, or empty
 };
 
 }  // namespace stowage

@@ -1,5 +1,5 @@
-// The report: what a plan does, as one page of HTML that needs no network, as a trace for Perfetto, or as a snapshot for PyTorch's
-// memory viewer. See docs/formats.md section 6.
+// The report: what a plan does, as one page of HTML that needs no network, as a trace for Perfetto, or as a snapshot
+// for PyTorch's memory viewer. See docs/formats.md section 6.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ std::string report_html(const ReportInput& input);
 std::string report_perfetto(const ReportInput& input);  // trace-event JSON
 std::string report_snapshot(const ReportInput& input);  // a pickle like that of torch.cuda.memory._dump_snapshot
 
-// Chosen by the end of the name: .html, .perfetto.json or .pickle. Throws Error for another end, for a plan that is not valid, for a
-// ledger or timeline that cannot be read, and when the file cannot be written.
+// Chosen by the end of the name: .html, .perfetto.json or .pickle. Throws Error for another end, for a plan that is not
+// valid, for a ledger or timeline that cannot be read, and when the file cannot be written.
 void save_report(const ReportInput& input, const std::string& path);
 
 }  // namespace stowage

@@ -1,15 +1,17 @@
-// Automatic sharding: how each tensor of a training step is split over a mesh of devices, so that the least memory is redundant on
-// each device and, among those splits, the step is the fastest.
+// Automatic sharding: how each tensor of a training step is split over a mesh of devices, so that the least memory is
+// redundant on each device and, among those splits, the step is the fastest.
 //
 //   TensorProgram (what the step computes) ─┐
 //   Mesh (axes of devices, links)           ├─▶ plan_sharding() ─▶ ShardingPlan: placements of every op's inputs and outputs, of
 //   ShardingOptions (eps, memory limit)    ─┘                      every tensor, a ledger of bytes, modelled time, bound and gap
 //
-// A placement says, for each axis of the mesh, what the devices along it hold of a tensor: a slice (shard), all of it (replicate), or
-// a summand of it (partial). Slices are cut as torch.chunk does: the first ones have ceil(size / n) rows, the last may be shorter or
-// empty. Several axes may cut one dimension: axis 0 first, then axis 1 within each slice.
+// A placement says, for each axis of the mesh, what the devices along it hold of a tensor: a slice (shard), all of it
+// (replicate), or a summand of it (partial). Slices are cut as torch.chunk does: the first ones have ceil(size / n)
+// rows, the last may be shorter or empty. Several axes may cut one dimension: axis 0 first, then axis 1 within each
+// slice.
 //
-// A device's bytes of a tensor above its even share are redundant: local bytes - bytes / devices. Files: docs/formats.md.
+// A device's bytes of a tensor above its even share are redundant: local bytes - bytes / devices. Files:
+// docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,8 @@
 
 namespace stowage {
 
-using TensorId = Id<struct TensorTag>;        // position in TensorProgram::tensors
-using TensorOpId = Id<struct TensorOpTag>;    // position in TensorProgram::ops, which is program order
+using TensorId = Id<struct TensorTag>;      // position in TensorProgram::tensors
+using TensorOpId = Id<struct TensorOpTag>;  // position in TensorProgram::ops, which is program order
 
 struct MeshAxis {
   std::string name;
@@ -38,9 +40,9 @@ struct MeshAxis {
 
 struct Mesh {
   std::vector<MeshAxis> axes;
-  double tflops = 300;         // of one device, as reached
-  double memory_gbps = 1500;   // of one device, as reached
-  double kernel_ns = 2000;     // no kernel is shorter
+  double tflops = 300;        // of one device, as reached
+  double memory_gbps = 1500;  // of one device, as reached
+  double kernel_ns = 2000;    // no kernel is shorter
   [[nodiscard]] std::int64_t devices() const;
 };
 
@@ -53,7 +55,16 @@ struct AxisPlacement {
 };
 using MeshPlacement = std::vector<AxisPlacement>;  // one per axis
 
-enum class TensorKind : std::uint8_t { kParameter, kGradient, kOptimizerState, kModuleBuffer, kInput, kConstant, kActivation, kOutput };
+enum class TensorKind : std::uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kModuleBuffer,
+  kInput,
+  kConstant,
+  kActivation,
+  kOutput
+};
 enum class Phase : std::uint8_t { kForward, kBackward, kOptimizer };
 
 struct ProgramTensor {
@@ -96,26 +107,28 @@ enum class ShardingGoal : std::uint8_t {
 
 struct ShardingOptions {
   ShardingGoal goal = ShardingGoal::kLeastRedundancy;
-  double eps = 0;                                // of the least state and saved bytes per device
+  double eps = 0;                                  // of the least state and saved bytes per device
   std::optional<std::int64_t> memory_limit_bytes;  // of the peak per device
-  std::map<std::int32_t, MeshPlacement> fixed;       // by tensor: its placement is given
-  std::int32_t cluster_rounds = 6;               // ops that look alike this far round share a choice (1000 at most); 0: each chooses alone
-  double relative_gap = 1e-4;                    // of the modelled time
-  std::int64_t iteration_limit = 2'000'000;      // simplex iterations of one integer program
-  double time_limit_seconds = 0;                 // outer stop; 0: none
+  std::map<std::int32_t, MeshPlacement> fixed;     // by tensor: its placement is given
+  // Ops that look alike this far round share a choice (1000 at most); 0: each chooses alone
+  std::int32_t cluster_rounds = 6;
+  double relative_gap = 1e-4;                // of the modelled time
+  std::int64_t iteration_limit = 2'000'000;  // simplex iterations of one integer program
+  double time_limit_seconds = 0;             // outer stop; 0: none
   std::uint64_t seed = 0;
   std::string solver_library;
 };
 
-// How one op runs. Inputs are brought to `inputs`, the kernel runs on the local shards and leaves `computed`, which is brought to
-// `outputs`. Lists follow the op's tensors: `inputs` all tensors of all args in order, `outputs` one per output (empty: not there).
+// How one op runs. Inputs are brought to `inputs`, the kernel runs on the local shards and leaves `computed`, which is
+// brought to `outputs`. Lists follow the op's tensors: `inputs` all tensors of all args in order, `outputs` one per
+// output (empty: not there).
 struct OpSharding {
   std::vector<MeshPlacement> inputs;
   std::vector<MeshPlacement> computed;
   std::vector<MeshPlacement> outputs;
-  bool replicated = false;     // no rule, or none that fits: runs on whole tensors
-  std::string why;             // of that
-  std::string recipe;          // how the kernel is called, when not as it was: docs/formats.md
+  bool replicated = false;  // no rule, or none that fits: runs on whole tensors
+  std::string why;          // of that
+  std::string recipe;       // how the kernel is called, when not as it was: docs/formats.md
   double compute_ns = 0;
   double communication_ns = 0;
   std::int64_t transient_bytes = 0;  // copies of inputs and outputs made for this op
@@ -148,8 +161,8 @@ struct ShardingPlan {
   std::vector<TensorSharding> tensors;
   ShardingBytes bytes;
   double compute_ns = 0, communication_ns = 0;
-  StageResult redundancy;  // in bytes: stage 1
-  StageResult time;        // in ns: stage 2, of the clustered program
+  StageResult redundancy;                   // in bytes: stage 1
+  StageResult time;                         // in ns: stage 2, of the clustered program
   std::int64_t variables = 0, choices = 0;  // size of the integer program; ops and tensors that choose
 };
 

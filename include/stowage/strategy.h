@@ -1,12 +1,13 @@
-// Strategy choice: one strategy per node, so that node and edge costs sum to the least while bytes stay under a limit at all times.
+// Strategy choice: one strategy per node, so that node and edge costs sum to the least while bytes stay under a limit
+// at all times.
 //
 //   node 0 ── edge ── node 1        cost  = c0[s0] + c1[s1] + e01[s0, s1] + ...
 //    c0[s]    e01[s,t]  c1[t]       usage = at each time, the sum of usages of the nodes whose interval covers it, <= usage_limit
 //
-// This is what is left of automatic parallelism once each operator's placements (the strategies) and the price of moving tensors
-// between them (the edges) are known: Moffitt and Fegade, "The ASPLOS 2025 / EuroSys 2025 contest on intra-operator parallelism
-// for distributed deep learning" (google/iopddl) publishes such problems, and Zheng et al., "Alpa", OSDI 2022, solves them without
-// the limit as an integer program.
+// This is what is left of automatic parallelism once each operator's placements (the strategies) and the price of
+// moving tensors between them (the edges) are known: Moffitt and Fegade, "The ASPLOS 2025 / EuroSys 2025 contest on
+// intra-operator parallelism for distributed deep learning" (google/iopddl) publishes such problems, and Zheng et al.,
+// "Alpa", OSDI 2022, solves them without the limit as an integer program.
 #pragma once
 
 #include <cstdint>
@@ -46,14 +47,14 @@ struct StrategyOptions {
   std::int64_t work_limit = 40'000'000'000;  // entries of cost matrices looked at: the limit that repeats
   std::int64_t enumeration_limit = 65'536;   // a problem of at most so many choices is solved by trying all
   std::uint64_t seed = 0;
-  std::function<bool()> should_stop;         // outer stop (wall time); empty: never
+  std::function<bool()> should_stop;  // outer stop (wall time); empty: never
 };
 
 struct StrategyResult {
   Outcome outcome = Outcome::kUnknown;
   std::vector<std::int32_t> strategies;  // one per node; empty when there is nothing to show
   std::int64_t cost = 0;
-  std::int64_t bound = 0;  // no choice that keeps the limit costs less
+  std::int64_t bound = 0;            // no choice that keeps the limit costs less
   [[nodiscard]] double gap() const;  // cost / bound - 1; 0 when equal
 };
 

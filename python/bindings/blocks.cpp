@@ -1,4 +1,5 @@
-// A with block of Python whose beginning and end are C++, where no signal handler runs: wherever an interrupt comes, _end() comes to its end.
+// A with block of Python whose beginning and end are C++, where no signal handler runs: wherever an interrupt comes,
+// _end() comes to its end.
 //
 //   _may_begin()   may raise; nothing has begun
 //   _begin()       where it raises, _end() follows
@@ -16,7 +17,8 @@ class Block {};
 }  // namespace
 
 std::exception_ptr to_its_end(const nb::object& function) {
-  constexpr int kMostCalls = 100;  // more than a person can interrupt; a function that always raises is no better after them
+  // More than a person can interrupt; a function that always raises is no better after them
+  constexpr int kMostCalls = 100;
   std::exception_ptr first;
   for (int call = 0; call < kMostCalls; ++call) {
     try {
@@ -51,9 +53,14 @@ void end_block(nb::handle block, nb::handle error) {
 }  // namespace
 
 void bind_blocks(nb::module_& m) {
-  nb::class_<Block>(m, "Block", "A with block whose end no interrupt can keep away. Classes that derive have _may_begin(), _begin(), _end(), _ended(error).")
+  nb::class_<Block>(m, "Block",
+                    "A with block whose end no interrupt can keep away. Classes that derive have _may_begin(), "
+                    "_begin(), _end(), _ended(error).")
       .def(nb::init<>())
-      .def("__enter__", [](nb::handle block) { return begin_block(block); }, nb::sig("def __enter__(self) -> typing.Self"))
-      .def("__exit__", [](nb::handle block, nb::handle, nb::handle error, nb::handle) { end_block(block, error); }, "kind"_a.none(), "error"_a.none(),
-           "traceback"_a.none());
+      .def(
+          "__enter__", [](nb::handle block) { return begin_block(block); },
+          nb::sig("def __enter__(self) -> typing.Self"))
+      .def(
+          "__exit__", [](nb::handle block, nb::handle, nb::handle error, nb::handle) { end_block(block, error); },
+          "kind"_a.none(), "error"_a.none(), "traceback"_a.none());
 }

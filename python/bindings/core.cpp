@@ -65,7 +65,8 @@ struct Planned {
   nb::dict summary;
 };
 
-void choose_method(stowage::PlanOptions& options, const std::string& method, const std::vector<std::string>& roam_without) {
+void choose_method(stowage::PlanOptions& options, const std::string& method,
+                   const std::vector<std::string>& roam_without) {
   if (method == "roam") {
     options.method = stowage::Method::kRoam;
   } else if (method != "stowage") {
@@ -79,8 +80,8 @@ void choose_method(stowage::PlanOptions& options, const std::string& method, con
 }
 
 Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
-             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps, const std::string& method,
-             const std::vector<std::string>& roam_without, const std::string& solver_library,
+             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps,
+             const std::string& method, const std::vector<std::string>& roam_without, const std::string& solver_library,
              std::optional<std::function<void(std::string_view, double)>> progress) {
   stowage::PlanOptions options;
   if (progress) options.progress = std::move(*progress);
@@ -103,8 +104,9 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
 }
 
 // The text, or the JSON.
-std::string explain(const stowage::Graph& graph, const std::optional<stowage::Plan>& plan, std::optional<std::int64_t> budget_bytes,
-                    std::optional<double> link_gbps, bool prices, int width, bool json) {
+std::string explain(const stowage::Graph& graph, const std::optional<stowage::Plan>& plan,
+                    std::optional<std::int64_t> budget_bytes, std::optional<double> link_gbps, bool prices, int width,
+                    bool json) {
   const nb::gil_scoped_release release;
   stowage::ExplainOptions options;
   options.plan.budget_bytes = budget_bytes;
@@ -114,13 +116,15 @@ std::string explain(const stowage::Graph& graph, const std::optional<stowage::Pl
   return json ? stowage::to_json(graph, explanation) : stowage::to_text(graph, explanation, width);
 }
 
-void report(const std::string& path, const std::optional<stowage::Graph>& graph, const std::optional<stowage::Plan>& plan,
-            std::optional<std::int64_t> budget_bytes, std::optional<std::int64_t> lower_bound_bytes, std::optional<double> link_gbps,
+void report(const std::string& path, const std::optional<stowage::Graph>& graph,
+            const std::optional<stowage::Plan>& plan, std::optional<std::int64_t> budget_bytes,
+            std::optional<std::int64_t> lower_bound_bytes, std::optional<double> link_gbps,
             const std::string& ledger_json, const std::string& timeline_json) {
   const nb::gil_scoped_release release;
   stowage::ReportInput input;
   if (graph && plan) input.graph = &*graph, input.plan = &*plan;
-  input.options = {budget_bytes, lower_bound_bytes, link_gbps.value_or(input.options.link_gbps), ledger_json, timeline_json};
+  input.options = {budget_bytes, lower_bound_bytes, link_gbps.value_or(input.options.link_gbps), ledger_json,
+                   timeline_json};
   stowage::save_report(input, path);
 }
 
@@ -130,7 +134,8 @@ nb::tuple roam_parts() {
   return nb::tuple(names);
 }
 
-// What plans depend on, but for the costs. Source lines and module names change when a script is edited, the plan does not.
+// What plans depend on, but for the costs. Source lines and module names change when a script is edited, the plan does
+// not.
 std::string structure_sha256(stowage::Graph graph) {
   graph.name.clear();
   graph.meta.clear();
@@ -148,52 +153,67 @@ std::string structure_sha256(stowage::Graph graph) {
 
 void bind_graph(nb::module_& m) {
   nb::class_<stowage::Graph>(m, "Graph", "A training step as buffers and ops: bytes, costs and dependencies.")
-      .def_static("load", [](const std::filesystem::path& path) { return stowage::load_graph(path.string()); }, "path"_a, "Reads a *.graph.json or *.graph.json.gz file.")
-      .def_static("parse", [](std::string_view json, const std::string& name) { return stowage::parse_graph(json, name); },
-                  "json"_a, "name"_a = "graph")
-      .def("save", [](const stowage::Graph& g, const std::filesystem::path& path) { stowage::save(g, path.string()); }, "path"_a,
-           "Writes the graph; compressed when the name ends in .gz.")
+      .def_static(
+          "load", [](const std::filesystem::path& path) { return stowage::load_graph(path.string()); }, "path"_a,
+          "Reads a *.graph.json or *.graph.json.gz file.")
+      .def_static(
+          "parse", [](std::string_view json, const std::string& name) { return stowage::parse_graph(json, name); },
+          "json"_a, "name"_a = "graph")
+      .def(
+          "save", [](const stowage::Graph& g, const std::filesystem::path& path) { stowage::save(g, path.string()); },
+          "path"_a, "Writes the graph; compressed when the name ends in .gz.")
       .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); })
       .def_ro("name", &stowage::Graph::name)
       .def_ro("align", &stowage::Graph::align)
       .def_ro("sha256", &stowage::Graph::sha256)
       .def_prop_ro("structure_sha256", &structure_sha256, "Digest of the graph without its names, notes and costs.")
-      .def_prop_ro("costs_ns", [](const stowage::Graph& g) {
-        std::vector<std::int64_t> costs;
-        for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
-        return costs;
-      })
-      .def_prop_ro("ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
-      .def_prop_ro("buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
+      .def_prop_ro("costs_ns",
+                   [](const stowage::Graph& g) {
+                     std::vector<std::int64_t> costs;
+                     for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
+                     return costs;
+                   })
+      .def_prop_ro(
+          "ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
+      .def_prop_ro(
+          "buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
       .def_prop_ro("resident_bytes", &stowage::resident_bytes)
-      .def_prop_ro("program_step_ns", [](const stowage::Graph& g) {
-        std::int64_t sum = 0;
-        for (const stowage::Op& op : g.ops) sum += op.cost_ns;
-        return sum;
-      }, "Sum of what all ops cost.")
+      .def_prop_ro(
+          "program_step_ns",
+          [](const stowage::Graph& g) {
+            std::int64_t sum = 0;
+            for (const stowage::Op& op : g.ops) sum += op.cost_ns;
+            return sum;
+          },
+          "Sum of what all ops cost.")
       .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
                    "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
       .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
            "Proven: no order of the ops has a smaller peak.")
       .def("__repr__", [](const stowage::Graph& g) {
-        return "<stowage.Graph '" + g.name + "': " + std::to_string(g.ops.size()) + " ops, " + std::to_string(g.buffers.size()) +
-               " buffers>";
+        return "<stowage.Graph '" + g.name + "': " + std::to_string(g.ops.size()) + " ops, " +
+               std::to_string(g.buffers.size()) + " buffers>";
       });
 }
 
 void bind_plan(nb::module_& m) {
   nb::class_<stowage::Plan>(m, "Plan", "What runs when, and where each buffer lies.")
       .def_static("load", &stowage::load_plan, "path"_a)
-      .def_static("parse", [](std::string_view json, const std::string& name) { return stowage::parse_plan(json, name); },
-                  "json"_a, "name"_a = "plan")
-      .def("save", [](const stowage::Plan& p, const std::string& path) { stowage::save(p, path); }, "path"_a)
+      .def_static(
+          "parse", [](std::string_view json, const std::string& name) { return stowage::parse_plan(json, name); },
+          "json"_a, "name"_a = "plan")
+      .def(
+          "save", [](const stowage::Plan& p, const std::string& path) { stowage::save(p, path); }, "path"_a)
       .def("to_json", [](const stowage::Plan& p) { return stowage::to_json(p); })
       .def_ro("arena_bytes", &stowage::Plan::arena_bytes)
       .def_ro("graph_sha256", &stowage::Plan::graph_sha256)
-      .def("of_graph", [](stowage::Plan p, const stowage::Graph& graph) {
-        p.graph_sha256 = graph.sha256;
-        return p;
-      }, "graph"_a, "The same plan for a graph that differs in costs and names only.")
+      .def(
+          "of_graph",
+          [](stowage::Plan p, const stowage::Graph& graph) {
+            p.graph_sha256 = graph.sha256;
+            return p;
+          },
+          "graph"_a, "The same plan for a graph that differs in costs and names only.")
       .def_prop_ro("steps", [](const stowage::Plan& p) { return p.steps.size(); }, "Number of steps.");
 }
 
@@ -218,8 +238,8 @@ NB_MODULE(_core, m) {
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
         "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
-  m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "prices"_a = true,
-        "width"_a = 100, "json"_a = false);
+  m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
+        "link_gbps"_a = nb::none(), "prices"_a = true, "width"_a = 100, "json"_a = false);
   m.def("report", &report, "path"_a, "graph"_a = nb::none(), "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
         "lower_bound_bytes"_a = nb::none(), "link_gbps"_a = nb::none(), "ledger_json"_a = "", "timeline_json"_a = "");
   m.attr("roam_parts") = roam_parts();
@@ -232,12 +252,20 @@ NB_MODULE(_core, m) {
     if (!report.valid) throw stowage::InvalidPlan(report.message);
     return report.peak_bytes;
   });
-  m.def("plan_sharding", [](const std::string& program, const std::string& mesh, const std::string& options) {
-    const nb::gil_scoped_release release;
-    return stowage::to_json(stowage::plan_sharding(stowage::parse_program(program, "program"), stowage::parse_mesh(mesh, "mesh"),
-                                                   stowage::parse_sharding_options(options, "options")));
-  }, "program"_a, "mesh"_a, "options"_a = "{}", "JSON texts in and out: docs/formats.md section 5.");
-  m.def("sharding_rules", [](const std::string& program) { return stowage::sharding_rules_json(stowage::parse_program(program, "program")); },
-        "program"_a, "How each op of a program may run on parts, as JSON.");
+  m.def(
+      "plan_sharding",
+      [](const std::string& program, const std::string& mesh, const std::string& options) {
+        const nb::gil_scoped_release release;
+        return stowage::to_json(stowage::plan_sharding(stowage::parse_program(program, "program"),
+                                                       stowage::parse_mesh(mesh, "mesh"),
+                                                       stowage::parse_sharding_options(options, "options")));
+      },
+      "program"_a, "mesh"_a, "options"_a = "{}", "JSON texts in and out: docs/formats.md section 5.");
+  m.def(
+      "sharding_rules",
+      [](const std::string& program) {
+        return stowage::sharding_rules_json(stowage::parse_program(program, "program"));
+      },
+      "program"_a, "How each op of a program may run on parts, as JSON.");
   m.def("parse_bytes", &stowage::parse_bytes, "text"_a);
 }

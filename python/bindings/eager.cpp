@@ -95,22 +95,25 @@ nb::list timeline_list(const evict::Budget& budget) {
 void bind_eager(nb::module_& m) {
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<evict::Budget>(m, "Budget")
-      .def("__init__", [](evict::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
-                          double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
-                          std::uint64_t seed) {
-        evict::BudgetOptions options;
-        options.limit_bytes = limit_bytes;
-        options.policy = policy;
-        options.release = release_named(release);
-        options.link_gbps = link_gbps;
-        options.prefetch = prefetch;
-        options.poison = poison;
-        options.replay_generator = replay_generator;
-        options.host_limit_bytes = host_limit_bytes;
-        options.seed = seed;
-        new (self) evict::Budget(options);
-      }, "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
-           "host_limit_bytes"_a, "seed"_a)
+      .def(
+          "__init__",
+          [](evict::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
+             double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
+             std::uint64_t seed) {
+            evict::BudgetOptions options;
+            options.limit_bytes = limit_bytes;
+            options.policy = policy;
+            options.release = release_named(release);
+            options.link_gbps = link_gbps;
+            options.prefetch = prefetch;
+            options.poison = poison;
+            options.replay_generator = replay_generator;
+            options.host_limit_bytes = host_limit_bytes;
+            options.seed = seed;
+            new (self) evict::Budget(options);
+          },
+          "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
+          "host_limit_bytes"_a, "seed"_a)
       .def("enter", &evict::Budget::enter, "limit_bytes"_a)
       .def("adopt", [](evict::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &evict::Budget::shrink, unlocked)
@@ -119,12 +122,17 @@ void bind_eager(nb::module_& m) {
       .def("end_update", &evict::Budget::end_update, unlocked)
       .def("attach", &evict::Budget::attach_this_thread)
       .def_static("detach", &evict::Budget::detach_this_thread)
-      .def("restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
-      .def("hold", [](evict::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def(
+          "restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
+      .def(
+          "hold", [](evict::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
       .def("release", &evict::Budget::release, "number"_a, unlocked)
-      .def("evict", [](evict::Budget& b, Address tensor, bool drop) {
-        return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
-      }, "tensor"_a, "drop"_a, unlocked)
+      .def(
+          "evict",
+          [](evict::Budget& b, Address tensor, bool drop) {
+            return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
+          },
+          "tensor"_a, "drop"_a, unlocked)
       .def("describe", [](evict::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
       .def_prop_ro("active", &evict::Budget::active)
       .def("stats", &stats_dict)

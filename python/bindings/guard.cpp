@@ -1,13 +1,17 @@
-// A replay does not run the user's Python, so what that Python reads is watched: dicts, lists, cells, slots, hooks, arrays, generators.
+// A replay does not run the user's Python, so what that Python reads is watched: dicts, lists, cells, slots, hooks,
+// arrays, generators.
 //
-// One Node is one object with what it held when it was seen. Before each planned step thousands of nodes are compared, in this order:
+// One Node is one object with what it held when it was seen. Before each planned step thousands of nodes are compared,
+// in this order:
 //   words   single machine words at fixed addresses: the version of a dict (CPython 3.11 counts changes), a slot, a cell, an object's class;
 //   lists   the item pointers, as one block of memory;
 //   others  getters of tensors, sets, arrays, the memory of random generators.
-// A word that differs proves nothing: its node is then compared by content, bit by bit, and the new word is remembered when nothing that
-// counts has changed. Addresses stay valid because nodes own their objects. O(nodes) a check; no Python runs.
+// A word that differs proves nothing: its node is then compared by content, bit by bit, and the new word is remembered
+// when nothing that counts has changed. Addresses stay valid because nodes own their objects. O(nodes) a check; no
+// Python runs.
 //
-// finish() narrows the guard: only nodes that recorded code can reach, and of dicts of attributes only names that such code reads.
+// finish() narrows the guard: only nodes that recorded code can reach, and of dicts of attributes only names that such
+// code reads.
 #include "guard.h"
 
 #include <nanobind/stl/pair.h>
@@ -37,8 +41,8 @@ class Guard {
  public:
   // Each adds a node and returns its index. ``quiet``: does not count before finish().
 
-  // Contents of a dict: keys in their order, values by identity or bits. ``attributes``: a namespace, of which finish() may keep
-  // some names; the order is no matter there.
+  // Contents of a dict: keys in their order, values by identity or bits. ``attributes``: a namespace, of which finish()
+  // may keep some names; the order is no matter there.
   std::size_t dict(nb::dict dict, bool attributes, bool quiet, std::string what) {
     Node node(Kind::kDict, dict, std::move(what), quiet);
     node.attributes = attributes;
@@ -55,7 +59,8 @@ class Guard {
   std::size_t list(nb::list list, std::string what) {
     Node node(Kind::kList, list, std::move(what), false);
     const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
-    for (Py_ssize_t i = 0; i < size; ++i) node.items.push_back({nb::object(), nb::borrow(PyList_GET_ITEM(list.ptr(), i))});
+    for (Py_ssize_t i = 0; i < size; ++i)
+      node.items.push_back({nb::object(), nb::borrow(PyList_GET_ITEM(list.ptr(), i))});
     for (const Item& item : node.items) node.pointers.push_back(item.value.ptr());
     return add(std::move(node));
   }
@@ -80,7 +85,8 @@ class Guard {
     return add(std::move(node));
   }
   // Slots of an object: (name, offset) each.
-  std::size_t slots(nb::object object, const std::vector<std::pair<nb::object, Py_ssize_t>>& slots, bool quiet, std::string what) {
+  std::size_t slots(nb::object object, const std::vector<std::pair<nb::object, Py_ssize_t>>& slots, bool quiet,
+                    std::string what) {
     Node node(Kind::kWords, object, std::move(what), quiet);
     node.attributes = true;
     for (const auto& [name, offset] : slots) add_word(node, offset, name);
@@ -117,7 +123,8 @@ class Guard {
   std::size_t getter(nb::object object, nb::object name, bool quiet, std::string what) {
     Node node(Kind::kGetter, object, std::move(what), quiet);
     PyObject* descriptor = _PyType_Lookup(Py_TYPE(object.ptr()), name.ptr());
-    if (descriptor != nullptr && Py_TYPE(descriptor) == &PyGetSetDescr_Type) node.getset = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
+    if (descriptor != nullptr && Py_TYPE(descriptor) == &PyGetSetDescr_Type)
+      node.getset = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset;
     node.items.push_back({name, nb::object()});
     node.items[0].value = current_attribute(node);
     if (!node.items[0].value.is_valid()) PyErr_Clear();
@@ -151,7 +158,8 @@ class Guard {
     return add(std::move(node));
   }
 
-  // Keeps the nodes in ``active``. Of namespaces (and slots) only the names in ``names`` count, but for nodes in ``whole``.
+  // Keeps the nodes in ``active``. Of namespaces (and slots) only the names in ``names`` count, but for nodes in
+  // ``whole``.
   void finish(const std::vector<std::size_t>& active, nb::set names, const std::vector<std::size_t>& whole) {
     std::vector<bool> keep(nodes_.size(), false), entire(nodes_.size(), false);
     for (std::size_t i : active) keep.at(i) = true;
@@ -197,7 +205,9 @@ class Guard {
       Node& node = nodes_[i];
       const auto* list = reinterpret_cast<const PyListObject*>(node.object.ptr());
       const std::size_t size = static_cast<std::size_t>(Py_SIZE(list));
-      if (size == node.pointers.size() && (size == 0 || std::memcmp(list->ob_item, node.pointers.data(), size * sizeof(PyObject*)) == 0)) continue;
+      if (size == node.pointers.size() &&
+          (size == 0 || std::memcmp(list->ob_item, node.pointers.data(), size * sizeof(PyObject*)) == 0))
+        continue;
       std::string what = holds(node);
       if (!what.empty()) return what;
     }
@@ -244,7 +254,21 @@ class Guard {
 
  private:
   enum class Kind : std::uint8_t {
-    kDict, kName, kList, kElements, kSize, kWords, kClass, kOwnDict, kBases, kGetter, kMemory, kBuffer, kReferent, kCall, kForgotten
+    kDict,
+    kName,
+    kList,
+    kElements,
+    kSize,
+    kWords,
+    kClass,
+    kOwnDict,
+    kBases,
+    kGetter,
+    kMemory,
+    kBuffer,
+    kReferent,
+    kCall,
+    kForgotten
   };
   struct Item {
     nb::object key;
@@ -281,7 +305,8 @@ class Guard {
 
   static void take_items(Node& node) {
     PyObject *key, *value;
-    for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value);) node.items.push_back({nb::borrow(key), nb::borrow(value)});
+    for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value);)
+      node.items.push_back({nb::borrow(key), nb::borrow(value)});
   }
 
   static void add_word(Node& node, Py_ssize_t offset, nb::object name) {
@@ -299,7 +324,8 @@ class Guard {
   static bool special(PyObject* key) {
     if (!PyUnicode_Check(key) || PyUnicode_GET_LENGTH(key) < 5) return false;
     const Py_ssize_t end = PyUnicode_GET_LENGTH(key) - 1;
-    return PyUnicode_READ_CHAR(key, 0) == '_' && PyUnicode_READ_CHAR(key, 1) == '_' && PyUnicode_READ_CHAR(key, end) == '_' && PyUnicode_READ_CHAR(key, end - 1) == '_';
+    return PyUnicode_READ_CHAR(key, 0) == '_' && PyUnicode_READ_CHAR(key, 1) == '_' &&
+           PyUnicode_READ_CHAR(key, end) == '_' && PyUnicode_READ_CHAR(key, end - 1) == '_';
   }
   bool counts(PyObject* key) const {
     if (special(key)) return true;
@@ -334,11 +360,13 @@ class Guard {
           }
           break;
         case Kind::kWords:
-          for (const Item& item : node.items) single(base + item.offset, reinterpret_cast<std::uint64_t>(item.value.ptr()), i);
+          for (const Item& item : node.items)
+            single(base + item.offset, reinterpret_cast<std::uint64_t>(item.value.ptr()), i);
           break;
         case Kind::kOwnDict:
 #if STOWAGE_DICT_VERSIONS
-          if (PyObject** slot = _PyObject_GetDictPtr(node.object.ptr()); slot != nullptr && *slot == node.items[0].value.ptr()) {
+          if (PyObject** slot = _PyObject_GetDictPtr(node.object.ptr());
+              slot != nullptr && *slot == node.items[0].value.ptr()) {
             single(reinterpret_cast<const char*>(slot), reinterpret_cast<std::uint64_t>(*slot), i);
             break;
           }
@@ -372,11 +400,14 @@ class Guard {
       const auto first = static_cast<std::uint32_t>(order_.size());
       const auto& nodes = by_dict[dict];
       order_.insert(order_.end(), nodes.begin(), nodes.end());
-      // 0 is no version: the first check compares the contents, since the dict may have changed after its nodes were made.
-      words_.push_back({&static_cast<const PyDictObject*>(dict)->ma_version_tag, 0, first, static_cast<std::uint32_t>(order_.size())});
+      // 0 is no version: the first check compares the contents, since the dict may have changed after its nodes were
+      // made.
+      words_.push_back({&static_cast<const PyDictObject*>(dict)->ma_version_tag, 0, first,
+                        static_cast<std::uint32_t>(order_.size())});
     }
 #endif
-    std::sort(words_.begin(), words_.end(), [](const Word& a, const Word& b) { return a.at < b.at; });  // near in memory, near in time
+    // Near in memory, near in time
+    std::sort(words_.begin(), words_.end(), [](const Word& a, const Word& b) { return a.at < b.at; });
     built_ = true;
   }
   void single(const char* at, std::uint64_t expected, std::uint32_t node) {
@@ -390,33 +421,47 @@ class Guard {
   std::string holds(Node& node) {
     switch (node.kind) {
       case Kind::kDict: return dict_holds(node);
-      case Kind::kName: return item_holds(node.items[0], PyDict_GetItemWithError(node.object.ptr(), node.items[0].key.ptr())) ? "" : node.what;
+      case Kind::kName:
+        return item_holds(node.items[0], PyDict_GetItemWithError(node.object.ptr(), node.items[0].key.ptr()))
+                   ? ""
+                   : node.what;
       case Kind::kList: return list_holds(node);
       case Kind::kElements: return elements_hold(node);
       case Kind::kSize: return PyObject_Size(node.object.ptr()) == node.count ? "" : "size of " + quoted(node.what);
       case Kind::kWords:
         for (Item& item : node.items) {
-          if (!item_holds(item, *word_at(node, item.offset))) return node.attributes ? quoted(node.what + "." + text(item.key)) : node.what;
+          if (!item_holds(item, *word_at(node, item.offset)))
+            return node.attributes ? quoted(node.what + "." + text(item.key)) : node.what;
         }
         return {};
-      case Kind::kClass: return reinterpret_cast<PyObject*>(Py_TYPE(node.object.ptr())) == node.items[0].value.ptr() ? "" : "class of " + quoted(node.what);
+      case Kind::kClass:
+        return reinterpret_cast<PyObject*>(Py_TYPE(node.object.ptr())) == node.items[0].value.ptr()
+                   ? ""
+                   : "class of " + quoted(node.what);
       case Kind::kOwnDict: {
         const nb::object now = nb::steal(PyObject_GenericGetDict(node.object.ptr(), nullptr));
         PyErr_Clear();
         return now.ptr() == node.items[0].value.ptr() ? "" : quoted(node.what + ".__dict__");
       }
       case Kind::kBases:
-        return same_bits(reinterpret_cast<PyTypeObject*>(node.object.ptr())->tp_mro, node.items[0].value.ptr()) ? "" : "bases of " + quoted(node.what);
+        return same_bits(reinterpret_cast<PyTypeObject*>(node.object.ptr())->tp_mro, node.items[0].value.ptr())
+                   ? ""
+                   : "bases of " + quoted(node.what);
       case Kind::kGetter: {
         const nb::object now = current_attribute(node);
         PyErr_Clear();
         return item_holds(node.items[0], now.ptr()) ? "" : quoted(node.what + "." + text(node.items[0].key));
       }
       case Kind::kMemory:
-        return std::memcmp(reinterpret_cast<const char*>(node.object.ptr()) + node.begin, node.bytes.data(), node.bytes.size()) == 0 ? "" : node.what;
+        return std::memcmp(reinterpret_cast<const char*>(node.object.ptr()) + node.begin, node.bytes.data(),
+                           node.bytes.size()) == 0
+                   ? ""
+                   : node.what;
       case Kind::kBuffer: return digest_of_buffer(node.object.ptr()) == node.digest ? "" : quoted(node.what);
       case Kind::kReferent:
-        return reinterpret_cast<std::uint64_t>(PyWeakref_GET_OBJECT(node.object.ptr())) == node.digest.low ? "" : quoted(node.what);
+        return reinterpret_cast<std::uint64_t>(PyWeakref_GET_OBJECT(node.object.ptr())) == node.digest.low
+                   ? ""
+                   : quoted(node.what);
       case Kind::kCall: {
         const nb::object now = nb::steal(PyObject_CallNoArgs(node.object.ptr()));
         PyErr_Clear();
@@ -441,7 +486,8 @@ class Guard {
 
   std::string dict_holds(Node& node) {
     if (!node.attributes) {
-      if (static_cast<std::size_t>(PyDict_GET_SIZE(node.object.ptr())) != node.items.size()) return "size of " + quoted(node.what);
+      if (static_cast<std::size_t>(PyDict_GET_SIZE(node.object.ptr())) != node.items.size())
+        return "size of " + quoted(node.what);
       PyObject *key, *value;
       std::size_t i = 0;
       for (Py_ssize_t at = 0; PyDict_Next(node.object.ptr(), &at, &key, &value); ++i) {
@@ -469,7 +515,8 @@ class Guard {
   }
 
   std::string list_holds(Node& node) {
-    if (static_cast<std::size_t>(PyList_GET_SIZE(node.object.ptr())) != node.items.size()) return "size of " + quoted(node.what);
+    if (static_cast<std::size_t>(PyList_GET_SIZE(node.object.ptr())) != node.items.size())
+      return "size of " + quoted(node.what);
     for (std::size_t i = 0; i < node.items.size(); ++i) {
       PyObject* now = PyList_GET_ITEM(node.object.ptr(), static_cast<Py_ssize_t>(i));
       if (!item_holds(node.items[i], now)) return quoted(node.what + "[" + std::to_string(i) + "]");
@@ -537,7 +584,8 @@ Py_ssize_t slot_offset(nb::handle member) {
 // Made by a class statement: all that its instances add to those of its base are slots, a dict and weak references.
 bool python_class(nb::handle cls) {
   static const destructor made_by_python = [] {
-    const nb::object sample = nb::steal(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Sample"));
+    const nb::object sample =
+        nb::steal(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "Sample"));
     return reinterpret_cast<PyTypeObject*>(sample.ptr())->tp_dealloc;
   }();
   return PyType_Check(cls.ptr()) && reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_dealloc == made_by_python;
@@ -579,7 +627,8 @@ void bind_guard(nb::module_& m) {
       .def("changed", &Guard::changed)
       .def("all_changed", &Guard::all_changed)
       .def("__len__", &Guard::nodes);
-  m.def("same_bits", [](nb::handle a, nb::handle b) { return same_bits(a.ptr(), b.ptr()); }, "a"_a.none(), "b"_a.none());
+  m.def(
+      "same_bits", [](nb::handle a, nb::handle b) { return same_bits(a.ptr(), b.ptr()); }, "a"_a.none(), "b"_a.none());
   m.def("slot_offset", &slot_offset, "member"_a.none());
   m.def("python_class", &python_class, "cls"_a.none());
   m.def("class_dict", &class_dict, "cls"_a.none());

@@ -54,7 +54,9 @@ bool small_value_of_torch(PyTypeObject* type) {
 // NumPy's scalars: immutable, and their bytes are all there is.
 bool numpy_scalar(PyTypeObject* type) {
   const char* name = type->tp_name;
-  if (std::strncmp(name, "numpy.", 6) != 0 || std::strcmp(name, "numpy.ndarray") == 0 || std::strcmp(name, "numpy.void") == 0) return false;
+  if (std::strncmp(name, "numpy.", 6) != 0 || std::strcmp(name, "numpy.ndarray") == 0 ||
+      std::strcmp(name, "numpy.void") == 0)
+    return false;
   return type->tp_as_buffer != nullptr && type->tp_as_buffer->bf_getbuffer != nullptr;
 }
 
@@ -103,7 +105,8 @@ bool same_bits(PyObject* a, PyObject* b) {
   if (type == &PyTuple_Type || std::strcmp(type->tp_name, "torch.Size") == 0) return same_tuples(a, b);
   if (type == &PyFrozenSet_Type) return same_frozensets(a, b);
   if (type == &PySlice_Type) return same_sizes(a, b);
-  if (type == &PyMethod_Type) return PyMethod_GET_FUNCTION(a) == PyMethod_GET_FUNCTION(b) && PyMethod_GET_SELF(a) == PyMethod_GET_SELF(b);
+  if (type == &PyMethod_Type)
+    return PyMethod_GET_FUNCTION(a) == PyMethod_GET_FUNCTION(b) && PyMethod_GET_SELF(a) == PyMethod_GET_SELF(b);
   if (numpy_scalar(type)) return digest_of_buffer(a) == digest_of_buffer(b);
   return false;
 }
@@ -115,9 +118,14 @@ Digest digest_of_buffer(PyObject* object) {
     return {};
   }
   Digest digest{1, static_cast<std::uint64_t>(view.itemsize)};
-  digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.format != nullptr ? view.format : ""), view.format != nullptr ? std::strlen(view.format) : 0, digest);
-  if (view.shape != nullptr) digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.shape), sizeof(Py_ssize_t) * static_cast<std::size_t>(view.ndim), digest);
-  if (view.strides != nullptr) digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.strides), sizeof(Py_ssize_t) * static_cast<std::size_t>(view.ndim), digest);
+  digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.format != nullptr ? view.format : ""),
+                           view.format != nullptr ? std::strlen(view.format) : 0, digest);
+  if (view.shape != nullptr)
+    digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.shape),
+                             sizeof(Py_ssize_t) * static_cast<std::size_t>(view.ndim), digest);
+  if (view.strides != nullptr)
+    digest = digest_of_bytes(reinterpret_cast<const unsigned char*>(view.strides),
+                             sizeof(Py_ssize_t) * static_cast<std::size_t>(view.ndim), digest);
   if (PyBuffer_IsContiguous(&view, 'A')) {
     digest = digest_of_bytes(static_cast<const unsigned char*>(view.buf), static_cast<std::size_t>(view.len), digest);
   } else {

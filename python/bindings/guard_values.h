@@ -1,7 +1,8 @@
 #pragma once
 
-// When are two Python values the same for code that reads them? The same object, or equal to the last bit and of the same types:
-// 0.0 is not -0.0, 1 is not True, (2,) is not (2.0,), and a NaN is itself. Containers that can change are the same only as objects.
+// When are two Python values the same for code that reads them? The same object, or equal to the last bit and of the
+// same types: 0.0 is not -0.0, 1 is not True, (2,) is not (2.0,), and a NaN is itself. Containers that can change are
+// the same only as objects.
 #include <Python.h>
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Which Python functions run while a step is recorded, and which functions of C they call: by the interpreter's profile hook, on the
-// thread that records (backward's Python hooks run on it, too). Each function is told once, before its body runs, so that what it can
-// read may be remembered as it then is; each C function is classified once, and told for each object and caller when it matters.
+// Which Python functions run while a step is recorded, and which functions of C they call: by the interpreter's profile
+// hook, on the thread that records (backward's Python hooks run on it, too). Each function is told once, before its
+// body runs, so that what it can read may be remembered as it then is; each C function is classified once, and told for
+// each object and caller when it matters.
 //
 // Cost: a hash lookup for each call. The hook that somebody else had set is called as before.
 #include <nanobind/nanobind.h>
@@ -18,18 +19,21 @@ namespace nb = nanobind;
 namespace {
 
 #if PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
-// The head of CPython 3.11's private frame; used to find the function that a frame runs, and checked before it is believed.
+// The head of CPython 3.11's private frame; used to find the function that a frame runs, and checked before it is
+// believed.
 struct FrameData {
   PyObject* function;
 };
 struct FrameHead {
-  PyObject_HEAD
-  PyFrameObject* back;
+  PyObject_HEAD PyFrameObject* back;
   FrameData* data;
 };
 PyObject* function_of(PyFrameObject* frame, PyCodeObject* code) {
   PyObject* function = reinterpret_cast<FrameHead*>(frame)->data->function;
-  return function != nullptr && PyFunction_Check(function) && PyFunction_GET_CODE(function) == reinterpret_cast<PyObject*>(code) ? function : nullptr;
+  return function != nullptr && PyFunction_Check(function) &&
+                 PyFunction_GET_CODE(function) == reinterpret_cast<PyObject*>(code)
+             ? function
+             : nullptr;
 }
 #else
 PyObject* function_of(PyFrameObject*, PyCodeObject*) { return nullptr; }
@@ -51,7 +55,8 @@ struct CallHash {
 class Notes {
  public:
   // ran(code, function or None, globals); matters(c_function) -> bool; called(c_function, code of the caller)
-  Notes(nb::object ran, nb::object matters, nb::object called) : ran_(std::move(ran)), matters_(std::move(matters)), called_(std::move(called)) {}
+  Notes(nb::object ran, nb::object matters, nb::object called)
+      : ran_(std::move(ran)), matters_(std::move(matters)), called_(std::move(called)) {}
 
   void start(nb::handle self) {
     PyThreadState* thread = PyThreadState_Get();

@@ -1,4 +1,5 @@
-// stowage._runtime: recording and replaying. Tensors come as addresses; those that go out are made by Python and filled here.
+// stowage._runtime: recording and replaying. Tensors come as addresses; those that go out are made by Python and filled
+// here.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/util/Exception.h>
@@ -93,69 +94,101 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro("refusal", [](const TapeHandle& t) { return t.tape->refusal; })
       .def_prop_ro("sections", [](const TapeHandle& t) { return t.tape->sections.size(); })
       .def_prop_ro("ops", [](const TapeHandle& t) { return t.tape->ops.size(); })
-      .def_prop_ro("reads", [](const TapeHandle& t) { return t.tape->reads.size(); }, "Numbers that the step makes and its Python asks for.")
+      .def_prop_ro(
+          "reads", [](const TapeHandle& t) { return t.tape->reads.size(); },
+          "Numbers that the step makes and its Python asks for.")
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
-      .def("cost_keys", [](const TapeHandle& t) {
-        std::vector<std::string> keys;
-        for (const rt::TapeOp& op : t.tape->ops) {
-          keys.push_back(op.role == rt::TapeOp::Role::kKernel ? rt::cost_key(*t.tape, op) : std::string());
-        }
-        return keys;
-      }, "What each op's run time depends on; \"\" for those that are not replayed.")
-      .def_prop_rw("costs_ns", [](const TapeHandle& t) {
-        std::vector<std::int64_t> costs;
-        for (const rt::TapeOp& op : t.tape->ops) costs.push_back(op.cost_ns);
-        return costs;
-      }, [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
-        for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
-      })
-      .def("held_storages", &held_storages, "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
-      .def("changed_decision", [](const TapeHandle& t, const std::vector<Address>& inputs) {
-        const std::vector<at::Tensor> in = tensors_at(inputs);
-        const nb::gil_scoped_release release;
-        return rt::changed_decision(*t.tape, in);
-      }, "inputs"_a, "Empty when the step's Python would decide for these arguments as it did when recorded.")
-      .def("same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); }, "other"_a,
-           "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs first.");
+      .def(
+          "cost_keys",
+          [](const TapeHandle& t) {
+            std::vector<std::string> keys;
+            for (const rt::TapeOp& op : t.tape->ops) {
+              keys.push_back(op.role == rt::TapeOp::Role::kKernel ? rt::cost_key(*t.tape, op) : std::string());
+            }
+            return keys;
+          },
+          "What each op's run time depends on; \"\" for those that are not replayed.")
+      .def_prop_rw(
+          "costs_ns",
+          [](const TapeHandle& t) {
+            std::vector<std::int64_t> costs;
+            for (const rt::TapeOp& op : t.tape->ops) costs.push_back(op.cost_ns);
+            return costs;
+          },
+          [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
+            for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
+          })
+      .def("held_storages", &held_storages,
+           "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
+      .def(
+          "changed_decision",
+          [](const TapeHandle& t, const std::vector<Address>& inputs) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return rt::changed_decision(*t.tape, in);
+          },
+          "inputs"_a, "Empty when the step's Python would decide for these arguments as it did when recorded.")
+      .def(
+          "same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); },
+          "other"_a,
+          "Empty when both tapes hold the same ops on the same tensors with the same numbers, else what differs "
+          "first.");
 
   nb::class_<rt::Recorder>(m, "Recorder")
-      .def("__init__", [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, bool waits) {
-        rt::RecordOptions options;
-        options.fake = fake;
-        options.distributed = distributed;
-        options.waits = waits;
-        options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
-        new (self) rt::Recorder(std::move(options));
-      }, "fake"_a, "hidden"_a, "distributed"_a = false, "waits"_a = false)
-      .def("declare", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
-        r.declare(tensor_at(tensor), kind_named(kind), std::move(name));
-      }, "tensor"_a, "kind"_a, "name"_a)
-      .def("declare_input", [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input, std::int64_t start_bytes,
-                               std::int64_t end_bytes) {
-        r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
-      }, "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
+      .def(
+          "__init__",
+          [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, bool waits) {
+            rt::RecordOptions options;
+            options.fake = fake;
+            options.distributed = distributed;
+            options.waits = waits;
+            options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
+            new (self) rt::Recorder(std::move(options));
+          },
+          "fake"_a, "hidden"_a, "distributed"_a = false, "waits"_a = false)
+      .def(
+          "declare",
+          [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
+            r.declare(tensor_at(tensor), kind_named(kind), std::move(name));
+          },
+          "tensor"_a, "kind"_a, "name"_a)
+      .def(
+          "declare_input",
+          [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name, int input,
+             std::int64_t start_bytes, std::int64_t end_bytes) {
+            r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
+          },
+          "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)
       .def("take_back", &rt::Recorder::take_back)
       .def_prop_ro("kernel_raised", &rt::Recorder::kernel_raised)
       .def("refuse", &rt::Recorder::refuse, "reason"_a)
-      .def("reads_on_host", [](rt::Recorder& r, Address tensor, const std::string& what) { r.reads_on_host(tensor_at(tensor), what); },
-           "tensor"_a, "what"_a)
+      .def(
+          "reads_on_host",
+          [](rt::Recorder& r, Address tensor, const std::string& what) { r.reads_on_host(tensor_at(tensor), what); },
+          "tensor"_a, "what"_a)
       .def_prop_ro("refusal", [](const rt::Recorder& r) { return r.refusal(); })
-      .def("begin_section", [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
+      .def("begin_section",
+           [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
       .def("end_section", &rt::Recorder::end_section)
       .def("slot_of", [](rt::Recorder& r, Address tensor) { return r.slot_of(tensor_at(tensor)).value; })
       .def("made_in_step", [](const rt::Recorder& r, Address tensor) { return r.made_in_step(tensor_at(tensor)); })
-      .def("touched_inputs", [](const rt::Recorder& r) {
-        const std::set<int> touched = r.touched_inputs();
-        return std::vector<int>(touched.begin(), touched.end());
-      })
-      .def("survivors", [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
-      .def("finish", [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced) {
-        return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced))};
-      }, "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
-         "replaced: lasting tensors that the step has read, and put others in their places.");
+      .def("touched_inputs",
+           [](const rt::Recorder& r) {
+             const std::set<int> touched = r.touched_inputs();
+             return std::vector<int>(touched.begin(), touched.end());
+           })
+      .def("survivors",
+           [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
+      .def(
+          "finish",
+          [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced) {
+            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced))};
+          },
+          "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
+          "replaced: lasting tensors that the step has read, and put others in their places.");
 }
 
 // Let go of under the GIL, whoever lets go last.
@@ -182,7 +215,8 @@ void noting_what_it_raises(const HeldObject& raised, const Call& call) {
 }
 
 // A Python function that is given something to call; none where there is none.
-std::function<void(std::function<void()>)> called_with_work(const nb::object& function, const std::shared_ptr<HeldObject>& raised) {
+std::function<void(std::function<void()>)> called_with_work(const nb::object& function,
+                                                            const std::shared_ptr<HeldObject>& raised) {
   if (function.is_none()) return {};
   return [held = std::make_shared<HeldObject>(function), raised](const std::function<void()>& work) {
     const nb::gil_scoped_acquire acquire;
@@ -201,7 +235,8 @@ std::string match_section(rt::Matcher& matcher, int section, const nb::object& s
   try {
     step();
   } catch (nb::python_error& error) {
-    // The hook ends a step() that differs by an exception of its own; one that raises by itself will do so again, eagerly.
+    // The hook ends a step() that differs by an exception of its own; one that raises by itself will do so again,
+    // eagerly.
     const std::string differed = matcher.end();
     if (error.matches(PyExc_Exception) && !differed.empty()) return differed;
     throw;
@@ -222,7 +257,8 @@ nb::object match_step(rt::Matcher& matcher, const nb::object& call) {
     matcher.end_step();
     return result;
   } catch (nb::python_error& error) {
-    if (error.matches(PyExc_KeyboardInterrupt)) throw;  // no part of the step: it can come anywhere, and nothing of the step has happened
+    // No part of the step: it can come anywhere, and nothing of the step has happened
+    if (error.matches(PyExc_KeyboardInterrupt)) throw;
     const std::string text = error.what();
     const nb::gil_scoped_release release;
     matcher.abandon_step(text);
@@ -260,9 +296,9 @@ struct ThreadState {
   at::ThreadLocalState state;
 };
 
-// Calls function(), which may be called twice, on another thread and waits: there Python runs no signal handlers, so that nothing can
-// interrupt it. Before, where `error` is an interrupt, the thread gets back the state that it had: the interrupt may have come between
-// the lines of a library that would have put it back.
+// Calls function(), which may be called twice, on another thread and waits: there Python runs no signal handlers, so
+// that nothing can interrupt it. Before, where `error` is an interrupt, the thread gets back the state that it had: the
+// interrupt may have come between the lines of a library that would have put it back.
 void uninterrupted(const nb::object& function, const nb::object& error, const ThreadState* before) {
   if (before != nullptr && !error.is_none() && PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) == 0) {
     at::ThreadLocalState::setThreadLocalState(before->state);
@@ -270,8 +306,8 @@ void uninterrupted(const nb::object& function, const nb::object& error, const Th
   uninterrupted_call(function);
 }
 
-// Takes function modes of Stowage's own from the top of this thread's stack, down to so many, where an interrupt came before those that put
-// them there could. The user's stay.
+// Takes function modes of Stowage's own from the top of this thread's stack, down to so many, where an interrupt came
+// before those that put them there could. The user's stay.
 void drop_function_modes(std::int64_t down_to) {
   using Stack = at::impl::PythonTorchFunctionTLS;
   while (Stack::stack_len() > down_to) {
@@ -282,8 +318,8 @@ void drop_function_modes(std::int64_t down_to) {
   }
 }
 
-// Where PyTorch takes a mode off the stack for a while, an interrupt can leave the generator that puts it back suspended in a frame. It does so
-// when the frame goes: now, not at some time after the call.
+// Where PyTorch takes a mode off the stack for a while, an interrupt can leave the generator that puts it back
+// suspended in a frame. It does so when the frame goes: now, not at some time after the call.
 void clear_frames(nb::handle traceback) {
   const nb::object clear = nb::module_::import_("traceback").attr("clear_frames");
   to_its_end(nb::module_::import_("functools").attr("partial")(clear, traceback));
@@ -292,7 +328,7 @@ void clear_frames(nb::handle traceback) {
 // A turn as a with block, and what it ends with.
 struct TurnOfCall {
   rt::Turn turn;
-  nb::object last;  // its end() comes to its end, too
+  nb::object last;                  // its end() comes to its end, too
   std::int64_t function_modes = 0;  // of the thread when it began
 };
 
@@ -304,72 +340,103 @@ void let_signals_in() {
 
 void bind_turns(nb::module_& m) {
   constexpr auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-  nb::class_<rt::Gate>(m, "Gate", "Of a step: one thread at a time is through, as often as it wants.").def(nb::init<>());
-  nb::class_<TurnOfCall>(m, "Turn", "Of a compiled step, in a with block: through its gate, and together with those of other threads, or alone(). Raises "
-                                    "stowage.Error where a turn does not come for `longest_s` seconds.")
-      .def("__init__", [](TurnOfCall* self, rt::Gate* gate, double longest_s) { new (self) TurnOfCall{rt::Turn(gate, longest_s), nb::none(), 0}; },
-           "gate"_a.none() = nb::none(), "longest_s"_a = rt::kLongestWaitS, nb::keep_alive<1, 2>())
-      .def("__enter__", [](nb::handle self) {
-        auto& turn = nb::cast<TurnOfCall&>(self).turn;
-        nb::cast<TurnOfCall&>(self).function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
-        {
-          const nb::gil_scoped_release release;
-          turn.begin(&let_signals_in);
-        }
-        return nb::borrow(self);
-      })
-      .def("__exit__", [](TurnOfCall& self, nb::handle, nb::handle error, nb::handle traceback) {
-        const std::exception_ptr interrupt = self.last.is_none() ? nullptr : to_its_end(self.last.attr("end"));
-        if (!error.is_none() && PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) == 0) clear_frames(traceback);
-        self.turn.end();
-        drop_function_modes(self.function_modes);
-        if (interrupt) std::rethrow_exception(interrupt);
-      }, "kind"_a.none(), "error"_a.none(), "traceback"_a.none())
-      .def("alone", [](TurnOfCall& self) { return self.turn.alone(&let_signals_in); }, unlocked,
-           "From now on; True where others may have run since the block began.")
-      .def("ends", [](TurnOfCall& self, nb::object last) { self.last = std::move(last); }, "last"_a.none(),
-           "The block ends with last.end(), whatever interrupts it.");
+  nb::class_<rt::Gate>(m, "Gate", "Of a step: one thread at a time is through, as often as it wants.")
+      .def(nb::init<>());
+  nb::class_<TurnOfCall>(m, "Turn",
+                         "Of a compiled step, in a with block: through its gate, and together with those of other "
+                         "threads, or alone(). Raises "
+                         "stowage.Error where a turn does not come for `longest_s` seconds.")
+      .def(
+          "__init__",
+          [](TurnOfCall* self, rt::Gate* gate, double longest_s) {
+            new (self) TurnOfCall{rt::Turn(gate, longest_s), nb::none(), 0};
+          },
+          "gate"_a.none() = nb::none(), "longest_s"_a = rt::kLongestWaitS, nb::keep_alive<1, 2>())
+      .def("__enter__",
+           [](nb::handle self) {
+             auto& turn = nb::cast<TurnOfCall&>(self).turn;
+             nb::cast<TurnOfCall&>(self).function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
+             {
+               const nb::gil_scoped_release release;
+               turn.begin(&let_signals_in);
+             }
+             return nb::borrow(self);
+           })
+      .def(
+          "__exit__",
+          [](TurnOfCall& self, nb::handle, nb::handle error, nb::handle traceback) {
+            const std::exception_ptr interrupt = self.last.is_none() ? nullptr : to_its_end(self.last.attr("end"));
+            if (!error.is_none() && PyErr_GivenExceptionMatches(error.ptr(), PyExc_Exception) == 0)
+              clear_frames(traceback);
+            self.turn.end();
+            drop_function_modes(self.function_modes);
+            if (interrupt) std::rethrow_exception(interrupt);
+          },
+          "kind"_a.none(), "error"_a.none(), "traceback"_a.none())
+      .def(
+          "alone", [](TurnOfCall& self) { return self.turn.alone(&let_signals_in); }, unlocked,
+          "From now on; True where others may have run since the block began.")
+      .def(
+          "ends", [](TurnOfCall& self, nb::object last) { self.last = std::move(last); }, "last"_a.none(),
+          "The block ends with last.end(), whatever interrupts it.");
 }
 
 void bind_matcher(nb::module_& m) {
   nb::class_<rt::Handover>(m, "Handover").def("take_results", &rt::Handover::take_results, "executor"_a);
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
-      .def("adopt_shell", [](rt::Matcher& matcher, Address tensor, int slot) {
-        matcher.adopt_shell(tensor_at(tensor), rt::SlotId(slot));
-      }, "tensor"_a, "slot"_a)
-      .def("bind", [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.bind(tensors_at(inputs)); }, "inputs"_a)
+      .def(
+          "adopt_shell",
+          [](rt::Matcher& matcher, Address tensor, int slot) {
+            matcher.adopt_shell(tensor_at(tensor), rt::SlotId(slot));
+          },
+          "tensor"_a, "slot"_a)
+      .def(
+          "bind", [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.bind(tensors_at(inputs)); },
+          "inputs"_a)
       .def("section", &match_section, "section"_a, "step"_a,
-           "Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or \"\".")
-      .def("begin_step", [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
-                            const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors, const nb::object& around,
-                            const nb::list& raised) {
-        const auto errors = std::make_shared<HeldObject>(raised);
-        std::vector<std::shared_ptr<rt::Tape>> tapes;
-        for (const TapeHandle& other : others) tapes.push_back(other.tape);
-        const std::function<void(std::function<void()>)> run_within = called_with_work(around, errors);
-        std::vector<std::unique_ptr<rt::NumberSource>> numbers;
-        for (std::size_t i = 0; i <= tapes.size(); ++i) {
-          if (executors.at(i) != nullptr) {
-            numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs)));
-          } else {
-            numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1], tensors_at(inputs), run_within));
-          }
-        }
-        std::function<void()> call;
-        if (!before_leaving.is_none()) {
-          call = [before_leaving = std::make_shared<HeldObject>(before_leaving), errors] {
-            const nb::gil_scoped_acquire acquire;
-            noting_what_it_raises(*errors, [&] { before_leaving->object(); });
-          };
-        }
-        matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
-      }, "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
-         "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function "
-         "raises is appended to `raised`: within an operator it comes out as a RuntimeError.")
+           "Calls step() and matches the section with what it does; the matching ends however the call ends. Returns "
+           "what differed, or \"\".")
+      .def(
+          "begin_step",
+          [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
+             const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors,
+             const nb::object& around, const nb::list& raised) {
+            const auto errors = std::make_shared<HeldObject>(raised);
+            std::vector<std::shared_ptr<rt::Tape>> tapes;
+            for (const TapeHandle& other : others) tapes.push_back(other.tape);
+            const std::function<void(std::function<void()>)> run_within = called_with_work(around, errors);
+            std::vector<std::unique_ptr<rt::NumberSource>> numbers;
+            for (std::size_t i = 0; i <= tapes.size(); ++i) {
+              if (executors.at(i) != nullptr) {
+                numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs)));
+              } else {
+                numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1],
+                                                                     tensors_at(inputs), run_within));
+              }
+            }
+            std::function<void()> call;
+            if (!before_leaving.is_none()) {
+              call = [before_leaving = std::make_shared<HeldObject>(before_leaving), errors] {
+                const nb::gil_scoped_acquire acquire;
+                noting_what_it_raises(*errors, [&] { before_leaving->object(); });
+              };
+            }
+            matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
+          },
+          "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
+          "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
+          "limited. What either function "
+          "raises is appended to `raised`: within an operator it comes out as a RuntimeError.")
       .def("step", &match_step, "call"_a,
-           "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how it went.")
-      .def("returns", [](const rt::Matcher& matcher, const std::vector<Address>& tensors) { return matcher.returns(tensors_at(tensors)); }, "tensors"_a)
+           "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how "
+           "it went.")
+      .def(
+          "returns",
+          [](const rt::Matcher& matcher, const std::vector<Address>& tensors) {
+            return matcher.returns(tensors_at(tensors));
+          },
+          "tensors"_a)
       .def("run_plainly", &rt::Matcher::run_plainly, nb::call_guard<nb::gil_scoped_release>())
       .def("handover", &rt::Matcher::handover)
       .def("kept_agree", &rt::Matcher::kept_agree, "executor"_a)
@@ -383,8 +450,12 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("left", &rt::Matcher::left)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
       .def("look_closely", &rt::Matcher::look_closely)
-      .def("first_difference", [](const rt::Matcher& matcher, const rt::Executor& executor) { return matcher.first_difference(executor.traced()); },
-           "executor"_a)
+      .def(
+          "first_difference",
+          [](const rt::Matcher& matcher, const rt::Executor& executor) {
+            return matcher.first_difference(executor.traced());
+          },
+          "executor"_a)
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);
 }
@@ -396,29 +467,44 @@ void bind_executor(nb::module_& m) {
       .def("reserve", &rt::Arena::reserve, "bytes"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
-  nb::class_<LoweredHandle>(m, "Lowered").def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
-      .def("set_costs_ns", [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {
-        for (std::size_t i = 0; i < l.lowered->graph.ops.size(); ++i) l.lowered->graph.ops[i].cost_ns = costs.at(i);
-        stowage::seal(l.lowered->graph);
-      }, "costs"_a, "Of the graph's ops.");
-  m.def("lower", [](const TapeHandle& tape, const std::string& name) {
-    return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
-  }, "tape"_a, "name"_a);
+  nb::class_<LoweredHandle>(m, "Lowered")
+      .def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
+      .def(
+          "set_costs_ns",
+          [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {
+            for (std::size_t i = 0; i < l.lowered->graph.ops.size(); ++i) l.lowered->graph.ops[i].cost_ns = costs.at(i);
+            stowage::seal(l.lowered->graph);
+          },
+          "costs"_a, "Of the graph's ops.");
+  m.def(
+      "lower",
+      [](const TapeHandle& tape, const std::string& name) {
+        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
+      },
+      "tape"_a, "name"_a);
   nb::class_<rt::Host>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
-      .def("__init__", [](rt::Host* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
-                          std::int64_t good_reads) {
-        auto store = directory.empty() ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
-        if (good_writes >= 0 || good_reads >= 0) store = rt::failing_store(std::move(store), good_writes, good_reads);
-        new (self) rt::Host{std::move(store), nullptr};
-        self->link = rt::threaded_link(self->store, gbps);
-      }, "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
+      .def(
+          "__init__",
+          [](rt::Host* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
+             std::int64_t good_reads) {
+            auto store =
+                directory.empty() ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
+            if (good_writes >= 0 || good_reads >= 0)
+              store = rt::failing_store(std::move(store), good_writes, good_reads);
+            new (self) rt::Host{std::move(store), nullptr};
+            self->link = rt::threaded_link(self->store, gbps);
+          },
+          "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
       .def_prop_ro("bytes", [](const rt::Host& host) { return host.store->bytes(); })
-      .def("reserve", [](const rt::Host& host, std::int64_t bytes) { host.store->reserve(bytes); }, "bytes"_a)
+      .def(
+          "reserve", [](const rt::Host& host, std::int64_t bytes) { host.store->reserve(bytes); }, "bytes"_a)
       .def("release", [](const rt::Host& host) { host.store->release(); })
-      .def("measure_gbps", [](const rt::Host& host) { return rt::measure_gbps(*host.store, *host.link); },
-           nb::call_guard<nb::gil_scoped_release>());
+      .def(
+          "measure_gbps", [](const rt::Host& host) { return rt::measure_gbps(*host.store, *host.link); },
+          nb::call_guard<nb::gil_scoped_release>());
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
-        "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns what was left.");
+        "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
+        "what was left.");
   nb::class_<rt::RunStats>(m, "RunStats")
       .def_ro("misses", &rt::RunStats::misses)
       .def_ro("skipped", &rt::RunStats::skipped)
@@ -428,69 +514,97 @@ void bind_executor(nb::module_& m) {
       .def_ro("rescued_bytes", &rt::RunStats::rescued_bytes)
       .def_ro("wall_ns", &rt::RunStats::wall_ns);
   nb::class_<rt::Executor>(m, "Executor")
-      .def("__init__", [](rt::Executor* self, const TapeHandle& tape, const LoweredHandle& lowered, const stowage::Plan& plan,
-                          std::shared_ptr<rt::Arena> arena, const rt::Host& host) {
-        new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena), host);
-      }, "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
+      .def(
+          "__init__",
+          [](rt::Executor* self, const TapeHandle& tape, const LoweredHandle& lowered, const stowage::Plan& plan,
+             std::shared_ptr<rt::Arena> arena, const rt::Host& host) {
+            new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena), host);
+          },
+          "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
       .def("reserve", &rt::Executor::reserve)
       .def_prop_ro("host_bytes", [](const rt::Executor& executor) { return executor.swaps().host_bytes; })
-      .def("op_times", [](const rt::Executor& executor) {
-        std::vector<std::pair<int, std::int64_t>> times;
-        for (const auto& [op, ns] : executor.op_times()) times.emplace_back(op.value, ns);
-        return times;
-      }, "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
+      .def(
+          "op_times",
+          [](const rt::Executor& executor) {
+            std::vector<std::pair<int, std::int64_t>> times;
+            for (const auto& [op, ns] : executor.op_times()) times.emplace_back(op.value, ns);
+            return times;
+          },
+          "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
       .def_prop_ro("runs", &rt::Executor::runs)
       .def_prop_ro("half_done", &rt::Executor::half_done)
       .def("look_closely", &rt::Executor::look_closely, "paranoid"_a)
-      .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1, "For tests: the kernel after so many others raises, so many times.")
+      .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1,
+           "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
-      .def("accepts", [](const rt::Executor& executor, const std::vector<Address>& inputs) { return executor.accepts(tensors_at(inputs)); },
-           "inputs"_a)
+      .def(
+          "accepts",
+          [](const rt::Executor& executor, const std::vector<Address>& inputs) {
+            return executor.accepts(tensors_at(inputs));
+          },
+          "inputs"_a)
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
-      .def("run", [](rt::Executor& executor, const std::vector<Address>& inputs, bool time_ops) {
-        const std::vector<at::Tensor> in = tensors_at(inputs);
-        const nb::gil_scoped_release release;
-        return executor.run(in, {.time_ops = time_ops});
-      }, "inputs"_a, "time_ops"_a = false)
-      .def("rehearse", [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
-        const std::vector<at::Tensor> in = tensors_at(inputs);
-        const nb::gil_scoped_release release;
-        return executor.rehearse(in, matcher.host_written());
-      }, "inputs"_a, "matcher"_a)
-      .def("state", [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
-        const std::vector<at::Tensor> in = tensors_at(inputs);
-        const nb::gil_scoped_release release;
-        return executor.state(in, matcher.host_written());
-      }, "inputs"_a, "matcher"_a)
-      .def("hand_out", [](const rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& into) {
-        const std::vector<at::Tensor> in = tensors_at(inputs);
-        for (std::size_t i = 0; i < into.size(); ++i) {
-          tensor_at(into[i]).unsafeGetTensorImpl()->shallow_copy_from(executor.output(i, in).getIntrusivePtr());
-        }
-      }, "inputs"_a, "into"_a, "What the last run returns: each tensor of `into` becomes one.")
+      .def(
+          "run",
+          [](rt::Executor& executor, const std::vector<Address>& inputs, bool time_ops) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return executor.run(in, {.time_ops = time_ops});
+          },
+          "inputs"_a, "time_ops"_a = false)
+      .def(
+          "rehearse",
+          [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return executor.rehearse(in, matcher.host_written());
+          },
+          "inputs"_a, "matcher"_a)
+      .def(
+          "state",
+          [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return executor.state(in, matcher.host_written());
+          },
+          "inputs"_a, "matcher"_a)
+      .def(
+          "hand_out",
+          [](const rt::Executor& executor, const std::vector<Address>& inputs, const std::vector<Address>& into) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            for (std::size_t i = 0; i < into.size(); ++i) {
+              tensor_at(into[i]).unsafeGetTensorImpl()->shallow_copy_from(executor.output(i, in).getIntrusivePtr());
+            }
+          },
+          "inputs"_a, "into"_a, "What the last run returns: each tensor of `into` becomes one.")
       .def("is_result", &rt::Executor::is_result, "i"_a, "It lies in the arena: neither a resident nor an input.")
       .def("drop_results", &rt::Executor::drop_results)
       .def("drop_returned", &rt::Executor::drop_returned);
-  nb::class_<rt::StateDigest>(m, "StateDigest")
-      .def("__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) { return a == b; });
+  nb::class_<rt::StateDigest>(m, "StateDigest").def("__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) {
+    return a == b;
+  });
 }
 
 }  // namespace
 
 NB_MODULE(_runtime, m) {
-  nb::set_leak_warnings(false);  // a process may end with plans alive
+  nb::set_leak_warnings(false);           // a process may end with plans alive
   nb::module_::import_("stowage._core");  // Graph and Plan
   nb::register_exception_translator(&translate);
   m.def("install_allocator", &rt::install_allocator);
   m.def("require_allocator", &rt::require_allocator);
-  m.def("available_bytes", &rt::available_bytes, "root"_a = "/", "Memory that can be had before the kernel must take it from somebody.");
+  m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
+        "Memory that can be had before the kernel must take it from somebody.");
   m.attr("SHELL_TEXT") = rt::kShellText;
-  m.def("unrecorded", [](const nb::callable& call) {
-    const rt::Unseen unseen;
-    return call();
-  }, "call"_a, "What call() returns, whose operators no recorder sees.");
+  m.def(
+      "unrecorded",
+      [](const nb::callable& call) {
+        const rt::Unseen unseen;
+        return call();
+      },
+      "call"_a, "What call() returns, whose operators no recorder sees.");
   m.def("live_bytes", &rt::live_bytes);
   m.def("peak_bytes", &rt::peak_bytes);
   m.def("reset_peak", &rt::reset_peak);
@@ -501,11 +615,14 @@ NB_MODULE(_runtime, m) {
   m.def("intercepting", &rt::intercepting);
   m.def("tell_cannot_replay", &rt::tell_cannot_replay, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Where this thread records or matches a step: what that does that no replay can do.");
-  m.def("digest", [](Address tensor) {
-    const at::Tensor t = tensor_at(tensor);
-    const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()));
-    return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
-  }, "tensor"_a, "Of the bytes of a contiguous tensor.");
+  m.def(
+      "digest",
+      [](Address tensor) {
+        const at::Tensor t = tensor_at(tensor);
+        const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()));
+        return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
+      },
+      "tensor"_a, "Of the bytes of a contiguous tensor.");
   bind_recorder(m);
   bind_turns(m);
   bind_matcher(m);

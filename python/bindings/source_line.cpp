@@ -11,9 +11,10 @@ std::string source_line(const std::vector<std::string>& hidden) {
   while (frame != nullptr && found.empty()) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
-    const bool shown = file != nullptr && file[0] != '<' && std::none_of(hidden.begin(), hidden.end(), [&](const std::string& folder) {
-      return std::string_view(file).starts_with(folder);
-    });
+    const bool shown =
+        file != nullptr && file[0] != '<' && std::none_of(hidden.begin(), hidden.end(), [&](const std::string& folder) {
+          return std::string_view(file).starts_with(folder);
+        });
     if (shown) found = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
     Py_DECREF(code);
     PyFrameObject* back = PyFrame_GetBack(frame);

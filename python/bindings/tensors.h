@@ -1,4 +1,5 @@
-// Tensors cross into C++ as the address of their TensorImpl (torch.Tensor._cdata), so that nothing links libtorch_python.
+// Tensors cross into C++ as the address of their TensorImpl (torch.Tensor._cdata), so that nothing links
+// libtorch_python.
 #pragma once
 
 #include <ATen/core/Tensor.h>

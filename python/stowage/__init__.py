@@ -7,9 +7,9 @@
     with stowage.budget("2GiB"):           # or a byte limit around any loop, without capture
         train()
 
-Graphs, plans, planning and checking need no torch, and importing this package does not import it. Once both are imported, in either
-order, an allocator is under PyTorch's CPU tensors: it counts bytes, and answers from a plan while a planned step runs.
-"""
+Graphs, plans, planning and checking need no torch, and importing this package does not import it. Once both are
+imported, in either order, an allocator is under PyTorch's CPU tensors: it counts bytes, and answers from a plan while a
+planned step runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.step.fit import Fit, max_batch
     from stowage.step.verifying import Verification, verify
 
-# Names that need torch, and the module that each comes from. A module never has the name of one: importing it would hide that one.
+# Names that need torch, and the module that each comes from. A module never has the name of one: importing it would
+# hide that one.
 _NEED_TORCH = {
     "CompiledStep": "step.compiled",
     "Fit": "step.fit",
@@ -72,7 +73,8 @@ when_torch_is_imported(_install_allocator)
 
 
 def shard(train_step, mesh, **options):
-    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.step.shard, which says more.
+    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.step.shard,
+    which says more.
 
     (A function of its own because torch.distributed.tensor takes a second to import.)
     """
@@ -82,7 +84,8 @@ def shard(train_step, mesh, **options):
 
 
 def shard_plan(train_step, args=(), kwargs=None, *, mesh, **options):
-    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.sharding.paper.shard_plan, which says more."""
+    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.sharding.paper.shard_plan, which
+    says more."""
     from stowage.sharding.paper import shard_plan as plan_only
 
     return plan_only(train_step, args, kwargs, mesh=mesh, **options)

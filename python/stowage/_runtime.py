@@ -1,7 +1,7 @@
 """Stands for the compiled module where none was shipped: builds it for the installed torch, once, and takes its place.
 
-Where the compiled `_runtime` lies beside this file, as in the build tree of a developer, Python prefers that and never runs this.
-"""
+Where the compiled `_runtime` lies beside this file, as in the build tree of a developer, Python prefers that and never
+runs this."""
 
 import sys
 

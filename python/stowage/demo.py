@@ -1,11 +1,11 @@
 """python -m stowage.demo: trains the same GPT-2 twice from one seed, eagerly and planned, and prints what differed.
 
-The model has 29 M parameters (width and heads of GPT-2 small, 4 layers, dropout on) and reads the sources of Python's standard
-library as bytes; the step has what such a step usually has: AdamW, a warm-up schedule, gradient clipping.
+The model has 29 M parameters (width and heads of GPT-2 small, 4 layers, dropout on) and reads the sources of Python's
+standard library as bytes; the step has what such a step usually has: AdamW, a warm-up schedule, gradient clipping.
 
-Both trainings advance in turns, a step each, so that their times can be compared. Bytes are counted by the allocator under all CPU
-tensors. Peaks and times are of the same steps in both: those after the planned training has made its plan. Exit code 1 when a loss
-or a parameter differs, or when an allocation was not where the plan has it.
+Both trainings advance in turns, a step each, so that their times can be compared. Bytes are counted by the allocator
+under all CPU tensors. Peaks and times are of the same steps in both: those after the planned training has made its
+plan. Exit code 1 when a loss or a parameter differs, or when an allocation was not where the plan has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from stowage import _runtime
 VOCABULARY = 256  # bytes
 CORPUS_BYTES = 4 << 20
 WARM_UP = 10  # steps until the learning rate is reached
-PLAN_FIGURES = ("arena_bytes", "planned_peak_bytes", "measured_peak_bytes", "lower_bound_bytes", "gap", "outcome", "misses")
+PLAN_FIGURES = (
+    "arena_bytes",
+    "planned_peak_bytes",
+    "measured_peak_bytes",
+    "lower_bound_bytes",
+    "gap",
+    "outcome",
+    "misses",
+)
 
 
 # ---- The training, as anybody would write it
@@ -54,8 +62,16 @@ def make_model(options: argparse.Namespace) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel, logging
 
     logging.set_verbosity_error()
-    config = GPT2Config(n_layer=4, n_embd=768, n_head=12, n_positions=options.sequence, vocab_size=VOCABULARY, bos_token_id=0,
-                        eos_token_id=0, use_cache=False)
+    config = GPT2Config(
+        n_layer=4,
+        n_embd=768,
+        n_head=12,
+        n_positions=options.sequence,
+        vocab_size=VOCABULARY,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
     return GPT2LMHeadModel(config).train()
 
 
@@ -82,7 +98,8 @@ def make_step(model: torch.nn.Module, clip: str):
 
 
 class Training:
-    """One training, with a random generator of its own. Bytes are those that it alone asked for; times are in seconds."""
+    """One training, with a random generator of its own. Bytes are those that it alone asked for; times are in
+    seconds."""
 
     def __init__(self, options: argparse.Namespace, planned: bool):
         before = _runtime.live_bytes()
@@ -127,7 +144,8 @@ def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 
 def summarize(eager: Training, planned: Training) -> dict:
-    """All figures: bytes, milliseconds, counts. Peaks and times are of the steps that were planned, in both trainings."""
+    """All figures: bytes, milliseconds, counts. Peaks and times are of the steps that were planned, in both
+    trainings."""
     stats = planned.stats()
     steady = [i for i, ran in enumerate(planned.ran_plan) if ran]
     figures = {
@@ -137,9 +155,8 @@ def summarize(eager: Training, planned: Training) -> dict:
         "parameters_equal": same_bits(list(eager.model.parameters()), list(planned.model.parameters())),
         "last_loss": eager.losses[-1].item(),
         "gradient_bytes": eager.gradient_bytes,
-        "first_calls_peak_bytes": planned.resident_bytes + max(
-            p for p, ran in zip(planned.step_peaks, planned.ran_plan) if not ran
-        ),
+        "first_calls_peak_bytes": planned.resident_bytes
+        + max(p for p, ran in zip(planned.step_peaks, planned.ran_plan) if not ran),
         "refusal": planned.step.refusal,
         **{key: stats[key] for key in PLAN_FIGURES},
     }
@@ -153,7 +170,12 @@ def summarize(eager: Training, planned: Training) -> dict:
 
 
 def succeeded(figures: dict) -> bool:
-    return figures["losses_equal"] and figures["parameters_equal"] and figures["misses"] == 0 and figures["planned_steps"] > 0
+    return (
+        figures["losses_equal"]
+        and figures["parameters_equal"]
+        and figures["misses"] == 0
+        and figures["planned_steps"] > 0
+    )
 
 
 # ---- Showing it
@@ -168,8 +190,11 @@ def show(figures: dict, options: argparse.Namespace, console) -> None:
 
     f = figures
     yes = {True: "equal, bit for bit", False: "[bold red]DIFFERENT[/]"}
-    table = Table(title=f"GPT-2, {f['gradient_bytes'] / 4e6:.1f} M parameters, batch {options.batch} x {options.sequence} bytes of Python, "
-                        f"{options.threads} thread{'s' * (options.threads > 1)}", title_justify="left")
+    table = Table(
+        title=f"GPT-2, {f['gradient_bytes'] / 4e6:.1f} M parameters, batch {options.batch} x {options.sequence} bytes of Python, "
+        f"{options.threads} thread{'s' * (options.threads > 1)}",
+        title_justify="left",
+    )
     table.add_column("")
     table.add_column("eager", justify="right")
     table.add_column("planned", justify="right")
@@ -201,21 +226,34 @@ def notes(f: dict, options: argparse.Namespace) -> list[str]:
     if f["refusal"]:
         lines.append(f"The step was not planned: {f['refusal']}")
     if options.clip == "norm":
-        lines.append(f"{mebibytes(f['gradient_bytes'])} of the planned peak are gradients: clip_grad_norm_ needs all of them at once. "
-                     "Try --clip value, which lets each update follow its gradient.")
+        lines.append(
+            f"{mebibytes(f['gradient_bytes'])} of the planned peak are gradients: clip_grad_norm_ needs all of them at once. "
+            "Try --clip value, which lets each update follow its gradient."
+        )
     if f["first_calls_peak_bytes"]:
-        lines.append(f"The first {f['steps'] - f['planned_steps']} calls ran eagerly, to record and to compare; "
-                     f"their peak, all counted: {mebibytes(f['first_calls_peak_bytes'])}.")
+        lines.append(
+            f"The first {f['steps'] - f['planned_steps']} calls ran eagerly, to record and to compare; "
+            f"their peak, all counted: {mebibytes(f['first_calls_peak_bytes'])}."
+        )
     return lines
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m stowage.demo", description="Trains one GPT-2 eagerly and planned, and compares.")
+    parser = argparse.ArgumentParser(
+        prog="python -m stowage.demo", description="Trains one GPT-2 eagerly and planned, and compares."
+    )
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run (default 30)")
     parser.add_argument("--batch", type=int, default=2, help="sequences in a batch (default 2)")
     parser.add_argument("--sequence", type=int, default=64, help="bytes in a sequence (default 64)")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of PyTorch (default: PyTorch's own choice)")
-    parser.add_argument("--clip", choices=("norm", "value", "none"), default="norm", help="gradient clipping (default norm)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=torch.get_num_threads(),
+        help="threads of PyTorch (default: PyTorch's own choice)",
+    )
+    parser.add_argument(
+        "--clip", choices=("norm", "value", "none"), default="norm", help="gradient clipping (default norm)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args(arguments)
     for name, least in (("steps", 6), ("batch", 1), ("sequence", 2), ("threads", 1)):
@@ -232,7 +270,13 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     text = corpus()
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=options.steps)
         trainings = [Training(options, planned) for planned in (False, True)]

@@ -27,7 +27,8 @@ class Infeasible(Error):
 
 
 class Unsupported(Error):
-    """The step does something that a replay cannot reproduce. The message names it, with the source line where known."""
+    """The step does something that a replay cannot reproduce. The message names it, with the source line where
+    known."""
 
 
 class UnsupportedWarning(UserWarning):

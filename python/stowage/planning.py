@@ -27,7 +27,7 @@ class Plan:
         self.from_cache = from_cache  # made by an earlier process; see cache/plan_cache.py
 
     @classmethod
-    def load(cls, path: str) -> "Plan":
+    def load(cls, path: str) -> Plan:
         """Reads a ``*.plan.json`` (or ``.gz``) file. Its summary is empty: the file does not hold one."""
         return cls(_core.Plan.load(str(path)), {})
 
@@ -36,10 +36,11 @@ class Plan:
         return dict(self._summary)
 
     def explain(self, graph: Graph | None = None, *, prices: bool = True, width: int = 100) -> str:
-        """One screen of text: where the bytes go, what holds the peak, what other budgets cost, what to change in the code.
+        """One screen of text: where the bytes go, what holds the peak, what other budgets cost, what to change in the
+        code.
 
-        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets; those that would
-        take more than seconds are left out, and it says so.
+        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets; those that
+        would take more than seconds are left out, and it says so.
         """
         graph = graph or self._graph
         if graph is None:
@@ -48,10 +49,11 @@ class Plan:
             return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
 
     def report(self, path: str, graph: Graph | None = None, **sections) -> None:
-        """Writes the plan as one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz (``.pickle``).
+        """Writes the plan as one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz
+        (``.pickle``).
 
-        graph: the plan's own, needed for a plan that was read from a file. sections: ``ledger`` and ``timeline``, shown on the page
-        besides; see stowage.report.reports.write_report.
+        graph: the plan's own, needed for a plan that was read from a file. sections: ``ledger`` and ``timeline``, shown
+        on the page besides; see stowage.report.reports.write_report.
         """
         graph = graph or self._graph
         if graph is None:
@@ -66,11 +68,16 @@ class Plan:
         """Writes the plan; compressed when the name ends in ``.gz``."""
         self._plan.save(str(path))
 
-    def with_costs_of(self, graph: Graph) -> "Plan":
+    def with_costs_of(self, graph: Graph) -> Plan:
         """The same plan, which neither recomputes nor swaps, for the same graph with other costs."""
         step_ns = graph.program_step_ns
-        return Plan(self._plan.of_graph(graph), {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns}, graph, self._link_gbps,
-                    self.from_cache)  # fmt: skip
+        return Plan(
+            self._plan.of_graph(graph),
+            {**self._summary, "program_step_ns": step_ns, "step_ns": step_ns},
+            graph,
+            self._link_gbps,
+            self.from_cache,
+        )
 
     @property
     def arena_bytes(self) -> int:
@@ -101,15 +108,17 @@ def plan(
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
     takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
-    Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless STOWAGE_PLAN_CACHE is "off".
-    time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that results repeat.
-    method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
-    roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp", "activation-stack",
+    Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless
+    STOWAGE_PLAN_CACHE is "off". time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that
+    results repeat. method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
+    roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp",
+    "activation-stack",
         "concatenation".
-    progress: called with (what, fraction done or None) as planning goes on; False: nothing is shown; None: shown on a terminal and in
+    progress: called with (what, fraction done or None) as planning goes on; False: nothing is shown; None: shown on a
+    terminal and in
         notebooks when it takes longer than a second.
-    Raises Infeasible when no plan fits the budget, Error when none was found within the limits or the solver is missing.
-    """
+    Raises Infeasible when no plan fits the budget, Error when none was found within the limits or the solver is
+    missing."""
     if method == "roam" and keep_order:
         raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
@@ -119,7 +128,18 @@ def plan(
         return kept
     with shown("planning", progress) as report:
         planned = _core.plan(
-            graph, budget_bytes, keep_order, takeover, time_limit, seed, threads, link_gbps, method, list(roam_without), library, report
+            graph,
+            budget_bytes,
+            keep_order,
+            takeover,
+            time_limit,
+            seed,
+            threads,
+            link_gbps,
+            method,
+            list(roam_without),
+            library,
+            report,
         )
     if planned.plan is not None:
         if method == "stowage":
@@ -142,8 +162,14 @@ def plan_options(
     link_gbps: float | None = None,
 ) -> dict:  # fmt: skip
     """What a plan depends on besides its graph, as the plan cache files it."""
-    return {"budget_bytes": budget_bytes, "keep_order": keep_order, "takeover": takeover, "time_limit": time_limit, "seed": seed,
-            "link_gbps": link_gbps if budget_bytes is not None else None}  # fmt: skip
+    return {
+        "budget_bytes": budget_bytes,
+        "keep_order": keep_order,
+        "takeover": takeover,
+        "time_limit": time_limit,
+        "seed": seed,
+        "link_gbps": link_gbps if budget_bytes is not None else None,
+    }
 
 
 def _kept(graph: Graph, options: dict, link_gbps: float | None) -> Plan | None:
@@ -160,12 +186,14 @@ def _kept(graph: Graph, options: dict, link_gbps: float | None) -> Plan | None:
 
 
 def check(graph: Graph, plan: Plan) -> int:
-    """Verifies a plan independently of the planner; returns its peak in bytes. Raises InvalidPlan naming the broken rule."""
+    """Verifies a plan independently of the planner; returns its peak in bytes. Raises InvalidPlan naming the broken
+    rule."""
     return _core.check(graph, plan._plan)
 
 
 def highs_library() -> str:
-    """Path of the solver's shared library in this environment's highspy, which is not imported; empty when the core must look itself."""
+    """Path of the solver's shared library in this environment's highspy, which is not imported; empty when the core
+    must look itself."""
     if os.environ.get("STOWAGE_HIGHS"):
         return ""
     spec = importlib.util.find_spec("highspy")

@@ -45,10 +45,13 @@ stowage::eager::Options keeper_options(const BudgetOptions& options) {
 Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
 
 Budget::Budget(const BudgetOptions& options)
-    : options_(options), heap_(std::make_shared<HostHeap>(options.host_limit_bytes)), link_(threaded_link(heap_, options.link_gbps)),
+    : options_(options),
+      heap_(std::make_shared<HostHeap>(options.host_limit_bytes)),
+      link_(threaded_link(heap_, options.link_gbps)),
       keeper_(keeper_options(options)) {
   if (!torch_versions::kStoragesCallBack) {
-    throw Error("stowage.budget needs torch 2.13 or newer: the storages of torch " TORCH_VERSION " do not tell when their address is taken");
+    throw Error("stowage.budget needs torch 2.13 or newer: the storages of torch " TORCH_VERSION
+                " do not tell when their address is taken");
   }
 }
 
@@ -62,7 +65,9 @@ void Budget::enter(std::int64_t limit_bytes) {
   if (Budget* parents = active_budget(); parents != nullptr && parents->in_child_) parents->leave();
   Budget* none = nullptr;
   if (!g_active.compare_exchange_strong(none, this)) {
-    throw Error("another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is one at a time");
+    throw Error(
+        "another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is "
+        "one at a time");
   }
   active_ = true;
   lost_.clear();
@@ -112,8 +117,8 @@ void Budget::shrink() {
   if (asleep_) set_limit(waking_bytes());  // wakes at once where more is live already
 }
 
-// Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any more, and what
-// cannot be brought back is named, after all the rest is back.
+// Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any
+// more, and what cannot be brought back is named, after all the rest is back.
 std::string Budget::leave() {
   if (!active_) return lost_;
   set_shared_interceptor(nullptr);
@@ -142,7 +147,8 @@ std::string Budget::leave() {
   return lost_;
 }
 
-// Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is read.
+// Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is
+// read.
 void Budget::release_all(bool known_outside) {
   forget_undo();
   held_back_.clear();
@@ -163,7 +169,7 @@ void Budget::part(Value& value) {
   const StoragePtr held = torch_versions::hold(storage);
   if (held) state_.let_go_after(held);
   if (!held && !value.resident()) return bury_if_dead(value);
-  if (value_in(storage) != &value) return;  // it is dying in another thread, which parts them
+  if (value_in(storage) != &value) return;            // it is dying in another thread, which parts them
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
   if (value.resident()) {
@@ -172,13 +178,14 @@ void Budget::part(Value& value) {
   } else {
     data.release_context();
     storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() + " was lost when its budget ended");
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() +
+                                                                  " was lost when its budget ended");
   }
   value.moves_out();
 }
 
-// The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free another thread may
-// write to it, so that it has another value.
+// The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free
+// another thread may write to it, so that it has another value.
 Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
   c10::StorageImpl* storage = storage_of(tensor);
   Values one;
@@ -228,15 +235,16 @@ void Budget::release(std::int64_t number) {
   holds_.erase(held);
 }
 
-// Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the past, and what it
-// holds from now on never leaves and is nobody's operand for a recipe.
+// Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the past,
+// and what it holds from now on never leaves and is nobody's operand for a recipe.
 void Budget::touched_outside(c10::StorageImpl* storage) {
   const std::lock_guard lock(state_);
   Value* value = value_in(storage);
   if (value == nullptr || value->known_outside || !value->resident()) return;
   const Ref<Value> past(value);
   take_off(*value);
-  void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(), storage->_mutable_data_ptr_no_checks().get_deleter());
+  void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(),
+                           storage->_mutable_data_ptr_no_checks().get_deleter());
   Ref<Value> now(new Value(*this));
   now->moves_into(storage);
   now->bytes = past->bytes;
@@ -294,7 +302,8 @@ std::vector<Event> Budget::timeline() const {
 
 BudgetHoldings Budget::holdings() const {
   const std::lock_guard lock(state_);
-  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(keeper_.values()), heap_->used_bytes(), heap_->peak_bytes()};
+  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(keeper_.values()), heap_->used_bytes(),
+          heap_->peak_bytes()};
 }
 
 // No copy is under way when the child begins: the threads that make them are not there.

@@ -22,7 +22,8 @@ void Budget::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys
 }
 
 // A list op whose operands are not all there, or whose results may not all fit beside them, goes element by element.
-bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
   Operands operands;
   collect(op, *stack, operands);
   std::int64_t bytes = 0;
@@ -48,12 +49,15 @@ bool Budget::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c1
   return true;
 }
 
-// What a backward pass makes is used at once, or is a parameter's gradient; and what it was made from dies meanwhile, so that making it
-// again would mean to run most of the step again. It is swapped or stays. (A backward pass that is itself recorded makes activations;
-// and so does a checkpoint's forward inside one.)
-bool Budget::worth_remembering() { return torch::autograd::get_current_graph_task_id() < 0 || c10::GradMode::is_enabled(); }
+// What a backward pass makes is used at once, or is a parameter's gradient; and what it was made from dies meanwhile,
+// so that making it again would mean to run most of the step again. It is swapped or stays. (A backward pass that is
+// itself recorded makes activations; and so does a checkpoint's forward inside one.)
+bool Budget::worth_remembering() {
+  return torch::autograd::get_current_graph_task_id() < 0 || c10::GradMode::is_enabled();
+}
 
-Budget::Running::Running(Budget& owner, const OpTraits& running) : budget(owner), lock(owner.state_), op(&running), next(owner.running_) {
+Budget::Running::Running(Budget& owner, const OpTraits& running)
+    : budget(owner), lock(owner.state_), op(&running), next(owner.running_) {
   budget.running_ = this;
 }
 
@@ -73,7 +77,8 @@ Budget::Running::~Running() {
   for (StoragePtr& storage : moved_on) budget.state_.let_go_after(std::move(storage));
 }
 
-void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
   const std::int64_t entered = now_ns();
   const PauseWatching beside_the_op;
   Operands operands;
@@ -114,8 +119,8 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
   add_aside_ns(now_ns() - entered - took_ns);
 }
 
-// The op is over and its results are right. What fails now (there is no memory for a note, another thread has taken the room of a
-// fetch) only leaves tensors unknown, which therefore stay, or copies that are made later.
+// The op is over and its results are right. What fails now (there is no memory for a note, another thread has taken the
+// room of a fetch) only leaves tensors unknown, which therefore stay, or copies that are made later.
 void Budget::take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns) {
   try {
     note_results(op, stack, running.written, running.recipe, took_ns);
@@ -131,18 +136,20 @@ void Budget::take_notes(const OpTraits& op, const torch::jit::Stack& stack, Runn
   }
 }
 
-// All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread may have written to
-// an operand, so that it holds another value now: they are looked for again.
+// All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread
+// may have written to an operand, so that it holds another value now: they are looked for again.
 void Budget::bring_operands(const OpTraits& op, Operands& operands, Running& running) {
   const auto busy = [&] {
     return std::any_of(operands.begin(), operands.end(),
                        [](const Operand& o) { return o.written && o.value != nullptr && o.value->being_read > 0; });
   };
   const auto as_found = [&] {
-    return std::all_of(operands.begin(), operands.end(), [&](const Operand& o) { return o.value == nullptr || value_in(o.storage) == o.value; });
+    return std::all_of(operands.begin(), operands.end(),
+                       [&](const Operand& o) { return o.value == nullptr || value_in(o.storage) == o.value; });
   };
   while (!find_values(op, operands, running) || busy()) {
-    const bool all_there = std::all_of(running.values.begin(), running.values.end(), [](const Ref<Value>& value) { return there(*value); });
+    const bool all_there = std::all_of(running.values.begin(), running.values.end(),
+                                       [](const Ref<Value>& value) { return there(*value); });
     running.lock.unlock();
     if (all_there) {
       const std::lock_guard until_it_has_run(restoring_);
@@ -160,11 +167,13 @@ void Budget::bring_operands(const OpTraits& op, Operands& operands, Running& run
   }
 }
 
-// Two ops that write to one storage at a time, each to its part of it: what is there then comes from both, and has no recipe.
+// Two ops that write to one storage at a time, each to its part of it: what is there then comes from both, and has no
+// recipe.
 void Budget::note_writes(Operands& operands, Running& running, bool undoing) {
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].written || operands[i].storage == nullptr) continue;
-    Written written{*operands[i].tensor, StoragePtr::reclaim_copy(operands[i].storage), static_cast<std::int32_t>(i), in_place_depth(operands[i])};
+    Written written{*operands[i].tensor, StoragePtr::reclaim_copy(operands[i].storage), static_cast<std::int32_t>(i),
+                    in_place_depth(operands[i])};
     for (Running* other = running_; other != nullptr; other = other->next) {
       if (other == &running) continue;
       for (Written& theirs : other->written) {
@@ -209,20 +218,25 @@ void Budget::begin_op(const OpTraits& op, const Operands& operands) {
 
 bool Budget::all_small_in_place(const OpTraits& op, const Operands& operands) {
   return op.writes != 0 && std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
-    return operand.storage == nullptr || (operand.value != nullptr && operand.value->small);
-  });
+           return operand.storage == nullptr || (operand.value != nullptr && operand.value->small);
+         });
 }
 
-// Another thread's op reads it while its storage moves on. Whatever that holds from then on stays as long (pin_running()).
+// Another thread's op reads it while its storage moves on. Whatever that holds from then on stays as long
+// (pin_running()).
 void Budget::tell_readers(Value& value) {
   for (Running* running = running_; running != nullptr; running = running->next) {
-    if (!running->ready || std::find(running->values.begin(), running->values.end(), Ref<Value>(&value)) == running->values.end()) continue;
+    if (!running->ready ||
+        std::find(running->values.begin(), running->values.end(), Ref<Value>(&value)) == running->values.end())
+      continue;
     if (StoragePtr held = torch_versions::hold(value.storage)) running->moved_on.push_back(std::move(held));
   }
 }
 
-// The storages that the op writes move on: what they held is a ghost, whose bytes are kept only where something dropped needs them.
-void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable) {
+// The storages that the op writes move on: what they held is a ghost, whose bytes are kept only where something dropped
+// needs them.
+void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack,
+                       bool& rememberable) {
   for (const Operand& operand : operands) {
     Value* value = operand.value;
     if (!operand.written || value == nullptr) continue;
@@ -234,7 +248,8 @@ void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch
       if (running_->next != nullptr) tell_readers(*value);
       take_off(*value);
     }
-    if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value)) rememberable = false;
+    if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value))
+      rememberable = false;
   }
 }
 
@@ -245,7 +260,8 @@ bool Budget::only_overwritten(const Operands& operands, const Value* value) {
 }
 
 std::int16_t Budget::in_place_depth(const Operand& operand) {
-  return operand.overwritten || operand.value == nullptr ? std::int16_t{0} : static_cast<std::int16_t>(operand.value->in_place_depth + 1);
+  return operand.overwritten || operand.value == nullptr ? std::int16_t{0}
+                                                         : static_cast<std::int16_t>(operand.value->in_place_depth + 1);
 }
 
 void Budget::note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written,
@@ -281,7 +297,8 @@ void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t p
   c10::SmallVector<ValueId, 8> parents;
   for (std::int32_t i = 0; i < recipe->argument_count; ++i) {
     const Value* parent = recipe->arguments[i].value.get();
-    if (parent != nullptr && parent->id.valid() && std::find(parents.begin(), parents.end(), parent->id) == parents.end()) {
+    if (parent != nullptr && parent->id.valid() &&
+        std::find(parents.begin(), parents.end(), parent->id) == parents.end()) {
       parents.push_back(parent->id);
     }
   }

@@ -4,14 +4,15 @@
 //                                       │
 //                                   allocate ── would pass the limit ──► keeper names a victim: drop it, or copy it out and drop it
 //
-// The limit is hard because letting go never runs a kernel: a drop is a free, a swap a copy. Only bringing back does, and that is over
-// before the op starts; whatever an op allocates inside is met by letting go of what it does not use. See eager_budget in the
-// background notes of the design for what was measured. Differs from DELTA (arXiv 2203.15980): values instead of storages, so in-place
-// ops and mutated parameters are exact; the limit is kept inside the allocator; prefetching is real.
+// The limit is hard because letting go never runs a kernel: a drop is a free, a swap a copy. Only bringing back does,
+// and that is over before the op starts; whatever an op allocates inside is met by letting go of what it does not use.
+// See eager_budget in the background notes of the design for what was measured. Differs from DELTA (arXiv 2203.15980):
+// values instead of storages, so in-place ops and mutated parameters are exact; the limit is kept inside the allocator;
+// prefetching is real.
 //
-// Locks: restoring_ (one thread brings back at a time; kernels run under it), then state_ (the graph, the keeper, blocks; no kernel and
-// no Python under it: state_lock.h). One budget at a time in a process. A child made by fork() has it without a limit, so that what was
-// away when it was made comes back when it is used.
+// Locks: restoring_ (one thread brings back at a time; kernels run under it), then state_ (the graph, the keeper,
+// blocks; no kernel and no Python under it: state_lock.h). One budget at a time in a process. A child made by fork()
+// has it without a limit, so that what was away when it was made comes back when it is used.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,7 @@ struct BudgetOptions {
   std::int64_t limit_bytes = 0;
   std::string policy = "default";
   stowage::eager::Release release = stowage::eager::Release::kBoth;
-  double link_gbps = 0;          // 0: as fast as memory is
+  double link_gbps = 0;  // 0: as fast as memory is
   bool prefetch = true;
   bool poison = false;           // fill memory that is let go, so that a stale read shows
   bool replay_generator = true;  // false: only for tests that must fail
@@ -48,16 +49,17 @@ struct BudgetOptions {
 struct BudgetStats {
   std::int64_t peak_bytes = 0;
   std::int64_t ops = 0;
-  std::int64_t drops = 0, swaps_out = 0, swaps_in = 0, recomputed_ops = 0, snapshots = 0, lost_recipes = 0, split_ops = 0;
-  std::int64_t swapped_bytes = 0;      // moved to the host
+  std::int64_t drops = 0, swaps_out = 0, swaps_in = 0, recomputed_ops = 0, snapshots = 0, lost_recipes = 0,
+               split_ops = 0;
+  std::int64_t swapped_bytes = 0;  // moved to the host
   std::int64_t swapped_in_bytes = 0;
   std::int64_t recompute_ns = 0;
-  std::int64_t stall_ns = 0;           // the program waited for copies
-  std::int64_t evict_ns = 0;           // choosing and letting go, copies that were waited for included
+  std::int64_t stall_ns = 0;  // the program waited for copies
+  std::int64_t evict_ns = 0;  // choosing and letting go, copies that were waited for included
   std::int64_t out_of_memory = 0;
-  std::int64_t short_bytes = 0;        // the most that was missing then
+  std::int64_t short_bytes = 0;  // the most that was missing then
   std::int64_t deepest_recompute = 0;
-  std::int64_t notes_lost = 0;         // ops whose results are unknown, as there was no memory for notes
+  std::int64_t notes_lost = 0;  // ops whose results are unknown, as there was no memory for notes
 };
 
 // What the runtime holds now.
@@ -70,14 +72,15 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   explicit Budget(const BudgetOptions& options);
   ~Budget() override;
 
-  // From here on the limit holds, and this thread's ops are seen. Throws when another budget is active. Once it has been left it may
-  // be entered again, with another limit: what it has learnt of the program, and that it may sleep, is kept.
+  // From here on the limit holds, and this thread's ops are seen. Throws when another budget is active. Once it has
+  // been left it may be entered again, with another limit: what it has learnt of the program, and that it may sleep, is
+  // kept.
   void enter(std::int64_t limit_bytes);
   // What is live and known by then is within the limit, or this throws.
   void adopt(const at::Tensor& tensor);
   void shrink();
-  // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back; so it does when it is
-  // called again.
+  // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back;
+  // so it does when it is called again.
   std::string leave();
   // The calling thread's ops are seen (the entering thread's are anyway).
   void attach_this_thread();
@@ -91,8 +94,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void begin_update(std::uint64_t optimizer);
   void end_update();
 
-  // Past the dispatcher: the tensor's bytes are there when this returns, and stay: for good, or until release() of the number returned
-  // (0: nothing need be done).
+  // Past the dispatcher: the tensor's bytes are there when this returns, and stay: for good, or until release() of the
+  // number returned (0: nothing need be done).
   void restore(const at::Tensor& tensor);
   std::int64_t hold(const at::Tensor& tensor);
   void release(std::int64_t number);
@@ -154,7 +157,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
   // budget.cpp: ops as the program runs them
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-  bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack);
   void bring_operands(const OpTraits& op, Operands& operands, Running& running);
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
   void tell_readers(Value& value);
@@ -162,8 +166,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void begin_op(const OpTraits& op, const Operands& operands);
   void overwrite(const OpTraits& op, const Operands& operands, const torch::jit::Stack& stack, bool& rememberable);
   void take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running& running, std::int64_t took_ns);
-  void note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written, const Ref<Recipe>& recipe,
-                    std::int64_t took_ns);
+  void note_results(const OpTraits& op, const torch::jit::Stack& stack, const WrittenTensors& written,
+                    const Ref<Recipe>& recipe, std::int64_t took_ns);
   static bool complete(const Recipe& recipe);
   void give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t position, std::int64_t took_ns);
   static bool worth_remembering();
@@ -258,8 +262,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void keep_on_host(Value& value, const void* data);
   static torch::jit::Stack stack_for(const Recipe& recipe, const std::vector<StoragePtr>& storages);
   void run_recipe(const Recipe& recipe, torch::jit::Stack& stack);
-  void take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
-                    std::int64_t took_ns);
+  void take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages,
+                    Value& wanted, std::int64_t took_ns);
 
   void record(Event::Kind kind, std::int64_t bytes, const OpTraits* op);
 
@@ -284,21 +288,21 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   int updates_under_way_ = 0;
   bool undoing_ = false;
   std::uint64_t updating_ = 0;
-  std::int64_t fixed_bytes_ = 0;                                 // that could not leave when the update began
+  std::int64_t fixed_bytes_ = 0;                                  // that could not leave when the update began
   std::unordered_map<std::uint64_t, std::int64_t> went_through_;  // by optimizer: the most of them so far
   std::unordered_map<c10::StorageImpl*, Undo> undo_;
-  std::string lost_;  // what the latest leave() could not bring back
+  std::string lost_;      // what the latest leave() could not bring back
   std::thread::id home_;  // that entered
   std::atomic<bool> asleep_{false};
   std::atomic<bool> settling_{false};
-  std::atomic<bool> others_{false};    // threads that are not home have been attached
-  std::atomic<bool> home_away_{false}; // the hook is off there although the budget is awake
+  std::atomic<bool> others_{false};                 // threads that are not home have been attached
+  std::atomic<bool> home_away_{false};              // the hook is off there although the budget is awake
   std::unordered_map<std::int64_t, Values> holds_;  // by number: pinned
   std::int64_t last_hold_ = 0;
   std::vector<Ref<Value>> held_back_;  // not evictable until no op of home's goes unwatched
   int quiet_updates_ = 0;              // one after the other, far from the limit
   int quiet_enough_ = 2;               // to sleep; twice as many after each time that it was woken
-  bool in_child_ = false;  // of the process that entered it
+  bool in_child_ = false;              // of the process that entered it
   std::atomic<bool> active_{false};
 };
 

@@ -37,7 +37,8 @@ bool only_writes(const OpTraits& op) {
   });
 }
 
-// Made on the fly for a Python number. One that Python itself holds is copied, so that no recipe keeps a Python object alive.
+// Made on the fly for a Python number. One that Python itself holds is copied, so that no recipe keeps a Python object
+// alive.
 at::Tensor keep_number(const at::Tensor& number) {
   if (number.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr) return number;
   const at::AutoDispatchBelowAutograd below;
@@ -72,7 +73,8 @@ void describe(Argument& argument, Recipe& recipe, const Operand& operand) {
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!impl->is_cpu() || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number()) return nullptr;
+  if (!impl->is_cpu() || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number())
+    return nullptr;
   return impl->unsafe_storage().unsafeGetStorageImpl();
 }
 
@@ -83,7 +85,8 @@ void collect(const OpTraits& op, const torch::jit::Stack& stack, Operands& opera
     const c10::IValue& value = stack[first + a];
     const auto add = [&](const at::Tensor& tensor) {
       Operand operand{&tensor, storage_of(tensor), a, op.writes_argument(a), false, op.reads_only_shape(a), nullptr};
-      operand.overwritten = operand.written && operand.storage != nullptr && fills && covers_storage(tensor, *operand.storage);
+      operand.overwritten =
+          operand.written && operand.storage != nullptr && fills && covers_storage(tensor, *operand.storage);
       operands.push_back(operand);
     };
     static const at::Tensor undefined;
@@ -108,11 +111,13 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
   for (std::size_t a = 0; a < op.arguments; ++a) {
     const c10::IValue& value = stack[first + a];
     if (value.isGenerator() && value.toGenerator() != at::detail::getDefaultCPUGenerator()) return false;
-    if (value.isPyObject() || value.isObject() || value.isCapsule() || value.isStorage() || value.isStream()) return false;
+    if (value.isPyObject() || value.isObject() || value.isCapsule() || value.isStorage() || value.isStream())
+      return false;
   }
   for (const Operand& operand : operands) {
     if (!operand.tensor->defined() || operand.shape_only) continue;
-    if (left_out(op, stack, operand)) {  // without them only where it reads none: it takes another path for mixed dtypes
+    // Without them only where it reads none: it takes another path for mixed dtypes
+    if (left_out(op, stack, operand)) {
       if (operand.tensor->dtype() != operands[0].tensor->dtype()) return false;
       continue;
     }
@@ -123,8 +128,8 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
   return true;
 }
 
-Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op, const torch::jit::Stack& stack,
-                     const Operands& operands) {
+Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op,
+                     const torch::jit::Stack& stack, const Operands& operands) {
   Ref<Recipe> recipe(new Recipe(graph, handle, op));
   recipe->grad_mode = c10::GradMode::is_enabled();
   recipe->arguments = std::make_unique<Argument[]>(operands.size());
@@ -151,7 +156,8 @@ Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTr
   return recipe;
 }
 
-void collect_results(const OpTraits& op, const torch::jit::Stack& stack, c10::SmallVector<const at::Tensor*, 4>& tensors) {
+void collect_results(const OpTraits& op, const torch::jit::Stack& stack,
+                     c10::SmallVector<const at::Tensor*, 4>& tensors) {
   for (std::size_t i = stack.size() - op.returns; i < stack.size(); ++i) {
     const c10::IValue& value = stack[i];
     if (value.isTensor()) {

@@ -9,13 +9,13 @@
 namespace stowage::runtime::evict {
 
 struct Operand {
-  const at::Tensor* tensor = nullptr;  // on the stack, or in a list that is
-  c10::StorageImpl* storage = nullptr; // of a strided CPU tensor that is no wrapped number; else null
+  const at::Tensor* tensor = nullptr;   // on the stack, or in a list that is
+  c10::StorageImpl* storage = nullptr;  // of a strided CPU tensor that is no wrapped number; else null
   std::uint16_t argument = 0;
   bool written = false;
-  bool overwritten = false;            // every byte of its storage, and nothing of it is read
+  bool overwritten = false;  // every byte of its storage, and nothing of it is read
   bool shape_only = false;
-  Value* value = nullptr;              // that the storage holds; null: none, or foreign memory
+  Value* value = nullptr;  // that the storage holds; null: none, or foreign memory
 };
 
 using Operands = c10::SmallVector<Operand, 8>;
@@ -26,15 +26,16 @@ void collect(const OpTraits& op, const torch::jit::Stack& stack, Operands& opera
 // Batch norm in training writes its running statistics on the side: they are left out when it runs again.
 bool left_out(const OpTraits& op, const torch::jit::Stack& stack, const Operand& operand);
 
-// The op could run again from what its arguments hold now. Foreign memory can change unseen, a generator of the user's own cannot be
-// rewound, and objects may do anything.
+// The op could run again from what its arguments hold now. Foreign memory can change unseen, a generator of the user's
+// own cannot be rewound, and objects may do anything.
 bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Operands& operands);
 
-Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op, const torch::jit::Stack& stack,
-                     const Operands& operands);
+Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op,
+                     const torch::jit::Stack& stack, const Operands& operands);
 
 // The tensors that an op returned, in order.
-void collect_results(const OpTraits& op, const torch::jit::Stack& stack, c10::SmallVector<const at::Tensor*, 4>& tensors);
+void collect_results(const OpTraits& op, const torch::jit::Stack& stack,
+                     c10::SmallVector<const at::Tensor*, 4>& tensors);
 
 // Equal for calls of one op on tensors of equal shapes.
 std::uint64_t signature_of(const OpTraits& op, const Operands& operands);

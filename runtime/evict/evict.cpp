@@ -105,10 +105,13 @@ void Budget::unpin(const Values& values) {
 bool Budget::let_go(Value& value, stowage::eager::How how) {
   using stowage::eager::How;
   const Ref<Value> self(&value);
-  // Another thread may be letting go of it right now; if it does so meanwhile, ours is the last reference, which ends after the lock.
-  const c10::intrusive_ptr<c10::StorageImpl> storage = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
+  // Another thread may be letting go of it right now; if it does so meanwhile, ours is the last reference, which ends
+  // after the lock.
+  const c10::intrusive_ptr<c10::StorageImpl> storage =
+      value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
   if (value.storage != nullptr && storage) state_.let_go_after(storage);
-  const bool as_known = storage && static_cast<std::int64_t>(storage->nbytes()) == value.bytes && value_in(storage.get()) == &value;
+  const bool as_known =
+      storage && static_cast<std::int64_t>(storage->nbytes()) == value.bytes && value_in(storage.get()) == &value;
   if (!as_known) {  // dying, or resized behind our back
     keeper_.never_evict(value.id);
     return false;
@@ -148,8 +151,10 @@ c10::DataPtr Budget::take_block(Value& value) {
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, &value, evicted_deleter(), c10::Device(c10::kCPU)));
   unwatch(*storage);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "stowage: " + value.name() + " is not in memory now (stowage.budget has let it go), and is read past PyTorch's dispatcher or by a "
-      "thread that the budget does not see; call budget.restore(tensor) before, or run the thread's work in `with budget.attach():`");
+      "stowage: " + value.name() +
+      " is not in memory now (stowage.budget has let it go), and is read past PyTorch's dispatcher or by a "
+      "thread that the budget does not see; call budget.restore(tensor) before, or run the thread's work in `with "
+      "budget.attach():`");
   return block;
 }
 
@@ -165,7 +170,8 @@ bool Budget::copy_out(Value& value, const void* data) {
   std::string failure = "not over the link";
   if (options_.link_gbps > 0) {
     try {
-      failure = link_->finish(link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), value.bytes}));
+      failure = link_->finish(
+          link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), value.bytes}));
     } catch (const std::exception&) {  // then by hand
     }
     stats_.stall_ns += now_ns() - start;
@@ -203,7 +209,8 @@ std::string Budget::explain(std::int64_t bytes) const {
   std::vector<const Value*> largest;
   for (const Value* value : values()) {
     if (value->resident() && (value->storage != nullptr || value->own)) known += value->bytes;
-    const bool must_stay = options_.release == stowage::eager::Release::kDropOnly && !value->recipe && value->resident() && !value->small;
+    const bool must_stay =
+        options_.release == stowage::eager::Release::kDropOnly && !value->recipe && value->resident() && !value->small;
     if (value->pins == 0 && !value->known_outside && must_stay) no_recipe += value->bytes;
     if (value->pins == 0 && !value->known_outside) continue;
     (value->known_outside ? outside : pinned) += value->bytes;
@@ -211,13 +218,16 @@ std::string Budget::explain(std::int64_t bytes) const {
   }
   std::sort(largest.begin(), largest.end(), [](const Value* a, const Value* b) { return a->bytes > b->bytes; });
   std::ostringstream text;
-  text << "stowage: a limit of " << mebibytes(current_limit_) << " is short by " << mebibytes(live_bytes() + bytes - current_limit_) << ": ";
+  text << "stowage: a limit of " << mebibytes(current_limit_) << " is short by "
+       << mebibytes(live_bytes() + bytes - current_limit_) << ": ";
   if (bytes > 0) text << mebibytes(bytes) << " are asked for, ";
   text << mebibytes(live_bytes()) << " are live; pinned by the op under way";
   if (running_ != nullptr) text << " (" << running_->op->name << ")";
   text << ": " << mebibytes(pinned) << "; address known outside: " << mebibytes(outside)
-       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe) << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0));
-  for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i) text << (i == 0 ? ". Largest: " : ", ") << largest[i]->name();
+       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe)
+       << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0));
+  for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i)
+    text << (i == 0 ? ". Largest: " : ", ") << largest[i]->name();
   return text.str();
 }
 

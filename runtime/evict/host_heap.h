@@ -1,7 +1,7 @@
 // Host memory for swapped values, in blocks of any size, behind the face that the link knows: an offset is an address.
 //
-// Blocks that are given back are kept by size: a training loop asks for the same sizes again and again, and fresh pages cost more
-// than the copy into them.
+// Blocks that are given back are kept by size: a training loop asks for the same sizes again and again, and fresh pages
+// cost more than the copy into them.
 #pragma once
 
 #include <map>

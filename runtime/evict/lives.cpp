@@ -32,9 +32,11 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   value->small = value->bytes < kSmallBytes;
   value->origin = origin;
   value->made = made;
-  value->known_outside = !storage->resizable();  // so numpy() leaves it: an array looks into it, made before the block perhaps
+  // So numpy() leaves it: an array looks into it, made before the block perhaps
+  value->known_outside = !storage->resizable();
   if (!value->small) {
-    const bool looked_at = value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+    const bool looked_at =
+        value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
     const bool evictable = !looked_at && !value->known_outside;
     const bool later = evictable && !made && (home_away_ || settling_);
     note_row(*value, evictable && !later);
@@ -47,19 +49,22 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
 }
 
 void Budget::note_row(Value& value, bool evictable) {
-  if (rows_.capacity() <= keeper_.values()) rows_.reserve(2 * keeper_.values() + 64);  // once there is an id, nothing may fail
+  // Once there is an id, nothing may fail
+  if (rows_.capacity() <= keeper_.values()) rows_.reserve(2 * keeper_.values() + 64);
   value.id = keeper_.created(value.bytes, evictable);
   if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
   rows_[value.id.index()] = &value;
 }
 
-// Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before anything has changed.
+// Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before anything
+// has changed.
 void Budget::take_off(Value& value) {
   const c10::DataPtr& data = value.storage->_mutable_data_ptr_no_checks();
   if (value.in_place_depth >= kDeepestInPlace) lose_recipe(value);
   const bool kept = must_be_kept(value);
   if (kept && !copy_out(value, data.get())) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(), " is needed there");
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(),
+                     " is needed there");
   }
   if (value.small) keep_small(value, data.get());
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
@@ -167,10 +172,12 @@ void Budget::storage_died(Value& value) {
   give_up(value);
 }
 
-// An evicted storage that nobody has any more is taken apart by its last owner without a lock, and nothing may be put into it. Its value
-// parts from it now; the context keeps its reference until the owner's thread has its turn (evicted_storage_dies()).
+// An evicted storage that nobody has any more is taken apart by its last owner without a lock, and nothing may be put
+// into it. Its value parts from it now; the context keeps its reference until the owner's thread has its turn
+// (evicted_storage_dies()).
 void Budget::bury_if_dead(Value& value) {
-  if (value.storage == nullptr || value.resident() || c10::raw::weak_intrusive_ptr::use_count(value.storage) > 0) return;
+  if (value.storage == nullptr || value.resident() || c10::raw::weak_intrusive_ptr::use_count(value.storage) > 0)
+    return;
   value.died_in = value.storage;
   ++untold_;
   storage_died(value);

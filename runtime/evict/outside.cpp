@@ -1,7 +1,8 @@
 // Reads and writes past the dispatcher: numpy(), data_ptr(), DLPack, a kernel of the user's own.
 //
-// A storage that is evicted throws. One that is resident carries a materializer, which PyTorch calls once, when a mutable pointer is
-// asked for: outside a kernel that means that the address may be kept. Kernels ask too; the watch is then set again at the next op.
+// A storage that is evicted throws. One that is resident carries a materializer, which PyTorch calls once, when a
+// mutable pointer is asked for: outside a kernel that means that the address may be kept. Kernels ask too; the watch is
+// then set again at the next op.
 #include "runtime/evict/budget.h"
 #include "runtime/torch/torch_versions.h"
 

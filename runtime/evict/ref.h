@@ -1,4 +1,5 @@
-// A counted reference for values and recipes. Not atomic: both belong to one graph, and whoever touches it holds the graph's lock.
+// A counted reference for values and recipes. Not atomic: both belong to one graph, and whoever touches it holds the
+// graph's lock.
 #pragma once
 
 #include <cstdint>

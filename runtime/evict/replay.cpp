@@ -2,9 +2,9 @@
 //
 //   recipe of v1: relu_(v0)      v0 must stay what it is, so an operand that is written gets a copy of v0's bytes (or v0's own block,
 //                                when nobody else wants the ghost); the copy becomes v1
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
 
@@ -54,8 +54,8 @@ class Rewind {
 };
 
 at::Tensor tensor_over(const Argument& argument, StoragePtr storage) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
-                                                               c10::DispatchKeySet(c10::DispatchKey::CPU), argument.dtype);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), argument.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(argument.sizes, argument.strides, argument.offset);
   return tensor;
 }
@@ -67,8 +67,8 @@ StoragePtr new_storage(std::int64_t bytes) {
 }  // namespace
 
 StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes) {
-  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes), std::move(block),
-                                               c10::GetCPUAllocator(), /*resizable=*/false);
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes),
+                                               std::move(block), c10::GetCPUAllocator(), /*resizable=*/false);
 }
 
 void Budget::recompute(Value& value, int depth) {
@@ -78,7 +78,8 @@ void Budget::recompute(Value& value, int depth) {
   {
     const std::lock_guard lock(state_);
     TORCH_CHECK_WITH(OutOfMemoryError, depth < kDeepestRecompute && --work_left_ > 0,
-                     "stowage: the limit is so short that ", value.name(), " would be recomputed again and again; ", explain(0));
+                     "stowage: the limit is so short that ", value.name(), " would be recomputed again and again; ",
+                     explain(0));
     stats_.deepest_recompute = std::max<std::int64_t>(stats_.deepest_recompute, depth);
     TORCH_CHECK(value.recipe && complete(*value.recipe), "stowage: ", value.name(), " cannot be brought back");
     recipe = value.recipe;
@@ -107,7 +108,8 @@ void Budget::recompute(Value& value, int depth) {
       pinned = true;
       storages = storages_for(*recipe, operands, read);
       if (!storages.empty() || recipe->argument_count == 0) break;
-      // Another thread has written to one, or is resizing its storage this very moment: it is given its turn, and all are brought again.
+      // Another thread has written to one, or is resizing its storage this very moment: it is given its turn, and all
+      // are brought again.
       {
         const std::lock_guard lock(state_);
         end_reading(read);
@@ -153,7 +155,8 @@ std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, const Values&
     } else if (argument.kind == Argument::Kind::kValue && argument.overwritten) {
       storage = new_storage(argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue) {
-      const auto first = static_cast<std::size_t>(std::find(operands.begin(), operands.end(), operands[i]) - operands.begin());
+      const auto first =
+          static_cast<std::size_t>(std::find(operands.begin(), operands.end(), operands[i]) - operands.begin());
       storage = first < i ? storages[first] : storage_with(*operands[i], written(operands[i]), read);
       if (!storage) return {};
     }
@@ -161,9 +164,10 @@ std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, const Values&
   return storages;
 }
 
-// A storage with the value's bytes, of its own where it will be written to; null when another thread is changing the value's own. What is
-// read from the program's own storage is noted in `read`, and may not be written to until end_reading(). Bytes that are on the host, or
-// in a storage to which no reference can be had (hold()), are copied: under the lock they stay.
+// A storage with the value's bytes, of its own where it will be written to; null when another thread is changing the
+// value's own. What is read from the program's own storage is noted in `read`, and may not be written to until
+// end_reading(). Bytes that are on the host, or in a storage to which no reference can be had (hold()), are copied:
+// under the lock they stay.
 StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) {
   const void* bytes = nullptr;
   StoragePtr held;
@@ -178,7 +182,8 @@ StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) 
       keeper_.released(value.id, how);
       return storage;
     }
-    if (bytes == nullptr && value.resident()) held = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
+    if (bytes == nullptr && value.resident())
+      held = value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
     if (held && value.storage != nullptr) state_.let_go_after(held);
     if (held && value_in(held.get()) == &value) {
       ++value.being_read;
@@ -200,8 +205,8 @@ StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) 
   return copy;
 }
 
-// Under the lock. A storage whose last owner is taking it apart has no context any more, but its address still, and its marked block
-// stays until block_dies() has had the lock.
+// Under the lock. A storage whose last owner is taking it apart has no context any more, but its address still, and its
+// marked block stays until block_dies() has had the lock.
 const void* Budget::bytes_of(Value& value) {
   if (value.small_copy) return value.small_copy.get();
   if (value.where == Where::kSwapped) return value.host;
@@ -231,7 +236,9 @@ torch::jit::Stack Budget::stack_for(const Recipe& recipe, const std::vector<Stor
     switch (slot.kind) {
       case Recipe::Slot::Kind::kPlain: stack.push_back(slot.plain); break;
       case Recipe::Slot::Kind::kTensor: stack.emplace_back(*next); break;
-      case Recipe::Slot::Kind::kList: stack.emplace_back(c10::List<at::Tensor>(c10::ArrayRef<at::Tensor>(next, last))); break;
+      case Recipe::Slot::Kind::kList:
+        stack.emplace_back(c10::List<at::Tensor>(c10::ArrayRef<at::Tensor>(next, last)));
+        break;
       case Recipe::Slot::Kind::kOptionalList: {
         c10::List<std::optional<at::Tensor>> list;
         for (const at::Tensor* tensor = next; tensor != last; ++tensor) {
@@ -253,8 +260,8 @@ void Budget::run_recipe(const Recipe& recipe, torch::jit::Stack& stack) {
 }
 
 // The blocks that the op has filled become those of the value wanted, and of its other results that are dropped.
-void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages, Value& wanted,
-                          std::int64_t took_ns) {
+void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const std::vector<StoragePtr>& storages,
+                          Value& wanted, std::int64_t took_ns) {
   c10::SmallVector<const at::Tensor*, 4> tensors;
   collect_results(*recipe.op, stack, tensors);
   const std::lock_guard lock(state_);
@@ -270,8 +277,8 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
                                                      : storages[static_cast<std::size_t>(-1 - result.position)].get();
     c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     void** mark = block_mark(data.get_context(), data.get_deleter());
-    TORCH_CHECK(mark != nullptr && *mark == nullptr && static_cast<std::int64_t>(storage->nbytes()) == value->bytes, "stowage: ",
-                value->name(), " came out differently when it was made again");
+    TORCH_CHECK(mark != nullptr && *mark == nullptr && static_cast<std::int64_t>(storage->nbytes()) == value->bytes,
+                "stowage: ", value->name(), " came out differently when it was made again");
     c10::DataPtr block = std::move(data);
     data = c10::DataPtr();
     if (put(*value, block)) {
@@ -283,12 +290,14 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
     }
     record(Event::Kind::kRecompute, value->bytes, recipe.op);
   }
-  TORCH_CHECK(wanted.resident() || wanted.where == Where::kSwapped, "stowage: ", wanted.name(), " could not be made again");
+  TORCH_CHECK(wanted.resident() || wanted.where == Where::kSwapped, "stowage: ", wanted.name(),
+              " could not be made again");
 }
 
 // What was made again, and cannot be put into its storage.
 void Budget::keep_on_host(Value& value, const void* data) {
-  TORCH_CHECK_WITH(OutOfMemoryError, copy_out(value, data), "stowage: the host store is full, and ", value.name(), " is needed there");
+  TORCH_CHECK_WITH(OutOfMemoryError, copy_out(value, data), "stowage: the host store is full, and ", value.name(),
+                   " is needed there");
   set_where(value, Where::kSwapped);
   keeper_.restored(value.id, stowage::eager::How::kDrop, 0);
   keeper_.released(value.id, stowage::eager::How::kSwap);

@@ -2,9 +2,10 @@
 //
 //   v dropped ── recipe: op(a, b) ──► bring a, b (recursively) ──► run op ──► its block becomes v's
 //
-// Operands are brought one after the other, and while one is being made the others may have to go again: they are pinned softly (given
-// up last), and for good once all are there together. Recomputing a chain of n dropped values takes n runs when its intermediates fit;
-// when memory is so short that they do not, work multiplies, and is cut off at kMostRuns for one access.
+// Operands are brought one after the other, and while one is being made the others may have to go again: they are
+// pinned softly (given up last), and for good once all are there together. Recomputing a chain of n dropped values
+// takes n runs when its intermediates fit; when memory is so short that they do not, work multiplies, and is cut off at
+// kMostRuns for one access.
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -58,7 +59,8 @@ bool Budget::pin_if_all_there(const Values& values) {
   return all;
 }
 
-// The copies that an op has to wait for run one behind the other, and those that come after them are known to the lane before the wait.
+// The copies that an op has to wait for run one behind the other, and those that come after them are known to the lane
+// before the wait.
 void Budget::start_fetches(const Values& values) {
   bool waits = false;
   for (const Ref<Value>& value : values) {
@@ -83,7 +85,8 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
     for (const Ref<Value>& value : values) restore_value(*value, depth);
     const std::lock_guard lock(state_);
     for (const Ref<Value>& value : values) {
-      TORCH_CHECK_WITH(OutOfMemoryError, at_hand(*value), "stowage: ", value->name(), " cannot be brought back beside the others; ", explain(0));
+      TORCH_CHECK_WITH(OutOfMemoryError, at_hand(*value), "stowage: ", value->name(),
+                       " cannot be brought back beside the others; ", explain(0));
     }
   } catch (...) {
     const std::lock_guard lock(state_);
@@ -97,13 +100,15 @@ bool Budget::is_swapped(const Value& value) const {
   return value.where == Where::kSwapped && !at_hand(value);
 }
 
-// There, or a recipe can read it on the host: what only a Python object has cannot be put back without the GIL, which is never waited for
-// here, and no op can ask for it.
+// There, or a recipe can read it on the host: what only a Python object has cannot be put back without the GIL, which
+// is never waited for here, and no op can ask for it.
 bool Budget::at_hand(const Value& value) {
-  return there(value) || (value.where == Where::kSwapped && value.storage != nullptr && torch_versions::only_python_has(*value.storage));
+  return there(value) || (value.where == Where::kSwapped && value.storage != nullptr &&
+                          torch_versions::only_python_has(*value.storage));
 }
 
-// Others take notes meanwhile, start fetches of it, or let go of it again: what it was under one lock it need not be under the next.
+// Others take notes meanwhile, start fetches of it, or let go of it again: what it was under one lock it need not be
+// under the next.
 void Budget::restore_value(Value& value, int depth) {
   for (int tries = 0; tries < kMostTries; ++tries) {
     if (restore_once(value, depth)) return;
@@ -117,8 +122,8 @@ bool Budget::restore_once(Value& value, int depth) {
     const std::lock_guard lock(state_);
     bury_if_dead(value);
     if (at_hand(value)) return true;
-    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe), "stowage: ",
-                value.name(), " cannot be brought back");
+    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe),
+                "stowage: ", value.name(), " cannot be brought back");
     if (value.where == Where::kFetching) {
       finish_fetch(value, true);
       return at_hand(value);
@@ -138,7 +143,8 @@ bool Budget::fetch_back(Value& value) {
   if (value.going_out) finish_out(value);
   const std::int64_t start = now_ns();
   if (options_.link_gbps > 0) {
-    const Link::Ticket ticket = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
+    const Link::Ticket ticket =
+        link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
     if (!link_->finish(ticket).empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
   } else {
     std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
@@ -153,8 +159,8 @@ bool Budget::fetch_back(Value& value) {
   return true;
 }
 
-// The block becomes the value's, in its storage or in one of our own. False, and nothing has changed, where only a Python object has the
-// storage, or its last owner lets go of it this very moment: it is buried by whoever looks next.
+// The block becomes the value's, in its storage or in one of our own. False, and nothing has changed, where only a
+// Python object has the storage, or its last owner lets go of it this very moment: it is buried by whoever looks next.
 bool Budget::put(Value& value, c10::DataPtr& block) {
   StoragePtr held;
   if (value.storage != nullptr) {
@@ -235,7 +241,9 @@ std::string Budget::bring_all_back() {
 // False when it does not fit now.
 bool Budget::start_fetch(Value& value) {
   bury_if_dead(value);
-  if (value.where != Where::kSwapped || value.host == nullptr || at_hand(value) || value.bytes > current_limit_ - live_bytes()) return false;
+  if (value.where != Where::kSwapped || value.host == nullptr || at_hand(value) ||
+      value.bytes > current_limit_ - live_bytes())
+    return false;
   start_fetch(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes)));
   return true;
 }
@@ -282,7 +290,8 @@ c10::DataPtr Budget::leave_lane(Value& value) {
 
 // False when the host store has no room for it, or it is not there.
 bool Budget::start_copy_out(Value& value) {
-  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins > 0) return false;  // pinned: may be written to
+  // pinned: may be written to
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins > 0) return false;
   void* host = heap_->take(value.bytes);
   if (host == nullptr) return false;
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();

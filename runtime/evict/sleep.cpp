@@ -1,13 +1,13 @@
-// A limit that is far away costs nothing: once whole steps have stayed below 55 % of it, the hook is taken off the thread, and only
-// the allocator goes on counting. It wakes the budget when live bytes pass 65 % of the limit.
+// A limit that is far away costs nothing: once whole steps have stayed below 55 % of it, the hook is taken off the
+// thread, and only the allocator goes on counting. It wakes the budget when live bytes pass 65 % of the limit.
 //
 //   limit  ────────────────────────────────────────────────
 //   65 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ▲ awake: ops are seen again, tensors are known when they are next used
 //   55 %   ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─╱
 //          ╱╲__╱╲__   asleep   ╱╲__╱╲__╱
 //
-// What was made meanwhile has no recipe, and stays until something touches it: at most 65 % of the limit. Each time that it is woken it
-// takes twice as many quiet updates to sleep again.
+// What was made meanwhile has no recipe, and stays until something touches it: at most 65 % of the limit. Each time
+// that it is woken it takes twice as many quiet updates to sleep again.
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -18,8 +18,10 @@ namespace stowage::runtime::evict {
 
 // After an optimizer's step, under the lock: whole steps, one after the other, have stayed far from the limit.
 bool Budget::may_sleep() {
-  if (asleep_ || others_ || !at_home() || intercepting()) return false;  // a recorder needs the hook, and so do other threads
-  if (options_.release == stowage::eager::Release::kDropOnly) return false;  // what is made without a recipe could never leave
+  // A recorder needs the hook, and so do other threads
+  if (asleep_ || others_ || !at_home() || intercepting()) return false;
+  // What is made without a recipe could never leave
+  if (options_.release == stowage::eager::Release::kDropOnly) return false;
   stats_.peak_bytes = std::max(stats_.peak_bytes, peak_bytes());
   const bool far = peak_bytes() <= options_.limit_bytes / 100 * 55;
   reset_peak();  // of the next step
@@ -38,8 +40,8 @@ void Budget::sleep() {
   if (live_bytes() + away_bytes > options_.limit_bytes / 100 * 55 || !bring_all_back().empty()) return;
   const std::lock_guard lock(state_);
   const bool all_there = fetching_.empty() && std::all_of(values().begin(), values().end(), [](const Value* value) {
-    return value->storage == nullptr || there(*value);
-  });
+                           return value->storage == nullptr || there(*value);
+                         });
   if (!all_there || running_ != nullptr || others_) return;
   release_all(/*known_outside=*/false);
   asleep_ = true;
@@ -47,9 +49,10 @@ void Budget::sleep() {
   attach_thread(false);
 }
 
-// The allocation that wakes it is made by an op that nobody watches, so what that op uses is not pinned. As long as it is unknown it
-// cannot leave; so what the op calls inside, recognized by autograd having been taken off, goes unwatched too. Where another thread wakes
-// it, home goes on unwatched until it comes by: what others meet meanwhile may be in use there, and is held back.
+// The allocation that wakes it is made by an op that nobody watches, so what that op uses is not pinned. As long as it
+// is unknown it cannot leave; so what the op calls inside, recognized by autograd having been taken off, goes unwatched
+// too. Where another thread wakes it, home goes on unwatched until it comes by: what others meet meanwhile may be in
+// use there, and is held back.
 void Budget::wake() {
   asleep_ = false;
   quiet_updates_ = 0;
@@ -85,7 +88,8 @@ void Budget::end_holding_back() {
 
 bool Budget::inside_unwatched_op() {
   if (!settling_ || !at_home()) return false;
-  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU) && !c10::InferenceMode::is_enabled()) return true;
+  if (c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCPU) && !c10::InferenceMode::is_enabled())
+    return true;
   const std::lock_guard lock(state_);
   settling_ = false;
   end_holding_back();

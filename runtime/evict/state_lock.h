@@ -3,9 +3,9 @@
 //   thread A   lock ── last C++ reference to a tensor that has a Python object goes: wants the GIL ──┐
 //   thread B   has the GIL, frees a tensor: its block's death wants the lock ─────────────────────────┴─ neither goes on
 //
-// So references that may be such are handed to the lock, which lets go of them when it is free, and the lock of those that bring tensors
-// back is, too: an extension may run ops, and wait for it, with the GIL. Recursive; a fork finds it held by the thread that forks
-// (block.cpp), and the child makes it anew.
+// So references that may be such are handed to the lock, which lets go of them when it is free, and the lock of those
+// that bring tensors back is, too: an extension may run ops, and wait for it, with the GIL. Recursive; a fork finds it
+// held by the thread that forks (block.cpp), and the child makes it anew.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// What happened under a budget, in order of time, for the report. Bounded: when it is full, every second entry is left out, and live
-// bytes are noted half as often from then on.
+// What happened under a budget, in order of time, for the report. Bounded: when it is full, every second entry is left
+// out, and live bytes are noted half as often from then on.
 #pragma once
 
 #include <cstdint>

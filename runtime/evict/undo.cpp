@@ -1,11 +1,13 @@
-// An optimizer step that does not fit is taken back: half of the parameters updated would be neither the old model nor the new one.
+// An optimizer step that does not fit is taken back: half of the parameters updated would be neither the old model nor
+// the new one.
 //
 //   step begins ── p.mul_ ── m.lerp_ ── p.addcdiv_ ── ... ── out of memory      every first write to a storage has left a copy of
 //        ▲                                                     │                what was there on the host; all are written back
 //        └─────────────────────────────────────────────────────┘
 //
-// The copies cost as much as the state is large, so they are made only while it is unknown whether the step fits: the first one of each
-// optimizer, and later ones that begin with more bytes that cannot leave than those that went through; not where half of the limit is free.
+// The copies cost as much as the state is large, so they are made only while it is unknown whether the step fits: the
+// first one of each optimizer, and later ones that begin with more bytes that cannot leave than those that went
+// through; not where half of the limit is free.
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>

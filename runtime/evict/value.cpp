@@ -26,7 +26,8 @@ void unlink_reader(Argument& argument) {
   argument.value = {};
 }
 
-Recipe::Recipe(Graph& owner, const c10::OperatorHandle& run, const OpTraits& traits) : graph(owner), handle(run), op(&traits) {
+Recipe::Recipe(Graph& owner, const c10::OperatorHandle& run, const OpTraits& traits)
+    : graph(owner), handle(run), op(&traits) {
   ++graph.recipes;
 }
 

@@ -7,8 +7,8 @@
 //   resident   S ─► block ─► header.value ─► v     found in O(1) from the storage
 //   evicted    S ─► DataPtr(null, context = v)     so is it here; any read past the dispatcher throws a message that names v
 //
-// A value is held by its storage, by the recipes that read it, and by whoever works with it; a recipe by its results. Everything here
-// is protected by the lock of the budget.
+// A value is held by its storage, by the recipes that read it, and by whoever works with it; a recipe by its results.
+// Everything here is protected by the lock of the budget.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +35,8 @@ struct Recipe;
 struct Value;
 class Graph;
 
-// Up to here a value has no row with the keeper: it is never evicted, and its bytes are copied when a recipe outlives it.
+// Up to here a value has no row with the keeper: it is never evicted, and its bytes are copied when a recipe outlives
+// it.
 constexpr std::int64_t kSmallBytes = 2048;
 // Numbers and masks up to here stay, since composites look at them without a kernel.
 constexpr std::int64_t kSmallNumbersBytes = 64 << 10;
@@ -74,14 +75,14 @@ struct Recipe : Counted {
     std::int32_t count = 0;
     c10::IValue plain;
   };
-  c10::SmallVector<Slot, 4> slots;       // by argument of the schema
+  c10::SmallVector<Slot, 4> slots;        // by argument of the schema
   std::unique_ptr<Argument[]> arguments;  // tensors, in order
   std::int32_t argument_count = 0;
   bool grad_mode = false;
   std::unique_ptr<GeneratorState> generator;  // before it ran; none when it draws nothing
   struct Result {
-    Value* value = nullptr;         // null when forgotten
-    std::int32_t position = 0;      // among the returned tensors, or -1 - index of the argument that it was written to
+    Value* value = nullptr;     // null when forgotten
+    std::int32_t position = 0;  // among the returned tensors, or -1 - index of the argument that it was written to
   };
   c10::SmallVector<Result, 2> results;
 };
@@ -93,30 +94,31 @@ struct Value : Counted {
   ~Value();
 
   Graph& graph;
-  c10::StorageImpl* storage = nullptr;            // null once it has died or was written to; held weakly: moves_into(), moves_out()
-  c10::intrusive_ptr<c10::StorageImpl> own;       // of a value without a storage whose bytes are there nevertheless
+  // Null once it has died or was written to; held weakly: moves_into(), moves_out()
+  c10::StorageImpl* storage = nullptr;
+  c10::intrusive_ptr<c10::StorageImpl> own;  // of a value without a storage whose bytes are there nevertheless
   Ref<Recipe> recipe;
   Argument* readers = nullptr;
-  const OpTraits* origin = nullptr;               // the op that made it, or that it was first met at
+  const OpTraits* origin = nullptr;  // the op that made it, or that it was first met at
   std::int64_t bytes = 0;
-  ValueId id;                                     // none when small
+  ValueId id;  // none when small
   Where where = Where::kResident;
   bool small = false;
-  bool made = false;                              // by `origin`; else met there
-  bool known_outside = false;                     // somebody has its address
-  bool lost = false;                              // its bytes could not be brought back
+  bool made = false;           // by `origin`; else met there
+  bool known_outside = false;  // somebody has its address
+  bool lost = false;           // its bytes could not be brought back
   std::int16_t in_place_depth = 0;
-  std::int16_t ghost_depth = 0;                   // of gone values, the longest chain of gone ancestors
+  std::int16_t ghost_depth = 0;  // of gone values, the longest chain of gone ancestors
   std::int32_t pins = 0;
-  std::int32_t being_read = 0;                    // by a recipe that runs: not to be written to meanwhile
-  std::size_t slot = 0;                           // in Graph::values
-  const void* died_in = nullptr;                  // its storage, found dead before its thread has said so
-  std::unique_ptr<char[]> small_copy;             // of a small value that has no storage any more
+  std::int32_t being_read = 0;         // by a recipe that runs: not to be written to meanwhile
+  std::size_t slot = 0;                // in Graph::values
+  const void* died_in = nullptr;       // its storage, found dead before its thread has said so
+  std::unique_ptr<char[]> small_copy;  // of a small value that has no storage any more
 
-  void* host = nullptr;                           // its copy in the host store
+  void* host = nullptr;  // its copy in the host store
   std::optional<Link::Ticket> going_out;
   std::optional<Link::Ticket> coming_in;
-  c10::DataPtr incoming;                          // where a fetch puts it
+  c10::DataPtr incoming;  // where a fetch puts it
 
   // A weak reference: another thread may let go of the storage at any time, and its count must be there to ask.
   void moves_into(c10::StorageImpl* into);
@@ -141,8 +143,8 @@ class Graph {
 
   [[nodiscard]] std::size_t size() const { return values_.size(); }
   [[nodiscard]] const std::vector<Value*>& values() const { return values_; }
-  std::int64_t recipes = 0;       // alive
-  std::int64_t dropped = 0;       // values that are dropped, their storages alive
+  std::int64_t recipes = 0;  // alive
+  std::int64_t dropped = 0;  // values that are dropped, their storages alive
 
  protected:
   friend struct Value;

@@ -29,7 +29,8 @@ class AllocationScript {
   void begin_op(const PlannedAllocation* first, std::size_t count);
   void end_op();
 
-  // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are skipped.
+  // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are
+  // skipped.
   void* take(std::size_t n);
   bool give_back(const void* address);  // false when the address is not in the arena
 
@@ -51,7 +52,8 @@ class AllocationScript {
   const PlannedAllocation* next_ = nullptr;
   const PlannedAllocation* end_ = nullptr;
   std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
-  std::unordered_map<const void*, std::int64_t> heirs_;      // the same, of blocks that count once what lies there is given back
+  // The same, of blocks that count once what lies there is given back
+  std::unordered_map<const void*, std::int64_t> heirs_;
   std::int64_t misses_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t live_bytes_ = 0;

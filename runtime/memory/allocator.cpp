@@ -115,14 +115,19 @@ void install_allocator() {
   g_previous = previous;
   c10::SetCPUAllocator(&g_allocator, kPriority);
   // One that was put there with a higher priority goes on serving, below this one.
-  if (c10::GetCPUAllocator() != &g_allocator) c10::SetCPUAllocator(&g_allocator, std::numeric_limits<std::uint8_t>::max());
+  if (c10::GetCPUAllocator() != &g_allocator)
+    c10::SetCPUAllocator(&g_allocator, std::numeric_limits<std::uint8_t>::max());
 }
 
 void require_allocator() {
   if (c10::GetCPUAllocator() == &g_allocator) return;
-  const char* const why = g_previous == nullptr ? "the CPU allocator that another library has given it keeps its blocks so that nothing can be put before it"
-                                                : "another library has given it an allocator of its own since stowage was imported: import stowage after it";
-  throw Error(std::string("PyTorch does not ask stowage for its tensors' memory, so nothing can be planned or limited: ") + why);
+  const char* const why =
+      g_previous == nullptr
+          ? "the CPU allocator that another library has given it keeps its blocks so that nothing can be put before it"
+          : "another library has given it an allocator of its own since stowage was imported: import stowage after it";
+  throw Error(
+      std::string("PyTorch does not ask stowage for its tensors' memory, so nothing can be planned or limited: ") +
+      why);
 }
 
 BlockOrigin block_origin(void* data, void (*deleter)(void*)) {

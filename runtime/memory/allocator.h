@@ -1,12 +1,14 @@
-// The CPU allocator under every tensor: counts bytes, watches what an op allocates, and answers from a plan when one is armed.
+// The CPU allocator under every tensor: counts bytes, watches what an op allocates, and answers from a plan when one is
+// armed.
 //
 //        allocate(n) ──► script armed on this thread?  ── yes, next entry is n ──► arena + offset      (a hit)
 //                              │ no / no match (a miss)
 //                              ▼
 //                        previous allocator, with a 64-byte header { n } in front, so that a free knows its size
 //
-// Installed once, at import, and never removed: live storages hold its deleter. Threads that are not armed only pay for the
-// header and two relaxed atomic additions. Every DataPtr has context == data, as raw_allocate users (oneDNN) require.
+// Installed once, at import, and never removed: live storages hold its deleter. Threads that are not armed only pay for
+// the header and two relaxed atomic additions. Every DataPtr has context == data, as raw_allocate users (oneDNN)
+// require.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +72,8 @@ class ArmScript {
   AllocationScript* previous_;
 };
 
-// Takes the place of the CPU allocator, whoever put it there; that one serves what no plan does. Idempotent; call before the tensors of
-// interest are made.
+// Takes the place of the CPU allocator, whoever put it there; that one serves what no plan does. Idempotent; call
+// before the tensors of interest are made.
 void install_allocator();
 
 // Throws Error, which says why, where it could not, or another library has taken the place since.
@@ -96,16 +98,17 @@ class Guardian {
 void set_guardian(Guardian* guardian, std::int64_t limit_bytes);
 void set_limit(std::int64_t limit_bytes);
 
-// What is live beside the allocator's own blocks, an arena: adds to the live bytes, never past the limit (room is made before).
+// What is live beside the allocator's own blocks, an arena: adds to the live bytes, never past the limit (room is made
+// before).
 void count_bytes(std::int64_t bytes);
 void uncount_bytes(std::int64_t bytes);
 
 // Where the guardian may note something in a block; nullptr when it is not one of this allocator, or lies in an arena.
 void** block_mark(void* data, void (*deleter)(void*));
 
-// While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone would not do:
-// it is used again.) Under an eager budget the content of a storage can leave its block and come back in another one: it keeps its
-// number, and where it lay first.
+// While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone
+// would not do: it is used again.) Under an eager budget the content of a storage can leave its block and come back in
+// another one: it keeps its number, and where it lay first.
 //
 //   allocated(a) ─► number 7, a     leaves(a, S) ─► S holds 7, a     returns(S, b) ─► b: number 7, a
 class LiveBlocks {
@@ -133,7 +136,9 @@ class LiveBlocks {
     const auto it = away_.find(storage);
     return it == away_.end() ? Known{} : it->second;
   }
-  [[nodiscard]] bool alive(std::int64_t number) const { return number != kOlder && alive_[static_cast<std::size_t>(number)]; }
+  [[nodiscard]] bool alive(std::int64_t number) const {
+    return number != kOlder && alive_[static_cast<std::size_t>(number)];
+  }
 
   void allocated(const void* data);
   void freed(const void* data);
@@ -151,8 +156,8 @@ class LiveBlocks {
   bool stopped_ = false;
 };
 
-// What an eager budget tells the calling thread's LiveBlocks, if there are any: a storage's content leaves its block, which is freed
-// next; it is back, in a new one; the storage dies meanwhile.
+// What an eager budget tells the calling thread's LiveBlocks, if there are any: a storage's content leaves its block,
+// which is freed next; it is back, in a new one; the storage dies meanwhile.
 void content_leaves(const void* data, const void* storage);
 void content_returns(const void* storage, const void* data);
 void content_dies_away(const void* storage);

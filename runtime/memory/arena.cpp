@@ -37,7 +37,8 @@ int register_range(const char* lo, const char* hi) {
     if (i >= g_ranges_used.load()) g_ranges_used.store(i + 1, std::memory_order_release);
     return i;
   }
-  throw Error("there are " + std::to_string(kMaxArenas) + " arenas, of as many compiled steps, and there can be no more: delete some");
+  throw Error("there are " + std::to_string(kMaxArenas) +
+              " arenas, of as many compiled steps, and there can be no more: delete some");
 }
 
 void unregister_range(int slot) {
@@ -52,7 +53,8 @@ bool in_arena(const void* address) {
   const int used = g_ranges_used.load(std::memory_order_acquire);
   for (int i = 0; i < used; ++i) {
     const char* lo = g_ranges[static_cast<std::size_t>(i)].lo.load(std::memory_order_acquire);
-    if (lo != nullptr && p >= lo && p < g_ranges[static_cast<std::size_t>(i)].hi.load(std::memory_order_acquire)) return true;
+    if (lo != nullptr && p >= lo && p < g_ranges[static_cast<std::size_t>(i)].hi.load(std::memory_order_acquire))
+      return true;
   }
   return false;
 }
@@ -86,9 +88,11 @@ void Arena::reserve(std::int64_t bytes) {
   base_ = base;
   bytes_ = bytes;
   mapped_bytes_ = static_cast<std::int64_t>(usable);
-  if (usable <= static_cast<std::size_t>(bytes) + kHugePageBytes / 2) madvise(base_, usable, MADV_HUGEPAGE);  // a hint: no plan depends on it
+  // A hint: no plan depends on it
+  if (usable <= static_cast<std::size_t>(bytes) + kHugePageBytes / 2) madvise(base_, usable, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
-  madvise(base_, static_cast<std::size_t>(bytes), MADV_POPULATE_WRITE);  // likewise: all of it will be used, so no kernel need wait for pages
+  // likewise: all of it will be used, so no kernel need wait for pages
+  madvise(base_, static_cast<std::size_t>(bytes), MADV_POPULATE_WRITE);
 #endif
 }
 

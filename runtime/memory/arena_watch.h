@@ -3,8 +3,8 @@
 //   arena   ██ a ██ ░░░░░░ ██ b ██ ▒▒ c ▒▒ ░░░░      before the op: live blocks, and poison between them
 //   op      reads a, makes c                          after it: all but c, and what it took meanwhile, must be as in the copy
 //
-// Poison is a byte of ones: as a float not a number, as an index -1. What dies is poisoned, so that who reads it shows in the step's bits.
-// Costs a copy of the arena, and its comparison after each op.
+// Poison is a byte of ones: as a float not a number, as an index -1. What dies is poisoned, so that who reads it shows
+// in the step's bits. Costs a copy of the arena, and its comparison after each op.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class ArenaWatch {
 
   // The first byte outside of `own` that has changed since the last look, or -1.
   std::int64_t look(const std::vector<Range>& own) {
-    for (const auto& [from, to] : own) std::memcpy(copy_.data() + from, arena_.base() + from, static_cast<std::size_t>(to - from));
+    for (const auto& [from, to] : own)
+      std::memcpy(copy_.data() + from, arena_.base() + from, static_cast<std::size_t>(to - from));
     if (std::memcmp(copy_.data(), arena_.base(), copy_.size()) == 0) return -1;
     std::size_t i = 0;
     while (copy_[i] == arena_.base()[i]) ++i;

@@ -58,12 +58,14 @@ std::int64_t of_group(const std::string& folder, const GroupFiles& names) {
     return it == numbers.end() ? std::int64_t{0} : it->second;
   };
   const bool two = *names.prefix == 0;
-  const std::int64_t unwritten = two ? number("file_dirty") + number("file_writeback") : number("dirty") + number("writeback");
+  const std::int64_t unwritten =
+      two ? number("file_dirty") + number("file_writeback") : number("dirty") + number("writeback");
   const std::int64_t cache = number("inactive_file") + number("active_file") - unwritten;
   return std::max<std::int64_t>(*limit - *used + std::clamp<std::int64_t>(cache, 0, *used), 0);
 }
 
-// The group at `path` below `mount`, and those above it. Within a container the path may be one of the host's: then the mount itself counts.
+// The group at `path` below `mount`, and those above it. Within a container the path may be one of the host's: then the
+// mount itself counts.
 std::int64_t of_groups(const std::string& mount, std::string path, const GroupFiles& names) {
   std::int64_t least = of_group(mount + "/", names);
   while (path.size() > 1) {
@@ -85,7 +87,8 @@ std::int64_t available_bytes(const std::string& root) {
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const std::string path = line.substr(second + 1);
     if (controllers.empty()) {
-      for (const char* mount : {"sys/fs/cgroup", "sys/fs/cgroup/unified"}) least = std::min(least, of_groups(root + mount, path, kVersion2));
+      for (const char* mount : {"sys/fs/cgroup", "sys/fs/cgroup/unified"})
+        least = std::min(least, of_groups(root + mount, path, kVersion2));
     } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
       least = std::min(least, of_groups(root + "sys/fs/cgroup/memory", path, kVersion1));
     }

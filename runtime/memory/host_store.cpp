@@ -23,7 +23,9 @@ std::string mebibytes(std::int64_t bytes) {
   return text.str();
 }
 
-[[noreturn]] void fail(const std::string& what, int error) { throw Error("host store: " + what + ": " + std::strerror(error)); }
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw Error("host store: " + what + ": " + std::strerror(error));
+}
 
 void check_limit(std::int64_t bytes, std::int64_t limit) {
   if (limit > 0 && bytes > limit) {
@@ -41,7 +43,8 @@ class MemoryStore final : public HostStore {
     release();
     check_limit(bytes, limit_);
     if (const std::int64_t available = available_bytes("/"); bytes > available) {
-      throw Error("host store is full: " + mebibytes(bytes) + " are needed, the machine has " + mebibytes(available) + " available");
+      throw Error("host store is full: " + mebibytes(bytes) + " are needed, the machine has " + mebibytes(available) +
+                  " available");
     }
     const auto size = static_cast<std::size_t>(bytes);
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,18 +108,21 @@ class FileStore final : public HostStore {
   void write(std::int64_t offset, const void* from, std::int64_t bytes) override {
     check_process();
     const char* data = static_cast<const char*>(from);
-    while (bytes > 0) advance(pwrite(file_, data, static_cast<std::size_t>(bytes), offset), "write to", data, offset, bytes);
+    while (bytes > 0)
+      advance(pwrite(file_, data, static_cast<std::size_t>(bytes), offset), "write to", data, offset, bytes);
   }
   void read(std::int64_t offset, void* into, std::int64_t bytes) override {
     check_process();
     char* data = static_cast<char*>(into);
-    while (bytes > 0) advance(pread(file_, data, static_cast<std::size_t>(bytes), offset), "read from", data, offset, bytes);
+    while (bytes > 0)
+      advance(pread(file_, data, static_cast<std::size_t>(bytes), offset), "read from", data, offset, bytes);
   }
 
  private:
   // A child made by fork() would write over what waits there for its parent.
   void check_process() const {
-    if (process_ != getpid()) throw Error("host store: the file in '" + directory_ + "' is that of the process that was forked");
+    if (process_ != getpid())
+      throw Error("host store: the file in '" + directory_ + "' is that of the process that was forked");
   }
 
   template <class Pointer>
@@ -171,7 +177,8 @@ std::unique_ptr<HostStore> file_store(std::string directory, std::int64_t limit_
   return std::make_unique<FileStore>(std::move(directory), limit_bytes);
 }
 
-std::unique_ptr<HostStore> failing_store(std::unique_ptr<HostStore> store, std::int64_t good_writes, std::int64_t good_reads) {
+std::unique_ptr<HostStore> failing_store(std::unique_ptr<HostStore> store, std::int64_t good_writes,
+                                         std::int64_t good_reads) {
   return std::make_unique<FailingStore>(std::move(store), good_writes, good_reads);
 }
 

@@ -39,8 +39,8 @@ int forks() {
   return g_forks.load();
 }
 
-// For tests: how many parts of copies the threads still move before one of them ends; negative: as many as there are. And whether there
-// can be others then.
+// For tests: how many parts of copies the threads still move before one of them ends; negative: as many as there are.
+// And whether there can be others then.
 std::atomic<std::int64_t> g_parts_left{-1};
 std::atomic<bool> g_no_more_threads{false};
 
@@ -49,14 +49,15 @@ void count_part() {
   pthread_exit(nullptr);
 }
 
-// Of a lane, copies are numbered from 0. When a copy ends is known when it is asked for: later sleeps that end late do not add up.
+// Of a lane, copies are numbered from 0. When a copy ends is known when it is asked for: later sleeps that end late do
+// not add up.
 //
 //   now ──┐    ┌── free_at                           waiting  5  7      made by the thread, one after the other
 //         max ─┴─▶ + latency + bytes / gbps = end    small    4  6      made at once by the caller; complete at their ends
 //
-// A copy that the thread cannot make (there is none to be had) is made by the caller. A thread that ends, whatever ended it, fails the copy
-// that it was making; another one makes those that wait, or whoever needs them. After a fork the child's lane begins anew: what was
-// under way is the parent's, and the thread with it.
+// A copy that the thread cannot make (there is none to be had) is made by the caller. A thread that ends, whatever
+// ended it, fails the copy that it was making; another one makes those that wait, or whoever needs them. After a fork
+// the child's lane begins anew: what was under way is the parent's, and the thread with it.
 class Lane {
  public:
   Lane(std::shared_ptr<HostStore> store, double gbps) : store_(std::move(store)), gbps_(gbps), state_(new State) {}
@@ -116,7 +117,8 @@ class Lane {
         }
       }
     }
-    const auto failed = std::find_if(state->failures.begin(), state->failures.end(), [&](const Failure& f) { return f.number == number; });
+    const auto failed = std::find_if(state->failures.begin(), state->failures.end(),
+                                     [&](const Failure& f) { return f.number == number; });
     if (failed == state->failures.end()) return {};
     std::string why = std::move(failed->why);
     state->failures.erase(failed);
@@ -173,7 +175,8 @@ class Lane {
     std::thread thread;
   };
 
-  // The state of this process. The parent's is left as it is, and never freed: its locks may be held by threads that are not here.
+  // The state of this process. The parent's is left as it is, and never freed: its locks may be held by threads that
+  // are not here.
   State* here() {
     State* state = state_.load();
     if (state->forks == g_forks.load()) return state;
@@ -262,7 +265,8 @@ class Lane {
         why = error.what();
       } catch (const std::bad_alloc&) {
       }
-    } catch (...) {  // whatever it is, it must not end the thread; but for an unwinding that ends it, which is no C++ exception
+      // Whatever it is, it must not end the thread; but for an unwinding that ends it, which is no C++ exception
+    } catch (...) {
       if (std::current_exception() == nullptr) throw;
     }
     const std::lock_guard lock(state.mutex);
@@ -351,7 +355,8 @@ double measure_gbps(HostStore& store, Link& link) {
     const Link::Ticket out = link.start({Copy::Direction::kOut, device.data(), 0, kBytes});
     const Link::Ticket in = link.start({Copy::Direction::kIn, device.data() + kBytes, kBytes, kBytes});
     if (!link.finish(out).empty() || !link.finish(in).empty()) return 0;
-    seen.push_back(static_cast<double>(kBytes) / std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+    seen.push_back(static_cast<double>(kBytes) /
+                   std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
   }
   store.release();
   std::sort(seen.begin(), seen.end());

@@ -4,8 +4,9 @@
 //   out       ██ a ████ ██ b ██                      a lane copies one buffer after the other
 //   in                          ██ c ██
 //
-// A copy is started at one step and finished at a later one; the caller waits only where it is not complete by then. This is all
-// that the executor knows of copying, so that streams and events of an accelerator can take the place of the two threads.
+// A copy is started at one step and finished at a later one; the caller waits only where it is not complete by then.
+// This is all that the executor knows of copying, so that streams and events of an accelerator can take the place of
+// the two threads.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +34,12 @@ class Link {
 
   virtual ~Link() = default;
 
-  // Begins when the lane's earlier copies are complete. Device memory and host range stay as they are until finish() or abandon().
+  // Begins when the lane's earlier copies are complete. Device memory and host range stay as they are until finish() or
+  // abandon().
   virtual Ticket start(const Copy& copy) = 0;
 
-  // Waits for the copy. Returns "" or why it failed; a failed copy has left device memory unspecified if it was to go there.
+  // Waits for the copy. Returns "" or why it failed; a failed copy has left device memory unspecified if it was to go
+  // there.
   virtual std::string finish(Ticket ticket) = 0;
 
   // Whether finish() would not wait.
@@ -46,18 +49,19 @@ class Link {
   virtual void abandon() = 0;
 };
 
-// Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy; 0: as fast as
-// memory is. Copies so small that waking a thread costs more are made by the caller, on the lane's time. The threads start with the
-// first other copy; where none can be had, the caller makes them all. One that ends in a copy has failed that one alone. A child made by
-// fork() gets lanes of its own.
+// Two threads, each a lane. `gbps`: 10^9 bytes a second of each lane, by a token bucket, with 10 us of latency a copy;
+// 0: as fast as memory is. Copies so small that waking a thread costs more are made by the caller, on the lane's time.
+// The threads start with the first other copy; where none can be had, the caller makes them all. One that ends in a
+// copy has failed that one alone. A child made by fork() gets lanes of its own.
 std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbps);
 
-// For tests of what follows: a copy thread ends in the midst of its work, once they have moved so many parts (of a MiB) from now;
-// negative: none. `no_more`: no copy thread is started from now. Returns how many parts an earlier call has left: -1 when its thread ended.
+// For tests of what follows: a copy thread ends in the midst of its work, once they have moved so many parts (of a MiB)
+// from now; negative: none. `no_more`: no copy thread is started from now. Returns how many parts an earlier call has
+// left: -1 when its thread ended.
 std::int64_t end_copy_thread(std::int64_t after_parts, bool no_more);
 
-// 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold the trial.
-// What the store held is lost.
+// 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold
+// the trial. What the store held is lost.
 double measure_gbps(HostStore& store, Link& link);
 
 }  // namespace stowage::runtime

@@ -31,8 +31,9 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const Slot& t = b.slots[y.index()];
   const Block& p = a.blocks[s.block.index()];
   const Block& q = b.blocks[t.block.index()];
-  const bool same_block = p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
-                          (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
+  const bool same_block =
+      p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
+      (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;
 }
@@ -97,10 +98,13 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
   for (std::size_t i = 0; i < ops; ++i) {
     const TapeOp& x = a.ops[i];
     const TapeOp& y = b.ops[i];
-    if (!(x.handle == y.handle) || x.role != y.role || !x.jump.same_but_seed(y.jump) || x.grad_mode != y.grad_mode) return false;
+    if (!(x.handle == y.handle) || x.role != y.role || !x.jump.same_but_seed(y.jump) || x.grad_mode != y.grad_mode)
+      return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
-      if (x.tensors[k].kind == TensorRef::Kind::kNone && !takes_number(x.handle, k) && !same_value(x.arguments[k], y.arguments[k])) return false;
+      if (x.tensors[k].kind == TensorRef::Kind::kNone && !takes_number(x.handle, k) &&
+          !same_value(x.arguments[k], y.arguments[k]))
+        return false;
     }
   }
   return true;
@@ -113,7 +117,8 @@ bool draws_alike(const Tape& tape, const TapeOp& a, const TapeOp& b) {
     if (a.tensors[k].kind == TensorRef::Kind::kNone && !same_value(a.arguments[k], b.arguments[k])) return false;
     for (std::size_t s = 0; s < a.tensors[k].slots.size(); ++s) {
       const SlotId x = a.tensors[k].slots[s], y = b.tensors[k].slots[s];
-      if (x.valid() != y.valid() || (x.valid() && !(tape.slots[x.index()].meta == tape.slots[y.index()].meta))) return false;
+      if (x.valid() != y.valid() || (x.valid() && !(tape.slots[x.index()].meta == tape.slots[y.index()].meta)))
+        return false;
     }
   }
   return true;
@@ -126,7 +131,8 @@ std::string difference(const Tape& a, const Tape& b) {
     const TapeOp& y = b.ops[i];
     if (!(x.handle == y.handle)) return at_op(b, i, "runs where " + full_name(x.handle) + " was recorded");
     if (tells_value(x.handle) && x.role != y.role) return at_op(b, i, "is waited for, or worked out before the step");
-    if (tells_value(x.handle) && x.role == TapeOp::Role::kView && x.values[0] != y.values[0]) return at_op(b, i, "tells another number");
+    if (tells_value(x.handle) && x.role == TapeOp::Role::kView && x.values[0] != y.values[0])
+      return at_op(b, i, "tells another number");
     const bool same_jump = numbers_vary ? x.jump.same_but_seed(y.jump) : x.jump == y.jump;
     if (!same_jump || x.grad_mode != y.grad_mode) return at_op(b, i, "runs with another generator state or grad mode");
     for (std::size_t k = 0; k < x.tensors.size(); ++k) {
@@ -135,14 +141,18 @@ std::string difference(const Tape& a, const Tape& b) {
         if (!same_slot(a, b, x.tensors[k].slots[s], y.tensors[k].slots[s])) return at_op(b, i, "gets another tensor");
       }
       // Numbers of an optimizer section change from step to step by right; the matcher refreshes them.
-      if (x.section < 0 && !(numbers_vary && takes_number(x.handle, k)) && !same_value(x.arguments[k], y.arguments[k])) return at_op(b, i, "gets another number");
+      if (x.section < 0 && !(numbers_vary && takes_number(x.handle, k)) && !same_value(x.arguments[k], y.arguments[k]))
+        return at_op(b, i, "gets another number");
     }
   }
-  if (a.ops.size() != b.ops.size()) return "the step now has " + std::to_string(b.ops.size()) + " operations, " + std::to_string(a.ops.size()) + " were recorded";
+  if (a.ops.size() != b.ops.size())
+    return "the step now has " + std::to_string(b.ops.size()) + " operations, " + std::to_string(a.ops.size()) +
+           " were recorded";
   if (a.blocks.size() != b.blocks.size()) return "the step now sees other tensors";
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
     const bool constants = a.blocks[i].external && a.blocks[i].kind == BufferKind::kConstant && !a.blocks[i].refreshed;
-    if (constants && !numbers_vary && !same_bytes(a.blocks[i], b.blocks[i])) return "a constant made by the step's Python has another value";
+    if (constants && !numbers_vary && !same_bytes(a.blocks[i], b.blocks[i]))
+      return "a constant made by the step's Python has another value";
   }
   return a.final_jump == b.final_jump ? "" : "the step leaves the generator in another state";
 }

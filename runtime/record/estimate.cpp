@@ -10,7 +10,8 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 double count(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), 1.0, [](double a, std::int64_t b) { return a * static_cast<double>(b); });
+  return std::accumulate(shape.begin(), shape.end(), 1.0,
+                         [](double a, std::int64_t b) { return a * static_cast<double>(b); });
 }
 
 // Shape of the i-th argument that is a single tensor; empty when there is none.
@@ -28,7 +29,8 @@ double flops(const Tape& tape, const TapeOp& op) {
   const Shape b = tensor_shape(tape, op, 1);
   const Shape c = tensor_shape(tape, op, 2);
   // [.., m, k] x [.., k, n]: the result has m * n elements, of k products each.
-  if ((name == "aten::mm" || name == "aten::bmm") && !a.empty() && !b.empty()) return 2 * count(a) * static_cast<double>(b.back());
+  if ((name == "aten::mm" || name == "aten::bmm") && !a.empty() && !b.empty())
+    return 2 * count(a) * static_cast<double>(b.back());
   if ((name == "aten::addmm" || name == "aten::baddbmm") && !b.empty() && !c.empty()) {
     return 2 * count(b) * static_cast<double>(c.back());
   }
@@ -58,7 +60,8 @@ double bytes(const Tape& tape, const TapeOp& op) {
 }  // namespace
 
 std::int64_t estimated_cost_ns(const Tape& tape, const TapeOp& op, const Roofline& roofline) {
-  return static_cast<std::int64_t>(std::max(flops(tape, op) / roofline.flops_per_ns, bytes(tape, op) / roofline.bytes_per_ns));
+  return static_cast<std::int64_t>(
+      std::max(flops(tape, op) / roofline.flops_per_ns, bytes(tape, op) / roofline.bytes_per_ns));
 }
 
 }  // namespace stowage::runtime

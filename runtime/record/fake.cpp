@@ -49,8 +49,9 @@ std::vector<std::size_t> last_access(const Tape& tape) {
   return last;
 }
 
-// The sum takes the place of its first term: same metadata over the whole of it, and nobody looks at the term afterwards. (Real
-// tensors are also added into a view that alone holds a larger storage; that is not told here, which costs a buffer now and then.)
+// The sum takes the place of its first term: same metadata over the whole of it, and nobody looks at the term
+// afterwards. (Real tensors are also added into a view that alone holds a larger storage; that is not told here, which
+// costs a buffer now and then.)
 bool could_add_in_place(const Tape& tape, const TapeOp& op, std::size_t index, const std::vector<std::size_t>& last) {
   const bool in_engine = op.backward && !op.grad_mode;  // with grad mode it is a checkpoint that recomputes
   if (!in_engine || full_name(op.handle) != "aten::add.Tensor" || op.creates.size() != 1) return false;
@@ -59,7 +60,8 @@ bool could_add_in_place(const Tape& tape, const TapeOp& op, std::size_t index, c
   const Slot& sum = tape.slots[tape.blocks[op.creates[0].index()].owner.index()];
   const Block& block = tape.blocks[term.block.index()];
   return !block.external && last[term.block.index()] == index && block.bytes == tape.blocks[sum.block.index()].bytes &&
-         term.meta.sizes == sum.meta.sizes && term.meta.strides == sum.meta.strides && term.meta.dtype == sum.meta.dtype;
+         term.meta.sizes == sum.meta.sizes && term.meta.strides == sum.meta.strides &&
+         term.meta.dtype == sum.meta.dtype;
 }
 
 void sum_gradients_in_place(Tape& tape) {

@@ -30,7 +30,8 @@ std::vector<std::vector<std::int32_t>> writers_by_block(const Tape& tape) {
     for (const BlockId block : op.creates) writers[block.index()].push_back(static_cast<std::int32_t>(i));
     for_each_access(tape, op, [&](BlockId block, Access access) {
       auto& list = writers[block.index()];
-      if (access == Access::kWrite && (list.empty() || list.back() != static_cast<std::int32_t>(i))) list.push_back(static_cast<std::int32_t>(i));
+      if (access == Access::kWrite && (list.empty() || list.back() != static_cast<std::int32_t>(i)))
+        list.push_back(static_cast<std::int32_t>(i));
     });
   }
   return writers;
@@ -53,8 +54,8 @@ at::Tensor with_content(const HostFilled& filled) {
   return tensor;
 }
 
-// The lifted constant is written by later ops: the op that lifts it becomes a copy of it, so that every step starts from its
-// content. All tensors seen over its memory are those of the copy.
+// The lifted constant is written by later ops: the op that lifts it becomes a copy of it, so that every step starts
+// from its content. All tensors seen over its memory are those of the copy.
 //
 //   before   lift_fresh(t) -> t   add_(t, 1)        after   clone(c) -> t   add_(t, 1)        c: external, as Python filled it
 void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
@@ -107,7 +108,8 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
     }
     if (!filled.lift.valid()) continue;
     if (tape.op(filled.lift).section >= 0) {
-      tape.refusal = at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
+      tape.refusal =
+          at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
       return false;
     }
     make_copy(tape, id, filled);
@@ -123,7 +125,8 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
       if (access == Access::kWrite) undefined[block.index()] = false;
     });
     if (reads_undefined) {
-      tape.refusal = at_line(tape, op, full_name(op.handle) + " reads a tensor that was filled outside PyTorch's dispatcher");
+      tape.refusal =
+          at_line(tape, op, full_name(op.handle) + " reads a tensor that was filled outside PyTorch's dispatcher");
       return false;
     }
     if (op.role != Role::kKernel || !returns_uninitialized(op.handle)) continue;
@@ -134,9 +137,9 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 
 // ---- The part that runs on the host
 
-// Tensor.item() hands a number to Python. In an optimizer section the ops that lead to it run with the user's Python before every
-// replay, on resident tensors (step counters); elsewhere the number may be known before the step runs. Any other is a read: in each
-// call the step's Python waits for it (numbers.h).
+// Tensor.item() hands a number to Python. In an optimizer section the ops that lead to it run with the user's Python
+// before every replay, on resident tensors (step counters); elsewhere the number may be known before the step runs. Any
+// other is a read: in each call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
   HostSlices(Tape& tape, bool waits) : tape_(tape), writers_(writers_by_block(tape)), waits_(waits) {}
@@ -144,8 +147,10 @@ class HostSlices {
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
       if (!tells_value(tape_.ops[i].handle)) continue;
-      if (tells_content(tape_.ops[i].handle) && written_later(i)) return refuse(tape_.ops[i], "the step writes into the NumPy array of a tensor, or into the tensor behind it");
-      const bool fine = tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
+      if (tells_content(tape_.ops[i].handle) && written_later(i))
+        return refuse(tape_.ops[i], "the step writes into the NumPy array of a tensor, or into the tensor behind it");
+      const bool fine =
+          tape_.ops[i].section >= 0 ? claim(static_cast<std::int32_t>(i)) : decision(static_cast<std::int32_t>(i));
       if (!fine) return false;
     }
     return settle_host_reads() && (consistent() || waits_instead());
@@ -157,7 +162,8 @@ class HostSlices {
     const TapeOp& op = tape_.ops[index];
     if (!op.arguments[1].toBool()) return false;
     const BlockId block = tape_.slots[op.tensors[0].slots[0].index()].block;
-    return std::ranges::any_of(writers_[block.index()], [&](std::int32_t writer) { return writer > static_cast<std::int32_t>(index); });
+    return std::ranges::any_of(writers_[block.index()],
+                               [&](std::int32_t writer) { return writer > static_cast<std::int32_t>(index); });
   }
 
   bool refuse(const TapeOp& op, const std::string& reason) {
@@ -182,7 +188,8 @@ class HostSlices {
       todo.pop_back();
       const TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
       if (op.role == Role::kHost || op.role == Role::kConstant || !claimed.insert(at).second) continue;
-      if (op.section != section || op.random_order >= 0) return read(index, "Tensor.item() in the optimizer depends on this step's data");
+      if (op.section != section || op.random_order >= 0)
+        return read(index, "Tensor.item() in the optimizer depends on this step's data");
       for_each_access(tape_, op, [&](BlockId block, Access) {
         for (const std::int32_t writer : writers_[block.index()]) {
           if (writer < at) todo.push_back(writer);
@@ -225,8 +232,8 @@ class HostSlices {
     return found;
   }
 
-  // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before each call
-  // (data_guards.h).
+  // Outside of the optimizers a number must be known before the step runs: from constants, or worked out anew before
+  // each call (data_guards.h).
   bool decision(std::int32_t index) {
     TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
     std::vector<BlockId> blocks;
@@ -254,13 +261,14 @@ class HostSlices {
       guard.needs.assign(from.ops.begin(), from.ops.end());
       guards_.push_back(std::move(guard));
     }
-    std::stable_sort(guards_.begin(), guards_.end(), [](const DataGuard& a, const DataGuard& b) { return a.at < b.at; });
+    std::stable_sort(guards_.begin(), guards_.end(),
+                     [](const DataGuard& a, const DataGuard& b) { return a.at < b.at; });
     tape_.data_guards = std::move(guards_);
     return true;
   }
 
-  // Host ops run before all others, so what they write must not be touched by a replayed op before their last write, nor written
-  // by one at all; and what they make stays with them.
+  // Host ops run before all others, so what they write must not be touched by a replayed op before their last write,
+  // nor written by one at all; and what they make stays with them.
   bool consistent() {
     std::vector<std::int32_t> last_host_write(tape_.blocks.size(), -1);
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -268,7 +276,8 @@ class HostSlices {
       if (op.role != Role::kHost) continue;
       for (const BlockId block : op.creates) last_host_write[block.index()] = INT32_MAX;
       for_each_access(tape_, op, [&](BlockId block, Access access) {
-        if (access == Access::kWrite) last_host_write[block.index()] = std::max(last_host_write[block.index()], static_cast<std::int32_t>(i));
+        if (access == Access::kWrite)
+          last_host_write[block.index()] = std::max(last_host_write[block.index()], static_cast<std::int32_t>(i));
       });
     }
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -331,7 +340,8 @@ void settle_kinds(Tape& tape) {
 
 HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   HostFilled filled{tensor, {}, lift};
-  const bool readable = tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
+  const bool readable =
+      tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
   if (readable) filled.content.assign(static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes());
   return filled;
 }

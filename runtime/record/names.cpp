@@ -25,14 +25,16 @@ std::string Names::unsupported(const at::Tensor& tensor) const {
   return {};
 }
 
-// A tensor that no op made and nobody declared. Numbers become constants; so do tensors older than the step. What is left came
-// from outside the dispatcher while the step ran, and a replay would not see the next one.
+// A tensor that no op made and nobody declared. Numbers become constants; so do tensors older than the step. What is
+// left came from outside the dispatcher while the step ran, and a replay would not see the next one.
 std::string Names::unexplained(const at::Tensor& tensor) const {
   if (fake_ || tensor.dim() == 0) return {};
   const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   switch (block_origin(data.get(), data.get_deleter())) {
     case BlockOrigin::kEarlier: return {};
-    case BlockOrigin::kForeign: return "a tensor over memory of another library (NumPy, DLPack) that is neither an argument nor reachable from the function";
+    case BlockOrigin::kForeign:
+      return "a tensor over memory of another library (NumPy, DLPack) that is neither an argument nor reachable from "
+             "the function";
     case BlockOrigin::kOurs: break;
   }
   if (memory_of(tensor).number == LiveBlocks::kOlder) return {};
@@ -143,8 +145,8 @@ SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string nam
   return slot;
 }
 
-SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
-                            std::int64_t end_bytes) {
+SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input,
+                            std::int64_t start_bytes, std::int64_t end_bytes) {
   if (!unsupported(tensor).empty()) return {};
   if (const SlotId known = known_slot(tensor); known.valid()) return known;
   std::string refused_if_used;

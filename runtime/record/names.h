@@ -1,9 +1,10 @@
 // Who is who: maps live tensors and storages to slots and blocks while a step is recorded.
 //
-// A storage is known by the address of its StorageImpl and the number of the memory block in it (LiveBlocks; both hold while an eager
-// budget moves its content about), a tensor by its storage and metadata; neither is kept alive, so recording holds no more memory than eager does. (Weak references would also do,
-// but what they keep of each tensor splits the heap: the recorded step then took three times as long.) Storages without memory
-// of their own (fakes, zero bytes) have no number; those are held by weak reference.
+// A storage is known by the address of its StorageImpl and the number of the memory block in it (LiveBlocks; both hold
+// while an eager budget moves its content about), a tensor by its storage and metadata; neither is kept alive, so
+// recording holds no more memory than eager does. (Weak references would also do, but what they keep of each tensor
+// splits the heap: the recorded step then took three times as long.) Storages without memory of their own (fakes, zero
+// bytes) have no number; those are held by weak reference.
 #pragma once
 
 #include <c10/util/flat_hash_map.h>
@@ -25,18 +26,21 @@ class Names {
   // An external tensor, before or while the step runs.
   SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
 
-  // An argument of the step. It lies in bytes [start, end) of its storage, which other arguments may share; the first that is declared
-  // begins there, and its `input` is the part's. What lies outside all parts is not known.
-  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
+  // An argument of the step. It lies in bytes [start, end) of its storage, which other arguments may share; the first
+  // that is declared begins there, and its `input` is the part's. What lies outside all parts is not known.
+  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
+                       std::int64_t end_bytes);
 
-  // A tensor that an op reads or writes, or that the user returns. Unknown ones are aliases of a known block, or constants.
-  // Sets `refusal` and returns an invalid id when the tensor is of a kind that cannot be replayed.
+  // A tensor that an op reads or writes, or that the user returns. Unknown ones are aliases of a known block, or
+  // constants. Sets `refusal` and returns an invalid id when the tensor is of a kind that cannot be replayed.
   SlotId use(const at::Tensor& tensor, std::string& refusal);
 
-  // A tensor that an op has returned: a new block, or an alias of a known one. `created` is appended to when the block is new.
+  // A tensor that an op has returned: a new block, or an alias of a known one. `created` is appended to when the block
+  // is new.
   SlotId result(const at::Tensor& tensor, std::vector<BlockId>& created, std::string& refusal);
 
-  // The block that lies in this tensor's storage, or an invalid id. Several arguments of one storage: the one that it looks into.
+  // The block that lies in this tensor's storage, or an invalid id. Several arguments of one storage: the one that it
+  // looks into.
   [[nodiscard]] BlockId block_of(const at::Tensor& tensor) const;
 
   // Where a block's data lay when it became known; nullptr for fakes.

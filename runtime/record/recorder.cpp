@@ -22,7 +22,8 @@ namespace stowage::runtime {
 namespace {
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 bool is_wrapped_number(const c10::IValue& value) {
@@ -46,16 +47,19 @@ std::set<const c10::StorageImpl*> held_by_these_alone(const std::vector<at::Tens
   }
   std::set<const c10::StorageImpl*> alone;
   for (const auto& [storage, known] : holders) {
-    if (c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage)) <= known.size()) alone.insert(storage);
+    if (c10::raw::intrusive_ptr::use_count(const_cast<c10::StorageImpl*>(storage)) <= known.size())
+      alone.insert(storage);
   }
   return alone;
 }
 
-// Dropout of nothing, inside a larger op. (Its state before and after tells less, where another thread draws meanwhile.)
+// Dropout of nothing, inside a larger op. (Its state before and after tells less, where another thread draws
+// meanwhile.)
 bool drops_nothing(const TapeOp& op) {
   for (std::size_t i = 0; i < op.arguments.size(); ++i) {
     const std::string& name = op.handle.schema().arguments()[i].name();
-    if ((name == "dropout_p" || name == "dropout") && op.arguments[i].isDouble()) return op.arguments[i].toDouble() == 0;
+    if ((name == "dropout_p" || name == "dropout") && op.arguments[i].isDouble())
+      return op.arguments[i].toDouble() == 0;
   }
   return false;
 }
@@ -78,8 +82,8 @@ SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string 
   return names_.declare(tensor, kind, std::move(name));
 }
 
-SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
-                               std::int64_t end_bytes) {
+SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input,
+                               std::int64_t start_bytes, std::int64_t end_bytes) {
   return names_.declare_input(tensor, kind, std::move(name), input, start_bytes, end_bytes);
 }
 
@@ -102,7 +106,8 @@ void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) {
     if (!gradient.defined()) continue;
     const BlockId block = names_.block_of(gradient);
-    if (block.valid() && !tape_->blocks[block.index()].external) tape_->blocks[block.index()].kind = BufferKind::kGradient;
+    if (block.valid() && !tape_->blocks[block.index()].external)
+      tape_->blocks[block.index()].kind = BufferKind::kGradient;
   }
 }
 
@@ -140,7 +145,9 @@ void Recorder::save_written(const TapeOp& op, const torch::jit::Stack& stack) {
 void Recorder::save(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || made_in_step(tensor)) return;
   const c10::Storage& storage = tensor.storage();
-  const auto is_it = [&](const auto& known) { return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl(); };
+  const auto is_it = [&](const auto& known) {
+    return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  };
   if (std::any_of(saved_.begin(), saved_.end(), is_it)) return;
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
@@ -221,7 +228,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.line = current_line();
   op.grad_mode = c10::GradMode::is_enabled();
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
-  if (!tape_->sections.empty() && tape_->sections.back().to < 0) op.section = static_cast<int>(tape_->sections.size()) - 1;
+  if (!tape_->sections.empty() && tape_->sections.back().to < 0)
+    op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
   if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
@@ -253,7 +261,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   tape_->ops.push_back(std::move(op));
 }
 
-bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                             const torch::jit::Stack& stack) {
   if (options_.fake || !tape_->below_autograd) return false;
   std::vector<ShapeQuestion> questions = shape_questions(handle, stack);
   for (ShapeQuestion& question : questions) {
@@ -293,12 +302,13 @@ void Recorder::look_for_absolute_offset(const TapeOp& op) {
   }
 }
 
-// torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run again, so it
-// is a constant; in an optimizer section, where it does, the matcher refreshes it.
+// torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run
+// again, so it is a constant; in an optimizer section, where it does, the matcher refreshes it.
 void Recorder::lift(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;  // refused where it is used
   if (!options_.fake && !names_.block_of(tensor).valid()) {
-    const SlotId slot = names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
+    const SlotId slot =
+        names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
     const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
     if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
   }
@@ -334,13 +344,15 @@ void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vec
     const std::size_t before = op.creates.size();
     op.results.push_back(reference(value, /*is_result=*/true, op.creates));
     op.values.push_back(op.results.back().kind == TensorRef::Kind::kNone ? value : c10::IValue());
-    for (std::size_t b = before; b < op.creates.size(); ++b) tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
+    for (std::size_t b = before; b < op.creates.size(); ++b)
+      tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
   }
   op.born.assign(op.creates.size(), 0);
   if (!options_.fake) {
     std::vector<const void*> data;
     for (const BlockId block : op.creates) data.push_back(names_.data(block));
-    if (!take_inside(*tape_, op, events, data)) refuse(full_name(op.handle) + " returns memory that it did not allocate");
+    if (!take_inside(*tape_, op, events, data))
+      refuse(full_name(op.handle) + " returns memory that it did not allocate");
   }
   settle_role(op, events);
 }
@@ -367,7 +379,8 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
   const std::set<const c10::StorageImpl*> alone = held_by_these_alone(allowed);
   std::set<BlockId> fine;
   for (const at::Tensor& tensor : allowed) {
-    const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();  // elsewhere others hold it, too
+    // Elsewhere others hold it, too
+    const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();
     if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
   }
   for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
@@ -381,7 +394,8 @@ std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allo
   std::vector<std::string> lines;
   for (const BlockId block : surviving_blocks(allowed)) {
     const TapeOp& op = tape_->op(tape_->blocks[block.index()].creator);
-    lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) + full_name(op.handle));
+    lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) +
+                    full_name(op.handle));
   }
   return lines;
 }
@@ -411,7 +425,8 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
-std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep, const std::vector<at::Tensor>& replaced) {
+std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep,
+                                       const std::vector<at::Tensor>& replaced) {
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
     tape_->returned.push_back(tape_->blocks[block.index()].owner);

@@ -1,7 +1,7 @@
 // Recording: watches one eager step through the hook and writes the Tape.
 //
-// The step runs exactly as it would without a recorder. What cannot be replayed does not stop it: the first reason is kept
-// (Tape::refusal) and the rest of the step passes unrecorded.
+// The step runs exactly as it would without a recorder. What cannot be replayed does not stop it: the first reason is
+// kept (Tape::refusal) and the rest of the step passes unrecorded.
 #pragma once
 
 #include <functional>
@@ -19,9 +19,10 @@
 namespace stowage::runtime {
 
 struct RecordOptions {
-  bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
-  bool distributed = false;             // ops on tensor subclasses are looked into
-  bool waits = false;                   // Python waits even for numbers that follow from the arguments, as they differ from call to call
+  bool fake = false;         // FakeTensors: nothing is computed, allocations inside ops are not seen
+  bool distributed = false;  // ops on tensor subclasses are looked into
+  // Python waits even for numbers that follow from the arguments, as they differ from call to call
+  bool waits = false;
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 
@@ -29,9 +30,11 @@ class Recorder final : public Interceptor {
  public:
   explicit Recorder(RecordOptions options);
 
-  // Before the step: the tensors that it will find. Arguments, which are bound anew in every replay: see Names::declare_input.
+  // Before the step: the tensors that it will find. Arguments, which are bound anew in every replay: see
+  // Names::declare_input.
   SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
-  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes, std::int64_t end_bytes);
+  SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
+                       std::int64_t end_bytes);
 
   void start();
   // Around a call of optimizer.step(); `gradients` are the .grad tensors that it will see (undefined ones allowed).
@@ -40,10 +43,12 @@ class Recorder final : public Interceptor {
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
-  // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows from arguments.
+  // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows
+  // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);
 
-  // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except `allowed`.
+  // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except
+  // `allowed`.
   [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;
 
   // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
@@ -53,10 +58,12 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::set<int> touched_inputs() const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
-  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep, const std::vector<at::Tensor>& replaced);
+  std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
+                               const std::vector<at::Tensor>& replaced);
 
-  // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False where that was not
-  // kept: the tape is refused, the machine is short of memory, an eager budget has copies of its own.
+  // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False
+  // where that was not kept: the tape is refused, the machine is short of memory, an eager budget has copies of its
+  // own.
   bool take_back();
   // The latest op has raised.
   [[nodiscard]] bool kernel_raised() const { return kernel_raised_; }
@@ -65,7 +72,9 @@ class Recorder final : public Interceptor {
   void close();
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
-  [[nodiscard]] Level level() const override { return options_.fake || options_.distributed ? Level::kAbove : Level::kBelow; }
+  [[nodiscard]] Level level() const override {
+    return options_.fake || options_.distributed ? Level::kAbove : Level::kBelow;
+  }
   [[nodiscard]] bool looks_inside_subclasses() const override { return options_.distributed; }
   void cannot_replay(const std::string& why) override { refuse(why); }
 
@@ -93,7 +102,7 @@ class Recorder final : public Interceptor {
   Names names_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
-  std::vector<TapeOpId> draws_;        // the ops that drew
+  std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
   std::vector<std::pair<c10::Storage, std::vector<char>>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;

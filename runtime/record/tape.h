@@ -1,10 +1,12 @@
-// The Tape: one recorded training step, every leaf operator with its boxed arguments, in the order in which eager ran them.
+// The Tape: one recorded training step, every leaf operator with its boxed arguments, in the order in which eager ran
+// them.
 //
 //   x ──mm──► y ──relu_──► y ──t──► yt          slots    x  y  yt      a tensor as the step names it: metadata over a block
 //   blocks:  X            Y                     blocks   X  Y          an allocation: what the Graph calls a buffer
 //
-// Identity is the block. A slot is either the result of an op, an external tensor (it existed before the step), or an alias:
-// metadata over a block that is rebuilt wherever it is needed. Views are aliases, so ops that only make views are never replayed.
+// Identity is the block. A slot is either the result of an op, an external tensor (it existed before the step), or an
+// alias: metadata over a block that is rebuilt wherever it is needed. Views are aliases, so ops that only make views
+// are never replayed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -39,15 +41,18 @@ struct Block {
   std::int64_t bytes = 0;
   BufferKind kind = BufferKind::kTemporary;
   bool external = false;  // existed before the step, or holds a constant that the step's Python made
-  bool of_python = false; // external: a constant that the step's Python makes; `tensor` is a copy, which takes what Python makes in later calls
-  bool refreshed = false; // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
-  int input = -1;         // external: position in the step's inputs of the one that begins it, or -1
-  std::int64_t start_bytes = 0;  // input: where in that argument's storage it began when recorded; elsewhere in the next call
-  std::string name;       // external: as the user knows it
-  at::Tensor tensor;      // external, not an input: the tensor that owns it (defined until the tape is dropped)
-  TapeOpId creator;       // not external
-  SlotId owner;           // the slot of the op's own result, or the external slot
-  int allocation = -1;    // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
+  // external: a constant that the step's Python makes; `tensor` is a copy, which takes what Python makes in later calls
+  bool of_python = false;
+  // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
+  bool refreshed = false;
+  int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
+  // input: where in that argument's storage it began when recorded; elsewhere in the next call
+  std::int64_t start_bytes = 0;
+  std::string name;     // external: as the user knows it
+  at::Tensor tensor;    // external, not an input: the tensor that owns it (defined until the tape is dropped)
+  TapeOpId creator;     // not external
+  SlotId owner;         // the slot of the op's own result, or the external slot
+  int allocation = -1;  // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
 };
 
 // The tensors of one argument or return, in order; -1 for an undefined tensor or an empty optional.
@@ -66,27 +71,28 @@ struct TapeOp {
   };
   Role role = Role::kKernel;
   c10::OperatorHandle handle;
-  std::vector<c10::IValue> arguments;   // tensors are None here; see tensors
-  std::vector<TensorRef> tensors;       // one per argument
-  std::vector<TensorRef> results;       // one per return
-  std::vector<c10::IValue> values;      // one per return: what is not a tensor
+  std::vector<c10::IValue> arguments;     // tensors are None here; see tensors
+  std::vector<TensorRef> tensors;         // one per argument
+  std::vector<TensorRef> results;         // one per return
+  std::vector<c10::IValue> values;        // one per return: what is not a tensor
   std::vector<std::int64_t> allocations;  // bytes, in order
-  std::vector<Scratch> scratch;         // those of the allocations that the op gave back, in order ...
-  std::vector<int> scratch_allocation;  // ... and their positions among the allocations
+  std::vector<Scratch> scratch;           // those of the allocations that the op gave back, in order ...
+  std::vector<int> scratch_allocation;    // ... and their positions among the allocations
   std::vector<BlockId> creates;
-  std::vector<std::int32_t> born;       // one per created block
+  std::vector<std::int32_t> born;  // one per created block
   std::int32_t ticks = 1;
   std::int64_t cost_ns = 0;
-  int random_order = -1;  // position among the ops that draw random numbers, or -1
+  int random_order = -1;    // position among the ops that draw random numbers, or -1
   bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
   bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
-  int repeats = -1;       // an earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
-  GeneratorJump jump;     // of the generator, before the op
+  // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
+  int repeats = -1;
+  GeneratorJump jump;        // of the generator, before the op
   bool lifted_copy = false;  // stands for lift_fresh(): copies a constant that the step goes on to write
   bool grad_mode = false;
   bool backward = false;
-  int section = -1;          // optimizer section, or -1
-  int line = -1;             // position in Tape::lines
+  int section = -1;  // optimizer section, or -1
+  int line = -1;     // position in Tape::lines
 
   TapeOp(c10::OperatorHandle op) : handle(op) {}  // NOLINT: OperatorHandle has no default
 };
@@ -97,8 +103,8 @@ struct Section {
   std::int32_t to = 0;
 };
 
-// Something about data that the step's Python, or an op that is no kernel, asked for and may have decided by; it follows from the
-// arguments. Either a number that an op handed over, or all of a tensor.
+// Something about data that the step's Python, or an op that is no kernel, asked for and may have decided by; it
+// follows from the arguments. Either a number that an op handed over, or all of a tensor.
 struct DataGuard {
   std::int32_t op = -1;             // that handed it over, or -1
   std::vector<std::int32_t> needs;  // the ops that lead to it, in order
@@ -114,17 +120,19 @@ struct Tape {
   std::vector<TapeOp> ops;
   std::vector<Section> sections;
   std::vector<DataGuard> data_guards;  // in the order in which Python asked
-  std::vector<TapeOpId> reads;     // ops that hand Python numbers which the step itself makes (numbers.h)
-  std::vector<std::string> lines;  // "file:line" of the user's code
-  std::vector<SlotId> returned;    // slots to hand out at the end of a step
-  std::size_t kept = 0;            // so many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
+  std::vector<TapeOpId> reads;         // ops that hand Python numbers which the step itself makes (numbers.h)
+  std::vector<std::string> lines;      // "file:line" of the user's code
+  std::vector<SlotId> returned;        // slots to hand out at the end of a step
+  // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
+  std::size_t kept = 0;
   int random_ops = 0;
-  int drawing_ops = 0;             // of those; the others draw nothing the way they are called
-  GeneratorJump final_jump;        // of the generator, after the last op
-  bool below_autograd = false;     // at which level of the hook it was recorded
-  bool reads_constants = false;    // a number read from a constant tensor is baked into it
-  bool absolute_inputs = false;    // the step counts from the beginning of an argument's storage: the next must begin there, too
-  std::string refusal;             // why this step cannot be replayed; empty when it can
+  int drawing_ops = 0;           // of those; the others draw nothing the way they are called
+  GeneratorJump final_jump;      // of the generator, after the last op
+  bool below_autograd = false;   // at which level of the hook it was recorded
+  bool reads_constants = false;  // a number read from a constant tensor is baked into it
+  // The step counts from the beginning of an argument's storage: the next must begin there, too
+  bool absolute_inputs = false;
+  std::string refusal;  // why this step cannot be replayed; empty when it can
   std::int64_t wall_ns = 0;
 
   [[nodiscard]] TapeOp& op(TapeOpId id) { return ops[id.index()]; }
@@ -135,7 +143,8 @@ struct Tape {
 enum class Access : std::uint8_t { kNone, kRead, kWrite };  // a write reads the old content too
 Access access_of(const TapeOp& op, std::size_t argument);
 
-// Calls visit(block, access) for each tensor argument whose data the op touches. Ops that are not replayed touch nothing.
+// Calls visit(block, access) for each tensor argument whose data the op touches. Ops that are not replayed touch
+// nothing.
 template <class Visit>
 void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
   if (op.role != TapeOp::Role::kKernel && op.role != TapeOp::Role::kHost) return;
@@ -148,15 +157,15 @@ void for_each_access(const Tape& tape, const TapeOp& op, Visit visit) {
   }
 }
 
-// What differs first between two recordings of a step (b is the newer one), or "" when they hold the same program: same ops, same
-// tensors, same numbers.
+// What differs first between two recordings of a step (b is the newer one), or "" when they hold the same program: same
+// ops, same tensors, same numbers.
 std::string difference(const Tape& a, const Tape& b);
 
 // From the same generator state, do both ops draw the same?
 bool draws_alike(const Tape& tape, const TapeOp& a, const TapeOp& b);
 
-// Do both begin with the same `ops` operations, but for Python's numbers? Then now_called[i] is how `b` calls the block i of `a`, where
-// these operations name it.
+// Do both begin with the same `ops` operations, but for Python's numbers? Then now_called[i] is how `b` calls the block
+// i of `a`, where these operations name it.
 bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<BlockId>& now_called);
 
 // "aten::add_.Tensor (train.py:12)"

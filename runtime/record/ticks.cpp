@@ -27,7 +27,8 @@ std::vector<LastingAllocation> tell_ticks(const std::vector<AllocationEvent>& ev
       op.allocations.push_back(event.bytes);
       continue;
     }
-    const auto it = std::find_if(lasting.begin(), lasting.end(), [&](const auto& a) { return a.address == event.address; });
+    const auto it =
+        std::find_if(lasting.begin(), lasting.end(), [&](const auto& a) { return a.address == event.address; });
     if (it == lasting.end()) continue;  // not of this op
     op.scratch.push_back({op.allocations[static_cast<std::size_t>(it->position)], it->tick, tick + 1});
     op.scratch_allocation.push_back(it->position);
@@ -40,7 +41,8 @@ std::vector<LastingAllocation> tell_ticks(const std::vector<AllocationEvent>& ev
 
 }  // namespace
 
-bool take_inside(Tape& tape, TapeOp& op, const std::vector<AllocationEvent>& events, const std::vector<const void*>& data) {
+bool take_inside(Tape& tape, TapeOp& op, const std::vector<AllocationEvent>& events,
+                 const std::vector<const void*>& data) {
   op.allocations.clear();
   op.scratch.clear();
   op.scratch_allocation.clear();

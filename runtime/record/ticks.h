@@ -1,4 +1,5 @@
-// An op's inside: what it allocated and gave back while it ran, told as ticks, scratch buffers and birth ticks of its results.
+// An op's inside: what it allocated and gave back while it ran, told as ticks, scratch buffers and birth ticks of its
+// results.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,10 @@
 
 namespace stowage::runtime {
 
-// Replaces op.allocations, op.scratch, op.ticks, and for each created block op.born and its Block::allocation and Block::bytes.
-// `data[i]` is where the data of op.creates[i] lies. Returns false when a created block with bytes was not allocated by the op.
-bool take_inside(Tape& tape, TapeOp& op, const std::vector<AllocationEvent>& events, const std::vector<const void*>& data);
+// Replaces op.allocations, op.scratch, op.ticks, and for each created block op.born and its Block::allocation and
+// Block::bytes. `data[i]` is where the data of op.creates[i] lies. Returns false when a created block with bytes was
+// not allocated by the op.
+bool take_inside(Tape& tape, TapeOp& op, const std::vector<AllocationEvent>& events,
+                 const std::vector<const void*>& data);
 
 }  // namespace stowage::runtime

@@ -27,8 +27,8 @@ bool same_dtype_as_input(const Tape& tape, const TapeOp& op, SlotId statistics) 
 }
 
 bool ignores(const TapeOp& op, std::size_t argument) {
-  return op.handle.schema().name() == kBackward && op.handle.schema().overload_name().empty() && in_training(op, "train") &&
-         is_statistics(op, argument);
+  return op.handle.schema().name() == kBackward && op.handle.schema().overload_name().empty() &&
+         in_training(op, "train") && is_statistics(op, argument);
 }
 
 // Both statistics of an op, or neither: its second run gets none. Returns whether something was dropped.
@@ -52,8 +52,8 @@ bool drop_halves(const Tape& tape, std::vector<bool>& updated) {
 }  // namespace
 
 bool updates_on_the_side(const TapeOp& op, std::size_t argument) {
-  return op.handle.schema().name() == kForward && op.handle.schema().overload_name().empty() && in_training(op, "training") &&
-         is_statistics(op, argument);
+  return op.handle.schema().name() == kForward && op.handle.schema().overload_name().empty() &&
+         in_training(op, "training") && is_statistics(op, argument);
 }
 
 std::vector<bool> side_statistics(const Tape& tape) {

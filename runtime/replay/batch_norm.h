@@ -3,10 +3,10 @@
 //   native_batch_norm(x, w, b, running_mean, running_var)  ──►  y, save_mean, save_invstd      from x, w and b alone
 //                              └──── updated ────┘
 //
-// So its results can be made again without the statistics, as long as each of its first runs updates them, in program order: the
-// graph shows that as `after` instead of a write, which would forbid a second run. Told only where nothing else looks at the
-// statistics (a backward pass in training takes them as arguments and does not read them), and where the input has their dtype
-// (else the kernel would take another path without them).
+// So its results can be made again without the statistics, as long as each of its first runs updates them, in program
+// order: the graph shows that as `after` instead of a write, which would forbid a second run. Told only where nothing
+// else looks at the statistics (a backward pass in training takes them as arguments and does not read them), and where
+// the input has their dtype (else the kernel would take another path without them).
 #pragma once
 
 #include <vector>

@@ -27,14 +27,16 @@ std::string changed_decision(const Tape& tape, const std::vector<at::Tensor>& in
     if (guard.tensor.valid()) {
       const at::Tensor elements = run.tensor(guard.tensor).contiguous().resolve_conj().resolve_neg();
       const bool same = elements.nbytes() == guard.content.size() &&
-                        (guard.content.empty() || std::memcmp(elements.const_data_ptr(), guard.content.data(), guard.content.size()) == 0);
+                        (guard.content.empty() ||
+                         std::memcmp(elements.const_data_ptr(), guard.content.data(), guard.content.size()) == 0);
       if (!same) return guard.where + ": a tensor that is read on the host";
       continue;
     }
     const TapeOp& asks = tape.ops[static_cast<std::size_t>(guard.op)];
     run.call(asks, stack);
     if (stack[0] != asks.values[0]) {
-      return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) + "a decision on the arguments' data";
+      return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) +
+             "a decision on the arguments' data";
     }
   }
   return {};

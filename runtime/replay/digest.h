@@ -3,8 +3,8 @@
 //   words     w0 w1 w2 w3 | w4 w5 w6 w7 | …       four lanes, each  lane <- rotate((lane xor word) * odd)
 //   lanes     a  b  c  d    a  b  c  d
 //
-// Each lane's step is a bijection of the lane for a given word, and of the word for a given lane: a difference in one word always
-// shows; differences in several hide with probability 2^-64. Not meant against an adversary.
+// Each lane's step is a bijection of the lane for a given word, and of the word for a given lane: a difference in one
+// word always shows; differences in several hide with probability 2^-64. Not meant against an adversary.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 #include "runtime/replay/executor.h"
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/core/List.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -114,7 +114,8 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     for (const BlockId block : instruction.drop_blocks) {
       const c10::Storage& storage = storages_[block.index()];
       const std::int64_t from = storage ? static_cast<const char*>(storage.data()) - arena_->base() : -1;
-      if (from >= 0 && from < arena_->bytes()) dead.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
+      if (from >= 0 && from < arena_->bytes())
+        dead.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
     }
   }
   for (const BlockId block : instruction.drop_blocks) drop(block);
@@ -124,8 +125,8 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   }
 }
 
-// However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back, and no
-// tensor of the arena is left.
+// However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back,
+// and no tensor of the arena is left.
 void Executor::leave_step() {
   if (!swaps_.swaps.empty()) host_.link->abandon();
   watch_.reset();
@@ -254,7 +255,8 @@ void Executor::learn(const Instruction& instruction) {
   if (now == before) return;
   learned_something_ = true;
   std::vector<const void*> data;
-  for (const BlockId block : op.creates) data.push_back(storages_[block.index()] ? storages_[block.index()].data() : nullptr);
+  for (const BlockId block : op.creates)
+    data.push_back(storages_[block.index()] ? storages_[block.index()].data() : nullptr);
   take_inside(*tape_, op, events_, data);
 }
 
@@ -275,14 +277,16 @@ at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs
   if (!id.valid()) return {};
   const Slot& slot = tape_->slots[id.index()];
   if (is_result(i)) {
-    const auto found = std::find_if(results_.begin(), results_.end(), [&](const Result& result) { return result.block == slot.block; });
+    const auto found = std::find_if(results_.begin(), results_.end(),
+                                    [&](const Result& result) { return result.block == slot.block; });
     return make_tensor(found->storage, slot.meta);
   }
   const Block& block = tape_->blocks[slot.block.index()];
   const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
   if (slot.origin == Slot::Origin::kExternal) return owner;
   TensorMeta meta = slot.meta;
-  if (block.input >= 0) meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
+  if (block.input >= 0)
+    meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
   return make_tensor(owner.storage(), meta);
 }
 
@@ -291,7 +295,8 @@ void Executor::make_results() {
   for (std::size_t i = 0; i < tape_->returned.size(); ++i) {
     if (!is_result(i)) continue;
     const BlockId block = tape_->slots[tape_->returned[i].index()].block;
-    if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; })) continue;
+    if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; }))
+      continue;
     const at::Tensor bytes = at::detail::empty_cpu({tape_->blocks[block.index()].bytes}, at::kByte);
     results_.push_back({block, i >= tape_->returned.size() - tape_->kept, bytes.storage()});
   }
@@ -331,7 +336,8 @@ bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
     if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
   }
   return std::none_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-    return input.defined() && input.has_storage() && resident_storages_.contains(input.storage().unsafeGetStorageImpl());
+    return input.defined() && input.has_storage() &&
+           resident_storages_.contains(input.storage().unsafeGetStorageImpl());
   });
 }
 

@@ -3,13 +3,14 @@
 //   for each step of the plan:   build aliases ─► arm the op's allocation list ─► call the kernel (boxed, below autograd)
 //                                ─► keep its results ─► finish the copies due now ─► drop what has its placement's end here
 //
-// Tensors and storages belong to a placement: when an op runs again, or a buffer comes back from the host, its tensors are new ones
-// over the new storage, with the same metadata. An op that draws random numbers and runs again finds the generator as it was, and
-// leaves it as it finds it. Swaps are copies on a link (link.h), started at their step and finished at their `until`.
+// Tensors and storages belong to a placement: when an op runs again, or a buffer comes back from the host, its tensors
+// are new ones over the new storage, with the same metadata. An op that draws random numbers and runs again finds the
+// generator as it was, and leaves it as it finds it. Swaps are copies on a link (link.h), started at their step and
+// finished at their `until`.
 //
-// Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the step returns
-// is copied out of the arena; an arena tensor never escapes. Everything that does not change from step to step (stacks, views of
-// residents, shells, allocation lists) is built once.
+// Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the
+// step returns is copied out of the arena; an arena tensor never escapes. Everything that does not change from step to
+// step (stacks, views of residents, shells, allocation lists) is built once.
 #pragma once
 
 #include <exception>
@@ -35,9 +36,10 @@
 namespace stowage::runtime {
 
 struct RunStats {
-  std::int64_t misses = 0;       // allocations that the plan did not foresee; the system served them
-  std::int64_t skipped = 0;      // foreseen ones that did not come
-  std::int64_t peak_bytes = 0;   // largest sum of padded bytes live in the arena at one moment, as counted by the allocator
+  std::int64_t misses = 0;   // allocations that the plan did not foresee; the system served them
+  std::int64_t skipped = 0;  // foreseen ones that did not come
+  // Largest sum of padded bytes live in the arena at one moment, as counted by the allocator
+  std::int64_t peak_bytes = 0;
   std::int64_t escaped_blocks = 0;  // arena blocks that something still held when the step ended
   std::int64_t stall_ns = 0;        // waited for copies that were not complete in time
   std::int64_t rescued_bytes = 0;   // could not be written to the host store, and waited in memory taken for them
@@ -45,7 +47,7 @@ struct RunStats {
 };
 
 struct RunOptions {
-  bool learn = false;       // afterwards the tape holds the allocations that the ops were seen to make
+  bool learn = false;     // afterwards the tape holds the allocations that the ops were seen to make
   bool time_ops = false;  // afterwards op_times() is what each op took
 };
 
@@ -60,20 +62,22 @@ class Executor {
   // `plan` must be valid (check()) for lowered.graph; throws InvalidPlan for one of another graph.
   Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host);
 
-  // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing changed.
+  // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing
+  // changed.
   void reserve();
 
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
-  // True when these may be bound: they are no residents, and begin in their storages where the step's views of them can.
+  // True when these may be bound: they are no residents, and begin in their storages where the step's views of them
+  // can.
   [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;
 
   // Runs the step. `inputs` by argument number, accepted. What it returns is in output() then.
-  // An exception of a kernel passes through, with all arena tensors dropped; so does the Error of a buffer that cannot be read back from
-  // the host store. Residents and generator are then as before the run; or runs() counts one more, and they are as after it; or, where
-  // an op has failed twice and there was no way back, an Error says that the step is half done (executor_undo.cpp).
-  // Goes on where tell() has stopped.
+  // An exception of a kernel passes through, with all arena tensors dropped; so does the Error of a buffer that cannot
+  // be read back from the host store. Residents and generator are then as before the run; or runs() counts one more,
+  // and they are as after it; or, where an op has failed twice and there was no way back, an Error says that the step
+  // is half done (executor_undo.cpp). Goes on where tell() has stopped.
   RunStats run(const std::vector<at::Tensor>& inputs, RunOptions options);
 
   // Runs the step up to `read`, one of Tape::reads, and returns what that hands to Python. The generator is as before.
@@ -83,7 +87,8 @@ class Executor {
   // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
   void take_back();
 
-  // A block of the arena that the step returns, or that its Python keeps: a copy, whole, so that tensors of one block share it, as in eager.
+  // A block of the arena that the step returns, or that its Python keeps: a copy, whole, so that tensors of one block
+  // share it, as in eager.
   struct Result {
     BlockId block;
     bool kept;
@@ -100,8 +105,8 @@ class Executor {
   // The last run ended half-way, and could not be taken back.
   [[nodiscard]] bool half_done() const { return half_done_; }
 
-  // From now on each op's results are digested, and, if `paranoid`, it is seen to that it writes nothing else in the arena, and that the way
-  // back is open to the end.
+  // From now on each op's results are digested, and, if `paranoid`, it is seen to that it writes nothing else in the
+  // arena, and that the way back is open to the end.
   void look_closely(bool paranoid) { looks_ = true, paranoid_ = paranoid; }
   // Of the last run that was looked at, by op of the tape: its results in the op's first run.
   [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
@@ -113,11 +118,14 @@ class Executor {
   // How many runs have come to their end, and stay.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
-  // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as before, also
-  // after an exception. The digest is of what the step would have left: those tensors, `host_written` as they are, the generator.
-  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written);
+  // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as
+  // before, also after an exception. The digest is of what the step would have left: those tensors, `host_written` as
+  // they are, the generator.
+  std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs,
+                                            const std::vector<c10::Storage>& host_written);
   // The digest of what is there now, in the same order.
-  [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const;
+  [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs,
+                                  const std::vector<c10::Storage>& host_written) const;
 
   // True when the last learning run saw other allocations than the plan was made for.
   [[nodiscard]] bool learned_something() const { return learned_something_; }
@@ -138,13 +146,13 @@ class Executor {
     std::vector<Operand> operands;
   };
   struct Instruction {
-    TapeOpId op;               // invalid: a swap starts here
-    bool again = false;        // the op has run before in this step
+    TapeOpId op;         // invalid: a swap starts here
+    bool again = false;  // the op has run before in this step
     std::vector<Argument> arguments;
     std::vector<BlockId> first_writes;  // residents and inputs that no earlier step has written
-    std::vector<BlockId> renew;        // it creates these anew in the middle of their placement
-    std::vector<std::size_t> finish;   // swaps that are due when this step ends
-    std::vector<BlockId> drop_blocks;  // whose placement ends with this step
+    std::vector<BlockId> renew;         // it creates these anew in the middle of their placement
+    std::vector<std::size_t> finish;    // swaps that are due when this step ends
+    std::vector<BlockId> drop_blocks;   // whose placement ends with this step
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
@@ -166,7 +174,7 @@ class Executor {
       bool waits = false;  // the resident must get its content back
     };
     std::vector<Saved> saved;
-    std::vector<Digest> digests;                       // by saved
+    std::vector<Digest> digests;                          // by saved
     std::vector<std::vector<std::size_t>> save_before;    // by step
     std::vector<std::vector<std::size_t>> restore_after;  // by step
     std::unique_ptr<HostStore> host;
@@ -225,14 +233,14 @@ class Executor {
   std::vector<PlannedAllocation> allocations_;
   SwapSchedule swaps_;
   Host host_;
-  std::vector<Link::Ticket> tickets_;   // by swap
+  std::vector<Link::Ticket> tickets_;       // by swap
   std::vector<std::vector<char>> rescued_;  // by buffer; empty where the store holds it
   bool looks_ = false;
   bool paranoid_ = false;
   std::optional<ArenaWatch> watch_;
   std::vector<std::vector<Digest>> traced_;
   // The way back (executor_undo.cpp):
-  std::size_t saves_until_ = 0;   // instructions before this one save what they write first
+  std::size_t saves_until_ = 0;  // instructions before this one save what they write first
   SavedBlocks saved_;
   std::optional<GeneratorState> generator_before_;
   bool can_take_back_ = true;
@@ -241,22 +249,23 @@ class Executor {
   std::exception_ptr late_error_;  // of an op that went through when it ran once more
   std::int64_t fails_in_ = -1;     // inject()
   std::int64_t fails_ = 0;
-  std::vector<at::Tensor> tensors_;     // by slot; what is live now, built when first needed
-  std::vector<at::Tensor> shells_;      // by slot; only where needed
-  std::vector<c10::Storage> storages_;  // by block; what is live now
-  std::vector<bool> permanent_;         // by slot: stays from step to step
-  std::vector<std::vector<SlotId>> slots_of_;  // by block; those that go with its placement
-  std::vector<bool> runs_again_;        // by random order: the op draws the same numbers once more
+  std::vector<at::Tensor> tensors_;                         // by slot; what is live now, built when first needed
+  std::vector<at::Tensor> shells_;                          // by slot; only where needed
+  std::vector<c10::Storage> storages_;                      // by block; what is live now
+  std::vector<bool> permanent_;                             // by slot: stays from step to step
+  std::vector<std::vector<SlotId>> slots_of_;               // by block; those that go with its placement
+  std::vector<bool> runs_again_;                            // by random order: the op draws the same numbers once more
   std::vector<std::optional<GeneratorState>> before_draw_;  // by random order; where it runs again
-  std::vector<bool> keep_state_;        // by draws: the generator state after that many is restored later
+  std::vector<bool> keep_state_;  // by draws: the generator state after that many is restored later
   std::vector<std::optional<GeneratorState>> states_;
-  std::vector<BlockId> mutated_;        // externals that the step writes
-  std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;  // and what their first byte's place must be a multiple of
+  std::vector<BlockId> mutated_;  // externals that the step writes
+  // And what their first byte's place must be a multiple of
+  std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;
   std::unordered_set<const c10::StorageImpl*> resident_storages_;
   Rehearsal* rehearsal_ = nullptr;
   std::optional<Parts> parts_;
   torch::jit::Stack told_;
-  std::vector<std::size_t> ran_at_;  // by op of the tape: its first instruction; none: beyond all
+  std::vector<std::size_t> ran_at_;      // by op of the tape: its first instruction; none: beyond all
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;

@@ -16,7 +16,8 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
       arena_(std::move(arena)),
       script_(*arena_, lowered_.graph.align),
       host_(std::move(host)) {
-  if (plan_.graph_sha256 != lowered_.graph.sha256) throw InvalidPlan("the plan is for another graph: its graph_sha256 differs");
+  if (plan_.graph_sha256 != lowered_.graph.sha256)
+    throw InvalidPlan("the plan is for another graph: its graph_sha256 differs");
   tensors_.resize(tape_->slots.size());
   shells_.resize(tape_->slots.size());
   permanent_.resize(tape_->slots.size(), false);
@@ -136,7 +137,8 @@ void Executor::write_lifetimes() {
 }
 
 void Executor::write_script() {
-  std::map<std::pair<BufferId, std::int32_t>, std::int64_t> placed, ended;  // by buffer and first step; by buffer and last step
+  // By buffer and first step; by buffer and last step
+  std::map<std::pair<BufferId, std::int32_t>, std::int64_t> placed, ended;
   for (const Placement& p : plan_.placements) {
     placed[{p.buffer, p.from}] = p.offset;
     ended[{p.buffer, p.to - 1}] = p.offset;
@@ -160,7 +162,8 @@ void Executor::write_script() {
     for (const std::int64_t bytes : op.allocations) allocations_.push_back({bytes, PlannedAllocation::kUnplanned});
     for (const BlockId block : op.creates) {
       const BufferId buffer = lowered_.buffer[block.index()];
-      const auto covering = std::prev(placed.upper_bound({buffer, step}));  // it may have begun earlier, when the op runs again
+      // It may have begun earlier, when the op runs again
+      const auto covering = std::prev(placed.upper_bound({buffer, step}));
       if (covering->first.second != step) instruction.renew.push_back(block);
       const int position = tape_->blocks[block.index()].allocation;
       if (position < 0) continue;  // no bytes

@@ -32,7 +32,8 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
     take_back();
     throw;
   }
-  parts_->stats.wall_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  parts_->stats.wall_ns +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current();
   parts_->before.put_back(tape_->drawing_ops > 0);
   return std::move(told_);

@@ -4,8 +4,8 @@
 //   beside            p saved    ──────────────────────│ p back
 //   digest                                             │ of what the step would have left
 //
-// Only what is being changed at one moment is held twice, and in memory of the host: the device needs nothing beyond the plan.
-// That memory cannot fail as a file can, so nothing of the user's is ever lost.
+// Only what is being changed at one moment is held twice, and in memory of the host: the device needs nothing beyond
+// the plan. That memory cannot fail as a file can, so nothing of the user's is ever lost.
 #include <algorithm>
 #include <map>
 
@@ -60,7 +60,8 @@ void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {
   rehearsal.host->read(saved.host_offset, storage.mutable_data(), bytes);
 }
 
-std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) {
+std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs,
+                                                    const std::vector<c10::Storage>& host_written) {
   bind_inputs(inputs);
   Rehearsal rehearsal = plan_rehearsal();
   struct BackAtEnd {
@@ -84,7 +85,8 @@ std::optional<GeneratorState> Executor::generator_left() const {
   return GeneratorState::current();
 }
 
-StateDigest Executor::state(const std::vector<at::Tensor>& inputs, const std::vector<c10::Storage>& host_written) const {
+StateDigest Executor::state(const std::vector<at::Tensor>& inputs,
+                            const std::vector<c10::Storage>& host_written) const {
   StateDigest now{{}, generator_left()};
   const auto add = [&](const c10::Storage& storage) {
     now.storages.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));

@@ -3,7 +3,8 @@
 //   swap_out   copy starts … finished: the placement ends      fails: the buffer waits in memory taken for it (rescued), step goes on
 //   swap_in    placement begins, copy starts … finished        fails: read once more; fails again: the step cannot go on
 //
-// A step that cannot go on is taken back where that can be done (executor_undo.cpp); else the error says that it is half done.
+// A step that cannot go on is taken back where that can be done (executor_undo.cpp); else the error says that it is
+// half done.
 #include <c10/core/CPUAllocator.h>
 
 #include <chrono>
@@ -28,7 +29,8 @@ void Executor::start_swap(const Instruction& instruction) {
     script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
     c10::Allocator* allocator = c10::GetCPUAllocator();
     const auto size = static_cast<std::size_t>(bytes);
-    storage = c10::Storage(c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true);
+    storage =
+        c10::Storage(c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true);
     script_.end_op();
     if (!rescued.empty()) {
       std::memcpy(storage.mutable_data(), rescued.data(), rescued.size());
@@ -45,7 +47,8 @@ void Executor::finish_swap(std::size_t index, RunStats& stats) {
   if (swap.direction == Copy::Direction::kIn && !rescued_[swap.buffer.index()].empty()) return;
   const auto start = std::chrono::steady_clock::now();
   const std::string failure = host_.link->finish(tickets_[index]);
-  stats.stall_ns += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  stats.stall_ns +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   if (failure.empty()) return;
   if (swap.direction == Copy::Direction::kOut) return rescue(swap, stats);
   const std::int64_t bytes = lowered_.graph.buffer(swap.buffer).bytes;

@@ -5,12 +5,13 @@
 //   saved             ▒▒                                                        a copy, made just before the first write
 //   raises    back ◄──────────────────┘       └──► run once more; the step comes to its end, and then the error is raised
 //
-// What a kernel raises follows from data (an index, a class, a matrix, an operator that PyTorch does not know), or from the machine (no
-// memory). Updates wait for all ops of the first kind (lower.h), so that few residents are written before them: running statistics, what
-// such an op itself needs. Those are copied, and an error puts them back, and the generator. That is all that the ordinary step pays.
-// From the first write that is not copied on there is no way back, and no op left whose data can make it raise: one that raises
-// nevertheless runs once more (PyTorch's kernels ask for memory, and check, before they write). Where it raises again, the step is half
-// done, and the error says so. Small writes are copied to the end: such a step can always go back.
+// What a kernel raises follows from data (an index, a class, a matrix, an operator that PyTorch does not know), or from
+// the machine (no memory). Updates wait for all ops of the first kind (lower.h), so that few residents are written
+// before them: running statistics, what such an op itself needs. Those are copied, and an error puts them back, and the
+// generator. That is all that the ordinary step pays. From the first write that is not copied on there is no way back,
+// and no op left whose data can make it raise: one that raises nevertheless runs once more (PyTorch's kernels ask for
+// memory, and check, before they write). Where it raises again, the step is half done, and the error says so. Small
+// writes are copied to the end: such a step can always go back.
 //
 // Throws at every op of 8 models, all of this file's roads taken: tests/python/test_torn_state.py.
 #include <stdexcept>
@@ -88,7 +89,8 @@ void Executor::give_up(const std::exception_ptr& error) {
     what = e.what();
   } catch (...) {  // says nothing
   }
-  throw Error(what + "; the step is half done (" + std::to_string(unsaved_writes_) + " updates were made): go back to a checkpoint");
+  throw Error(what + "; the step is half done (" + std::to_string(unsaved_writes_) +
+              " updates were made): go back to a checkpoint");
 }
 
 void Executor::inject(std::int64_t ops, std::int64_t times) {

@@ -1,5 +1,5 @@
-// Looking at each op of a run: what it has written (arena_watch.h), and digests of what it has made, to be compared with those of the
-// same ops run plainly.
+// Looking at each op of a run: what it has written (arena_watch.h), and digests of what it has made, to be compared
+// with those of the same ops run plainly.
 #include <algorithm>
 
 #include "runtime/replay/executor.h"
@@ -24,7 +24,8 @@ std::vector<ArenaWatch::Range> Executor::own_ranges(std::size_t index) const {
       const c10::Storage& storage = storages_[block.index()];
       if (access != Access::kWrite || tape_->blocks[block.index()].external || !storage) return;
       const std::int64_t from = static_cast<const char*>(storage.data()) - arena_->base();
-      if (from >= 0 && from < arena_->bytes()) own.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
+      if (from >= 0 && from < arena_->bytes())
+        own.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));
     });
   }
   for (std::size_t i = 0; i <= index; ++i) {  // copies that are under way into the arena
@@ -44,10 +45,12 @@ void Executor::look_around(std::size_t index) {
     if (!storages_[b] || tape_->blocks[b].external) continue;
     const std::int64_t from = static_cast<const char*>(storages_[b].data()) - arena_->base();
     if (from <= at && at < from + static_cast<std::int64_t>(storages_[b].nbytes())) {
-      what = "'" + lowered_.graph.buffer(lowered_.buffer[b]).name + "', of which it is byte " + std::to_string(at - from);
+      what =
+          "'" + lowered_.graph.buffer(lowered_.buffer[b]).name + "', of which it is byte " + std::to_string(at - from);
     }
   }
-  const std::string who = instruction.op.valid() ? name_with_line(*tape_, tape_->op(instruction.op)) : std::string("a copy from the host");
+  const std::string who =
+      instruction.op.valid() ? name_with_line(*tape_, tape_->op(instruction.op)) : std::string("a copy from the host");
   throw Error(who + " has written outside its own memory: " + what);
 }
 

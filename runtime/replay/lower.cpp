@@ -35,7 +35,8 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name) : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
+  Lowering(const Tape& tape, const std::string& name)
+      : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
     out_.graph.name = name;
     out_.buffer.resize(tape.blocks.size());
   }
@@ -90,11 +91,13 @@ class Lowering {
       }
     });
     std::sort(op.after.begin(), op.after.end());
-    std::erase_if(op.reads, [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
+    std::erase_if(op.reads,
+                  [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
     for (std::size_t c = 0; c < from.creates.size(); ++c) {
       op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
     }
-    if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; })) op.born = from.born;
+    if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; }))
+      op.born = from.born;
     op.ticks = from.ticks;
     op.scratch = from.scratch;
     op.cost_ns = from.cost_ns;
@@ -112,16 +115,19 @@ class Lowering {
   void update_in_turn(BlockId statistics, Op& op) {
     OpId& last = updater_[statistics.index()];
     const OpId self(out_.graph.ops.size());
-    if (last.valid() && last != self && std::find(op.after.begin(), op.after.end(), last) == op.after.end()) op.after.push_back(last);
+    if (last.valid() && last != self && std::find(op.after.begin(), op.after.end(), last) == op.after.end())
+      op.after.push_back(last);
     last = self;
   }
 
-  // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts it.
+  // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts
+  // it.
   void add_copy_of_result(const Slot& slot) {
     if (tape_.blocks[slot.block.index()].external) return;
     std::int64_t extent = 1;
     for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
-      extent = slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
+      extent =
+          slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
     }
     Buffer buffer;
     buffer.name = names_.next("result");
@@ -132,9 +138,10 @@ class Lowering {
     out_.block.push_back(BlockId());
   }
 
-  // The optimizer's ops that need no gradient (weight decay, step counters) could run before the forward pass. But an error in the
-  // forward pass (a token out of range) must find the state as it was, so they wait for every forward op that looks at the step's
-  // data and feeds no other forward op. All others wait for those. Costs no memory: these ops make nothing.
+  // The optimizer's ops that need no gradient (weight decay, step counters) could run before the forward pass. But an
+  // error in the forward pass (a token out of range) must find the state as it was, so they wait for every forward op
+  // that looks at the step's data and feeds no other forward op. All others wait for those. Costs no memory: these ops
+  // make nothing.
   void hold_back_updates() {
     std::vector<OpId> last_forward;
     std::vector<bool> feeds_forward(out_.graph.buffers.size(), false);
@@ -143,7 +150,8 @@ class Lowering {
       if (from.backward || from.section >= 0) continue;
       const Op& op = out_.graph.ops[i];
       const auto feeds = [&](BufferId b) { return static_cast<bool>(feeds_forward[b.index()]); };
-      const bool fed = std::any_of(op.creates.begin(), op.creates.end(), feeds) || std::any_of(op.writes.begin(), op.writes.end(), feeds);
+      const bool fed = std::any_of(op.creates.begin(), op.creates.end(), feeds) ||
+                       std::any_of(op.writes.begin(), op.writes.end(), feeds);
       if (!fed && looks_at_data(op)) last_forward.push_back(OpId(i));
       for (const BufferId b : op.reads) feeds_forward[b.index()] = true;
       for (const BufferId b : op.writes) feeds_forward[b.index()] = true;
@@ -158,20 +166,23 @@ class Lowering {
     }
   }
 
-  // What writes to residents waits for every op that may raise because of its data, where no such op needs it: then an error finds
-  // little to put back (executor.h). Costs memory only where such ops are in the backward pass: custom ones.
+  // What writes to residents waits for every op that may raise because of its data, where no such op needs it: then an
+  // error finds little to put back (executor.h). Costs memory only where such ops are in the backward pass: custom
+  // ones.
   void hold_back_behind_checks() {
     std::vector<OpId> checks;  // that no later one depends on
     const std::vector<bool> feeds_check = ops_that_feed([&](std::size_t i) { return may_raise(i); });
     for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
       if (may_raise(i) && !feeds_check[i]) checks.emplace_back(i);
     }
-    for (std::size_t c = 0; c + 1 < checks.size(); ++c) add_after(checks[c + 1], checks[c]);  // one after the other, so that the last will do
+    // One after the other, so that the last will do
+    for (std::size_t c = 0; c + 1 < checks.size(); ++c) add_after(checks[c + 1], checks[c]);
     if (checks.empty()) return;
     const std::vector<bool> follows = ops_that_need(checks.back());
     for (std::size_t i = checks.back().index() + 1; i < out_.graph.ops.size(); ++i) {
       const Op& op = out_.graph.ops[i];
-      const bool writes = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      const bool writes =
+          std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
       if (writes && !follows[i] && !feeds_check[i]) add_after(OpId(i), checks.back());
     }
   }
@@ -185,12 +196,16 @@ class Lowering {
   template <class Which>
   std::vector<bool> ops_that_feed(Which which) const {
     std::vector<bool> feeds(out_.graph.ops.size(), false);
-    std::vector<bool> touched(out_.graph.buffers.size(), false), written(touched);  // by later ops that are, or feed, such ones
+    // By later ops that are, or feed, such ones
+    std::vector<bool> touched(out_.graph.buffers.size(), false), written(touched);
     for (std::size_t i = feeds.size(); i-- > 0;) {
       const Op& op = out_.graph.ops[i];
-      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      const auto in = [](const std::vector<bool>& set) {
+        return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); };
+      };
       feeds[i] = feeds[i] || std::any_of(op.creates.begin(), op.creates.end(), in(touched)) ||
-                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) || std::any_of(op.reads.begin(), op.reads.end(), in(written));
+                 std::any_of(op.writes.begin(), op.writes.end(), in(touched)) ||
+                 std::any_of(op.reads.begin(), op.reads.end(), in(written));
       if (!feeds[i] && !which(i)) continue;
       for (const BufferId b : op.reads) touched[b.index()] = true;
       for (const BufferId b : op.writes) touched[b.index()] = written[b.index()] = true;
@@ -205,10 +220,13 @@ class Lowering {
     std::vector<bool> made(out_.graph.buffers.size(), false), touched(made);  // by `first` and those that need it
     for (std::size_t i = first.index(); i < needs.size(); ++i) {
       const Op& op = out_.graph.ops[i];
-      const auto in = [](const std::vector<bool>& set) { return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); }; };
+      const auto in = [](const std::vector<bool>& set) {
+        return [&set](BufferId b) { return static_cast<bool>(set[b.index()]); };
+      };
       needs[i] = i == first.index() || std::any_of(op.reads.begin(), op.reads.end(), in(made)) ||
                  std::any_of(op.writes.begin(), op.writes.end(), in(touched)) ||
-                 std::any_of(op.after.begin(), op.after.end(), [&](OpId before) { return static_cast<bool>(needs[before.index()]); });
+                 std::any_of(op.after.begin(), op.after.end(),
+                             [&](OpId before) { return static_cast<bool>(needs[before.index()]); });
       if (!needs[i]) continue;
       for (const BufferId b : op.reads) touched[b.index()] = true;
       for (const BufferId b : op.writes) made[b.index()] = touched[b.index()] = true;
@@ -219,19 +237,24 @@ class Lowering {
 
   void add_after(OpId op, OpId before) {
     std::vector<OpId>& after = out_.graph.ops[op.index()].after;
-    if (std::find(after.begin(), after.end(), before) == after.end()) after.insert(std::upper_bound(after.begin(), after.end(), before), before);
+    if (std::find(after.begin(), after.end(), before) == after.end())
+      after.insert(std::upper_bound(after.begin(), after.end(), before), before);
   }
 
-  // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take back: writes to
-  // residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has asked for.
+  // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take
+  // back: writes to residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has
+  // asked for.
   void hold_back_behind_reads() {
     if (tape_.reads.empty()) return;
     std::vector<bool> changes(tape_.blocks.size(), false);
-    for (std::size_t b = 0; b < tape_.blocks.size(); ++b) changes[b] = tape_.blocks[b].external && tape_.blocks[b].kind == BufferKind::kConstant;
+    for (std::size_t b = 0; b < tape_.blocks.size(); ++b)
+      changes[b] = tape_.blocks[b].external && tape_.blocks[b].kind == BufferKind::kConstant;
     for (const TapeOp& from : tape_.ops) {
       if (from.role != TapeOp::Role::kHost) continue;
       for (const BlockId block : from.creates) changes[block.index()] = true;
-      for_each_access(tape_, from, [&](BlockId block, Access access) { changes[block.index()] = changes[block.index()] || access == Access::kWrite; });
+      for_each_access(tape_, from, [&](BlockId block, Access access) {
+        changes[block.index()] = changes[block.index()] || access == Access::kWrite;
+      });
     }
     OpId read;
     std::size_t next = 0;
@@ -243,7 +266,8 @@ class Lowering {
         ++next;
         continue;
       }
-      bool waits = std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
+      bool waits =
+          std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
       waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
       for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
       if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;

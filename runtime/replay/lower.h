@@ -9,10 +9,10 @@
 namespace stowage::runtime {
 
 struct Lowered {
-  Graph graph;                             // sealed
-  std::vector<TapeOpId> tape_op;           // by graph op
-  std::vector<BlockId> block;              // by graph buffer
-  std::vector<BufferId> buffer;            // by block; invalid for blocks that only the host part sees
+  Graph graph;                    // sealed
+  std::vector<TapeOpId> tape_op;  // by graph op
+  std::vector<BlockId> block;     // by graph buffer
+  std::vector<BufferId> buffer;   // by block; invalid for blocks that only the host part sees
 };
 
 Lowered lower(const Tape& tape, const std::string& name);

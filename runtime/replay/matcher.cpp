@@ -30,13 +30,15 @@ bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
     const c10::ArrayRef<c10::IValue> y = b.toListRef();
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_kind_of_number);
   }
-  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) || (a.isBool() && b.isBool());
+  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) ||
+         (a.isBool() && b.isBool());
 }
 
 // Both of the same kind, and neither decides a shape: it may change from step to step.
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
   const c10::IValue& recorded = op.arguments[i];
-  if (is_number_tensor(recorded)) return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
+  if (is_number_tensor(recorded))
+    return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
   return same_kind_of_number(recorded, value) && takes_number(op.handle, i);
 }
 
@@ -59,10 +61,12 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
 
 bool same_content(const at::Tensor& a, const at::Tensor& b) {
   const std::size_t bytes = a.storage().nbytes();
-  return bytes == b.storage().nbytes() && (bytes == 0 || std::memcmp(a.storage().data(), b.storage().data(), bytes) == 0);
+  return bytes == b.storage().nbytes() &&
+         (bytes == 0 || std::memcmp(a.storage().data(), b.storage().data(), bytes) == 0);
 }
 
-// visit(slot, tensor) for each tensor that is recorded there and given now; false where they are not of one kind and count.
+// visit(slot, tensor) for each tensor that is recorded there and given now; false where they are not of one kind and
+// count.
 template <class Visit>
 bool for_each_tensor(const TensorRef& ref, const c10::IValue& value, const Visit& visit) {
   switch (ref.kind) {
@@ -91,7 +95,6 @@ bool for_each_tensor(const TensorRef& ref, const c10::IValue& value, const Visit
 
 // A copy of what Python has lifted stands for lift_fresh(), which has one argument.
 std::size_t arguments_on_stack(const TapeOp& op) { return op.lifted_copy ? 1 : op.arguments.size(); }
-
 
 }  // namespace
 
@@ -146,7 +149,8 @@ void Matcher::remember() {
 }
 
 void Matcher::roll_back() {
-  for (const SavedBytes& saved : saved_) std::memcpy(saved.storage.mutable_data(), saved.bytes.data(), saved.bytes.size());
+  for (const SavedBytes& saved : saved_)
+    std::memcpy(saved.storage.mutable_data(), saved.bytes.data(), saved.bytes.size());
   saved_.clear();
 }
 
@@ -198,7 +202,8 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     if (mode_ == Mode::kLeft) return;
     match(scalar_reader(), keys, &question.arguments);
     if (mode_ == Mode::kLeft) return;
-    if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0]) return leave(full_name(op) + " gives a result of another shape than was recorded");
+    if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0])
+      return leave(full_name(op) + " gives a result of another shape than was recorded");
   }
 }
 
@@ -236,8 +241,10 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   }
 }
 
-// In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs eagerly.
-void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+// In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs
+// eagerly.
+void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                      torch::jit::Stack* stack) {
   if (mode_ == Mode::kSection) {
     mismatch_ = how;
     throw std::runtime_error(how);
@@ -252,13 +259,15 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit
   const TapeOp& op = tape_->ops[cursor_];
   const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
   if (!same) return who + " calls " + full_name(handle) + " where " + full_name(op.handle) + " was recorded";
-  if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump)) return who + " sets the random generator otherwise than was recorded";
+  if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
+    return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
     if (!what.empty()) return who + " gives " + full_name(handle) + " " + what;
   }
-  if (!op.lifted_copy && !one_to_one(op, stack)) return who + " gives " + full_name(handle) + " other tensors than were recorded";
+  if (!op.lifted_copy && !one_to_one(op, stack))
+    return who + " gives " + full_name(handle) + " other tensors than were recorded";
   return {};
 }
 
@@ -270,7 +279,9 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
   if (is_number_of_the_same_kind(op, i, value)) return {};
   if (is_number_tensor(value) || value.isTensor()) return "a tensor or number of another kind than was recorded";
   if (value.isGenerator() && op.arguments[i].isGenerator()) return {};
-  return value == op.arguments[i] ? "" : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
+  return value == op.arguments[i]
+             ? ""
+             : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
 }
 
 bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
@@ -361,7 +372,10 @@ Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
 
 bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const {
   bool same = true;
-  return for_each_tensor(ref, value, [&](SlotId slot, const at::Tensor& tensor) { same = same && same_tensor(slot, tensor, real); }) && same;
+  return for_each_tensor(
+             ref, value,
+             [&](SlotId slot, const at::Tensor& tensor) { same = same && same_tensor(slot, tensor, real); }) &&
+         same;
 }
 
 // Tensors that Python has made anew stand for constants one to one.
@@ -371,12 +385,14 @@ bool Matcher::one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const
   bool fine = true;
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
-    for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i], [&](SlotId slot, const at::Tensor& tensor) {
-      if (!slot.valid() || place_of(tensor).block.valid()) return;
-      const BlockId block = tape_->slots[slot.index()].block;
-      const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-      fine = fine && standing.try_emplace(block, storage).first->second == storage && stands_for.try_emplace(storage, block).first->second == block;
-    });
+    for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i],
+                    [&](SlotId slot, const at::Tensor& tensor) {
+                      if (!slot.valid() || place_of(tensor).block.valid()) return;
+                      const BlockId block = tape_->slots[slot.index()].block;
+                      const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+                      fine = fine && standing.try_emplace(block, storage).first->second == storage &&
+                             stands_for.try_emplace(storage, block).first->second == block;
+                    });
   }
   return fine;
 }
@@ -390,7 +406,8 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   if (place.block.valid()) return place.block == slot.block && slot.meta.describes(tensor, place.start_bytes);
   const Block& block = tape_->blocks[slot.block.index()];
   if (!block.of_python || !slot.meta.describes(tensor)) return false;
-  if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes())) return false;
+  if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes()))
+    return false;
   return !tape_->reads_constants || same_content(tensor, block.tensor);
 }
 
@@ -440,7 +457,8 @@ at::Tensor Matcher::shell(SlotId id, const torch::jit::Stack& arguments, const T
   if (!id.valid()) return {};
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const TensorRef& ref = op.tensors[i];
-    if (ref.kind == TensorRef::Kind::kTensor && ref.slots[0] == id && arguments[i].isTensor()) return arguments[i].toTensor();
+    if (ref.kind == TensorRef::Kind::kTensor && ref.slots[0] == id && arguments[i].isTensor())
+      return arguments[i].toTensor();
   }
   const Slot& slot = tape_->slots[id.index()];
   const Block& block = tape_->blocks[slot.block.index()];
@@ -454,7 +472,8 @@ at::Tensor Matcher::shell(SlotId id, const torch::jit::Stack& arguments, const T
   std::optional<Shell>& known = shells_[slot.block.index()];
   if (is_held(known)) return make_tensor(c10::Storage(known->lock()), slot.meta);
   const c10::Storage storage = shell_storage(block.bytes);
-  for (const DataGuard& guard : tape_->data_guards) {  // read on the host in a moment; the guard has just seen that it is as recorded
+  // Read on the host in a moment; the guard has just seen that it is as recorded
+  for (const DataGuard& guard : tape_->data_guards) {
     const bool all = guard.tensor.valid() && tape_->slots[guard.tensor.index()].block == slot.block &&
                      static_cast<std::int64_t>(guard.content.size()) == block.bytes;
     if (!all) continue;

@@ -3,16 +3,19 @@
 //   tape      … mm(x, w) -> y   mul(y, 0.5)   item(step)   lerp_(m, g, 0.1)   addcdiv_(p, m, d, -lr/c1) …
 //   Python        compared        compared      executed       compared           compared: its new scalar goes onto the tape
 //
-// Each op must be the next one of the tape, on the same tensors; its Python numbers replace the recorded ones. What the op would return
-// is a shell: a tensor with shape and autograd history, without memory. Only the ops that decide numbers (TapeOp::Role::kHost: an
-// optimizer's step counters) really run, and views, which move no bytes. Tensors are told by their storages.
+// Each op must be the next one of the tape, on the same tensors; its Python numbers replace the recorded ones. What the
+// op would return is a shell: a tensor with shape and autograd history, without memory. Only the ops that decide
+// numbers (TapeOp::Role::kHost: an optimizer's step counters) really run, and views, which move no bytes. Tensors are
+// told by their storages.
 //
-// A section: the Python of optimizer.step(). Numbers there change from step to step (learning rate, bias correction). Any difference in
-// structure ends the match by an exception; the caller takes back what the host ops did, and runs the step anew.
+// A section: the Python of optimizer.step(). Numbers there change from step to step (learning rate, bias correction).
+// Any difference in structure ends the match by an exception; the caller takes back what the host ops did, and runs the
+// step anew.
 //
-// A step: all of the user's function, forward, backward and optimizer. Where its Python parts with the tape, another tape is tried that
-// begins alike. Where none is left, the ops matched so far are run plainly (PlainRun), the shells get their content, and the rest of
-// the function runs as eager would: the Python has run once, and nothing it did is lost.
+// A step: all of the user's function, forward, backward and optimizer. Where its Python parts with the tape, another
+// tape is tried that begins alike. Where none is left, the ops matched so far are run plainly (PlainRun), the shells
+// get their content, and the rest of the function runs as eager would: the Python has run once, and nothing it did is
+// lost.
 //
 //   Python    op 0   op 1   op 2   op 7?                      op 8  ...
 //             match  match  match  differs: run 0 1 2, then 7  8    ...   eagerly
@@ -65,20 +68,22 @@ class Matcher final : public Interceptor {
 
   // ---- Steps
 
-  // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the Python leaves the
-  // tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape, this one's first.
-  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
-                  bool copies, std::vector<std::unique_ptr<NumberSource>> numbers);
+  // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the
+  // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape,
+  // this one's first.
+  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+                  std::function<void()> before_leaving, bool copies,
+                  std::vector<std::unique_ptr<NumberSource>> numbers);
   // Between them the function runs.
   void start();
   // The generator is as before it, unless the step has left the tapes.
   void stop();
-  // After the function has returned, before stop(). Then difference() is "" when all ops of a tape came; else it says what differed, and
-  // the step has happened eagerly.
+  // After the function has returned, before stop(). Then difference() is "" when all ops of a tape came; else it says
+  // what differed, and the step has happened eagerly.
   void end_step();
   [[nodiscard]] const std::string& difference() const { return mismatch_; }
-  // After the function has raised: what it did before that happens now, unless it only failed because it read a shell, or because of
-  // a kernel that a number needs.
+  // After the function has raised: what it did before that happens now, unless it only failed because it read a shell,
+  // or because of a kernel that a number needs.
   void abandon_step(const std::string& error);
   [[nodiscard]] bool read_shell() const { return read_shell_; }
   // How many steps, or beginnings of them, have been run plainly, and stay.
@@ -95,8 +100,8 @@ class Matcher final : public Interceptor {
   [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors) const;
   // Runs all of the matched step plainly; the shells get their content.
   void run_plainly();
-  // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that differs, in the order
-  // of the program, "" for none.
+  // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
+  // differs, in the order of the program, "" for none.
   void look_closely() { looks_ = true; }
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned) const;
   // Where the results go; still known when the step is forgotten.
@@ -163,7 +168,8 @@ class Matcher final : public Interceptor {
   void run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void answer_with_shells(const TapeOp& op, torch::jit::Stack* stack);
   at::Tensor shell(SlotId slot, const torch::jit::Stack& arguments, const TapeOp& op);
-  void differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void differs(const std::string& how, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+               torch::jit::Stack* stack);
   void run_up_to(PlainRun& run, std::size_t to);
   void run_plainly_and_follow(const GeneratorState& python);
   void unmark_generator();
@@ -177,11 +183,11 @@ class Matcher final : public Interceptor {
 
   std::shared_ptr<Tape> tape_;
   Mode mode_ = Mode::kSection;
-  Storages residents_;               // and adopted shells
-  Storages passing_;                 // of the section or step that is being matched
-  std::vector<Shell> kept_;          // so that no address in passing_ is used twice
-  std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
-  Shells shells_;                    // by block
+  Storages residents_;       // and adopted shells
+  Storages passing_;         // of the section or step that is being matched
+  std::vector<Shell> kept_;  // so that no address in passing_ is used twice
+  std::vector<bool> taken_;  // by block: a constant that has the content of a tensor of this call
+  Shells shells_;            // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
   std::vector<SavedBytes> saved_;
@@ -202,8 +208,9 @@ class Matcher final : public Interceptor {
   int chosen_ = -1;
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
   bool telling_ = false;
-  // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0 as it was before the
-  // step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to one mark.
+  // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0
+  // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
+  // one mark.
   std::vector<GeneratorState> python_generator_;
   std::vector<TapeOpId> draws_;                     // matched so far
   bool marked_ = false;                             // one of python_generator_ is no true state

@@ -10,8 +10,9 @@
 
 namespace stowage::runtime {
 
-void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others, std::function<void()> before_leaving,
-                         bool copies, std::vector<std::unique_ptr<NumberSource>> numbers) {
+void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+                         std::function<void()> before_leaving, bool copies,
+                         std::vector<std::unique_ptr<NumberSource>> numbers) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
@@ -45,7 +46,8 @@ void Matcher::end_step() {
     for (std::size_t i = 0; i < others_.size() && !found; ++i) found = ends_here(i);
     if (!found) leave("the step does fewer operations than were recorded");
   }
-  if (mode_ == Mode::kStep && !jumps_alike(tape_->final_jump)) leave("the step leaves the random generator otherwise than was recorded");
+  if (mode_ == Mode::kStep && !jumps_alike(tape_->final_jump))
+    leave("the step leaves the random generator otherwise than was recorded");
   if (mode_ != Mode::kStep) return;
   refreshed_ |= take_seed(tape_->final_jump);
   generator_at_end_ = GeneratorState::current();
@@ -98,7 +100,8 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   PlainRun run(*tape_, inputs_);
   run_up_to(run, cursor_);
   true_generator_.assign(1, python_generator_[0]);
-  for (std::size_t draws = 1; draws < python_generator_.size(); ++draws) true_generator_.push_back(run.after_draws(draws));
+  for (std::size_t draws = 1; draws < python_generator_.size(); ++draws)
+    true_generator_.push_back(run.after_draws(draws));
   if (marked_ || !(python == python_generator_[0] || python.follows(python_generator_[0]))) python.restore();
   unmark_generator();
 }
@@ -107,13 +110,16 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
 void Matcher::unmark_generator() {
   if (true_generator_.empty() || !marked_) return;
   const auto mark = std::find(python_generator_.begin(), python_generator_.end(), GeneratorState::current());
-  if (mark != python_generator_.end()) true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore();
+  if (mark != python_generator_.end())
+    true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore();
 }
 
 bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
   const GeneratorState now = GeneratorState::current();
-  if (recorded.state) return now == *recorded.state || (now.is_seed() && recorded.state->is_seed() && !(now == python_generator_.back()));
-  const GeneratorState& expected = recorded.draws >= 0 ? python_generator_[static_cast<std::size_t>(recorded.draws)] : python_generator_.back();
+  if (recorded.state)
+    return now == *recorded.state || (now.is_seed() && recorded.state->is_seed() && !(now == python_generator_.back()));
+  const GeneratorState& expected =
+      recorded.draws >= 0 ? python_generator_[static_cast<std::size_t>(recorded.draws)] : python_generator_.back();
   return now == expected || now.follows(expected);  // another thread has drawn
 }
 
@@ -126,7 +132,8 @@ bool Matcher::take_seed(GeneratorJump& recorded) {
 }
 
 void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
-  const bool again = op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
+  const bool again =
+      op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
   draws_.emplace_back(cursor_ - 1);
   if (op.draws_none && !with_other_numbers) return python_generator_.push_back(GeneratorState::current());
   marked_ = true;
@@ -134,7 +141,8 @@ void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
     op.draws_none = false;
     ++tape_->drawing_ops;
   }
-  python_generator_.push_back(GeneratorState::current().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1));
+  python_generator_.push_back(
+      GeneratorState::current().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1));
   python_generator_.back().restore();
 }
 
@@ -166,7 +174,8 @@ void Handover::take_results(Executor& executor) const {
     const std::optional<Shell>& shell = shells[result.block.index()];
     if (!is_held(shell)) continue;
     const c10::Storage storage(shell->lock());
-    if (storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr) continue;  // Python has made it, with its content
+    // Python has made it, with its content
+    if (storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr) continue;
     c10::StorageImpl* content = result.storage.unsafeGetStorageImpl();
     fill_shell(storage, std::move(content->_mutable_data_ptr_no_checks()), content->nbytes());
   }
@@ -223,7 +232,8 @@ bool Matcher::change_to(std::size_t other) {
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
   take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
-    if (next->ops[i].section < 0) refreshed_ = true;  // told as changed where they may have: this tape's own numbers are not looked at
+    // Told as changed where they may have: this tape's own numbers are not looked at
+    if (next->ops[i].section < 0) refreshed_ = true;
     next->ops[i].arguments = tape_->ops[i].arguments;
     next->ops[i].jump = tape_->ops[i].jump;
   }
@@ -237,7 +247,8 @@ bool Matcher::change_to(std::size_t other) {
   add_inputs(*next, passing);
   for (const auto& [storage, parts] : passing_) {
     const BlockId block = now_called[parts[0].block.index()];
-    if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end()) passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
+    if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end())
+      passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
   }
   std::vector<bool> taken(next->blocks.size(), false);
   for (std::size_t b = 0; b < taken_.size(); ++b) {

@@ -38,7 +38,8 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
   }
   for (; next_ < to; ++next_) {
     const TapeOp& op = tape_.ops[static_cast<std::size_t>(next_)];
-    if (op.role == TapeOp::Role::kKernel) saved_.add_written(tape_, op, [&](BlockId block) -> c10::Storage& { return run_->storage(block); });
+    if (op.role == TapeOp::Role::kKernel)
+      saved_.add_written(tape_, op, [&](BlockId block) -> c10::Storage& { return run_->storage(block); });
     run_->run_op(next_, stack);
     for (const BlockId block : ends_[static_cast<std::size_t>(next_)]) run_->storage(block) = c10::Storage();
   }

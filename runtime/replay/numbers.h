@@ -3,10 +3,11 @@
 //   Python    forward over shells … item()?          … over shells …  item()?        … end
 //   kernels                         ██████ ► 2.31                     ████ ► 0.7          ██████████
 //
-// The ops are run as far as the number needs; then Python goes on over shells, and what is left runs at the next question or at the
-// end. Nothing of that is final: residents that were written have been saved, and the generator is Python's own again, so that the call
-// can be taken back where Python leaves the tape, or gives another number to an op that has run. A plan runs such an op only after what
-// Python has come to where it could not be taken back cheaply (lower.h).
+// The ops are run as far as the number needs; then Python goes on over shells, and what is left runs at the next
+// question or at the end. Nothing of that is final: residents that were written have been saved, and the generator is
+// Python's own again, so that the call can be taken back where Python leaves the tape, or gives another number to an op
+// that has run. A plan runs such an op only after what Python has come to where it could not be taken back cheaply
+// (lower.h).
 #pragma once
 
 #include <functional>
@@ -39,7 +40,8 @@ class NumberSource {
 // From the plan, whose run goes on from there (Executor::run).
 class PlannedNumbers final : public NumberSource {
  public:
-  PlannedNumbers(Executor& executor, std::vector<at::Tensor> inputs) : executor_(executor), inputs_(std::move(inputs)) {}
+  PlannedNumbers(Executor& executor, std::vector<at::Tensor> inputs)
+      : executor_(executor), inputs_(std::move(inputs)) {}
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override;
   void take_back() override;

@@ -34,7 +34,8 @@ std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const
   return digests;
 }
 
-PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs) : tape_(tape), storages_(tape.blocks.size()) {
+PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs)
+    : tape_(tape), storages_(tape.blocks.size()) {
   states_.resize(static_cast<std::size_t>(tape.random_ops) + 1);
   for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
     const Block& block = tape.blocks[i];
@@ -62,7 +63,8 @@ class PlainRun::TakenBack {
 
   void before(std::int32_t op) {
     if (!can_ || op >= until_) return forget();
-    saved_.add_written(run_.tape_, run_.tape_.ops[static_cast<std::size_t>(op)], [&](BlockId block) -> c10::Storage& { return run_.storage(block); });
+    saved_.add_written(run_.tape_, run_.tape_.ops[static_cast<std::size_t>(op)],
+                       [&](BlockId block) -> c10::Storage& { return run_.storage(block); });
   }
   void forget() {
     can_ = false;
@@ -74,7 +76,8 @@ class PlainRun::TakenBack {
   std::int32_t until_;
   GeneratorState generator_;
   SavedBlocks saved_;
-  bool can_ = !thread_attached();  // an eager budget may have put elsewhere what would be saved; it keeps copies of its own
+  // An eager budget may have put elsewhere what would be saved; it keeps copies of its own
+  bool can_ = !thread_attached();
 };
 
 std::vector<std::vector<BlockId>> PlainRun::last_uses(std::int32_t to) const {
@@ -162,7 +165,8 @@ void PlainRun::push_arguments(const TapeOp& op, torch::jit::Stack& stack) {
       stack[i] = std::move(list);
     } else {
       c10::List<std::optional<at::Tensor>> list;
-      for (const SlotId slot : ref.slots) list.push_back(slot.valid() ? std::optional<at::Tensor>(operand(slot)) : std::nullopt);
+      for (const SlotId slot : ref.slots)
+        list.push_back(slot.valid() ? std::optional<at::Tensor>(operand(slot)) : std::nullopt);
       stack[i] = std::move(list);
     }
   }

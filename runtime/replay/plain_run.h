@@ -4,8 +4,8 @@
 //   run(4)    ████   ████   ████   ████ |              a block lives from the op that makes it to its last use before `to`,
 //                                                      or goes to the shell storage that Python still holds
 //
-// Two need it: a call whose Python left the tape half-way, so that all before that point must happen; and the rehearsal, which compares
-// the planned step with the same ops run plainly.
+// Two need it: a call whose Python left the tape half-way, so that all before that point must happen; and the
+// rehearsal, which compares the planned step with the same ops run plainly.
 #pragma once
 
 #include <vector>
@@ -22,15 +22,16 @@ class PlainRun {
   // `inputs` by argument number. Both must outlive this.
   PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs);
 
-  // Runs the kernels among ops [0, to). `shells` by block: where something beside it holds such a storage, that gets the block's memory,
-  // or a copy of its content (`copies`: memory must not change its owner). A kernel's exception passes through; residents, inputs and
-  // generator are then as before, where its data made it raise (saved_blocks.h).
+  // Runs the kernels among ops [0, to). `shells` by block: where something beside it holds such a storage, that gets
+  // the block's memory, or a copy of its content (`copies`: memory must not change its owner). A kernel's exception
+  // passes through; residents, inputs and generator are then as before, where its data made it raise (saved_blocks.h).
   void run(std::int32_t to, Shells& shells, bool copies);
 
   // Digests of each op's results, by op, go there.
   void trace(std::vector<std::vector<Digest>>& into) { traced_ = &into; }
 
-  // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be external.
+  // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be
+  // external.
   void call(const TapeOp& op, torch::jit::Stack& stack);
   // The same where it is a kernel, with the generator where the recorded step had it.
   void run_op(std::int32_t index, torch::jit::Stack& stack);
@@ -50,7 +51,7 @@ class PlainRun {
 
   const Tape& tape_;
   std::vector<std::vector<Digest>>* traced_ = nullptr;
-  std::vector<c10::Storage> storages_;  // by block
+  std::vector<c10::Storage> storages_;                 // by block
   std::vector<std::optional<GeneratorState>> states_;  // by draws
 };
 

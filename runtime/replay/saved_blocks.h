@@ -43,8 +43,8 @@ class SavedBlocks {
   std::vector<std::pair<BlockId, std::vector<char>>> contents_;
 };
 
-// Goes over ops in the order in which they will run, and tells which of them must save what they write, so that an error can be taken
-// back: all up to the last one whose data can make it raise; after that, as long as it is little.
+// Goes over ops in the order in which they will run, and tells which of them must save what they write, so that an
+// error can be taken back: all up to the last one whose data can make it raise; after that, as long as it is little.
 class FirstWrites {
  public:
   explicit FirstWrites(const Tape& tape) : tape_(tape), written_(tape.blocks.size(), false) {}

@@ -20,7 +20,7 @@ std::int64_t place_in_host(std::vector<HostRange>& ranges) {
 
 SwapSchedule schedule_swaps(const Graph& graph, const Plan& plan) {
   SwapSchedule schedule;
-  std::map<BufferId, std::size_t> held;    // the range that holds the buffer's latest copy
+  std::map<BufferId, std::size_t> held;  // the range that holds the buffer's latest copy
   std::vector<std::size_t> range_of_swap;
   for (std::size_t s = 0; s < plan.steps.size(); ++s) {
     const Step& step = plan.steps[s];
@@ -39,7 +39,8 @@ SwapSchedule schedule_swaps(const Graph& graph, const Plan& plan) {
     schedule.swapped_bytes += out ? bytes : 0;
   }
   schedule.host_bytes = place_in_host(schedule.ranges);
-  for (std::size_t i = 0; i < schedule.swaps.size(); ++i) schedule.swaps[i].host_offset = schedule.ranges[range_of_swap[i]].offset;
+  for (std::size_t i = 0; i < schedule.swaps.size(); ++i)
+    schedule.swaps[i].host_offset = schedule.ranges[range_of_swap[i]].offset;
   return schedule;
 }
 

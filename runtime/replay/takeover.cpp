@@ -9,32 +9,106 @@
 namespace stowage::runtime {
 namespace {
 
-// One loop over the elements (TensorIterator, or a vector library called with equal offsets), or a few such loops in a row of which
-// only the first reads the inputs.
+// One loop over the elements (TensorIterator, or a vector library called with equal offsets), or a few such loops in a
+// row of which only the first reads the inputs.
 constexpr std::array kByElement = std::to_array<std::string_view>({
     // of one tensor
-    "aten::abs", "aten::bitwise_not", "aten::ceil", "aten::clamp", "aten::clamp_max", "aten::clamp_min", "aten::cos", "aten::elu",
-    "aten::erf", "aten::erfc", "aten::exp", "aten::exp2", "aten::expm1", "aten::floor", "aten::gelu", "aten::hardsigmoid",
-    "aten::hardswish", "aten::hardtanh", "aten::leaky_relu", "aten::log", "aten::log10", "aten::log1p", "aten::log2",
-    "aten::logical_not", "aten::mish", "aten::neg", "aten::reciprocal", "aten::relu", "aten::round", "aten::rsqrt", "aten::sgn",
-    "aten::sigmoid", "aten::sign", "aten::silu", "aten::sin", "aten::softplus", "aten::sqrt", "aten::tan", "aten::tanh",
-    "aten::threshold", "aten::trunc",
+    "aten::abs",
+    "aten::bitwise_not",
+    "aten::ceil",
+    "aten::clamp",
+    "aten::clamp_max",
+    "aten::clamp_min",
+    "aten::cos",
+    "aten::elu",
+    "aten::erf",
+    "aten::erfc",
+    "aten::exp",
+    "aten::exp2",
+    "aten::expm1",
+    "aten::floor",
+    "aten::gelu",
+    "aten::hardsigmoid",
+    "aten::hardswish",
+    "aten::hardtanh",
+    "aten::leaky_relu",
+    "aten::log",
+    "aten::log10",
+    "aten::log1p",
+    "aten::log2",
+    "aten::logical_not",
+    "aten::mish",
+    "aten::neg",
+    "aten::reciprocal",
+    "aten::relu",
+    "aten::round",
+    "aten::rsqrt",
+    "aten::sgn",
+    "aten::sigmoid",
+    "aten::sign",
+    "aten::silu",
+    "aten::sin",
+    "aten::softplus",
+    "aten::sqrt",
+    "aten::tan",
+    "aten::tanh",
+    "aten::threshold",
+    "aten::trunc",
     // of two or three; the others may be broadcast
-    "aten::add.Scalar", "aten::add.Tensor", "aten::addcdiv", "aten::addcmul", "aten::bitwise_and.Tensor", "aten::bitwise_or.Tensor",
-    "aten::clamp.Tensor", "aten::div.Scalar", "aten::div.Tensor", "aten::div.Tensor_mode", "aten::lerp.Scalar", "aten::lerp.Tensor",
-    "aten::logical_and", "aten::logical_or", "aten::maximum", "aten::minimum", "aten::mul.Scalar", "aten::mul.Tensor",
-    "aten::pow.Scalar", "aten::pow.Tensor_Scalar", "aten::pow.Tensor_Tensor", "aten::rsub.Scalar", "aten::rsub.Tensor",
-    "aten::sub.Scalar", "aten::sub.Tensor", "aten::where.self",
+    "aten::add.Scalar",
+    "aten::add.Tensor",
+    "aten::addcdiv",
+    "aten::addcmul",
+    "aten::bitwise_and.Tensor",
+    "aten::bitwise_or.Tensor",
+    "aten::clamp.Tensor",
+    "aten::div.Scalar",
+    "aten::div.Tensor",
+    "aten::div.Tensor_mode",
+    "aten::lerp.Scalar",
+    "aten::lerp.Tensor",
+    "aten::logical_and",
+    "aten::logical_or",
+    "aten::maximum",
+    "aten::minimum",
+    "aten::mul.Scalar",
+    "aten::mul.Tensor",
+    "aten::pow.Scalar",
+    "aten::pow.Tensor_Scalar",
+    "aten::pow.Tensor_Tensor",
+    "aten::rsub.Scalar",
+    "aten::rsub.Tensor",
+    "aten::sub.Scalar",
+    "aten::sub.Tensor",
+    "aten::where.self",
     // backward of activations
-    "aten::elu_backward", "aten::gelu_backward", "aten::hardsigmoid_backward", "aten::hardswish_backward",
-    "aten::hardtanh_backward", "aten::leaky_relu_backward", "aten::mish_backward", "aten::sigmoid_backward", "aten::silu_backward",
-    "aten::softplus_backward", "aten::tanh_backward", "aten::threshold_backward",
+    "aten::elu_backward",
+    "aten::gelu_backward",
+    "aten::hardsigmoid_backward",
+    "aten::hardswish_backward",
+    "aten::hardtanh_backward",
+    "aten::leaky_relu_backward",
+    "aten::mish_backward",
+    "aten::sigmoid_backward",
+    "aten::silu_backward",
+    "aten::softplus_backward",
+    "aten::tanh_backward",
+    "aten::threshold_backward",
     // dropout: a mask, then products
-    "aten::native_dropout", "aten::native_dropout_backward",
+    "aten::native_dropout",
+    "aten::native_dropout_backward",
     // of optimizers, one element of the lists at a time
-    "aten::_foreach_add.List", "aten::_foreach_add.Scalar", "aten::_foreach_div.List", "aten::_foreach_div.Scalar",
-    "aten::_foreach_mul.List", "aten::_foreach_mul.Scalar", "aten::_foreach_neg", "aten::_foreach_reciprocal", "aten::_foreach_sqrt",
-    "aten::_foreach_sub.List", "aten::_foreach_sub.Scalar",
+    "aten::_foreach_add.List",
+    "aten::_foreach_add.Scalar",
+    "aten::_foreach_div.List",
+    "aten::_foreach_div.Scalar",
+    "aten::_foreach_mul.List",
+    "aten::_foreach_mul.Scalar",
+    "aten::_foreach_neg",
+    "aten::_foreach_reciprocal",
+    "aten::_foreach_sqrt",
+    "aten::_foreach_sub.List",
+    "aten::_foreach_sub.Scalar",
 });
 
 // Over the last dimension, contiguous: each row is reduced, then mapped element by element.
@@ -63,7 +137,8 @@ bool by_row_over_last_dimension(const TapeOp& op, const TensorMeta& meta, const 
 
 bool is_listed(const TapeOp& op, const TensorMeta& result) {
   const std::string name = full_name(op.handle);
-  return std::find(kByElement.begin(), kByElement.end(), name) != kByElement.end() || by_row_over_last_dimension(op, result, name);
+  return std::find(kByElement.begin(), kByElement.end(), name) != kByElement.end() ||
+         by_row_over_last_dimension(op, result, name);
 }
 
 // Strides of dimensions of size 1 mean nothing.
@@ -119,7 +194,8 @@ class Looks {
 std::vector<std::pair<BlockId, BlockId>> takeover_blocks(const Tape& tape, const TapeOp& op) {
   std::vector<std::pair<BlockId, BlockId>> pairs;
   if (op.creates.empty()) return pairs;
-  const bool lists = std::any_of(op.tensors.begin(), op.tensors.end(), [](const TensorRef& ref) { return ref.slots.size() > 1; });
+  const bool lists =
+      std::any_of(op.tensors.begin(), op.tensors.end(), [](const TensorRef& ref) { return ref.slots.size() > 1; });
   if (lists) return pairs;
   const Looks looks(tape, op);
   for (const BlockId created : op.creates) {

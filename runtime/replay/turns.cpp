@@ -18,8 +18,8 @@ constexpr std::chrono::milliseconds kLook{50};  // for signals
 struct State {
   std::mutex mutex;
   std::condition_variable changed;
-  int together = 0;        // threads, each counted once
-  int waiting = 0;         // for a turn alone
+  int together = 0;  // threads, each counted once
+  int waiting = 0;   // for a turn alone
   bool somebody_alone = false;
 };
 
@@ -54,8 +54,10 @@ void wait_until(std::unique_lock<std::mutex>& lock, double longest_s, void (*wai
     }
     lock.lock();
     if (Clock::now() - start > std::chrono::duration<double>(longest_s)) {
-      throw Error("a call of another thread has not come to its end for " + std::to_string(static_cast<std::int64_t>(longest_s)) +
-                  " s, and this one must wait for it, as it is of the same step, or one of them runs within a byte limit: where that call waits "
+      throw Error("a call of another thread has not come to its end for " +
+                  std::to_string(static_cast<std::int64_t>(longest_s)) +
+                  " s, and this one must wait for it, as it is of the same step, or one of them runs within a byte "
+                  "limit: where that call waits "
                   "for this thread, neither can go on; nothing of this call has happened");
     }
   }

@@ -25,7 +25,8 @@ std::string_view functional_name(const c10::OperatorHandle& op) {
 }
 
 Group group_of(const c10::IValue& value) {
-  return value.isString() ? c10d::resolve_process_group(value.toStringRef()) : value.toCustomClass<c10d::ProcessGroup>();
+  return value.isString() ? c10d::resolve_process_group(value.toStringRef())
+                          : value.toCustomClass<c10d::ProcessGroup>();
 }
 
 c10d::ReduceOp reduction(const std::string& name) {
@@ -38,7 +39,9 @@ c10d::ReduceOp reduction(const std::string& name) {
 }
 
 // The same memory, owned by nobody.
-at::Tensor borrowed(const at::Tensor& tensor) { return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options().requires_grad(false)); }
+at::Tensor borrowed(const at::Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.options().requires_grad(false));
+}
 
 void finish(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
@@ -56,8 +59,8 @@ at::Tensor all_reduce(const at::Tensor& input, const std::string& how, const Gro
   return result;
 }
 
-// Gloo gathers into a tensor of its own, on a thread of its own, and copies that: as many bytes again, which no plan would know of. So each
-// rank sends its rows to every other, and receives theirs where they belong.
+// Gloo gathers into a tensor of its own, on a thread of its own, and copies that: as many bytes again, which no plan
+// would know of. So each rank sends its rows to every other, and receives theirs where they belong.
 void exchange_rows(const at::Tensor& result, const at::Tensor& input, const Group& group) {
   constexpr int kTag = 0x73746f77;  // a user's own messages have small ones
   const std::size_t bytes = input.nbytes();
@@ -92,13 +95,16 @@ at::Tensor all_gather(const at::Tensor& input, const Group& group) {
 
 at::Tensor reduce_scatter(const at::Tensor& input, const std::string& how, const Group& group) {
   std::vector<std::int64_t> sizes = input.sizes().vec();
-  TORCH_CHECK(!sizes.empty() && sizes[0] % group->getSize() == 0, "stowage: a reduce-scatter whose size the group does not divide");
+  TORCH_CHECK(!sizes.empty() && sizes[0] % group->getSize() == 0,
+              "stowage: a reduce-scatter whose size the group does not divide");
   sizes[0] /= group->getSize();
   at::Tensor result = at::empty(sizes, input.options());
   if (input.device().is_cpu()) {
     const at::Tensor all = all_reduce(input, how, group);
     const auto bytes = result.nbytes();
-    if (bytes > 0) std::memcpy(result.mutable_data_ptr(), static_cast<const char*>(all.data_ptr()) + bytes * static_cast<std::size_t>(group->getRank()), bytes);
+    if (bytes > 0)
+      std::memcpy(result.mutable_data_ptr(),
+                  static_cast<const char*>(all.data_ptr()) + bytes * static_cast<std::size_t>(group->getRank()), bytes);
     return result;
   }
   at::Tensor from = borrowed(input);
@@ -109,7 +115,8 @@ at::Tensor reduce_scatter(const at::Tensor& input, const std::string& how, const
   return result;
 }
 
-at::Tensor all_to_all(const at::Tensor& input, std::vector<std::int64_t> to_rows, std::vector<std::int64_t> from_rows, const Group& group) {
+at::Tensor all_to_all(const at::Tensor& input, std::vector<std::int64_t> to_rows, std::vector<std::int64_t> from_rows,
+                      const Group& group) {
   std::vector<std::int64_t> sizes = input.sizes().vec();
   sizes[0] = 0;
   for (const std::int64_t rows : to_rows) sizes[0] += rows;
@@ -133,8 +140,8 @@ at::Tensor broadcast(const at::Tensor& input, std::int64_t root, const Group& gr
 }  // namespace
 
 bool is_collective(const c10::OperatorHandle& op) {
-  static constexpr std::array<std::string_view, 5> kKnown = {"all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor",
-                                                             "all_to_all_single", "broadcast"};
+  static constexpr std::array<std::string_view, 5> kKnown = {"all_reduce", "all_gather_into_tensor",
+                                                             "reduce_scatter_tensor", "all_to_all_single", "broadcast"};
   const std::string_view name = functional_name(op);
   return std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end();
 }

@@ -5,9 +5,10 @@
 //
 //   here:  y <- allocate    group works on borrowed memory of x and y    wait    y is complete, and nobody else holds x or y
 //
-// So a collective is an op like others: it reads x and makes y (and, having an effect outside, keeps its place among its kind). The
-// wait that follows finds nothing to wait for. Overlap with compute is lost; on CPU, where a rank's threads share the cores, there is
-// little of it. Gloo has no reduce-scatter that allocates nothing: there it is a sum of everything, of which a part is kept.
+// So a collective is an op like others: it reads x and makes y (and, having an effect outside, keeps its place among
+// its kind). The wait that follows finds nothing to wait for. Overlap with compute is lost; on CPU, where a rank's
+// threads share the cores, there is little of it. Gloo has no reduce-scatter that allocates nothing: there it is a sum
+// of everything, of which a part is kept.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +19,8 @@ namespace stowage::runtime {
 // A functional collective that run_collective() knows; it acts outside its buffers.
 bool is_collective(const c10::OperatorHandle& op);
 
-// The op's arguments on the stack, replaced by its result. Throws what the process group throws (a peer that is gone, a timeout).
+// The op's arguments on the stack, replaced by its result. Throws what the process group throws (a peer that is gone, a
+// timeout).
 void run_collective(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace stowage::runtime

@@ -6,7 +6,9 @@
 namespace stowage::runtime {
 namespace {
 
-at::CPUGeneratorImpl* generator() { return at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator()); }
+at::CPUGeneratorImpl* generator() {
+  return at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+}
 
 // Counted under the generator's lock.
 std::uint64_t g_restored = 0;

@@ -15,10 +15,11 @@ class GeneratorState {
  public:
   static GeneratorState current();
   void restore() const;
-  // The same for a step: where it draws nothing (`draws`), what is there now may follow from this by draws, which are other threads', and stays.
+  // The same for a step: where it draws nothing (`draws`), what is there now may follow from this by draws, which are
+  // other threads', and stays.
   void put_back(bool draws) const;
-  // By draws alone, or by what other threads have put back: no Python of this thread has seeded or set it meanwhile. The same state is none that
-  // follows. Both are of one thread.
+  // By draws alone, or by what other threads have put back: no Python of this thread has seeded or set it meanwhile.
+  // The same state is none that follows. Both are of one thread.
   [[nodiscard]] bool follows(const GeneratorState& before) const;
   bool operator==(const GeneratorState& other) const;
   // Seeded, and nothing drawn since.
@@ -35,8 +36,8 @@ class GeneratorState {
   std::optional<double> next_double_normal_;
 };
 
-// Where a step's Python sets the generator: nowhere, to where it was after so many draws of the step (as a checkpoint does), or to a
-// state that comes from outside, most often a seed.
+// Where a step's Python sets the generator: nowhere, to where it was after so many draws of the step (as a checkpoint
+// does), or to a state that comes from outside, most often a seed.
 struct GeneratorJump {
   int draws = -1;
   std::shared_ptr<const GeneratorState> state;

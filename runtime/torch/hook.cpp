@@ -38,17 +38,21 @@ Interceptor* interceptor_above() {
   return own ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
 }
 
-// Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn casts the arguments;
-// modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of their own.
+// Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn
+// casts the arguments; modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of
+// their own.
 bool comes_back(const OpTraits& op, c10::DispatchKeySet keys) {
-  return op.composite || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) || keys.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+  return op.composite || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) ||
+         keys.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
-// FakeTensorMode at work on the inside of an op. C++ also calls it past the dispatcher, where no leaf is under way: a saved tensor's
-// shallow copy becomes a detach() in Python.
+// FakeTensorMode at work on the inside of an op. C++ also calls it past the dispatcher, where no leaf is under way: a
+// saved tensor's shallow copy becomes a detach() in Python.
 bool inside_fake_kernel() { return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python); }
 
-bool is_subclass(const at::Tensor& tensor) { return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python); }
+bool is_subclass(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
+}
 
 bool has_subclass(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const auto in = [](const c10::IValue& value) {
@@ -116,7 +120,8 @@ void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 }
 
 Intercept::Intercept(Interceptor& interceptor)
-    : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow), included_before_(c10::impl::tls_is_dispatch_key_included(key_)) {
+    : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow),
+      included_before_(c10::impl::tls_is_dispatch_key_included(key_)) {
   TORCH_CHECK(tl_interceptor == nullptr, "stowage: a step cannot be recorded inside another one");
   c10::impl::tls_set_dispatch_key_included(key_, true);
   tl_interceptor = &interceptor;

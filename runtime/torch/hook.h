@@ -1,13 +1,15 @@
-// The dispatcher hook: boxed fallbacks that see every operator of forward, backward and optimizer, at one of two levels.
+// The dispatcher hook: boxed fallbacks that see every operator of forward, backward and optimizer, at one of two
+// levels.
 //
 //   user's Python ──► TESTING_ONLY_GenericMode ──► functorch ──► autocast ──► autograd ──► conjugation ──► Fake ──► kernel
 //                     kAbove: what the user calls                                                          kBelow: what runs
 //
-// They are registered once and cost nothing until a thread has an interceptor. A composite op is redispatched and its inner ops come
-// back; above, so is an op that autocast is about to rewrite. What is left is a leaf: the interceptor decides what happens to it, and
-// while it runs, nested calls pass unseen. Below, everything that autograd calls for itself is a leaf of its own, at the moment when
-// it runs: the copy of x that x.mul_(y) saves, what saved-tensor hooks do. Tensors are plain there: neither functorch's, nor
-// conjugated or negated unless the kernel wants them so. Above, FakeTensors and DTensors are still themselves.
+// They are registered once and cost nothing until a thread has an interceptor. A composite op is redispatched and its
+// inner ops come back; above, so is an op that autocast is about to rewrite. What is left is a leaf: the interceptor
+// decides what happens to it, and while it runs, nested calls pass unseen. Below, everything that autograd calls for
+// itself is a leaf of its own, at the moment when it runs: the copy of x that x.mul_(y) saves, what saved-tensor hooks
+// do. Tensors are plain there: neither functorch's, nor conjugated or negated unless the kernel wants them so. Above,
+// FakeTensors and DTensors are still themselves.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -28,8 +30,8 @@ class Interceptor {
   [[nodiscard]] virtual Level level() const { return Level::kAbove; }
   // A leaf op with its arguments on the stack. Must leave its returns there. `keys` is what to redispatch with.
   virtual void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
-  // True: an op on a tensor subclass (DTensor) is no leaf; those that it makes of plain tensors are. What PyTorch works out on fake
-  // tensors meanwhile (shapes, shardings) passes unseen.
+  // True: an op on a tensor subclass (DTensor) is no leaf; those that it makes of plain tensors are. What PyTorch works
+  // out on fake tensors meanwhile (shapes, shardings) passes unseen.
   [[nodiscard]] virtual bool looks_inside_subclasses() const { return false; }
   // The step does something that no replay can do.
   virtual void cannot_replay(const std::string& why) { (void)why; }
@@ -49,7 +51,8 @@ class Intercept {
 
  private:
   c10::DispatchKey key_;
-  bool included_before_;  // PyTorch's own guard would put back all keys: an eager budget that was left meanwhile would see the thread again
+  // PyTorch's own guard would put back all keys: an eager budget that was left meanwhile would see the thread again
+  bool included_before_;
 };
 
 // While alive, no interceptor of this thread sees its ops.
@@ -67,11 +70,12 @@ bool intercepting();
 // Tells the interceptor of this thread, where there is one, what its step does that no replay can do.
 void tell_cannot_replay(const std::string& why);
 
-// Serves, above autograd, every thread that is attached, below that thread's own Intercept: a step can be recorded under an eager
-// budget. nullptr: none.
+// Serves, above autograd, every thread that is attached, below that thread's own Intercept: a step can be recorded
+// under an eager budget. nullptr: none.
 void set_shared_interceptor(Interceptor* interceptor);
 
-// What it does on the calling thread beside running the ops (bringing tensors back), in nanoseconds so far. It adds to that itself.
+// What it does on the calling thread beside running the ops (bringing tensors back), in nanoseconds so far. It adds to
+// that itself.
 std::int64_t aside_ns();
 void add_aside_ns(std::int64_t ns);
 

@@ -26,7 +26,8 @@ bool in_aten(const c10::OperatorHandle& op) { return op.schema().name().starts_w
 // x[mask] has as many rows as the mask has ones; x[numbers] has the shape of the numbers.
 bool indexes_by_mask(const c10::IValue& indices) {
   for (const std::optional<at::Tensor>& index : indices.toOptionalTensorVector()) {
-    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte)) return true;
+    if (index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte))
+      return true;
   }
   return false;
 }
@@ -68,7 +69,10 @@ bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (op.hasTag(at::Tag::data_dependent_output)) return true;
   if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
-  if (in_aten(op) && base_name(op) == "_ctc_loss" && !stack[stack.size() - op.schema().arguments().size() + 2].isTensor()) return false;  // lengths are numbers
+  // Lengths are numbers
+  if (in_aten(op) && base_name(op) == "_ctc_loss" &&
+      !stack[stack.size() - op.schema().arguments().size() + 2].isTensor())
+    return false;
   return !(in_aten(op) && base_name(op) == "index") || indexes_by_mask(stack.back());
 }
 
@@ -78,7 +82,8 @@ bool tells_value(const c10::OperatorHandle& op) {
   if (!op.hasTag(at::Tag::data_dependent_output)) return false;
   if (tells_content(op)) return true;
   for (const c10::Argument& result : op.schema().returns()) {
-    if (result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::TypeKind::ListType) return false;
+    if (result.type()->isSubtypeOf(*c10::TensorType::get()) || result.type()->kind() == c10::TypeKind::ListType)
+      return false;
   }
   return true;
 }
@@ -92,7 +97,8 @@ bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
   if (tensor_of_number) return true;  // where the caller has found one that Python made of a number
   if (type->kind() != c10::TypeKind::NumberType && type->kind() != c10::TypeKind::FloatType) return false;
   const std::string_view name = base_name(op);
-  return !(name.starts_with("arange") || name.starts_with("range") || name.starts_with("linspace") || name.starts_with("logspace"));
+  return !(name.starts_with("arange") || name.starts_with("range") || name.starts_with("linspace") ||
+           name.starts_with("logspace"));
 }
 
 int absolute_offset_argument(const c10::OperatorHandle& op) {
@@ -107,10 +113,11 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
   const c10::Argument& argument = op.schema().arguments()[index];
   if (const c10::AliasInfo* alias = argument.alias_info(); alias != nullptr && alias->isWrite()) return true;
   // Batch norm updates its running statistics in training without an annotation.
-  static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
-                                                                  "_batch_norm_impl_index"};
+  static constexpr std::array<std::string_view, 4> kBatchNorms = {"native_batch_norm", "cudnn_batch_norm",
+                                                                  "miopen_batch_norm", "_batch_norm_impl_index"};
   if (!in_aten(op)) return false;
-  if (base_name(op) == "mkldnn_rnn_layer_backward") return argument.name() == "workspace";  // oneDNN works in it; strict="paranoid" has found it
+  if (base_name(op) == "mkldnn_rnn_layer_backward")
+    return argument.name() == "workspace";  // oneDNN works in it; strict="paranoid" has found it
   for (const std::string_view norm : kBatchNorms) {
     if (base_name(op) == norm) return argument.name() == "running_mean" || argument.name() == "running_var";
   }
@@ -118,23 +125,50 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
 }
 
 bool is_custom(const c10::OperatorHandle& op) {
-  static constexpr std::array<std::string_view, 6> kOwn = {"aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::"};
-  return std::none_of(kOwn.begin(), kOwn.end(), [&](std::string_view own) { return op.schema().name().starts_with(own); });
+  static constexpr std::array<std::string_view, 6> kOwn = {
+      "aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::"};
+  return std::none_of(kOwn.begin(), kOwn.end(),
+                      [&](std::string_view own) { return op.schema().name().starts_with(own); });
 }
 
 bool checks_values(const c10::OperatorHandle& op, bool backward) {
   if (!in_aten(op)) return is_custom(op);
   static constexpr std::array<std::string_view, 5> kOfMatrices = {"linalg_", "_linalg_", "cholesky", "geqrf", "ormqr"};
-  static constexpr std::array<std::string_view, 29> kOfElements = {
-      "embedding", "_embedding_bag", "index", "_index_put_impl", "_unsafe_index", "gather", "scatter", "take", "put", "nll_loss",
-      "multi_margin_loss", "multilabel_margin_loss", "_ctc_loss", "binary_cross_entropy", "multinomial", "bernoulli", "normal", "poisson",
-      "binomial", "masked_scatter", "repeat_interleave", "bincount", "histogram", "_assert_", "segment_reduce", "lu_unpack",
-      "floor_divide", "remainder", "fmod"};
+  static constexpr std::array<std::string_view, 29> kOfElements = {"embedding",
+                                                                   "_embedding_bag",
+                                                                   "index",
+                                                                   "_index_put_impl",
+                                                                   "_unsafe_index",
+                                                                   "gather",
+                                                                   "scatter",
+                                                                   "take",
+                                                                   "put",
+                                                                   "nll_loss",
+                                                                   "multi_margin_loss",
+                                                                   "multilabel_margin_loss",
+                                                                   "_ctc_loss",
+                                                                   "binary_cross_entropy",
+                                                                   "multinomial",
+                                                                   "bernoulli",
+                                                                   "normal",
+                                                                   "poisson",
+                                                                   "binomial",
+                                                                   "masked_scatter",
+                                                                   "repeat_interleave",
+                                                                   "bincount",
+                                                                   "histogram",
+                                                                   "_assert_",
+                                                                   "segment_reduce",
+                                                                   "lu_unpack",
+                                                                   "floor_divide",
+                                                                   "remainder",
+                                                                   "fmod"};
   const std::string_view name = base_name(op);
   const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
   if (std::any_of(kOfMatrices.begin(), kOfMatrices.end(), begins)) return true;
   if (backward || name.find("_backward") != std::string_view::npos) return false;
-  return std::any_of(kOfElements.begin(), kOfElements.end(), begins) || (name == "div" && op.schema().overload_name().ends_with("_mode"));
+  return std::any_of(kOfElements.begin(), kOfElements.end(), begins) ||
+         (name == "div" && op.schema().overload_name().ends_with("_mode"));
 }
 
 bool is_elementwise_list_op(const c10::OperatorHandle& op) {

@@ -28,8 +28,8 @@ bool lifts_host_data(const c10::OperatorHandle& op);
 // Draws from a random generator.
 bool draws_random_numbers(const c10::OperatorHandle& op);
 
-// Its result, or the shape of its result, depends on data: the step cannot be replayed with other data. The op's arguments are on top
-// of the stack.
+// Its result, or the shape of its result, depends on data: the step cannot be replayed with other data. The op's
+// arguments are on top of the stack.
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Returns a number read from a tensor (Tensor.item()).
@@ -50,13 +50,14 @@ bool changes_metadata(const c10::OperatorHandle& op);
 // The argument at `index` is written in place. Covers kernels that do so without saying so in their schema.
 bool writes_argument(const c10::OperatorHandle& op, std::size_t index);
 
-// May raise because of what its tensors hold: it looks at indices, classes, probabilities or matrices before it computes. Those of the
-// backward pass look at indices that the forward pass has looked at. An operator that PyTorch does not bring itself may always raise.
+// May raise because of what its tensors hold: it looks at indices, classes, probabilities or matrices before it
+// computes. Those of the backward pass look at indices that the forward pass has looked at. An operator that PyTorch
+// does not bring itself may always raise.
 bool checks_values(const c10::OperatorHandle& op, bool backward);
 bool is_custom(const c10::OperatorHandle& op);
 
-// A list op that treats element i of all its tensor lists alone (_foreach_*, _fused_adamw_): running it once per element gives the
-// same bits, and lets each element's update move by itself.
+// A list op that treats element i of all its tensor lists alone (_foreach_*, _fused_adamw_): running it once per
+// element gives the same bits, and lets each element's update move by itself.
 bool is_elementwise_list_op(const c10::OperatorHandle& op);
 
 }  // namespace stowage::runtime

@@ -14,9 +14,9 @@ namespace stowage::runtime {
 namespace {
 
 // Alias their argument without saying so in the schema, or only tell something about it.
-constexpr std::array<std::string_view, 8> kUnmarkedViews = {"aten::_unsafe_view",  "aten::lift_fresh",   "aten::_reshape_alias",
-                                                            "aten::unsafe_split",  "aten::unsafe_chunk", "aten::is_same_size",
-                                                            "aten::result_type",   "aten::unsafe_split_with_sizes"};
+constexpr std::array<std::string_view, 8> kUnmarkedViews = {
+    "aten::_unsafe_view", "aten::lift_fresh",   "aten::_reshape_alias", "aten::unsafe_split",
+    "aten::unsafe_chunk", "aten::is_same_size", "aten::result_type",    "aten::unsafe_split_with_sizes"};
 
 bool only_views(const c10::FunctionSchema& schema) {
   for (const std::string_view name : kUnmarkedViews) {
@@ -57,8 +57,8 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
   const bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
-  traits->replayable = own_kernel && schema.name().starts_with("aten::") && !changes_metadata(op) && !reads_scalar(op) &&
-                       schema.arguments().size() <= 64;
+  traits->replayable = own_kernel && schema.name().starts_with("aten::") && !changes_metadata(op) &&
+                       !reads_scalar(op) && schema.arguments().size() <= 64;
   look_at_batch_norm(schema, *traits);
   for (std::size_t i = 0; i < schema.arguments().size() && i < 64; ++i) {
     if (stowage::runtime::writes_argument(op, i)) traits->writes |= std::uint64_t{1} << i;

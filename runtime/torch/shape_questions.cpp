@@ -9,7 +9,9 @@
 namespace stowage::runtime {
 namespace {
 
-c10::OperatorHandle find(const char* name, const char* overload) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
+c10::OperatorHandle find(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
 
 ShapeQuestion count_of(const at::Tensor& mask) {
   static const c10::OperatorHandle count = find("aten::count_nonzero", "dim_IntList");
@@ -34,11 +36,13 @@ std::vector<ShapeQuestion> shape_questions(const c10::OperatorHandle& op, const 
   const std::size_t first = stack.size() - op.schema().arguments().size();
   if (name == "aten::nonzero") return {count_of(stack[first].toTensor())};
   if (name == "aten::masked_select") return {count_of(stack[first + 1].toTensor())};
-  if (name == "aten::repeat_interleave" && op.schema().overload_name() == "Tensor") return {sum_of(stack[first].toTensor())};
+  if (name == "aten::repeat_interleave" && op.schema().overload_name() == "Tensor")
+    return {sum_of(stack[first].toTensor())};
   std::vector<ShapeQuestion> questions;
   if (name != "aten::index") return questions;
   for (const std::optional<at::Tensor>& index : stack.back().toOptionalTensorVector()) {
-    const bool mask = index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
+    const bool mask =
+        index && index->defined() && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte);
     if (mask) questions.push_back(count_of(*index));
   }
   return questions;

@@ -1,10 +1,11 @@
-// x[mask], nonzero(x): how large the result is, depends on data. What decides it can be asked for beforehand, by two ops of their own:
+// x[mask], nonzero(x): how large the result is, depends on data. What decides it can be asked for beforehand, by two
+// ops of their own:
 //
 //   Python    x[mask]
 //   tape      count_nonzero(mask) -> n   _local_scalar_dense(n)   index(x, mask)
 //
-// Recorder and matcher ask the same, so such a number is like any that Python asks for: watched where it follows from the arguments
-// (data_guards.h), else worked out while Python waits (numbers.h). Another number: another recording.
+// Recorder and matcher ask the same, so such a number is like any that Python asks for: watched where it follows from
+// the arguments (data_guards.h), else worked out while Python waits (numbers.h). Another number: another recording.
 #pragma once
 
 #include <torch/library.h>

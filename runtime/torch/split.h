@@ -2,9 +2,9 @@
 //
 //   _foreach_add_([a, b], 1)   ──►   _foreach_add_([a], 1)   _foreach_add_([b], 1)
 //
-// Each element's update reads and writes only its own tensors, so it can follow its gradient at once instead of waiting for all of
-// them: in a small-batch step the waiting gradients are most of the peak. On CPU these kernels loop over their lists, so the bits
-// are the same.
+// Each element's update reads and writes only its own tensors, so it can follow its gradient at once instead of waiting
+// for all of them: in a small-batch step the waiting gradients are most of the peak. On CPU these kernels loop over
+// their lists, so the bits are the same.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -29,11 +29,13 @@ void describe(const at::Tensor& tensor, const TensorMeta& meta) {
 
 void copy_content(const at::Tensor& from, const at::Tensor& to) {
   const std::size_t bytes = std::min(from.storage().nbytes(), to.storage().nbytes());
-  if (bytes > 0 && from.storage().data() != to.storage().data()) std::memcpy(to.storage().mutable_data(), from.storage().data(), bytes);
+  if (bytes > 0 && from.storage().data() != to.storage().data())
+    std::memcpy(to.storage().mutable_data(), from.storage().data(), bytes);
 }
 
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);
   describe(tensor, meta);
   return tensor;
 }
@@ -46,7 +48,8 @@ at::Tensor make_tensor(const c10::Storage& storage, const TensorMeta& meta) {
 
 c10::Storage shell_storage(std::int64_t bytes) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(), /*resizable=*/true);
+                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
+                       /*resizable=*/true);
   torch_versions::refuse_reads(*storage.unsafeGetStorageImpl(), kShellText);
   return storage;
 }

@@ -26,12 +26,13 @@ std::pair<std::int64_t, std::int64_t> span_bytes(const at::Tensor& tensor);
 // A tensor that looks like `meta` but has no memory: for ops that only look at shapes.
 at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes);
 
-// A storage for tensors that Python and autograd pass on before their content exists. Reading it is an error with this text in it.
+// A storage for tensors that Python and autograd pass on before their content exists. Reading it is an error with this
+// text in it.
 inline constexpr const char* kShellText = "stowage: this tensor of a planned step has no content yet";
 c10::Storage shell_storage(std::int64_t bytes);
 
-// Of each block, the shell storage that was made for it. Weak: autograd adds gradients up in place where nobody else holds them, and
-// whoever only watches must not count. (A weak reference keeps the address from being used again.)
+// Of each block, the shell storage that was made for it. Weak: autograd adds gradients up in place where nobody else
+// holds them, and whoever only watches must not count. (A weak reference keeps the address from being used again.)
 using Shell = c10::weak_intrusive_ptr<c10::StorageImpl>;
 using Shells = std::vector<std::optional<Shell>>;
 inline bool is_held(const std::optional<Shell>& shell) { return shell.has_value() && shell->use_count() > 0; }

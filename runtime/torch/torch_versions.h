@@ -1,11 +1,13 @@
-// Where versions of torch differ, 2.11 to 2.13: what has two names, or is missing from some, is asked for here and nowhere else.
+// Where versions of torch differ, 2.11 to 2.13: what has two names, or is missing from some, is asked for here and
+// nowhere else.
 //
 //   in c10d::ProcessGroup     2.13: all_gather_single, ...       before: _allgather_base, ...
 //   in c10::StorageImpl       2.13: set_materializer             before: nothing like it, and so no stowage.budget
 //                             2.12: clear_data_ptr_access_...    before: the same (2.13 needs both)
 //   in c10::intrusive_ptr     2.13: one word counts references and knows of a Python object
 //
-// The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may find nothing.
+// The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may
+// find nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,7 +37,8 @@ struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::Count
     }
   }
 
-  // Takes a reference unless there is none, or none but that of a Python object. False when it has not. Never waits, nor takes the GIL.
+  // Takes a reference unless there is none, or none but that of a Python object. False when it has not. Never waits,
+  // nor takes the GIL.
   template <class Target>
   static bool take(Target& target) {
     if constexpr (requires { c10::detail::has_pyobject(target.combined_refcount_.load()); }) {
@@ -43,8 +46,8 @@ struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::Count
       do {
         const std::uint32_t references = c10::detail::refcount(count);
         if (references == 0 || (references == 1 && c10::detail::has_pyobject(count))) return false;
-      } while (!target.combined_refcount_.compare_exchange_weak(count, count + c10::detail::kReferenceCountOne, std::memory_order_acquire,
-                                                                std::memory_order_relaxed));
+      } while (!target.combined_refcount_.compare_exchange_weak(count, count + c10::detail::kReferenceCountOne,
+                                                                std::memory_order_acquire, std::memory_order_relaxed));
       return true;
     } else {
       return c10::raw::weak_intrusive_ptr::lock(&target) != nullptr;
@@ -54,8 +57,8 @@ struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::Count
 
 namespace stowage::runtime::torch_versions {
 
-// A strong reference to a storage that another thread may be letting go of right now; empty when it has, or only a Python object is left
-// that has one. The caller has a weak reference.
+// A strong reference to a storage that another thread may be letting go of right now; empty when it has, or only a
+// Python object is left that has one. The caller has a weak reference.
 template <class Storage>
 c10::intrusive_ptr<Storage> hold(Storage* storage) {
   if (!c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::take(*storage)) return {};
@@ -88,7 +91,8 @@ auto reduce_scatter(Group& group, at::Tensor& to, at::Tensor& from, const Option
 }
 
 template <class Group>
-auto all_to_all(Group& group, at::Tensor& to, at::Tensor& from, std::vector<std::int64_t>& to_rows, std::vector<std::int64_t>& from_rows) {
+auto all_to_all(Group& group, at::Tensor& to, at::Tensor& from, std::vector<std::int64_t>& to_rows,
+                std::vector<std::int64_t>& from_rows) {
   if constexpr (requires { group.all_to_all_single(to, from, to_rows, from_rows); }) {
     return group.all_to_all_single(to, from, to_rows, from_rows);
   } else {
@@ -123,7 +127,8 @@ void do_not_call_back(Storage& storage) {
 // Reads of a storage raise an error with this text, where they can be allowed again later.
 template <class Storage>
 void refuse_reads(Storage& storage, const char* text) {
-  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
 template <class Storage>

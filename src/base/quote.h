@@ -8,7 +8,8 @@ namespace stowage {
 
 inline std::string quote(std::string_view name) {
   std::size_t longest = 60;
-  while (longest > 56 && longest < name.size() && (static_cast<unsigned char>(name[longest]) & 0xc0U) == 0x80) --longest;
+  while (longest > 56 && longest < name.size() && (static_cast<unsigned char>(name[longest]) & 0xc0U) == 0x80)
+    --longest;
   constexpr std::string_view hex = "0123456789abcdef";
   std::string out = "'";
   for (const char c : name.substr(0, longest)) {

@@ -37,13 +37,15 @@ struct Overload {
   [[nodiscard]] std::size_t index(std::int32_t position) const {
     return static_cast<std::size_t>(std::lower_bound(at.begin(), at.end(), position) - at.begin());
   }
-  [[nodiscard]] std::int64_t help(std::int32_t from, std::int32_t to, std::int64_t most) const {  // over positions [from, to)
+  // Over positions [from, to)
+  [[nodiscard]] std::int64_t help(std::int32_t from, std::int32_t to, std::int64_t most) const {
     std::int64_t sum = 0;
     for (std::size_t i = index(from); i < at.size() && at[i] < to; ++i) sum += std::min(bytes[i], most);
     return sum;
   }
   void relieve(std::int32_t from, std::int32_t to, std::int64_t by) {
-    for (std::size_t i = index(from); i < at.size() && at[i] < to; ++i) bytes[i] = std::max<std::int64_t>(0, bytes[i] - by);
+    for (std::size_t i = index(from); i < at.size() && at[i] < to; ++i)
+      bytes[i] = std::max<std::int64_t>(0, bytes[i] - by);
   }
   [[nodiscard]] std::int32_t worst() const { return at[std::max_element(bytes.begin(), bytes.end()) - bytes.begin()]; }
 };
@@ -58,7 +60,8 @@ struct Candidate {
 
 class Round {
  public:
-  Round(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t round)
+  Round(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule,
+        std::int64_t round)
       : recipes_(recipes),
         sequence_(sequence),
         ledger_(recipes, sequence),
@@ -72,7 +75,8 @@ class Round {
   // Bytes over the capacity, summed over the positions.
   [[nodiscard]] std::int64_t overload() const {
     std::int64_t sum = 0;
-    for (std::int32_t i = 0; i < ledger_.size(); ++i) sum = capped_sum(sum, std::max<std::int64_t>(0, ledger_.live().at(i) - capacity_));
+    for (std::int32_t i = 0; i < ledger_.size(); ++i)
+      sum = capped_sum(sum, std::max<std::int64_t>(0, ledger_.live().at(i) - capacity_));
     return sum;
   }
 
@@ -126,15 +130,18 @@ class Round {
     const std::int64_t bytes = recipes_.bytes[gap.buffer];
     const std::int64_t help = over.help(from, to, bytes);
     if (help == 0) return;
-    double price = static_cast<double>(move.cost) * luck + 1 + 1e-6 * static_cast<double>(bytes) + static_cast<double>(move.runs.size());
+    double price = static_cast<double>(move.cost) * luck + 1 + 1e-6 * static_cast<double>(bytes) +
+                   static_cast<double>(move.runs.size());
     if (move.swap) price += rule_.lane_price * static_cast<double>(bytes) * lane_ns_per_byte();
-    if (move.overload > 0) price *= move.overload >= help ? 1e6 : static_cast<double>(help) / static_cast<double>(help - move.overload);
+    if (move.overload > 0)
+      price *= move.overload >= help ? 1e6 : static_cast<double>(help) / static_cast<double>(help - move.overload);
     found_.push_back({static_cast<double>(help) / price, gap, std::move(move), from, to, price});
   }
   [[nodiscard]] double lane_ns_per_byte() const { return lanes_.ns_per_byte(); }
 
   bool choose(Overload& over) {
-    const std::size_t most = rule_.batch > 0 ? static_cast<std::size_t>(rule_.batch) : 1 + static_cast<std::size_t>(recipes_.ops) / 100;
+    const std::size_t most =
+        rule_.batch > 0 ? static_cast<std::size_t>(rule_.batch) : 1 + static_cast<std::size_t>(recipes_.ops) / 100;
     const auto less = [&](std::size_t a, std::size_t b) {
       return found_[a].score != found_[b].score ? found_[a].score < found_[b].score : a > b;
     };
@@ -155,7 +162,8 @@ class Round {
         heap.push(i);
         continue;
       }
-      if (std::any_of(c.move.buffers.begin(), c.move.buffers.end(), [&](std::int32_t b) { return touched[b] != 0; })) continue;
+      if (std::any_of(c.move.buffers.begin(), c.move.buffers.end(), [&](std::int32_t b) { return touched[b] != 0; }))
+        continue;
       for (const std::int32_t b : c.move.buffers) touched[b] = 1;
       over.relieve(c.from, c.to, recipes_.bytes[c.gap.buffer]);
       apply(c, insertions, removed);
@@ -189,7 +197,8 @@ class Round {
 
 }  // namespace
 
-bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t& work) {
+bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule,
+           std::int64_t& work) {
   const std::size_t longest = 4 * static_cast<std::size_t>(recipes.ops) + 100;
   const std::int64_t rounds = 200 + 2LL * recipes.ops;
   std::int64_t least = std::numeric_limits<std::int64_t>::max(), since = 0;

@@ -6,9 +6,10 @@
 //         ╰──────────────── time     A round applies many moves that do not touch each other; then all is accounted anew, with
 //                                    the runs that came in as positions of their own, and their copies as gaps of their own.
 //
-// Just-in-time recomputation, several copies, and block-wise checkpoints come out of it: what a chain makes again is kept for its own
-// later use unless its gap in turn is dropped. Covering by ratio: Dobson, "Worst-case analysis of greedy heuristics for integer
-// programming with nonnegative data", Math. Oper. Res. 7, 1982. Differs: the positions are an evolving set.
+// Just-in-time recomputation, several copies, and block-wise checkpoints come out of it: what a chain makes again is
+// kept for its own later use unless its gap in turn is dropped. Covering by ratio: Dobson, "Worst-case analysis of
+// greedy heuristics for integer programming with nonnegative data", Math. Oper. Res. 7, 1982. Differs: the positions
+// are an evolving set.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,16 @@
 namespace stowage::budget {
 
 struct CoverRule {
-  double lane_price = 0.02;    // ns that a ns of lane time counts
-  double noise = 0;            // scores vary by up to this fraction, by `seed`
+  double lane_price = 0.02;  // ns that a ns of lane time counts
+  double noise = 0;          // scores vary by up to this fraction, by `seed`
   std::uint64_t seed = 0;
   bool recompute = true;
   bool swap = true;
-  std::int32_t batch = 0;      // moves a round; 0: by the size of the graph
+  std::int32_t batch = 0;  // moves a round; 0: by the size of the graph
 };
 
 // True when `sequence` fits `capacity` afterwards; `work` (about a ns a unit) may run out before.
-bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule, std::int64_t& work);
+bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule,
+           std::int64_t& work);
 
 }  // namespace stowage::budget

@@ -8,7 +8,8 @@ namespace {
 constexpr int kLooks = 8;  // rungs below the first one that are looked at in a graph of more than kSmall ops
 constexpr std::int32_t kSmall = 300;
 
-// More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below are looked at.
+// More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below
+// are looked at.
 std::int32_t rungs_for(std::int32_t ops) { return ops <= kSmall ? 48 : ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
 
 constexpr int kHalvingsBetweenRungs = 4;
@@ -17,7 +18,12 @@ constexpr int kHalvingsBetweenRungs = 4;
 
 Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
                const MeetOptions& options)
-    : recipes_(recipes), orders_(orders), floor_(floor), top_(std::max(top, floor)), options_(options), rungs_(rungs_for(recipes.ops)),
+    : recipes_(recipes),
+      orders_(orders),
+      floor_(floor),
+      top_(std::max(top, floor)),
+      options_(options),
+      rungs_(rungs_for(recipes.ops)),
       bound_(recipes, options.link, options.bound_work) {}
 
 std::int64_t Ladder::rung(std::int32_t i) const {
@@ -47,7 +53,8 @@ std::optional<Met> Ladder::best_within(std::int64_t capacity) {
     if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) return *best;
     if (recipes_.ops > kSmall && ++looks > kLooks) break;
     if (consider(rung(i))) continue;
-    // Below the first rung without a plan lies the smallest, perhaps between rungs; rungs further down have one by luck.
+    // Below the first rung without a plan lies the smallest, perhaps between rungs; rungs further down have one by
+    // luck.
     if (!failed && smallest() <= capacity) consider(smallest());
     failed = true;
     if (recipes_.ops > kSmall) break;

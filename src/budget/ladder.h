@@ -9,7 +9,8 @@
 //                 │                                    there a plan further down that is faster still would go unseen.
 //         floor ──┴── what one op needs
 //
-// The least rung with a plan is searched by halving, then between rungs, so that "smallest feasible" depends on the graph alone, too.
+// The least rung with a plan is searched by halving, then between rungs, so that "smallest feasible" depends on the
+// graph alone, too.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,8 @@ namespace stowage::budget {
 class Ladder {
  public:
   // Capacities in bytes of arena: nothing fits below `floor`, and `top` costs nothing.
-  Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top, const MeetOptions& options);
+  Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
+         const MeetOptions& options);
 
   // The fastest plan of an arena of at most `capacity`; none: the smallest found is larger.
   std::optional<Met> best_within(std::int64_t capacity);

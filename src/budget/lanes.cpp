@@ -7,20 +7,24 @@
 namespace stowage::budget {
 
 void Lane::take(std::int64_t from, std::int64_t to) {
-  const auto at = std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  const auto at =
+      std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
   busy_.insert(at, {from, to});
 }
 
 std::int64_t Lane::earliest(std::int64_t from, std::int64_t duration) const {
-  auto next = std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  auto next =
+      std::lower_bound(busy_.begin(), busy_.end(), from, [](const Busy& b, std::int64_t t) { return b.from < t; });
   if (next != busy_.begin()) from = std::max(from, (next - 1)->to);
   for (; next != busy_.end() && next->from < capped_sum(from, duration); ++next) from = std::max(from, next->to);
   return from;
 }
 
 std::int64_t Lane::latest(std::int64_t to, std::int64_t duration) const {
-  auto next = std::lower_bound(busy_.begin(), busy_.end(), to, [](const Busy& b, std::int64_t t) { return b.from < t; });
-  for (; next != busy_.begin() && (next - 1)->to > capped_sum(to, -duration); --next) to = std::min(to, (next - 1)->from);
+  auto next =
+      std::lower_bound(busy_.begin(), busy_.end(), to, [](const Busy& b, std::int64_t t) { return b.from < t; });
+  for (; next != busy_.begin() && (next - 1)->to > capped_sum(to, -duration); --next)
+    to = std::min(to, (next - 1)->from);
   return capped_sum(to, -duration);
 }
 
@@ -36,7 +40,8 @@ Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
     const std::int64_t duration = link.duration(ledger.recipes().bytes[swap.buffer]);
     for (const Gap& gap : gaps) {
       if (gap.swap < 0 || &ledger.sequence().swaps[gap.swap] != &swap) continue;
-      if (!gap.host) out.push_back({ledger.start(swap.out_at >= 0 ? ledger.position(swap.out_at) : gap.from + 1), duration});
+      if (!gap.host)
+        out.push_back({ledger.start(swap.out_at >= 0 ? ledger.position(swap.out_at) : gap.from + 1), duration});
       in.push_back({ledger.start(gap.back), duration});
     }
   }
@@ -73,9 +78,11 @@ std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
   if (gone >= back || back >= ledger_.size()) return std::nullopt;
   Move move;
   const std::int64_t late_out = std::max<std::int64_t>(0, t.out_to - ledger_.start(gone));
-  const std::int64_t late_in = std::max<std::int64_t>(0, capped_sum(std::max(t.in_from, ledger_.start(back)), t.in_to - t.in_from) - ledger_.start(gap.to));
+  const std::int64_t late_in = std::max<std::int64_t>(
+      0, capped_sum(std::max(t.in_from, ledger_.start(back)), t.in_to - t.in_from) - ledger_.start(gap.to));
   move.cost = late_out + late_in;
-  const std::int32_t issue = std::clamp(ledger_.at_time(t.out_from + 1) - 1, gap.made + 1, std::max(gap.made + 1, gone - 1));
+  const std::int32_t issue =
+      std::clamp(ledger_.at_time(t.out_from + 1) - 1, gap.made + 1, std::max(gap.made + 1, gone - 1));
   move.at = gone;
   move.buffers.push_back(gap.buffer);
   move.swap = Swap{gap.buffer, ledger_.node(issue), ledger_.node(gone), ledger_.node(back)};

@@ -1,4 +1,5 @@
-// The link: two copy lanes beside the ops, one out, one in. Each copies one buffer at a time, in the order in which copies are issued.
+// The link: two copy lanes beside the ops, one out, one in. Each copies one buffer at a time, in the order in which
+// copies are issued.
 //
 //   ops    ██A██████B██████C███████D██████E█████
 //   out        ▒▒a▒▒▒▒▒                                a goes as soon as it is made and the lane is free,
@@ -26,7 +27,8 @@ struct Link {
   // At most kMostCopyTime.
   [[nodiscard]] std::int64_t duration(std::int64_t bytes) const {
     const double ns = static_cast<double>(bytes) / bytes_per_ns;
-    return ns < static_cast<double>(kMostCopyTime - latency_ns) ? latency_ns + static_cast<std::int64_t>(ns) : kMostCopyTime;
+    return ns < static_cast<double>(kMostCopyTime - latency_ns) ? latency_ns + static_cast<std::int64_t>(ns)
+                                                                : kMostCopyTime;
   }
 };
 
@@ -35,7 +37,8 @@ class Lane {
  public:
   void take(std::int64_t from, std::int64_t to);
   [[nodiscard]] std::int64_t earliest(std::int64_t from, std::int64_t duration) const;  // start of the first free time
-  [[nodiscard]] std::int64_t latest(std::int64_t to, std::int64_t duration) const;      // start of the last free time; may be negative
+  // Start of the last free time; may be negative
+  [[nodiscard]] std::int64_t latest(std::int64_t to, std::int64_t duration) const;
 
  private:
   struct Busy {
@@ -48,8 +51,8 @@ class Lanes {
  public:
   Lanes(const Ledger& ledger, Link link);
 
-  // The swap of a gap that holds up nothing; none: the copies would meet. With `at` in the gap, the buffer is away at least there, and
-  // the cost is the time that the step has to wait.
+  // The swap of a gap that holds up nothing; none: the copies would meet. With `at` in the gap, the buffer is away at
+  // least there, and the cost is the time that the step has to wait.
   [[nodiscard]] std::optional<Move> swap(const Gap& gap, std::int32_t at = -1) const;
   [[nodiscard]] double ns_per_byte() const { return link_.there() ? 1 / link_.bytes_per_ns : 0; }
   // Accounts for a swap that was chosen.

@@ -25,7 +25,8 @@ Ledger::Ledger(const Recipes& recipes, const Sequence& sequence)
     if (!repeat(at)) first_run_[op(at)] = at;
     start_.push_back(capped_sum(start_.back(), recipes.cost[op(at)]));
   }
-  for (std::size_t s = 0; s < sequence.swaps.size(); ++s) swaps_of_[sequence.swaps[s].buffer].push_back(static_cast<std::int32_t>(s));
+  for (std::size_t s = 0; s < sequence.swaps.size(); ++s)
+    swaps_of_[sequence.swaps[s].buffer].push_back(static_cast<std::int32_t>(s));
   collect_events();
   for (std::int32_t at = 0; at < size(); ++at) added_.push_back(best_at(at).added);
   std::vector<std::int64_t> change(line_.size() + 1, 0);
@@ -49,7 +50,8 @@ Ledger::Ledger(const Recipes& recipes, const Sequence& sequence)
 
 bool Ledger::ends(std::int32_t buffer, std::int32_t position) const {
   const std::vector<Event>& events = events_[buffer];
-  const auto next = std::upper_bound(events.begin(), events.end(), position, [](std::int32_t at, const Event& e) { return at < e.at; });
+  const auto next = std::upper_bound(events.begin(), events.end(), position,
+                                     [](std::int32_t at, const Event& e) { return at < e.at; });
   return next != events.end() ? next->creates() : recipes_->returned[buffer] == 0;
 }
 
@@ -62,7 +64,8 @@ const TakeoverTable::Best& Ledger::best_at(std::int32_t position, std::int32_t f
 
 std::int64_t Ledger::gain(std::int32_t position, std::int32_t buffer) const {
   const std::vector<Takeover>& pairs = recipes_->takeovers.pairs(op(position));
-  if (std::none_of(pairs.begin(), pairs.end(), [&](const Takeover& pair) { return pair.read.value == buffer; })) return 0;
+  if (std::none_of(pairs.begin(), pairs.end(), [&](const Takeover& pair) { return pair.read.value == buffer; }))
+    return 0;
   return added_[position] - best_at(position, buffer).added;
 }
 
@@ -85,8 +88,8 @@ void Ledger::collect_events() {
     const std::int32_t k = op(at);
     for (const Need& need : recipes_->needs[k]) {
       if (held[need.buffer] != need.version) {
-        throw Error(concat("budget: op ", k, " at position ", at, " finds version ", held[need.buffer], " of buffer ", need.buffer, ", not ",
-                           need.version));
+        throw Error(concat("budget: op ", k, " at position ", at, " finds version ", held[need.buffer], " of buffer ",
+                           need.buffer, ", not ", need.version));
       }
       const std::int32_t after = need.version + (need.written ? 1 : 0);
       events_[need.buffer].push_back({at, need.version, after});
@@ -167,11 +170,15 @@ std::vector<std::int32_t> Ledger::touched(const std::vector<std::int32_t>& posit
 
 void Ledger::take_out(const std::vector<std::int32_t>& positions) {
   last_ = {positions, -1, {}};
-  const auto goes = [&](const Event& e) { return std::find(positions.begin(), positions.end(), e.at) != positions.end(); };
+  const auto goes = [&](const Event& e) {
+    return std::find(positions.begin(), positions.end(), e.at) != positions.end();
+  };
   for (const std::int32_t b : touched(positions)) {
     std::vector<Event>& events = events_[b];
     const auto place = [&](std::int32_t at) {
-      return std::lower_bound(events.begin(), events.end(), at, [](const Event& e, std::int32_t p) { return e.at < p; }) - events.begin();
+      return std::lower_bound(events.begin(), events.end(), at,
+                              [](const Event& e, std::int32_t p) { return e.at < p; }) -
+             events.begin();
     };
     auto from = place(positions[0]), to = from;  // the events that go, the one before them, and what lies between them
     for (const std::int32_t at : positions) {
@@ -181,7 +188,8 @@ void Ledger::take_out(const std::vector<std::int32_t>& positions) {
     from = std::max<std::ptrdiff_t>(0, from - 1);
     count(b, from, to, -1);
     last_.removed.push_back({b, static_cast<std::size_t>(from), 0, {events.begin() + from, events.begin() + to}});
-    to = events.erase(std::remove_if(events.begin() + from, events.begin() + to, goes), events.begin() + to) - events.begin();
+    to = events.erase(std::remove_if(events.begin() + from, events.begin() + to, goes), events.begin() + to) -
+         events.begin();
     last_.removed.back().last = static_cast<std::size_t>(to);
     count(b, from, to, 1);
   }
@@ -210,7 +218,8 @@ void Ledger::undo() {
   for (Removed& r : last_.removed) {
     std::vector<Event>& events = events_[r.buffer];
     count(r.buffer, r.first, r.last, -1);
-    const auto rest = events.erase(events.begin() + static_cast<std::ptrdiff_t>(r.first), events.begin() + static_cast<std::ptrdiff_t>(r.last));
+    const auto rest = events.erase(events.begin() + static_cast<std::ptrdiff_t>(r.first),
+                                   events.begin() + static_cast<std::ptrdiff_t>(r.last));
     events.insert(rest, r.events.begin(), r.events.end());
     r.last = r.first + r.events.size();
     count(r.buffer, r.first, r.last, 1);

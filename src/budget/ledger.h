@@ -3,8 +3,9 @@
 //   position   0     1     2     3     4
 //   b          create      read        read        gaps of b: (0, 2] and (2, 4]; live at 1, 2, 3, 4 on top of what op 0 adds
 //
-// Bytes at a position are those live before the op there, plus what the op adds (creations that take nothing over, scratch) at its
-// heaviest tick. Built in O(line + uses); runs can be taken out in place, each in O(buffers it touches · log n) and a shift of their uses.
+// Bytes at a position are those live before the op there, plus what the op adds (creations that take nothing over,
+// scratch) at its heaviest tick. Built in O(line + uses); runs can be taken out in place, each in O(buffers it touches
+// · log n) and a shift of their uses.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +23,16 @@ struct Event {
   [[nodiscard]] bool creates() const { return before == 0; }
 };
 
-// A buffer between two uses of one copy: on the device in (from, gone) and [back, to], all of it when it is not swapped.
+// A buffer between two uses of one copy: on the device in (from, gone) and [back, to], all of it when it is not
+// swapped.
 struct Gap {
   std::int32_t buffer = 0;
   std::int32_t from = 0, to = 0;  // positions; `to` is the number of positions when the end of the step needs it
   std::int32_t version = 0;
-  std::int32_t made = 0;          // position of the event that left this version in this copy
-  std::int32_t swap = -1;         // in Sequence::swaps
+  std::int32_t made = 0;   // position of the event that left this version in this copy
+  std::int32_t swap = -1;  // in Sequence::swaps
   std::int32_t gone = -1, back = -1;
-  bool host = false;              // the host holds this content before the gap
+  bool host = false;  // the host holds this content before the gap
 };
 
 class Ledger {
@@ -48,7 +50,8 @@ class Ledger {
   [[nodiscard]] const Recipes& recipes() const { return *recipes_; }
   [[nodiscard]] const Sequence& sequence() const { return *sequence_; }
 
-  // Bytes that the op at a position adds, with the takeovers that it uses: the best of the pairs whose r ends there (takeover.h).
+  // Bytes that the op at a position adds, with the takeovers that it uses: the best of the pairs whose r ends there
+  // (takeover.h).
   [[nodiscard]] std::int64_t added(std::int32_t position) const { return added_[position]; }
   [[nodiscard]] const std::vector<Takeover>& taken(std::int32_t position) const { return best_at(position).pairs; }
   // By how much less it would add if the copy of `buffer` that it uses ended there, or more if it did not.

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kLimits = 6;             // of live bytes that are tried for one capacity
 constexpr std::int64_t kRuins = 2500;  // tries times ops
-constexpr std::int32_t kSmall = 300;   // ops; more than one sequence of a limit is laid out in a graph of at most so many
+// Ops; more than one sequence of a limit is laid out in a graph of at most so many
+constexpr std::int32_t kSmall = 300;
 constexpr std::size_t kPool = 6;
 
 struct Try {
@@ -31,15 +32,18 @@ std::vector<CoverRule> rules(Link link) {
 using Pool = std::vector<Try>;
 
 void add(Pool& pool, Try now) {
-  const auto at = std::upper_bound(pool.begin(), pool.end(), now.ns, [](std::int64_t ns, const Try& t) { return ns < t.ns; });
-  if (at != pool.begin() && (at - 1)->ns == now.ns && (at - 1)->sequence.line.size() == now.sequence.line.size()) return;
+  const auto at =
+      std::upper_bound(pool.begin(), pool.end(), now.ns, [](std::int64_t ns, const Try& t) { return ns < t.ns; });
+  if (at != pool.begin() && (at - 1)->ns == now.ns && (at - 1)->sequence.line.size() == now.sequence.line.size())
+    return;
   pool.insert(at, std::move(now));
   if (pool.size() > kPool) pool.pop_back();
 }
 
 // Undoes what is superfluous, times the copies, and measures.
 void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOptions& options, std::int64_t& work) {
-  while (trim(recipes, now.sequence, limit, work) && work > 0) {}
+  while (trim(recipes, now.sequence, limit, work) && work > 0) {
+  }
   now.ns = schedule(recipes, now.sequence, options.link, {limit}).step_ns;
   Try timed = now;
   retime(recipes, timed.sequence, limit, options.link);
@@ -57,8 +61,9 @@ struct Spending {
   }
 };
 
-// Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et al., "Record
-// breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here only improvements stay).
+// Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et
+// al., "Record breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here
+// only improvements stay).
 void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetOptions& options) {
   const std::int64_t program_ns = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
   Try best = pool[0];
@@ -71,7 +76,8 @@ void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetO
     const auto size = static_cast<std::int64_t>(now.sequence.line.size());
     const std::int64_t length = 1 + random.below(std::max<std::int64_t>(1, size / (1 + random.below(6))));
     const std::int64_t from = random.below(std::max<std::int64_t>(1, size - length + 1));
-    undo(recipes, now.sequence, static_cast<std::int32_t>(from), static_cast<std::int32_t>(std::min(size, from + length)));
+    undo(recipes, now.sequence, static_cast<std::int32_t>(from),
+         static_cast<std::int32_t>(std::min(size, from + length)));
     CoverRule rule = rules(options.link)[static_cast<std::size_t>(i) % rules(options.link).size()];
     rule.noise = 0.6 * random.unit();
     rule.seed = options.seed + static_cast<std::uint64_t>(i) + 1;
@@ -90,8 +96,8 @@ struct Refund {
 };
 
 // The portfolio's sequences whose live bytes stay within `limit`.
-Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::span<const CoverRule> first, std::int64_t limit,
-         const MeetOptions& options) {
+Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::span<const CoverRule> first,
+         std::int64_t limit, const MeetOptions& options) {
   Pool pool;
   std::int64_t left = options.work;
   for (const std::vector<OpId>& order : orders)
@@ -111,7 +117,8 @@ Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std:
 
 class Meeting {
  public:
-  Meeting(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options)
+  Meeting(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
+          const MeetOptions& options)
       : recipes_(recipes), orders_(orders), rules_(rules(options.link)), capacity_(capacity), options_(options) {
     layout_options_.align = recipes.graph->align;
     layout_options_.capacity = capacity;
@@ -119,8 +126,8 @@ class Meeting {
     layout_options_.should_stop = options.should_stop;
   }
 
-  // A limit of live bytes that leads to no layout is lowered by what the layouts were too high; one below which nothing is found is
-  // raised half the way back.
+  // A limit of live bytes that leads to no layout is lowered by what the layouts were too high; one below which nothing
+  // is found is raised half the way back.
   std::optional<Met> run() {
     std::optional<Met> met = search();
     if (met || !options_.link.there()) return met;
@@ -133,14 +140,17 @@ class Meeting {
     const std::int64_t align = recipes_.graph->align;
     const std::int64_t close = recipes_.ops <= kSmall ? 0 : capacity_ / 200;
     std::int64_t limit = capacity_, above = capacity_, nothing = 0;
-    for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped(); ++round) {
+    for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped();
+         ++round) {
       const Pool pool = fit(recipes_, orders_, rules_, limit, options_);
       if (pool.empty()) {
         nothing = limit;
         if (round == 0) break;
       } else {
         if (best_ && pool[0].ns >= best_->schedule.step_ns) break;
-        const std::int64_t nodes = recipes_.ops <= kSmall ? options_.layout_node_budget / 4 : options_.layout_node_budget;  // of many layouts
+        // Of many layouts
+        const std::int64_t nodes =
+            recipes_.ops <= kSmall ? options_.layout_node_budget / 4 : options_.layout_node_budget;
         if (lay_out(pool, limit, nodes >> round)) break;  // lower limits leave more room
         above = std::min(limit - align, peak(pool[0]) - align);
         limit = std::min(above, limit - over_);
@@ -195,7 +205,8 @@ class Meeting {
 
 }  // namespace
 
-std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options) {
+std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
+                        const MeetOptions& options) {
   return Meeting(recipes, orders, capacity, options).run();
 }
 
@@ -210,7 +221,8 @@ Plan assemble(const Graph& graph, Met met) {
   plan.scratch = std::move(met.schedule.scratch);
   const std::vector<std::int32_t>& item_of = met.schedule.item_of;
   for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = offsets[item_of[i]];
-  for (std::size_t i = 0; i < plan.scratch.size(); ++i) plan.scratch[i].offset = offsets[item_of[plan.placements.size() + i]];
+  for (std::size_t i = 0; i < plan.scratch.size(); ++i)
+    plan.scratch[i].offset = offsets[item_of[plan.placements.size() + i]];
   return plan;
 }
 

@@ -18,12 +18,13 @@ namespace stowage::budget {
 
 struct MeetOptions {
   Link link;
-  std::int64_t layout_node_budget = 60'000;  // of the first layout, a quarter in small graphs; each limit and each further sequence halves it
+  // Of the first layout, a quarter in small graphs; each limit and each further sequence halves it
+  std::int64_t layout_node_budget = 60'000;
   std::uint64_t seed = 0;
-  std::int64_t work = 600'000'000;    // for one limit of live bytes; about a ns a unit
+  std::int64_t work = 600'000'000;          // for one limit of live bytes; about a ns a unit
   std::int64_t bound_work = 1'000'000'000;  // for the bounds of all capacities
-  std::int64_t* spent = nullptr;      // what is used is added to it
-  std::function<bool()> should_stop;  // outer stop; empty: never
+  std::int64_t* spent = nullptr;            // what is used is added to it
+  std::function<bool()> should_stop;        // outer stop; empty: never
 };
 
 struct Met {
@@ -32,7 +33,8 @@ struct Met {
 };
 
 // None: no plan was found.
-std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity, const MeetOptions& options);
+std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
+                        const MeetOptions& options);
 
 Plan assemble(const Graph& graph, Met met);
 

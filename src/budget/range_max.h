@@ -75,7 +75,8 @@ class RangeMax {
   void rise(std::int32_t i) {
     while ((i /= 2) > 0) most_[i] = std::max(most_[2 * i], most_[2 * i + 1]) + mark_[i];
   }
-  [[nodiscard]] std::int64_t query(std::int32_t i, std::int32_t lower, std::int32_t upper, std::int32_t from, std::int32_t to) const {
+  [[nodiscard]] std::int64_t query(std::int32_t i, std::int32_t lower, std::int32_t upper, std::int32_t from,
+                                   std::int32_t to) const {
     if (from <= lower && upper <= to) return most_[i];
     const std::int32_t middle = (lower + upper) / 2;
     std::int64_t best = kLeast;

@@ -33,8 +33,10 @@ Recipes::Recipes(const Graph& g, bool takeover)
     std::int32_t written = 0;
     for (const BufferId b : op.reads) {
       if (std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end()) continue;
-      if (g.buffer(b).resident) readers[b.index()].push_back(k);
-      else need(b, false);
+      if (g.buffer(b).resident)
+        readers[b.index()].push_back(k);
+      else
+        need(b, false);
     }
     for (const BufferId b : op.writes) {
       if (!g.buffer(b).resident) {

@@ -4,9 +4,9 @@
 //   op 4  relu_  writes y                            version 2   op 4 (needs y at version 1)
 //   op 5  pool   reads y              op 5 needs y at version 2
 //
-// To have y at version 2 again, ops 3 and 4 run again, in this order, on a fresh placement (docs/formats.md, section 2, rule 2).
-// An op cannot run again when it acts outside its buffers, when it writes a resident, or when a resident that it reads has been
-// written since.
+// To have y at version 2 again, ops 3 and 4 run again, in this order, on a fresh placement (docs/formats.md, section 2,
+// rule 2). An op cannot run again when it acts outside its buffers, when it writes a resident, or when a resident that
+// it reads has been written since.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace stowage::budget {
 
 struct Need {
   std::int32_t buffer;
-  std::int32_t version;   // that the op sees
-  bool written = false;   // the op leaves the next version
+  std::int32_t version;  // that the op sees
+  bool written = false;  // the op leaves the next version
 };
 
 struct Recipes {
@@ -30,17 +30,18 @@ struct Recipes {
   std::int32_t ops = 0;
   std::int32_t buffers = 0;
   // Per op.
-  std::vector<std::int64_t> cost;                    // ns
-  std::vector<std::int64_t> added;                   // bytes on top of what was live before, at the heaviest tick, without takeovers
-  std::vector<std::vector<Need>> needs;              // planned buffers read or written, at the version that the op sees
-  std::vector<std::vector<std::int32_t>> creates;    // planned buffers
-  std::vector<char> repeatable;                      // may run again while no op of ends[op] has run
-  std::vector<std::vector<std::int32_t>> ends;       // ops whose first run spoils a resident that it reads
+  std::vector<std::int64_t> cost;  // ns
+  // Bytes on top of what was live before, at the heaviest tick, without takeovers
+  std::vector<std::int64_t> added;
+  std::vector<std::vector<Need>> needs;            // planned buffers read or written, at the version that the op sees
+  std::vector<std::vector<std::int32_t>> creates;  // planned buffers
+  std::vector<char> repeatable;                    // may run again while no op of ends[op] has run
+  std::vector<std::vector<std::int32_t>> ends;     // ops whose first run spoils a resident that it reads
   TakeoverTable takeovers;
   // Per buffer; residents have no makers.
-  std::vector<std::int64_t> bytes;                   // padded
+  std::vector<std::int64_t> bytes;  // padded
   std::vector<char> returned;
-  std::vector<std::vector<std::int32_t>> makers;     // makers[b][v - 1] leaves version v
+  std::vector<std::vector<std::int32_t>> makers;  // makers[b][v - 1] leaves version v
 };
 
 }  // namespace stowage::budget

@@ -17,7 +17,8 @@ std::optional<Move> Restorer::drop(const Gap& gap) {
   return std::move(move_);
 }
 
-// What the runs add to what is live at the position besides them: results stay until the last of the runs that needs them.
+// What the runs add to what is live at the position besides them: results stay until the last of the runs that needs
+// them.
 std::int64_t Restorer::overload(const Gap& gap) {
   std::int64_t live = -recipes_.bytes[gap.buffer];
   if (move_.at < ledger_.size()) live += ledger_.live().at(move_.at) - ledger_.added(move_.at);
@@ -40,7 +41,8 @@ std::int64_t Restorer::overload(const Gap& gap) {
         made_[b] = 1;
       }
     for (const Need& need : recipes_.needs[move_.runs[i]])
-      if (made_[need.buffer] != 0 && need.buffer != gap.buffer && last_need_[need.buffer] == static_cast<std::int32_t>(i)) {
+      if (made_[need.buffer] != 0 && need.buffer != gap.buffer &&
+          last_need_[need.buffer] == static_cast<std::int32_t>(i)) {
         live -= recipes_.bytes[need.buffer];
         made_[need.buffer] = 0;
       }
@@ -59,7 +61,8 @@ bool Restorer::want(std::int32_t buffer, std::int32_t version) {
   if (++looked_ - looked_before_ > kMostLooked) return false;
   if (seen_[buffer] != 0) return seen_[buffer] == version;
   const std::vector<Event>& events = ledger_.events(buffer);
-  const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });
+  const auto next = std::lower_bound(events.begin(), events.end(), move_.at,
+                                     [](const Event& e, std::int32_t at) { return e.at < at; });
   if (next == events.begin()) return false;
   const Event& previous = *(next - 1);
   const bool live_on = next != events.end() ? !next->creates() : recipes_.returned[buffer] != 0;
@@ -91,7 +94,8 @@ bool Restorer::hoist(std::int32_t buffer, const Event& next) {
   const std::int32_t op = ledger_.op(next.at);
   if (!ledger_.repeat(next.at) || recipes_.creates[op].size() != 1) return false;
   if (!fits(move_.at, next.at, recipes_.bytes[buffer])) return false;
-  const std::size_t runs = move_.runs.size(), removed = move_.remove.size(), extended = move_.extensions.size(), touched = move_.buffers.size();
+  const std::size_t runs = move_.runs.size(), removed = move_.remove.size(), extended = move_.extensions.size(),
+                    touched = move_.buffers.size();
   const std::int64_t cost = move_.cost;
   move_.remove.push_back(next.at);
   if (rerun(buffer, 1)) {
@@ -128,8 +132,11 @@ bool Restorer::run(std::int32_t op, std::int32_t chain_buffer) {
     if (created == chain_buffer) continue;
     if (seen_[created] != 0) return false;
     const std::vector<Event>& events = ledger_.events(created);
-    const auto next = std::lower_bound(events.begin(), events.end(), move_.at, [](const Event& e, std::int32_t at) { return e.at < at; });
-    if (next != events.end() ? !next->creates() && next->before != 1 : recipes_.returned[created] && events.back().after != 1) return false;
+    const auto next = std::lower_bound(events.begin(), events.end(), move_.at,
+                                       [](const Event& e, std::int32_t at) { return e.at < at; });
+    if (next != events.end() ? !next->creates() && next->before != 1
+                             : recipes_.returned[created] && events.back().after != 1)
+      return false;
     seen_[created] = 1;
     move_.buffers.push_back(created);
   }

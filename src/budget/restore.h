@@ -4,8 +4,9 @@
 //   a, b, c  a: dead since B                    c ← C needs b;  b is dead too: kept up to here if that fits, else b ← B needs a; …
 //                                               The chain ends at what is live there, at what fits when kept, and at residents.
 //
-// The whole chain is one move with one price. A copy that is recomputed a little later anyway is made here instead (its later run
-// goes away) when it fits in between. Contents with several versions are made again from their creation on. O(size of the chain).
+// The whole chain is one move with one price. A copy that is recomputed a little later anyway is made here instead (its
+// later run goes away) when it fits in between. Contents with several versions are made again from their creation on.
+// O(size of the chain).
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,14 @@ struct Extension {  // a copy that lives longer: bytes on [from, to)
 };
 
 struct Move {
-  std::int32_t at = 0;                 // position before which `runs` go
-  std::vector<std::int32_t> runs;      // ops
-  std::vector<std::int32_t> remove;    // positions of runs that go away
+  std::int32_t at = 0;               // position before which `runs` go
+  std::vector<std::int32_t> runs;    // ops
+  std::vector<std::int32_t> remove;  // positions of runs that go away
   std::vector<Extension> extensions;
-  std::vector<std::int32_t> buffers;   // what it relies on or changes
-  std::optional<Swap> swap;            // a swap instead of runs
-  std::int64_t cost = 0;               // ns
-  std::int64_t overload = 0;           // bytes over the capacity while `runs` run, summed over them
+  std::vector<std::int32_t> buffers;  // what it relies on or changes
+  std::optional<Swap> swap;           // a swap instead of runs
+  std::int64_t cost = 0;              // ns
+  std::int64_t overload = 0;          // bytes over the capacity while `runs` run, summed over them
 };
 
 class Restorer {
@@ -61,7 +62,7 @@ class Restorer {
   std::int32_t longest_;
   std::vector<char> made_;               // per buffer, of overload(): a run has made it, and a later one needs it
   std::vector<std::int32_t> last_need_;  // per buffer, of overload(): the last run that needs it; -1: none
-  std::vector<std::int32_t> seen_;  // per buffer: version promised by the move at hand; 0: none
+  std::vector<std::int32_t> seen_;       // per buffer: version promised by the move at hand; 0: none
   std::int64_t looked_ = 0, looked_before_ = 0;
   Move move_;
 };

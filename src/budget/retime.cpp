@@ -24,7 +24,9 @@ class Retimer {
   }
 
  private:
-  [[nodiscard]] std::int64_t duration(const Gap& gap) const { return link_.duration(recipes_.graph->buffers[gap.buffer].bytes); }
+  [[nodiscard]] std::int64_t duration(const Gap& gap) const {
+    return link_.duration(recipes_.graph->buffers[gap.buffer].bytes);
+  }
   [[nodiscard]] bool room(std::int32_t at, const Gap& gap) const {
     return ledger_.live().at(at) + recipes_.bytes[gap.buffer] <= capacity_;
   }

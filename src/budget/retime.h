@@ -4,8 +4,9 @@
 //   ops        ██C██████D███E██       in that follows it on the lane, leaves it just enough.
 //   a          ···[██████████         Its place is taken that early if there is room, else as early as there is.
 //
-// Copies out likewise forwards: the place is kept until the copy is through, if there is room. Covering estimates copies one by one while
-// the line still grows; this looks at all of them on the line as it is. O(swaps · steps moved · log n).
+// Copies out likewise forwards: the place is kept until the copy is through, if there is room. Covering estimates
+// copies one by one while the line still grows; this looks at all of them on the line as it is. O(swaps · steps moved ·
+// log n).
 #pragma once
 
 #include "budget/lanes.h"

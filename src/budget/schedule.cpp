@@ -54,7 +54,8 @@ class Writer {
     std::vector<std::size_t> step_of_copy;
     std::size_t next = 0;
     for (std::int32_t at = 0; at < ledger_.size(); ++at) {
-      for (; next < copies_.size() && copies_[next].slot == at && copies_[next].out; ++next) push_copy(step_of_copy, copies_[next]);
+      for (; next < copies_.size() && copies_[next].slot == at && copies_[next].out; ++next)
+        push_copy(step_of_copy, copies_[next]);
       free_.push_back(here());
       for (; next < copies_.size() && copies_[next].slot == at; ++next) push_copy(step_of_copy, copies_[next]);
       step_.push_back(here());
@@ -119,7 +120,8 @@ class Writer {
         }
       }
     }
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.placement.from < b.placement.from; });
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const Piece& a, const Piece& b) { return a.placement.from < b.placement.from; });
     write_items(pieces);
   }
 
@@ -132,7 +134,8 @@ class Writer {
   void write_items(const std::vector<Piece>& pieces) {
     const Graph& graph = *recipes_.graph;
     std::vector<std::int64_t> start{0};
-    for (const Step& step : result_.steps) start.push_back(start.back() + (step.kind == Step::Kind::kRun ? graph.op(step.op).ticks : 1));
+    for (const Step& step : result_.steps)
+      start.push_back(start.back() + (step.kind == Step::Kind::kRun ? graph.op(step.op).ticks : 1));
     std::vector<std::int32_t> latest(graph.buffers.size(), -1);  // item of the latest copy
     for (const Piece& piece : pieces) {
       const Placement& p = piece.placement;
@@ -154,7 +157,8 @@ class Writer {
       const Op& op = graph.op(result_.steps[s].op);
       for (std::size_t i = 0; i < op.scratch.size(); ++i) {
         result_.scratch.push_back({static_cast<std::int32_t>(s), static_cast<std::int32_t>(i), 0});
-        result_.item_of.push_back(add({start[s] + op.scratch[i].from, start[s] + op.scratch[i].to, graph.padded(op.scratch[i].bytes)}));
+        result_.item_of.push_back(
+            add({start[s] + op.scratch[i].from, start[s] + op.scratch[i].to, graph.padded(op.scratch[i].bytes)}));
       }
     }
   }
@@ -172,7 +176,8 @@ class Writer {
   std::vector<std::int32_t> step_;  // per position: the step of the op
   std::vector<std::int32_t> free_;  // per position: the first step of its slot at which copies out must be complete
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> in_step_;  // (buffer, slot)
-  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> over_;     // (buffer, step that creates it): what it takes over
+  // (buffer, step that creates it): what it takes over
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> over_;
   Schedule result_;
 };
 

@@ -26,11 +26,11 @@ struct Schedule {
   std::int64_t step_ns = 0;
   std::int64_t recomputed_ops = 0;
   std::int64_t recompute_ns = 0;
-  std::int64_t swapped_bytes = 0;     // copied out
+  std::int64_t swapped_bytes = 0;  // copied out
 };
 
-// Which takeovers lay buffers at one address: those without which a position would hold more than `limit`, and if `equal` also those of
-// buffers of equal size (a smaller one is laid out as wide as what it takes over).
+// Which takeovers lay buffers at one address: those without which a position would hold more than `limit`, and if
+// `equal` also those of buffers of equal size (a smaller one is laid out as wide as what it takes over).
 struct Merging {
   std::int64_t limit = 0;
   bool equal = true;

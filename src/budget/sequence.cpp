@@ -19,11 +19,13 @@ void edit(Sequence& sequence, std::span<const Insertion> insertions, const std::
   const auto gone = [&](Node node) { return static_cast<std::size_t>(node) < removed.size() && removed[node] != 0; };
   std::vector<std::size_t> order(insertions.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return insertions[a].before < insertions[b].before; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return insertions[a].before < insertions[b].before; });
   std::vector<Node> line, stands_for(sequence.op.size(), -1);  // a removed node: the next one that stays
   line.reserve(sequence.line.size() + insertions.size());
   Node next = -1;
-  for (auto node = sequence.line.rbegin(); node != sequence.line.rend(); ++node) stands_for[*node] = gone(*node) ? next : next = *node;
+  for (auto node = sequence.line.rbegin(); node != sequence.line.rend(); ++node)
+    stands_for[*node] = gone(*node) ? next : next = *node;
   std::size_t done = 0;
   for (std::size_t position = 0; position <= sequence.line.size(); ++position) {
     for (; done < order.size() && insertions[order[done]].before == static_cast<std::int32_t>(position); ++done)

@@ -5,8 +5,8 @@
 //                  gap ^                      between A and C lies a gap in which a is live; between C and A' nothing is
 //   b             ███·········███             a swap: b is away from `out_by` up to `in_from`
 //
-// A copy of a buffer lives from the run that creates it (or the copy in) up to its last use before the next run that creates it.
-// So the line and the swaps say everything; lifetimes follow.
+// A copy of a buffer lives from the run that creates it (or the copy in) up to its last use before the next run that
+// creates it. So the line and the swaps say everything; lifetimes follow.
 #pragma once
 
 #include <cstdint>

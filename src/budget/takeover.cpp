@@ -4,7 +4,8 @@
 
 namespace stowage::budget {
 
-TakeoverTable::TakeoverTable(const Graph& graph, bool on) : graph_(&graph), pairs_(graph.ops.size()), best_(graph.ops.size()) {
+TakeoverTable::TakeoverTable(const Graph& graph, bool on)
+    : graph_(&graph), pairs_(graph.ops.size()), best_(graph.ops.size()) {
   if (!on) return;
   for (std::size_t k = 0; k < graph.ops.size(); ++k) pairs_[k] = useful_takeovers(graph, graph.ops[k]);
 }

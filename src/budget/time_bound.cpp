@@ -43,24 +43,28 @@ std::vector<char> reached(const Csr& edges, std::int32_t from) {
 TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
     : recipes_(recipes), work_(work), once_(recipes.ops, 0), version_wanted_(recipes.buffers, 0) {
   program_ns_ = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
-  for (std::int32_t b = 0; b < recipes.buffers; ++b) version_wanted_[b] = static_cast<std::int32_t>(recipes.makers[b].size());
+  for (std::int32_t b = 0; b < recipes.buffers; ++b)
+    version_wanted_[b] = static_cast<std::int32_t>(recipes.makers[b].size());
   for (std::int32_t k = 0; k < recipes.ops; ++k)
     for (const Need& need : recipes.needs[k])
       if (!need.written) version_wanted_[need.buffer] = std::min(version_wanted_[need.buffer], need.version);
   const Graph& graph = *recipes.graph;
   for (std::int32_t k = 0; k < recipes.ops; ++k) {
     const Op& op = graph.ops[k];
-    once_[k] = op.effect || std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return graph.buffer(b).resident; });
+    once_[k] = op.effect ||
+               std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return graph.buffer(b).resident; });
   }
   if (link.there()) {
     double padding = 1;
     for (const Buffer& buffer : graph.buffers)
       if (!buffer.resident && buffer.bytes > 0)
         padding = std::max(padding, static_cast<double>(graph.padded(buffer.bytes)) /
-                                        (static_cast<double>(buffer.bytes) + static_cast<double>(link.latency_ns) * link.bytes_per_ns));
+                                        (static_cast<double>(buffer.bytes) +
+                                         static_cast<double>(link.latency_ns) * link.bytes_per_ns));
     bandwidth_ = link.bytes_per_ns * padding;
   }
-  const double bytes = static_cast<double>(std::accumulate(recipes.bytes.begin(), recipes.bytes.end(), std::int64_t{1}));
+  const double bytes =
+      static_cast<double>(std::accumulate(recipes.bytes.begin(), recipes.bytes.end(), std::int64_t{1}));
   dearest_ = std::min(static_cast<double>(program_ns_) + 1, 1e15 / bytes);
   deps_ = content_dependencies(graph);
   const OrderProblem problem = order_problem(graph, deps_, uses(graph));
@@ -98,7 +102,8 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
     if (needed_node[b] < 0) {
       needed_node[b] = net.add_node();
       net.add_node();
-      net.add_arc(needed_node[b], needed_node[b] + 1, std::max<std::int64_t>(0, units(price * static_cast<double>(recipes_.bytes[b]))));
+      net.add_arc(needed_node[b], needed_node[b] + 1,
+                  std::max<std::int64_t>(0, units(price * static_cast<double>(recipes_.bytes[b]))));
       buffers.push_back(b);
     }
     net.add_arc(from, needed_node[b], FlowNetwork::kInfinite);
@@ -116,9 +121,12 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
       if (pivot.relation[maker] != kBefore) break;
       if (op_node[maker] < 0) {
         op_node[maker] = net.add_node();
-        const bool spoilt = std::any_of(recipes_.ends[maker].begin(), recipes_.ends[maker].end(),
-                                        [&](std::int32_t end) { return pivot.relation[end] == kBefore || end == pivot.op; });
-        net.add_arc(op_node[maker], 1, once_[maker] || spoilt ? FlowNetwork::kInfinite : units(cost_factor * static_cast<double>(recipes_.cost[maker])));
+        const bool spoilt =
+            std::any_of(recipes_.ends[maker].begin(), recipes_.ends[maker].end(),
+                        [&](std::int32_t end) { return pivot.relation[end] == kBefore || end == pivot.op; });
+        net.add_arc(op_node[maker], 1,
+                    once_[maker] || spoilt ? FlowNetwork::kInfinite
+                                           : units(cost_factor * static_cast<double>(recipes_.cost[maker])));
         for (const Need& n : recipes_.needs[maker])
           if (!n.written) need(op_node[maker], n.buffer);
       }
@@ -133,8 +141,8 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
   result.cost_ns = static_cast<double>(flow) / kUnits - price * static_cast<double>(result.kept_bytes);
   const double lane = price * bandwidth_;
   if (cost_factor == 1)
-    lines_.push_back({static_cast<double>(program_ns_) + static_cast<double>(flow) / kUnits + price * static_cast<double>(pivot.own_bytes) +
-                          lane * static_cast<double>(pivot.side_ns),
+    lines_.push_back({static_cast<double>(program_ns_) + static_cast<double>(flow) / kUnits +
+                          price * static_cast<double>(pivot.own_bytes) + lane * static_cast<double>(pivot.side_ns),
                       price, 1 + lane});
   return result;
 }
@@ -181,10 +189,12 @@ std::int64_t TimeBound::known(std::int64_t capacity) const {
   double best = static_cast<double>(program_ns_);
   for (const Line& line : lines_) {
     const double ns = line.at(capacity);
-    if (std::isfinite(ns)) best = std::max(best, ns);  // a link faster than any: its line is beyond what a double holds, and says nothing
+    // A link faster than any: its line is beyond what a double holds, and says nothing
+    if (std::isfinite(ns)) best = std::max(best, ns);
   }
   // What is not whole ns up is rounding.
-  return std::max(program_ns_, static_cast<std::int64_t>(std::ceil(std::min(best, static_cast<double>(kMostSum)) - 0.5)));
+  return std::max(program_ns_,
+                  static_cast<std::int64_t>(std::ceil(std::min(best, static_cast<double>(kMostSum)) - 0.5)));
 }
 
 }  // namespace stowage::budget

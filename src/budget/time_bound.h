@@ -11,10 +11,11 @@
 //   s ──∞──▶ b needed ──x·bytes──▶ b not kept ──∞──▶ maker of b ──cost──▶ t        cut at b: kept; cut at the maker: made again
 //                                                       └──∞──▶ needed by it …     (infinite for what cannot run again)
 //
-// so that every plan takes T >= P + g(x) - x · (C - m(v) + what the link brings back in T), P the sum of all costs (Lagrange; a knapsack
-// with closures). Contents that came back left before v and returned after it, each way at the link's bandwidth, hence
-// at most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v))) bytes. Solved for T; the largest over several v and x is the bound.
-// Cuts do not depend on C: each is a line that bounds all limits. One cut: a maximum flow on the ancestors of v.
+// so that every plan takes T >= P + g(x) - x · (C - m(v) + what the link brings back in T), P the sum of all costs
+// (Lagrange; a knapsack with closures). Contents that came back left before v and returned after it, each way at the
+// link's bandwidth, hence at most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v))) bytes. Solved for T; the
+// largest over several v and x is the bound. Cuts do not depend on C: each is a line that bounds all limits. One cut: a
+// maximum flow on the ancestors of v.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +36,16 @@ class TimeBound {
   std::int64_t at(std::int64_t capacity);
   // As at(), by the cuts made so far.
   [[nodiscard]] std::int64_t known(std::int64_t capacity) const;
-  // No plan has a smaller arena. More than what one op needs only when there is no link: contents that cannot be made again stay.
+  // No plan has a smaller arena. More than what one op needs only when there is no link: contents that cannot be made
+  // again stay.
   std::int64_t least_capacity();
 
  private:
   struct Line {  // T >= (constant - price · capacity) / divisor
     double constant, price, divisor;
-    [[nodiscard]] double at(std::int64_t capacity) const { return (constant - price * static_cast<double>(capacity)) / divisor; }
+    [[nodiscard]] double at(std::int64_t capacity) const {
+      return (constant - price * static_cast<double>(capacity)) / divisor;
+    }
   };
   struct Pivot {
     std::int32_t op;
@@ -50,7 +54,7 @@ class TimeBound {
     std::vector<char> relation;  // per op: kBefore, kAfter or neither
   };
   struct Cut {
-    double cost_ns = 0;          // of what is made again in the cheapest way; less when work ran out
+    double cost_ns = 0;  // of what is made again in the cheapest way; less when work ran out
     std::int64_t kept_bytes = 0;
   };
   Cut cut(const Pivot& pivot, double price, double cost_factor = 1);
@@ -63,9 +67,9 @@ class TimeBound {
   std::int64_t work_;
   std::int64_t program_ns_ = 0;
   Dependencies deps_;
-  double bandwidth_ = 0;              // padded bytes that a lane moves in a ns, at most
-  double dearest_ = 0;                // the highest price worth asking, ns a byte
-  std::vector<char> once_;            // per op: never runs again
+  double bandwidth_ = 0;                      // padded bytes that a lane moves in a ns, at most
+  double dearest_ = 0;                        // the highest price worth asking, ns a byte
+  std::vector<char> once_;                    // per op: never runs again
   std::vector<std::int32_t> version_wanted_;  // per buffer: the least version that anyone but its makers needs
   std::vector<Pivot> pivots_;
   std::vector<Line> lines_;

@@ -5,7 +5,8 @@
 //   out lane     ▒▒▒▒▒▒▒▒▒
 //   in lane                            ▒▒▒▒▒▒▒
 //
-// All waiting is put down to the copy that is waited for, so step_ns is the sum of the costs and of all waits. O(steps).
+// All waiting is put down to the copy that is waited for, so step_ns is the sum of the costs and of all waits.
+// O(steps).
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,10 @@ namespace {
 class Trimmer {
  public:
   Trimmer(const Recipes& recipes, const Sequence& sequence, std::int64_t capacity)
-      : recipes_(recipes), sequence_(sequence), ledger_(recipes, sequence), capacity_(std::max(capacity, ledger_.live().max())) {}
+      : recipes_(recipes),
+        sequence_(sequence),
+        ledger_(recipes, sequence),
+        capacity_(std::max(capacity, ledger_.live().max())) {}
 
   bool run(std::int64_t& work) {
     bool changed = false;
@@ -36,8 +39,9 @@ class Trimmer {
     std::vector<std::int32_t> repeats;
     for (std::int32_t at = 0; at < ledger_.size(); ++at)
       if (ledger_.repeat(at) && !ledger_.out(at)) repeats.push_back(at);
-    std::stable_sort(repeats.begin(), repeats.end(),
-                     [&](std::int32_t a, std::int32_t b) { return recipes_.cost[ledger_.op(a)] > recipes_.cost[ledger_.op(b)]; });
+    std::stable_sort(repeats.begin(), repeats.end(), [&](std::int32_t a, std::int32_t b) {
+      return recipes_.cost[ledger_.op(a)] > recipes_.cost[ledger_.op(b)];
+    });
     bool changed = false;
     for (const std::int32_t at : repeats) {
       work -= 3000;
@@ -66,7 +70,8 @@ class Trimmer {
       for (const Need& need : recipes_.needs[ledger_.op(at)]) freed += recipes_.bytes[need.buffer];
     for (const std::int32_t b : recipes_.creates[ledger_.op(chain[0])]) {
       const std::vector<Event>& events = ledger_.events(b);
-      const auto here = std::lower_bound(events.begin(), events.end(), chain[0], [](const Event& e, std::int32_t at) { return e.at < at; });
+      const auto here = std::lower_bound(events.begin(), events.end(), chain[0],
+                                         [](const Event& e, std::int32_t at) { return e.at < at; });
       const auto next = std::find_if(here + 1, events.end(), [&](const Event& e) {
         return std::find(chain.begin(), chain.end(), e.at) == chain.end();
       });
@@ -76,10 +81,12 @@ class Trimmer {
     return false;
   }
 
-  // Can all that follows in the copy of `buffer` created at chain[0] do with the copy before? Adds the writers that go too.
+  // Can all that follows in the copy of `buffer` created at chain[0] do with the copy before? Adds the writers that go
+  // too.
   bool without(std::int32_t buffer, std::vector<std::int32_t>& chain) const {
     const std::vector<Event>& events = ledger_.events(buffer);
-    const auto here = std::lower_bound(events.begin(), events.end(), chain[0], [](const Event& e, std::int32_t at) { return e.at < at; });
+    const auto here = std::lower_bound(events.begin(), events.end(), chain[0],
+                                       [](const Event& e, std::int32_t at) { return e.at < at; });
     if (here == events.begin()) return false;
     auto next = here + 1;
     std::int32_t version = here->after;

@@ -25,7 +25,8 @@ void AccessHistory::op_begins(std::uint64_t signature, std::span<const ValueId> 
   const std::uint64_t own = mix(signature + reads.size() * kBase);
   follow(own);
   ++now_;
-  ops_.push_back({own, first_access_ + static_cast<std::int64_t>(accesses_.size()), table_.now_ns, table_.unlimited_bytes});
+  ops_.push_back(
+      {own, first_access_ + static_cast<std::int64_t>(accesses_.size()), table_.now_ns, table_.unlimited_bytes});
   roll(long_, own);
   roll(short_, own);
   operands_ = 0;

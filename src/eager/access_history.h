@@ -1,22 +1,25 @@
 // When will a value be used next? Training repeats itself: the order of accesses of earlier iterations answers.
 //
-// Statement: ops come one by one, each with a signature and the values that it reads and makes. For the value just accessed as operand i
-// of an op, foretell the tick and the compute time of its next access, or say that nothing is known.
+// Statement: ops come one by one, each with a signature and the values that it reads and makes. For the value just
+// accessed as operand i of an op, foretell the tick and the compute time of its next access, or say that nothing is
+// known.
 //
 //   tape      ··· A  B  C  D  E │ A  B  C  D  E │ A  B           │: not marked by anybody; iterations are found, not announced
 //   operands      w─────────w───┼─w──────────w··   links: from an access of a value to its next one
 //                 match ──────────▶ here ▲       n: now, at B; the same op stood at m, and its operand's link led 3 ops on:
 //                                  m           n expect the next use at n + 3
 //
-// While ops go on as they did after m, m follows (one comparison). When one differs (another length, depth, branch), m is looked up
-// anew: the place where the last kLong, else kShort, signatures were seen last. Only operators count, not sizes, so a step of another
-// length still matches. Nothing found: nothing foretold, and the policies fall back to staleness.
+// While ops go on as they did after m, m follows (one comparison). When one differs (another length, depth, branch), m
+// is looked up anew: the place where the last kLong, else kShort, signatures were seen last. Only operators count, not
+// sizes, so a step of another length still matches. Nothing found: nothing foretold, and the policies fall back to
+// staleness.
 //
 // O(operands) an op; memory: two entries an operand and op, at most kMostOps ops.
 //
-// The idea is Capuchin's (Peng et al., ASPLOS 2020: record the accesses of one iteration, then act by them) and Belady's (1966: who knows
-// the next uses, evicts the furthest). Differs from Capuchin: no iteration needs to be announced or to be equal to the recorded one; each
-// op that matches is foreseen, and the record is renewed all the time.
+// The idea is Capuchin's (Peng et al., ASPLOS 2020: record the accesses of one iteration, then act by them) and
+// Belady's (1966: who knows the next uses, evicts the furthest). Differs from Capuchin: no iteration needs to be
+// announced or to be equal to the recorded one; each op that matches is foreseen, and the record is renewed all the
+// time.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +79,9 @@ class AccessHistory {
     std::vector<std::pair<std::uint64_t, std::int64_t>> at;
   };
 
-  [[nodiscard]] const Op& op(std::int64_t position) const { return ops_[static_cast<std::size_t>(position - first_op_)]; }
+  [[nodiscard]] const Op& op(std::int64_t position) const {
+    return ops_[static_cast<std::size_t>(position - first_op_)];
+  }
   [[nodiscard]] bool known(std::int64_t position) const { return position >= first_op_ && position <= now_; }
   void follow(std::uint64_t signature);
   void roll(Places& places, std::uint64_t signature);

@@ -47,7 +47,8 @@ std::optional<ValueId> Capuchin::pick(bool last_resort) {
       swapped = entry.id;
     }
     if (table_.may_drop(entry.id)) {
-      const double saved = static_cast<double>(table_[entry.id].bytes) / static_cast<double>(table_.chain_ns(entry.id) + 1);
+      const double saved =
+          static_cast<double>(table_[entry.id].bytes) / static_cast<double>(table_.chain_ns(entry.id) + 1);
       if (saved > most_saved) {
         most_saved = saved;
         recomputed = entry.id;
@@ -56,7 +57,9 @@ std::optional<ValueId> Capuchin::pick(bool last_resort) {
     return ++looks < kMostLooks;
   });
   how_ = How::kSwap;
-  if (!swapped) return picked_ = by_age_.best(last_resort).value_or(ValueId()), picked_.valid() ? std::optional(picked_) : std::nullopt;
+  if (!swapped)
+    return picked_ = by_age_.best(last_resort).value_or(ValueId()),
+           picked_.valid() ? std::optional(picked_) : std::nullopt;
   picked_ = *swapped;
   if (recomputed && (!table_.may_swap() || (most_free_ns < 0 && table_.chain_ns(*recomputed) < -most_free_ns))) {
     picked_ = *recomputed;

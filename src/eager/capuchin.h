@@ -1,15 +1,18 @@
-// Capuchin: swap what stays unused longest beyond its own copies; once no swap can hide, recompute what frees most bytes a second.
+// Capuchin: swap what stays unused longest beyond its own copies; once no swap can hide, recompute what frees most
+// bytes a second.
 //
 //   use ──────┤ out ▒▒▒▒▒ ├────── free time ──────┤ in ▒▒▒▒▒ ├── next use        FT = next use - now - out - in
 //
-// Statement: among the candidates whose next use earlier iterations showed, the largest FT, swapped, while FT >= 0. Else the overhead of
-// that swap, -FT, against recomputing the candidate of the largest memory saving per second, m / c with c along evicted ancestors: the
-// smaller one wins. Swapped values come back at their in-trigger, the copy time before the next use; when the program has to wait all the
-// same, all triggers move ahead by 5 % of the copy time. Before anything repeats (the paper's passive mode): least recently used, swapped.
+// Statement: among the candidates whose next use earlier iterations showed, the largest FT, swapped, while FT >= 0.
+// Else the overhead of that swap, -FT, against recomputing the candidate of the largest memory saving per second, m / c
+// with c along evicted ancestors: the smaller one wins. Swapped values come back at their in-trigger, the copy time
+// before the next use; when the program has to wait all the same, all triggers move ahead by 5 % of the copy time.
+// Before anything repeats (the paper's passive mode): least recently used, swapped.
 //
 // O(log n) notes, pick O(kMostLooks (log n + ancestors gone)).
-// Peng et al., "Capuchin: tensor-based GPU memory management for deep learning", ASPLOS 2020. Differs: decisions are made when memory is
-// asked for, with the same ranking, instead of once for the whole iteration after a measured one; one lead for all triggers.
+// Peng et al., "Capuchin: tensor-based GPU memory management for deep learning", ASPLOS 2020. Differs: decisions are
+// made when memory is asked for, with the same ranking, instead of once for the whole iteration after a measured one;
+// one lead for all triggers.
 #pragma once
 
 #include <functional>

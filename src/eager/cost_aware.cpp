@@ -7,14 +7,14 @@ namespace stowage::eager {
 namespace {
 
 constexpr int kPriceClasses = 64;
-constexpr double kLaneWorth = 0.05;       // what a nanosecond of a lane costs although nobody waits for it
-constexpr std::int64_t kFreeShare = 8;    // room above limit / kFreeShare: nothing goes soon
-constexpr std::int64_t kReserveShare = 2; // of the limit: values that may go at once, as the host has them
-constexpr std::int64_t kQueuedOps = 8;    // copies out that last so many ops are enough for the lane not to run dry
+constexpr double kLaneWorth = 0.05;        // what a nanosecond of a lane costs although nobody waits for it
+constexpr std::int64_t kFreeShare = 8;     // room above limit / kFreeShare: nothing goes soon
+constexpr std::int64_t kReserveShare = 2;  // of the limit: values that may go at once, as the host has them
+constexpr std::int64_t kQueuedOps = 8;     // copies out that last so many ops are enough for the lane not to run dry
 constexpr int kMostCopiesOut = 16;
-constexpr double kEarly = 1.25;           // of a deadline: what copies take varies
+constexpr double kEarly = 1.25;  // of a deadline: what copies take varies
 constexpr std::int64_t kEarlyOps = 4;
-constexpr std::int64_t kSpareShare = 8;   // of the limit
+constexpr std::int64_t kSpareShare = 8;  // of the limit
 
 std::int64_t mean_op_ns(const ValueTable& table) { return table.now_ns / std::max<std::int64_t>(table.tick, 1); }
 
@@ -41,7 +41,8 @@ void CostAware::file(ValueId id) {
     furthest_.erase(id);
     soonest_.erase(id);
     const Value& v = table_[id];
-    const std::int64_t own_ns = table_.may_drop(id) ? std::min(v.compute_ns + kReplayNs, table_.copy_ns(v.bytes)) : table_.copy_ns(v.bytes);
+    const std::int64_t own_ns =
+        table_.may_drop(id) ? std::min(v.compute_ns + kReplayNs, table_.copy_ns(v.bytes)) : table_.copy_ns(v.bytes);
     by_age_.insert(id, static_cast<double>(v.bytes) / static_cast<double>(own_ns + 1));
   }
 }
@@ -88,7 +89,8 @@ CostAware::Price CostAware::price(ValueId id, std::int64_t gap_ns, bool ahead) c
   const bool known = history_.next_tick(id) >= 0;
   const std::int64_t late = known ? std::max<std::int64_t>(table_.in_queue_ns() + copy - gap_ns, 0) : copy;
   std::int64_t out = 0;
-  if (v.host_copy != HostCopy::kClean && !ahead) out = table_.out_queue_ns() + (v.host_copy == HostCopy::kNone ? copy : 0);
+  if (v.host_copy != HostCopy::kClean && !ahead)
+    out = table_.out_queue_ns() + (v.host_copy == HostCopy::kNone ? copy : 0);
   const Price swap{kLaneWorth * static_cast<double>(copy) + static_cast<double>(late + out), How::kSwap};
   if (!table_.may_drop(id) || v.host_copy != HostCopy::kNone) return swap;
   const double drop = drop_ns();
@@ -108,7 +110,9 @@ void CostAware::give_up_expired() {
   }
 }
 
-std::optional<ValueId> CostAware::pick(bool last_resort) { return find(last_resort ? Wanted::kLastResort : Wanted::kVictim); }
+std::optional<ValueId> CostAware::pick(bool last_resort) {
+  return find(last_resort ? Wanted::kLastResort : Wanted::kVictim);
+}
 
 bool CostAware::fits(ValueId id, Wanted wanted) const {
   if (wanted == Wanted::kToCopy && table_[id].host_copy != HostCopy::kNone) return false;
@@ -160,8 +164,8 @@ std::int64_t CostAware::growth_bytes(std::int64_t until_tick) const {
   return most - now;
 }
 
-// Nothing is going to need the room. What was fetched early and let go again before its use had met growth that was not foreseen: it
-// waits for more room than that.
+// Nothing is going to need the room. What was fetched early and let go again before its use had met growth that was not
+// foreseen: it waits for more room than that.
 bool CostAware::may_fetch_early(ValueId id, std::int64_t tick, std::int64_t room_bytes) {
   if (!history_.foresees() || tick > table_.tick + kHorizonOps) return false;
   if (fetched_early_.size() <= id.index()) fetched_early_.resize(table_.rows());
@@ -181,7 +185,8 @@ Advice CostAware::fetch(std::int64_t room_bytes) {
     }
     const std::int64_t left_ns = history_.next_ns(id) - table_.now_ns;
     const auto lane_ns = static_cast<double>(table_.in_queue_ns() + table_.copy_ns(table_[id].bytes));
-    const bool due = static_cast<double>(left_ns) <= kEarly * lane_ns + static_cast<double>(kEarlyOps * mean_op_ns(table_));
+    const bool due =
+        static_cast<double>(left_ns) <= kEarly * lane_ns + static_cast<double>(kEarlyOps * mean_op_ns(table_));
     if (table_[id].bytes <= room_bytes) {
       return due || may_fetch_early(id, tick, room_bytes) ? Advice{Advice::Kind::kFetch, id, How::kSwap} : Advice{};
     }

@@ -1,16 +1,18 @@
-// Stowage's own policy: let go of what costs least to have back for the bytes and the time that it frees, and know when it is used next.
+// Stowage's own policy: let go of what costs least to have back for the bytes and the time that it frees, and know when
+// it is used next.
 //
-// Statement: each candidate v has a price, the time that letting it go will cost, and a relief, its bytes times the time until its next
-// use. Pick the least price / relief, in the cheaper way:
+// Statement: each candidate v has a price, the time that letting it go will cost, and a relief, its bytes times the
+// time until its next use. Pick the least price / relief, in the cheaper way:
 //
 //   drop                      its recipe along ancestors that are gone (value_table.h)
 //   swap, clean host copy     what is left of the copy in when it is fetched in time: kLaneWorth x copy
 //   swap, none yet            the same, and the copy out that has to be waited for now
 //
-// A copy that nobody waits for still costs a little, kLaneWorth of its time, so that of two free ones the cheaper to have is let go. (A
-// worth that followed how busy the lanes were made matters worse: what the lane was too busy for was recomputed, late.) The next use is
-// what earlier iterations showed (access_history.h); where they showed nothing, staleness stands for the time until then, as in DTR and
-// DELTA. So it is Belady's rule where costs are equal, DTR's where nothing repeats.
+// A copy that nobody waits for still costs a little, kLaneWorth of its time, so that of two free ones the cheaper to
+// have is let go. (A worth that followed how busy the lanes were made matters worse: what the lane was too busy for was
+// recomputed, late.) The next use is what earlier iterations showed (access_history.h); where they showed nothing,
+// staleness stands for the time until then, as in DTR and DELTA. So it is Belady's rule where costs are equal, DTR's
+// where nothing repeats.
 //
 //   now             the next uses of what is resident ─▶          copies go out ahead: while values are being let go, those that would
 //   ├─ c ── a ──────────── e ────── d ──────── b                  go next (b, then d) are copied as soon as the lane is free, until
@@ -19,11 +21,11 @@
 //   out lane  ▒▒b▒▒▒d▒▒▒                                          They come back by deadlines: when the time until the next use falls
 //   in lane                     ▒▒d▒▒b                            to the lane's queue and the copy, or earlier, into spare room.
 //
-// Candidates are kept in classes of price a byte, each in order of next use, so pick looks at the first few of each class:
-// O(classes (log n + ancestors gone)); notes O(log n).
+// Candidates are kept in classes of price a byte, each in order of next use, so pick looks at the first few of each
+// class: O(classes (log n + ancestors gone)); notes O(log n).
 //
-// Belady, IBM Systems Journal 5 (1966); Kirisame et al. (DTR), ICLR 2021; Peng et al. (Capuchin), ASPLOS 2020. Known weakness: deadlines
-// are looked at one by one, so a burst of uses (an optimizer's) waits for the lane.
+// Belady, IBM Systems Journal 5 (1966); Kirisame et al. (DTR), ICLR 2021; Peng et al. (Capuchin), ASPLOS 2020. Known
+// weakness: deadlines are looked at one by one, so a burst of uses (an optimizer's) waits for the lane.
 #pragma once
 
 #include <functional>

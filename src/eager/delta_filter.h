@@ -4,12 +4,12 @@
 //
 //   m  ████████            s  ▁▁▁▁▁▁▁▁▁▁▁▁  wins against    m  ████████████████   s ▁▁▁
 //
-// What it costs to get the value back does not count: that is left to the director (delta_director.h). Values below 1 % of the mean
-// size are passed over while there are others.
+// What it costs to get the value back does not count: that is left to the director (delta_director.h). Values below 1 %
+// of the mean size are passed over while there are others.
 //
 // O(1) notes, pick O(distinct sizes + looks) (staleness_index.h).
-// Tang et al., "DELTA: Dynamically optimizing GPU memory beyond tensor recomputation", arXiv 2203.15980 (2022). Differs: their release
-// scans all tensors for each victim; the answer here is the same one.
+// Tang et al., "DELTA: Dynamically optimizing GPU memory beyond tensor recomputation", arXiv 2203.15980 (2022).
+// Differs: their release scans all tensors for each victim; the answer here is the same one.
 #pragma once
 
 #include "eager/policy.h"

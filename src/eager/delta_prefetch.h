@@ -3,11 +3,13 @@
 //   expected use    t=40 b   t=52 d   t=57 a │ not known: c, e (last released first)
 //   in lane         ▒▒b▒▒▒▒▒▒d▒▒▒▒▒▒a▒▒▒  …        at most 5 in flight, none that would pass the limit
 //
-// Whenever there is room, the next one in order is fetched. The expected use is what earlier iterations showed (access_history.h); what
-// they did not show is taken last in, first out, since backward uses what forward made in the reverse order.
+// Whenever there is room, the next one in order is fetched. The expected use is what earlier iterations showed
+// (access_history.h); what they did not show is taken last in, first out, since backward uses what forward made in the
+// reverse order.
 //
-// O(log n) a note. Tang et al., arXiv 2203.15980 (five at once; in their journal version, ACM TACO 21 (2024), "bidirectional"). Differs:
-// the published code keeps a first-in-first-out queue and never starts it; fetching in that order brings what backward needs last.
+// O(log n) a note. Tang et al., arXiv 2203.15980 (five at once; in their journal version, ACM TACO 21 (2024),
+// "bidirectional"). Differs: the published code keeps a first-in-first-out queue and never starts it; fetching in that
+// order brings what backward needs last.
 #pragma once
 
 #include <functional>

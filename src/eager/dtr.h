@@ -1,19 +1,21 @@
 // DTR: let go of what is cheap to recompute together with its neighbours that are gone, large, and unused for long.
 //
-// Statement: the least h(v) = (c(v) + sum of c over the evicted neighbourhood of v) / (m s), for compute time c, m bytes and staleness s.
+// Statement: the least h(v) = (c(v) + sum of c over the evicted neighbourhood of v) / (m s), for compute time c, m
+// bytes and staleness s.
 //
 //        a ──▶ b̶ ──▶ v ──▶ d̶ ──▶ e̶          b, d, e are dropped: recomputing v needs b, and d and e will need v
 //              └──────┬─────┴────┘           sets {b} and {d, e} hang on v:   h(v) = (c_v + c_b + c_d + c_e) / (m s)
 //
-// The neighbourhood is the paper's e*: dropped values that are parents or children of each other are joined in union-find sets with the
-// sum of their costs, and v pays for the sets of its dropped parents and children. Restoring takes a value's cost from its set, which
-// stays joined (union-find cannot split): the approximation of the paper. Dead values whose recipe is still needed count as dropped.
+// The neighbourhood is the paper's e*: dropped values that are parents or children of each other are joined in
+// union-find sets with the sum of their costs, and v pays for the sets of its dropped parents and children. Restoring
+// takes a value's cost from its set, which stays joined (union-find cannot split): the approximation of the paper. Dead
+// values whose recipe is still needed count as dropped.
 //
-// Notes O(parents + children); pick O(distinct classes of bytes / cost + looks), and a value's weight is brought up to date when it is
-// picked or a direct neighbour changes.
-// Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021 (h_DTR^eq). Differs: the published prototype samples sqrt(n) candidates
-// and skips values below 1 % of the mean; here all are in an index. What cannot be recomputed is swapped (DTR: never let go), with twice
-// the copy time as its cost; what can be is dropped.
+// Notes O(parents + children); pick O(distinct classes of bytes / cost + looks), and a value's weight is brought up to
+// date when it is picked or a direct neighbour changes.
+// Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021 (h_DTR^eq). Differs: the published prototype samples
+// sqrt(n) candidates and skips values below 1 % of the mean; here all are in an index. What cannot be recomputed is
+// swapped (DTR: never let go), with twice the copy time as its cost; what can be is dropped.
 #pragma once
 
 #include <algorithm>
@@ -60,10 +62,10 @@ class DtrFilter : public Filter {
 
   ValueTable& table_;
   StalenessIndex index_;
-  std::vector<Links> links_;          // by row
-  std::vector<std::int32_t> above_;   // union-find
-  std::vector<double> sum_;           // of a root
-  std::vector<std::int32_t> met_;     // scratch
+  std::vector<Links> links_;         // by row
+  std::vector<std::int32_t> above_;  // union-find
+  std::vector<double> sum_;          // of a root
+  std::vector<std::int32_t> met_;    // scratch
 };
 
 class DtrDirector : public Director {

@@ -2,8 +2,8 @@
 //
 //   oldest ◀─ · ◀─ · ◀─ · ◀─ newest        one list; an access moves to the end
 //
-// O(1) notes, pick O(pinned older ones). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021. How: by DELTA's
-// director, back by DELTA's prefetch, so that only the choice differs.
+// O(1) notes, pick O(pinned older ones). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021.
+// How: by DELTA's director, back by DELTA's prefetch, so that only the choice differs.
 #pragma once
 
 #include "eager/policy.h"

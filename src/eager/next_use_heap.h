@@ -1,9 +1,10 @@
-// Values in order of a key (their next use), in a heap for each class, without taking out what has changed: entries are only ever added,
-// and those that no longer tell the truth are dropped when they come to the top.
+// Values in order of a key (their next use), in a heap for each class, without taking out what has changed: entries are
+// only ever added, and those that no longer tell the truth are dropped when they come to the top.
 //
 //   put(v, 17) ... put(v, 90)        heap: 90 v · 17 v (stale: stamp 1, v's is 2) · 12 u
 //
-// put O(log n) worst, O(1) expected; all heaps are rebuilt from their true entries when most are stale, so they hold O(members).
+// put O(log n) worst, O(1) expected; all heaps are rebuilt from their true entries when most are stale, so they hold
+// O(members).
 #pragma once
 
 #include <algorithm>
@@ -53,7 +54,8 @@ class NextUseHeap {
     return heaps_[heap].empty() ? nullptr : &heaps_[heap].front();
   }
 
-  // Shows the first entries of a class in order, to `visit(entry) -> bool`: go on? They all stay, and nothing may change meanwhile.
+  // Shows the first entries of a class in order, to `visit(entry) -> bool`: go on? They all stay, and nothing may
+  // change meanwhile.
   template <class Visit>
   void first_ones(std::size_t heap, Visit visit) {
     aside_.clear();

@@ -68,7 +68,8 @@ std::unique_ptr<Policy> make_policy(ValueTable& table, AccessHistory& history) {
   if (name == "default") return std::make_unique<CostAware>(table, history);
   if (name == "capuchin") return std::make_unique<Capuchin>(table, history);
   const auto with = [&](std::unique_ptr<Filter> filter, std::unique_ptr<Director> director) {
-    return std::make_unique<Composed>(std::move(filter), std::move(director), std::make_unique<DeltaPrefetch>(table, history));
+    return std::make_unique<Composed>(std::move(filter), std::move(director),
+                                      std::make_unique<DeltaPrefetch>(table, history));
   };
   if (name == "dtr") return with(std::make_unique<DtrFilter>(table), std::make_unique<DtrDirector>());
   const auto delta = [&] { return std::make_unique<DeltaDirector>(table); };

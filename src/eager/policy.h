@@ -4,7 +4,8 @@
 //   Director   how: drop or swap          choose()
 //   Prefetch   what comes back ahead      next()
 //
-// A candidate is a value that is resident and may be let go: it entered() and has not left(). Notes come after the table has changed.
+// A candidate is a value that is resident and may be let go: it entered() and has not left(). Notes come after the
+// table has changed.
 #pragma once
 
 #include <memory>
@@ -18,9 +19,9 @@ namespace stowage::eager {
 class Filter {
  public:
   virtual ~Filter() = default;
-  virtual void entered(ValueId) = 0;   // it is a candidate now
-  virtual void left(ValueId) = 0;      // it is none any more
-  virtual void accessed(ValueId) {}    // candidates only
+  virtual void entered(ValueId) = 0;  // it is a candidate now
+  virtual void left(ValueId) = 0;     // it is none any more
+  virtual void accessed(ValueId) {}   // candidates only
   virtual void recipe_changed(ValueId) {}
   virtual void released(ValueId, How) {}
   virtual void restored(ValueId) {}

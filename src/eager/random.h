@@ -2,8 +2,8 @@
 //
 //   members   a b c d e      pick: a seeded place, then the next one that is not pinned
 //
-// O(1) notes, pick O(pinned ones met). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021. How: by DELTA's
-// director, back by DELTA's prefetch, so that only the choice differs.
+// O(1) notes, pick O(pinned ones met). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021. How:
+// by DELTA's director, back by DELTA's prefetch, so that only the choice differs.
 #pragma once
 
 #include <vector>

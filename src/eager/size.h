@@ -2,8 +2,8 @@
 //
 //   ████████████████ this one     ███████     ███
 //
-// O(log n) notes, pick O(pinned larger ones). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021. How: by DELTA's
-// director, back by DELTA's prefetch, so that only the choice differs.
+// O(log n) notes, pick O(pinned larger ones). A rival in Kirisame et al., "Dynamic tensor rematerialization", ICLR
+// 2021. How: by DELTA's director, back by DELTA's prefetch, so that only the choice differs.
 #pragma once
 
 #include <functional>

@@ -82,16 +82,20 @@ double StalenessIndex::score(ValueId id) const {
 }
 
 std::optional<ValueId> StalenessIndex::best(bool last_resort, std::int64_t least_bytes) {
-  const auto staleness = [&](std::int32_t row) { return static_cast<double>(table_.tick - table_[ValueId(row)].last_access_tick + 1); };
+  const auto staleness = [&](std::int32_t row) {
+    return static_cast<double>(table_.tick - table_[ValueId(row)].last_access_tick + 1);
+  };
   bounds_.clear();
   for (std::size_t l = 0; l < lists_.size(); ++l)
-    if (lists_[l].oldest >= 0) bounds_.emplace_back(lists_[l].upper * staleness(lists_[l].oldest), static_cast<std::int32_t>(l));
+    if (lists_[l].oldest >= 0)
+      bounds_.emplace_back(lists_[l].upper * staleness(lists_[l].oldest), static_cast<std::int32_t>(l));
   std::make_heap(bounds_.begin(), bounds_.end());
   std::optional<ValueId> found;
   double most = -1;
   while (!bounds_.empty() && bounds_.front().first > most) {
     const List& l = lists_[static_cast<std::size_t>(bounds_.front().second)];
-    for (std::int32_t row = l.oldest; row >= 0 && l.upper * staleness(row) > most; row = nodes_[static_cast<std::size_t>(row)].after) {
+    for (std::int32_t row = l.oldest; row >= 0 && l.upper * staleness(row) > most;
+         row = nodes_[static_cast<std::size_t>(row)].after) {
       const ValueId id(row);
       ++table_.counters.looks;
       if (!table_.free_to_go(id, last_resort) || table_[id].bytes < least_bytes) continue;

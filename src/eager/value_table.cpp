@@ -4,7 +4,8 @@
 
 namespace stowage::eager {
 
-ValueTable::ValueTable(const Options& options) : options_(options), bytes_per_ns_(std::max(options.link_bytes_per_ns, 1e-6)) {}
+ValueTable::ValueTable(const Options& options)
+    : options_(options), bytes_per_ns_(std::max(options.link_bytes_per_ns, 1e-6)) {}
 
 ValueId ValueTable::add(std::int64_t bytes, bool evictable) {
   ValueId id;
@@ -52,7 +53,8 @@ std::int64_t ValueTable::chain_ns(ValueId id) const {
     stack_.pop_back();
     for (const ValueId parent : rows_[at.index()].parents) {
       const Value& p = rows_[parent.index()];
-      if (p.residence == Residence::kResident || p.residence == Residence::kFetching || seen_[parent.index()] == walk_) continue;
+      if (p.residence == Residence::kResident || p.residence == Residence::kFetching || seen_[parent.index()] == walk_)
+        continue;
       seen_[parent.index()] = walk_;
       if (p.host_copy != HostCopy::kNone) {
         total += copy_ns(p.bytes);

@@ -1,12 +1,13 @@
-// The rows behind a Keeper: every known value with its numbers, the clocks, the two copy lanes, and what a chain of recomputations costs.
+// The rows behind a Keeper: every known value with its numbers, the clocks, the two copy lanes, and what a chain of
+// recomputations costs.
 //
 //   tick     1     2     3     4          ops of the program, in order
 //   now_ns   ├──A──┼─B─┼───C────┼D┤       time inside ops only: waiting and restoring do not move it
 //
 // chain_ns(v) follows recipes up to what is there:   d(own 5) ← c gone(own 3) ← b resident      chain(d) = 5 + 3
 //                                                              └ a on the host (copy in 2)                 + 2
-// O(ancestors that are not there), cut off after kMostAncestors, from where on each counts as often as was seen: a chain so long is
-// never cheap.
+// O(ancestors that are not there), cut off after kMostAncestors, from where on each counts as often as was seen: a
+// chain so long is never cheap.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,9 @@ class ValueTable {
     const Value& v = rows_[id.index()];
     return v.pins == 0 && (last_resort || v.soft_pins == 0);
   }
-  [[nodiscard]] bool may_drop(ValueId id) const { return rows_[id.index()].recomputable && options_.release != Release::kSwapOnly; }
+  [[nodiscard]] bool may_drop(ValueId id) const {
+    return rows_[id.index()].recomputable && options_.release != Release::kSwapOnly;
+  }
   [[nodiscard]] bool may_swap() const { return options_.release != Release::kDropOnly; }
   [[nodiscard]] bool there(ValueId id) const { return rows_[id.index()].residence == Residence::kResident; }
 
@@ -55,7 +58,7 @@ class ValueTable {
   std::int64_t now_ns = 0;
   std::int64_t out_bytes = 0;  // on their way out, and in
   std::int64_t in_bytes = 0;
-  int fetches = 0;    // in flight
+  int fetches = 0;  // in flight
   int copies_out = 0;
   std::int64_t resident_bytes = 0;
   std::int64_t candidate_bytes = 0;

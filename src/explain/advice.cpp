@@ -48,8 +48,8 @@ std::vector<char> live_at_peak(const Graph& graph, const PeakMoment& peak) {
 
 std::vector<Advice> advise(const Scene& scene) {
   std::vector<Advice> advice;
-  for (Rule* rule : {gradients_meet, kept_gradients, accumulation, tied_gradient, logits, update_temporaries, returned_results, activations,
-                     residents})
+  for (Rule* rule : {gradients_meet, kept_gradients, accumulation, tied_gradient, logits, update_temporaries,
+                     returned_results, activations, residents})
     rule(scene, advice);
   return advice;
 }

@@ -1,4 +1,5 @@
-// What to change in the code of a step, found in its graph: one rule a function, each with the pattern that it looks for.
+// What to change in the code of a step, found in its graph: one rule a function, each with the pattern that it looks
+// for.
 //
 //   rule                  what the graph shows                                              the change
 //   gradients-meet        one small result of (nearly) all gradients scales each of them    clip each gradient by itself
@@ -11,8 +12,9 @@
 //   activations           what backward needs holds most of the peak                        batch, or a budget
 //   residents             parameters and optimizer state are most of all bytes              an optimizer with less state
 //
-// A change that can be written as a graph is written so, and planned: the advice tells the arena of that plan. Each rule is silent when
-// what it is about holds less than a twentieth of the bytes in question, or when its change would not help.
+// A change that can be written as a graph is written so, and planned: the advice tells the arena of that plan. Each
+// rule is silent when what it is about holds less than a twentieth of the bytes in question, or when its change would
+// not help.
 #pragma once
 
 #include <functional>
@@ -36,16 +38,16 @@ std::vector<Advice> advise(const Scene& scene);
 
 // The rules. Each appends at most one piece of advice.
 using Rule = void(const Scene&, std::vector<Advice>&);
-Rule gradients_meet, kept_gradients, accumulation, tied_gradient;                       // rules_gradients.cpp
-Rule logits, update_temporaries, returned_results, activations, residents;             // rules_bytes.cpp
+Rule gradients_meet, kept_gradients, accumulation, tied_gradient;           // rules_gradients.cpp
+Rule logits, update_temporaries, returned_results, activations, residents;  // rules_bytes.cpp
 
 // What the rules share (advice.cpp).
-std::string mebibytes(std::int64_t bytes);                    // "12.3 MiB"
-std::string short_line(const Op& op);                         // "train.py:21", or "" without its folders
-std::string at_line(const Op& op);                            // " (train.py:21)", or ""
+std::string mebibytes(std::int64_t bytes);                     // "12.3 MiB"
+std::string short_line(const Op& op);                          // "train.py:21", or "" without its folders
+std::string at_line(const Op& op);                             // " (train.py:21)", or ""
 std::string an_arena(const Scene& scene, std::int64_t arena);  // "an arena of 5.0 MiB instead of 9.1 MiB"
-bool worth(std::int64_t part, std::int64_t whole);            // at least a twentieth
-std::vector<std::int32_t> makers(const Graph& graph);         // per buffer: the op that creates it, or -1
+bool worth(std::int64_t part, std::int64_t whole);             // at least a twentieth
+std::vector<std::int32_t> makers(const Graph& graph);          // per buffer: the op that creates it, or -1
 std::vector<char> live_at_peak(const Graph& graph, const PeakMoment& peak);  // per buffer
 
 }  // namespace stowage::explained

@@ -13,11 +13,15 @@ namespace {
 
 constexpr std::int64_t kAdviceShare = 8;  // of the effort of a plan, for each changed graph that advice plans
 
-// Budgets to plan, from the largest down: parts of what the arena takes without a limit, or, around a budget that was asked for, parts of that.
-std::vector<std::int64_t> budgets_to_try(std::int64_t resident, std::int64_t free_arena, const std::optional<std::int64_t>& asked) {
+// Budgets to plan, from the largest down: parts of what the arena takes without a limit, or, around a budget that was
+// asked for, parts of that.
+std::vector<std::int64_t> budgets_to_try(std::int64_t resident, std::int64_t free_arena,
+                                         const std::optional<std::int64_t>& asked) {
   const std::int64_t most = resident + free_arena;
   std::vector<std::int64_t> budgets{most};
-  const auto part = [&](std::int64_t bytes, double factor) { return resident + static_cast<std::int64_t>(static_cast<double>(bytes) * factor); };
+  const auto part = [&](std::int64_t bytes, double factor) {
+    return resident + static_cast<std::int64_t>(static_cast<double>(bytes) * factor);
+  };
   if (asked && *asked > resident && *asked < most) {
     for (const double factor : {1.25, 1.1, 1.0, 0.9, 0.75, 0.6}) budgets.push_back(part(*asked - resident, factor));
   } else {
@@ -27,7 +31,8 @@ std::vector<std::int64_t> budgets_to_try(std::int64_t resident, std::int64_t fre
   return budgets;
 }
 
-// A plan that came from a file: what it holds is counted. Its step time leaves out stalls for copies, which only its planner knew.
+// A plan that came from a file: what it holds is counted. Its step time leaves out stalls for copies, which only its
+// planner knew.
 PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult& unlimited) {
   const CheckReport checked = check(graph, plan);
   if (!checked.valid) throw InvalidPlan(checked.message);
@@ -37,7 +42,8 @@ PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult&
   result.gap = gap(result.peak_bytes, result.lower_bound_bytes);
   std::vector<char> ran(graph.ops.size(), 0);
   for (const Step& step : plan.steps) {
-    if (step.kind == Step::Kind::kSwapOut) result.swapped_bytes = capped_sum(result.swapped_bytes, graph.buffer(step.buffer).bytes);
+    if (step.kind == Step::Kind::kSwapOut)
+      result.swapped_bytes = capped_sum(result.swapped_bytes, graph.buffer(step.buffer).bytes);
     if (step.kind != Step::Kind::kRun || !ran[step.op.index()]++) continue;
     ++result.recomputed_ops;
     result.recompute_ns = capped_sum(result.recompute_ns, graph.op(step.op).cost_ns);
@@ -52,7 +58,8 @@ PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult&
 void drop_lost_takeovers(Graph& graph) {
   for (Op& op : graph.ops)
     std::erase_if(op.takeover, [&](const Takeover& pair) {
-      return std::ranges::find(op.reads, pair.read) == op.reads.end() || graph.buffer(pair.created).bytes > graph.buffer(pair.read).bytes;
+      return std::ranges::find(op.reads, pair.read) == op.reads.end() ||
+             graph.buffer(pair.created).bytes > graph.buffer(pair.read).bytes;
     });
 }
 
@@ -98,7 +105,8 @@ Explanation explain(const Graph& graph, const std::optional<Plan>& plan, const E
     seal(changed);
     return stowage::plan(changed, free).plan->arena_bytes;
   };
-  explanation.advice = explained::advise({graph, explanation.peak, result.resident_bytes, explanation.free_arena_bytes, plan_again});
+  explanation.advice =
+      explained::advise({graph, explanation.peak, result.resident_bytes, explanation.free_arena_bytes, plan_again});
   return explanation;
 }
 

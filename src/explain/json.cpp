@@ -5,7 +5,8 @@
 namespace stowage {
 namespace {
 
-void kinds(io::ObjectWriter& object, std::string& out, std::string_view name, const std::array<std::int64_t, kBufferKindNames.size()>& bytes) {
+void kinds(io::ObjectWriter& object, std::string& out, std::string_view name,
+           const std::array<std::int64_t, kBufferKindNames.size()>& bytes) {
   object.key(name);
   io::ObjectWriter inner(out);
   for (std::size_t k = 0; k < bytes.size(); ++k) inner.field(kBufferKindNames[k], bytes[k]);

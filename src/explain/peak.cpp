@@ -33,7 +33,9 @@ std::pair<Time, std::int64_t> heaviest(const std::vector<Tenant>& tenants) {
 }
 
 bool touches(const Op& op, BufferId buffer) {
-  const auto in = [&](const std::vector<BufferId>& list) { return std::find(list.begin(), list.end(), buffer) != list.end(); };
+  const auto in = [&](const std::vector<BufferId>& list) {
+    return std::find(list.begin(), list.end(), buffer) != list.end();
+  };
   return in(op.reads) || in(op.writes) || in(op.creates);
 }
 
@@ -67,10 +69,11 @@ PeakMoment peak_moment(const Graph& graph, const Plan& plan) {
     const Placement& placement = plan.placements[static_cast<std::size_t>(t.placement)];
     const Step& made = plan.steps[static_cast<std::size_t>(placement.from)];
     peak.of_kind[static_cast<std::size_t>(graph.buffer(placement.buffer).kind)] += t.bytes;
-    peak.holders.push_back(
-        {placement.buffer, t.bytes, made.kind == Step::Kind::kRun ? made.op : OpId(), last_user(graph, plan, placement)});
+    peak.holders.push_back({placement.buffer, t.bytes, made.kind == Step::Kind::kRun ? made.op : OpId(),
+                            last_user(graph, plan, placement)});
   }
-  std::stable_sort(peak.holders.begin(), peak.holders.end(), [](const PeakHolder& a, const PeakHolder& b) { return a.bytes > b.bytes; });
+  std::stable_sort(peak.holders.begin(), peak.holders.end(),
+                   [](const PeakHolder& a, const PeakHolder& b) { return a.bytes > b.bytes; });
   return peak;
 }
 

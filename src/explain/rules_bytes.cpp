@@ -8,7 +8,8 @@ namespace stowage::explained {
 namespace {
 
 bool contains_any(const std::string& text, std::initializer_list<std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return text.find(part) != std::string::npos; });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](std::string_view part) { return text.find(part) != std::string::npos; });
 }
 
 std::int64_t live_bytes(const Graph& graph, const std::vector<char>& live, const std::vector<char>& which) {
@@ -55,8 +56,8 @@ void logits(const Scene& scene, std::vector<Advice>& advice) {
     if (!contains_any(op.target, {"clone", "copy"})) continue;
     for (const BufferId c : op.creates)
       for (const BufferId r : op.reads)
-        if (graph.buffer(c).bytes == largest && graph.buffer(r).bytes == largest && (which[c.index()] || which[r.index()]) &&
-            !graph.buffer(r).resident)
+        if (graph.buffer(c).bytes == largest && graph.buffer(r).bytes == largest &&
+            (which[c.index()] || which[r.index()]) && !graph.buffer(r).resident)
           which[c.index()] = which[r.index()] = 1;
   }
   const std::int64_t held = live_bytes(graph, live, which);
@@ -68,7 +69,8 @@ void logits(const Scene& scene, std::vector<Advice>& advice) {
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"logits",
                     "the logits and what cross entropy" + at_line(*loss) + " makes of them hold " + mebibytes(held) +
-                        " of the peak. The loss in " + std::to_string(kPieces) + " pieces of the batch, each with its own backward: about " + an_arena(scene, arena) + ".",
+                        " of the peak. The loss in " + std::to_string(kPieces) +
+                        " pieces of the batch, each with its own backward: about " + an_arena(scene, arena) + ".",
                     held, arena});
 }
 
@@ -77,7 +79,9 @@ void update_temporaries(const Scene& scene, std::vector<Advice>& advice) {
   std::vector<char> from_state(graph.buffers.size(), 0);  // temporaries made from optimizer state
   const Op* update = nullptr;
   for (const Op& op : graph.ops) {
-    const auto state = [&](BufferId b) { return graph.buffer(b).kind == BufferKind::kOptimizerState || from_state[b.index()]; };
+    const auto state = [&](BufferId b) {
+      return graph.buffer(b).kind == BufferKind::kOptimizerState || from_state[b.index()];
+    };
     if (std::none_of(op.reads.begin(), op.reads.end(), state)) continue;
     for (const BufferId b : op.creates) {
       if (graph.buffer(b).kind != BufferKind::kTemporary) continue;
@@ -94,7 +98,8 @@ void update_temporaries(const Scene& scene, std::vector<Advice>& advice) {
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"update-temporaries",
                     "temporaries of the optimizer" + at_line(*update) + " hold " + mebibytes(held) +
-                        " of the peak. fused=True makes none (Adam, AdamW, SGD, Adagrad): " + an_arena(scene, arena) + ".",
+                        " of the peak. fused=True makes none (Adam, AdamW, SGD, Adagrad): " + an_arena(scene, arena) +
+                        ".",
                     held, arena});
 }
 
@@ -112,19 +117,21 @@ void returned_results(const Scene& scene, std::vector<Advice>& advice) {
   }
   if (!worth(bytes, scene.resident_bytes + scene.arena_bytes)) return;
   const std::int64_t arena = scene.plan_again(std::move(changed));
-  advice.push_back({"returned",
-                    "the step returns " + mebibytes(bytes) + ", the largest is " + largest->name + " (" + mebibytes(largest->bytes) +
-                        "): it stays to the end of the step, and is copied out. Without results " + an_arena(scene, arena) + ".",
-                    bytes, arena});
+  advice.push_back(
+      {"returned",
+       "the step returns " + mebibytes(bytes) + ", the largest is " + largest->name + " (" + mebibytes(largest->bytes) +
+           "): it stays to the end of the step, and is copied out. Without results " + an_arena(scene, arena) + ".",
+       bytes, arena});
 }
 
 void activations(const Scene& scene, std::vector<Advice>& advice) {
   const std::int64_t held = peak_of(scene, BufferKind::kActivation);
   if (held < scene.peak.bytes / 2 || held == 0) return;
-  advice.push_back({"activations",
-                    "what backward needs of forward holds " + mebibytes(held) + " of the peak's " + mebibytes(scene.peak.bytes) +
-                        ". It grows with the batch: a budget buys it back for time (above), a smaller batch in proportion.",
-                    held});
+  advice.push_back(
+      {"activations",
+       "what backward needs of forward holds " + mebibytes(held) + " of the peak's " + mebibytes(scene.peak.bytes) +
+           ". It grows with the batch: a budget buys it back for time (above), a smaller batch in proportion.",
+       held});
 }
 
 void residents(const Scene& scene, std::vector<Advice>& advice) {
@@ -136,7 +143,8 @@ void residents(const Scene& scene, std::vector<Advice>& advice) {
                      ", there from step to step: no plan changes them.";
   if (state > parameters + parameters / 2)
     text += " The optimizer keeps " + mebibytes(state) + " for " + mebibytes(parameters) +
-            " of parameters; one with a single state per parameter (SGD with momentum) keeps " + mebibytes(parameters) + ".";
+            " of parameters; one with a single state per parameter (SGD with momentum) keeps " + mebibytes(parameters) +
+            ".";
   advice.push_back({"residents", std::move(text), parameters + state});
 }
 

@@ -10,7 +10,9 @@ namespace {
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
-bool has(const std::vector<BufferId>& list, BufferId buffer) { return std::find(list.begin(), list.end(), buffer) != list.end(); }
+bool has(const std::vector<BufferId>& list, BufferId buffer) {
+  return std::find(list.begin(), list.end(), buffer) != list.end();
+}
 
 bool is_gradient(const Buffer& buffer) { return buffer.kind == BufferKind::kGradient && !buffer.resident; }
 
@@ -41,7 +43,8 @@ Csr sources(const Graph& graph) {
   return transpose(by_op, graph.buffers.size());
 }
 
-// Per op: how many activations the ops before it have made. A backward pass that is followed by another forward pass stands before more.
+// Per op: how many activations the ops before it have made. A backward pass that is followed by another forward pass
+// stands before more.
 std::vector<std::int32_t> activations_before(const Graph& graph) {
   std::vector<std::int32_t> count{0};
   for (const Op& op : graph.ops) {
@@ -99,7 +102,8 @@ std::vector<BufferId> candidates(const Graph& graph, std::int64_t gradients) {
     const std::int64_t bytes = gradient_bytes_of(graph, op);
     if (bytes == 0) continue;
     for (const BufferId b : op.reads)
-      if (!graph.buffer(b).resident && !is_gradient(graph.buffer(b)) && graph.buffer(b).bytes <= gradients / 100) beside[b.index()] += bytes;
+      if (!graph.buffer(b).resident && !is_gradient(graph.buffer(b)) && graph.buffer(b).bytes <= gradients / 100)
+        beside[b.index()] += bytes;
   }
   std::vector<BufferId> found;
   for (std::size_t b = 0; b < beside.size(); ++b)
@@ -129,16 +133,18 @@ void gradients_meet(const Scene& scene, std::vector<Advice>& advice) {
       std::erase(changed.ops[i].reads, b);
     }
   }
-  for (Op& op : changed.ops)  // capture lets updates that read no gradient wait for all of the step proper, scaling included
-    std::erase_if(op.after, [&](OpId earlier) { return scales[earlier.index()] != 0; });
+  // Capture lets updates that read no gradient wait for all of the step proper, scaling included
+  for (Op& op : changed.ops) std::erase_if(op.after, [&](OpId earlier) { return scales[earlier.index()] != 0; });
   if (!waist.scaling.valid()) return;
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   const Op& op = graph.op(waist.scaling);
   const std::string what = waist.norm ? "clip_grad_norm_" + at_line(op) : "what " + op.target + at_line(op) + " reads";
   advice.push_back({"gradients-meet",
-                    what + " needs all gradients, " + mebibytes(gradients) + ", before the first update. Clipped each by itself (clip_grad_value_), "
-                           "each update could follow its gradient: " + an_arena(scene, arena) + ".",
+                    what + " needs all gradients, " + mebibytes(gradients) +
+                        ", before the first update. Clipped each by itself (clip_grad_value_), "
+                        "each update could follow its gradient: " +
+                        an_arena(scene, arena) + ".",
                     held, arena});
 }
 
@@ -162,10 +168,11 @@ void kept_gradients(const Scene& scene, std::vector<Advice>& advice) {
         zeroing = &op;
       }
   if (zeroing == nullptr || !worth(bytes, scene.resident_bytes + scene.arena_bytes)) return;
-  advice.push_back({"kept-gradients",
-                    "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " + mebibytes(bytes) +
-                        ", from step to step. With set_to_none=True (the default) a gradient lives from its making to its update.",
-                    bytes});
+  advice.push_back(
+      {"kept-gradients",
+       "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " + mebibytes(bytes) +
+           ", from step to step. With set_to_none=True (the default) a gradient lives from its making to its update.",
+       bytes});
 }
 
 void accumulation(const Scene& scene, std::vector<Advice>& advice) {
@@ -178,7 +185,8 @@ void accumulation(const Scene& scene, std::vector<Advice>& advice) {
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     if (!contains(graph.ops[i].target, "add")) continue;
     for (const BufferId b : graph.ops[i].writes) {
-      if (!is_gradient(graph.buffer(b)) || made_before[i] == made_before[static_cast<std::size_t>(maker[b.index()])]) continue;
+      if (!is_gradient(graph.buffer(b)) || made_before[i] == made_before[static_cast<std::size_t>(maker[b.index()])])
+        continue;
       if (times[b.index()]++ == 0 && live[b.index()]) held += graph.padded(graph.buffer(b).bytes);
       adding = &graph.ops[i];
     }
@@ -188,9 +196,10 @@ void accumulation(const Scene& scene, std::vector<Advice>& advice) {
   const std::int64_t batches = 1 + (times.empty() ? 0 : *std::max_element(times.begin(), times.end()));
   if (batches < 2 || !worth(held, scene.peak.bytes) || activations - activations / batches >= held) return;
   advice.push_back({"accumulation",
-                    std::to_string(batches) + " micro-batches add up their gradients" + at_line(*adding) + ": " + mebibytes(held) +
-                        " of them wait through the peak. A micro-batch has activations of about " + mebibytes(activations / batches) +
-                        "; all of them as one batch would hold " + mebibytes(activations) + " and let updates follow their gradients.",
+                    std::to_string(batches) + " micro-batches add up their gradients" + at_line(*adding) + ": " +
+                        mebibytes(held) + " of them wait through the peak. A micro-batch has activations of about " +
+                        mebibytes(activations / batches) + "; all of them as one batch would hold " +
+                        mebibytes(activations) + " and let updates follow their gradients.",
                     held});
 }
 
@@ -221,7 +230,8 @@ void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
     const Buffer& made = graph.buffer(op.creates[0]);
     const auto is_part = [&](BufferId b) { return maker[b.index()] >= 0 && graph.buffer(b).bytes == made.bytes; };
     if (!is_gradient(made) || !is_part(op.reads[0]) || !is_part(op.reads[1])) continue;
-    const auto [first, second] = std::minmax(op.reads[0], op.reads[1], [&](BufferId a, BufferId b) { return maker[a.index()] < maker[b.index()]; });
+    const auto [first, second] = std::minmax(
+        op.reads[0], op.reads[1], [&](BufferId a, BufferId b) { return maker[a.index()] < maker[b.index()]; });
     if (!live[first.index()] || made_before[i] != made_before[static_cast<std::size_t>(maker[first.index()])]) continue;
     if (waiting.valid() && graph.buffer(first).bytes <= graph.buffer(waiting).bytes) continue;
     sum = OpId(i), waiting = first, late = second;
@@ -236,10 +246,10 @@ void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
   const auto op_of = [&](BufferId b) -> const Op& { return graph.ops[static_cast<std::size_t>(maker[b.index()])]; };
   const std::string name = shared_parameter(graph, graph.buffer(waiting).bytes);
   advice.push_back({"tied-gradient",
-                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + mebibytes(bytes) + ", is a sum: the part that " +
-                        op_of(waiting).target + " makes waits for that of " + op_of(late).target +
-                        ". With two weights of their own each would be used at once: " + an_arena(scene, arena) +
-                        ", for a weight and its optimizer state more.",
+                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + mebibytes(bytes) +
+                        ", is a sum: the part that " + op_of(waiting).target + " makes waits for that of " +
+                        op_of(late).target + ". With two weights of their own each would be used at once: " +
+                        an_arena(scene, arena) + ", for a weight and its optimizer state more.",
                     bytes, arena});
 }
 

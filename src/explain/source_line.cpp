@@ -1,9 +1,11 @@
-// The line of the user's code that ran an op: "line" in the op's meta, as capture writes it ({"line":"/path/to/train.py:21"}).
+// The line of the user's code that ran an op: "line" in the op's meta, as capture writes it
+// ({"line":"/path/to/train.py:21"}).
 #include "stowage/explain.h"
 
 namespace stowage {
 
-// The meta is valid JSON (the reader and capture see to that). Escapes of quotes and backslashes are undone, others kept as they stand.
+// The meta is valid JSON (the reader and capture see to that). Escapes of quotes and backslashes are undone, others
+// kept as they stand.
 std::string source_line(const Op& op) {
   static constexpr std::string_view kKey = "\"line\"";
   std::size_t at = op.meta.find(kKey);

@@ -14,7 +14,9 @@ using explained::short_line;
 constexpr std::size_t kHolders = 8;  // rows shown
 constexpr std::size_t kAdvice = 5;
 
-std::string padded_left(std::string text, std::size_t width) { return std::string(width - std::min(width, text.size()), ' ') + text; }
+std::string padded_left(std::string text, std::size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
 std::string padded_right(std::string text, std::size_t width) {
   if (text.size() > width) text = text.substr(0, width - 1) + "~";
   text.resize(width, ' ');
@@ -63,21 +65,25 @@ std::string wrapped(const std::string& text, std::size_t width, std::size_t inde
 
 std::string headline(const Graph& graph, const Explanation& e) {
   const PlanResult& r = e.result;
-  std::string out = graph.name + ": " + std::to_string(graph.ops.size()) + " ops, " + std::to_string(graph.buffers.size()) + " buffers\n";
+  std::string out = graph.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
+                    std::to_string(graph.buffers.size()) + " buffers\n";
   if (!r.plan) {
-    out += "No plan fits the budget; the smallest budget met is " + mebibytes(r.smallest_bytes) + ", and no plan can need less than " +
-           mebibytes(r.budget_bound_bytes) + ".\n";
+    out += "No plan fits the budget; the smallest budget met is " + mebibytes(r.smallest_bytes) +
+           ", and no plan can need less than " + mebibytes(r.budget_bound_bytes) + ".\n";
     return out;
   }
   out += "residents " + mebibytes(r.resident_bytes) + " + arena " + mebibytes(r.plan->arena_bytes) + " = " +
-         mebibytes(r.resident_bytes + r.plan->arena_bytes) + "; in program order the arena would need " + mebibytes(r.program_peak_bytes) + "\n";
+         mebibytes(r.resident_bytes + r.plan->arena_bytes) + "; in program order the arena would need " +
+         mebibytes(r.program_peak_bytes) + "\n";
   if (r.recomputed_ops > 0 || r.swapped_bytes > 0) {
-    out += "to fit, " + std::to_string(r.recomputed_ops) + " ops run again and " + mebibytes(r.swapped_bytes) + " wait on the host: step " +
-           milliseconds(r.step_ns) + ", " + factor(r.step_ns, r.program_step_ns) + " of the step without a limit\n";
+    out += "to fit, " + std::to_string(r.recomputed_ops) + " ops run again and " + mebibytes(r.swapped_bytes) +
+           " wait on the host: step " + milliseconds(r.step_ns) + ", " + factor(r.step_ns, r.program_step_ns) +
+           " of the step without a limit\n";
   } else if (r.peak_bytes <= r.lower_bound_bytes) {
     out += "optimal: no order of these ops, without running any again, has a smaller peak\n";
   } else {
-    out += "no order can have a peak below " + mebibytes(r.lower_bound_bytes) + ": at most " + percent(r.gap) + " could be gained\n";
+    out += "no order can have a peak below " + mebibytes(r.lower_bound_bytes) + ": at most " + percent(r.gap) +
+           " could be gained\n";
   }
   return out;
 }
@@ -87,10 +93,11 @@ std::string bar(std::int64_t bytes, std::int64_t of) {
   return std::string(of == 0 ? 0 : static_cast<std::size_t>((bytes * kFull + of / 2) / of), '#');
 }
 
-void kind_line(std::string& out, const std::string& name, std::int64_t resident, std::int64_t peak, std::int64_t whole) {
+void kind_line(std::string& out, const std::string& name, std::int64_t resident, std::int64_t peak,
+               std::int64_t whole) {
   if (resident == 0 && peak == 0) return;
-  out += "  " + padded_right(name, 17) + padded_left(resident ? mebibytes(resident) : "", 12) + padded_left(peak ? mebibytes(peak) : "", 14) +
-         "  " + bar(resident + peak, whole) + "\n";
+  out += "  " + padded_right(name, 17) + padded_left(resident ? mebibytes(resident) : "", 12) +
+         padded_left(peak ? mebibytes(peak) : "", 14) + "  " + bar(resident + peak, whole) + "\n";
 }
 
 std::string where_bytes_go(const Explanation& e) {
@@ -126,8 +133,11 @@ std::vector<Row> rows(const Graph& graph, const PeakMoment& peak) {
   std::map<std::array<std::string, 3>, std::size_t> row_of;
   for (const PeakHolder& h : peak.holders) {  // largest first
     const bool scratch = !h.buffer.valid();
-    Row row{h.bytes, 1, scratch ? "scratch" : std::string(kBufferKindNames[static_cast<std::size_t>(graph.buffer(h.buffer).kind)]),
-            scratch ? "" : graph.buffer(h.buffer).name, op_and_line(graph, h.maker, "a copy from the host"),
+    Row row{h.bytes,
+            1,
+            scratch ? "scratch" : std::string(kBufferKindNames[static_cast<std::size_t>(graph.buffer(h.buffer).kind)]),
+            scratch ? "" : graph.buffer(h.buffer).name,
+            op_and_line(graph, h.maker, "a copy from the host"),
             op_and_line(graph, h.last_user, "the end")};
     const auto [at, added] = row_of.try_emplace({row.kind, row.maker, row.last_user}, rows.size());
     if (added) {
@@ -143,11 +153,12 @@ std::vector<Row> rows(const Graph& graph, const PeakMoment& peak) {
 
 std::string holders(const Graph& graph, const Explanation& e, std::size_t width) {
   const PeakMoment& peak = e.peak;
-  std::string out = "\nWhat holds the peak: step " + std::to_string(peak.step) + " of " + std::to_string(e.result.plan->steps.size()) +
+  std::string out = "\nWhat holds the peak: step " + std::to_string(peak.step) + " of " +
+                    std::to_string(e.result.plan->steps.size()) +
                     (peak.op.valid() ? ", " + op_and_line(graph, peak.op, "") : "") + "\n";
   const std::size_t column = (width - 12 - 2 - 12 - 2 * 2) / 3;
-  out += padded_right("", 12) + "  " + padded_right("kind", 12) + padded_right("buffers", column) + "  " + padded_right("made by", column) +
-         "  needed until\n";
+  out += padded_right("", 12) + "  " + padded_right("kind", 12) + padded_right("buffers", column) + "  " +
+         padded_right("made by", column) + "  needed until\n";
   std::int64_t rest = 0;
   std::size_t more = 0;
   const std::vector<Row> all = rows(graph, peak);
@@ -158,8 +169,8 @@ std::string holders(const Graph& graph, const Explanation& e, std::size_t width)
       continue;
     }
     const std::string name = row.buffers == 1 ? row.name : std::to_string(row.buffers) + " as " + row.name;
-    out += padded_left(mebibytes(row.bytes), 12) + "  " + padded_right(row.kind, 12) + padded_right(name, column) + "  " +
-           padded_right(row.maker, column) + "  " + padded_right(row.last_user, column);
+    out += padded_left(mebibytes(row.bytes), 12) + "  " + padded_right(row.kind, 12) + padded_right(name, column) +
+           "  " + padded_right(row.maker, column) + "  " + padded_right(row.last_user, column);
     out.erase(out.find_last_not_of(' ') + 1);
     out += "\n";
   }
@@ -168,19 +179,22 @@ std::string holders(const Graph& graph, const Explanation& e, std::size_t width)
 }
 
 std::string price_table(const Explanation& e) {
-  std::string out = "\nWhat a budget costs          arena     step time    x free   at least x    run again    to the host\n";
+  std::string out =
+      "\nWhat a budget costs          arena     step time    x free   at least x    run again    to the host\n";
   for (const Price& p : e.prices) {
     const PlanResult& r = p.result;
     out += "  " + padded_left(mebibytes(p.budget_bytes), 14);
     if (!r.plan) {
-      out += r.outcome == Outcome::kUnknown && r.smallest_bytes == 0 ? "  stopped by the time limit\n"
-                                                                      : "  no plan; the smallest budget met is " + mebibytes(r.smallest_bytes) + "\n";
+      out += r.outcome == Outcome::kUnknown && r.smallest_bytes == 0
+                 ? "  stopped by the time limit\n"
+                 : "  no plan; the smallest budget met is " + mebibytes(r.smallest_bytes) + "\n";
       continue;
     }
     out += padded_left(mebibytes(r.plan->arena_bytes), 18) + padded_left(milliseconds(r.step_ns), 14) +
            padded_left(factor(r.step_ns, r.program_step_ns), 10) +
            padded_left(factor(r.step_bound_ns.value_or(r.program_step_ns), r.program_step_ns), 13) +
-           padded_left(std::to_string(r.recomputed_ops) + " ops", 13) + padded_left(mebibytes(r.swapped_bytes), 15) + "\n";
+           padded_left(std::to_string(r.recomputed_ops) + " ops", 13) + padded_left(mebibytes(r.swapped_bytes), 15) +
+           "\n";
   }
   if (e.prices_left_out > 0)
     out += "  " + std::to_string(e.prices_left_out) + " smaller budget" + (e.prices_left_out == 1 ? "" : "s") +

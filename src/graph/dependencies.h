@@ -5,8 +5,9 @@
 //   op 2 writes x       1 ──WAR──▶ 2      so each op meets the version of x that program order shows it.
 //   op 3 reads x        2 ──RAW──▶ 3
 //
-// Besides: rng ops form a chain, effect ops form a chain, and `after` is taken as it stands. All edges point from a smaller to a
-// larger op id, so program order is a topological order. Edges are deduplicated, not transitively reduced. O(V + E log E) time.
+// Besides: rng ops form a chain, effect ops form a chain, and `after` is taken as it stands. All edges point from a
+// smaller to a larger op id, so program order is a topological order. Edges are deduplicated, not transitively reduced.
+// O(V + E log E) time.
 #pragma once
 
 #include "base/csr.h"
@@ -21,8 +22,9 @@ struct Dependencies {
 
 Dependencies dependencies(const Graph& graph);
 
-// Those that the first runs of every valid plan keep, recomputation and swapping included: a version that was overwritten can be had again
-// (or wait on the host), so a reader need not come before the next writer, unless the buffer is resident.
+// Those that the first runs of every valid plan keep, recomputation and swapping included: a version that was
+// overwritten can be had again (or wait on the host), so a reader need not come before the next writer, unless the
+// buffer is resident.
 Dependencies content_dependencies(const Graph& graph);
 
 }  // namespace stowage

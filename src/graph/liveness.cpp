@@ -51,7 +51,9 @@ std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order)
 
 std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used) {
   std::vector<std::pair<std::int32_t, std::int64_t>> changes;  // (tick, bytes)
-  const auto taken_over = [&](BufferId b) { return std::any_of(used.begin(), used.end(), [b](const Takeover& t) { return t.created == b; }); };
+  const auto taken_over = [&](BufferId b) {
+    return std::any_of(used.begin(), used.end(), [b](const Takeover& t) { return t.created == b; });
+  };
   for (std::size_t i = 0; i < op.creates.size(); ++i) {
     if (taken_over(op.creates[i])) continue;
     changes.emplace_back(born_tick(op, i), graph.padded(graph.buffer(op.creates[i]).bytes));

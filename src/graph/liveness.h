@@ -17,7 +17,8 @@ namespace stowage {
 // The order of the graph as it was written.
 std::vector<OpId> program_order(const Graph& graph);
 
-// Buffers without a resident, as the planner sees them: who creates and who uses each. An op that only creates is no user.
+// Buffers without a resident, as the planner sees them: who creates and who uses each. An op that only creates is no
+// user.
 struct Uses {
   std::vector<std::int32_t> creator;  // per buffer; -1 for residents
   Csr users;                          // per buffer, increasing op ids; empty for residents
@@ -31,12 +32,12 @@ struct Lifetime {
 };
 std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order);
 
-// Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far, less those that lie over
-// an input (graph/takeover.h), and its scratch.
+// Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far, less those
+// that lie over an input (graph/takeover.h), and its scratch.
 std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used = {});
 
-// Padded bytes that one run of the op needs on the device at its heaviest tick, residents excepted: all that it touches, and its
-// scratch. No plan, whatever it recomputes or swaps, needs less; a takeover pair counts once.
+// Padded bytes that one run of the op needs on the device at its heaviest tick, residents excepted: all that it
+// touches, and its scratch. No plan, whatever it recomputes or swaps, needs less; a takeover pair counts once.
 std::int64_t op_bytes(const Graph& graph, OpId op);
 
 // Largest sum of padded bytes live at one tick of one step of `order`, without takeovers. O(V + E).

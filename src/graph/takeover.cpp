@@ -99,13 +99,16 @@ std::vector<TakeoverAt> takeovers(const Graph& graph, std::span<const OpId> orde
     const Op& op = graph.op(order[step]);
     if (op.takeover.empty()) continue;
     std::vector<Takeover> pairs = useful_takeovers(graph, op);
-    std::erase_if(pairs, [&](const Takeover& pair) { return live[pair.read.index()].to != static_cast<std::int32_t>(step) + 1; });
-    for (const Takeover& pair : best_takeovers(graph, op, pairs)) used.push_back({static_cast<std::int32_t>(step), pair});
+    std::erase_if(
+        pairs, [&](const Takeover& pair) { return live[pair.read.index()].to != static_cast<std::int32_t>(step) + 1; });
+    for (const Takeover& pair : best_takeovers(graph, op, pairs))
+      used.push_back({static_cast<std::int32_t>(step), pair});
   }
   return used;
 }
 
-std::vector<std::int64_t> step_bytes(const Graph& graph, std::span<const OpId> order, std::span<const TakeoverAt> used) {
+std::vector<std::int64_t> step_bytes(const Graph& graph, std::span<const OpId> order,
+                                     std::span<const TakeoverAt> used) {
   const std::vector<Lifetime> live = lifetimes(graph, order);
   std::vector<std::int64_t> change(order.size() + 1, 0);  // of the bytes that live on after the step before
   for (std::size_t b = 0; b < live.size(); ++b) {

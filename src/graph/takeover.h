@@ -25,8 +25,9 @@ struct TakeoverAt {
 // The pairs of `op` that can save something in some order: r is not returned, and neither is empty.
 std::vector<Takeover> useful_takeovers(const Graph& graph, const Op& op);
 
-// Of `pairs` of one op, some in which no buffer occurs twice: those that leave the fewest added bytes, and among these the ones that
-// take over the most bytes, buffers of equal size first. Exact when there are few pairs (an op has one or two), else greedy.
+// Of `pairs` of one op, some in which no buffer occurs twice: those that leave the fewest added bytes, and among these
+// the ones that take over the most bytes, buffers of equal size first. Exact when there are few pairs (an op has one or
+// two), else greedy.
 std::vector<Takeover> best_takeovers(const Graph& graph, const Op& op, std::span<const Takeover> pairs);
 
 // added_bytes() with the best takeovers; when there are too many pairs to try, a bound on it from below.
@@ -35,7 +36,8 @@ std::int64_t least_added_bytes(const Graph& graph, const Op& op, std::span<const
 // For each step of `order`: the best of the pairs whose r has its last use there. By step. O(V + E).
 std::vector<TakeoverAt> takeovers(const Graph& graph, std::span<const OpId> order);
 
-// Largest sum of padded bytes live at one tick of one step of `order`, with the takeovers `used`, which are by step. O(V + E).
+// Largest sum of padded bytes live at one tick of one step of `order`, with the takeovers `used`, which are by step.
+// O(V + E).
 std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order, std::span<const TakeoverAt> used);
 
 // Per step: what peak_bytes() is the largest of.

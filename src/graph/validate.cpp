@@ -1,7 +1,8 @@
-// Checks the rules of the graph format that hold between ids. One pass over buffers, one over ops, one over buffers again.
+// Checks the rules of the graph format that hold between ids. One pass over buffers, one over ops, one over buffers
+// again.
 //
-// "No id twice" is checked with stamps: read_by[b] is the last op that named b in its reads, so that nothing is cleared between
-// ops. O(V + E).
+// "No id twice" is checked with stamps: read_by[b] is the last op that named b in its reads, so that nothing is cleared
+// between ops. O(V + E).
 #include <limits>
 #include <utility>
 
@@ -54,8 +55,8 @@ class Validator {
     if (graph_.ops.size() > most) throw InvalidGraph("ops: there are more than 2^31 - 1");
   }
 
-  // Every sum of sizes that a planner forms is a part of this total, so none overflows. Residents count as they are; the rest
-  // as padded, which is what an arena without reuse would take.
+  // Every sum of sizes that a planner forms is a part of this total, so none overflows. Residents count as they are;
+  // the rest as padded, which is what an arena without reuse would take.
   [[nodiscard]] bool add_to_total(std::int64_t bytes) {
     total_bytes_ += bytes;  // both at most 2^54: no overflow
     return total_bytes_ <= kMaxExact;
@@ -81,7 +82,8 @@ class Validator {
 
   void check_range(const Op& op, std::string_view field, std::size_t position, BufferId id) const {
     if (id.valid() && id.index() < graph_.buffers.size()) return;
-    fail_op(op, field, "[", position, "]: buffer id ", id.value, " is out of range (", graph_.buffers.size(), " buffers)");
+    fail_op(op, field, "[", position, "]: buffer id ", id.value, " is out of range (", graph_.buffers.size(),
+            " buffers)");
   }
 
   void check_creates(const Op& op) {
@@ -91,11 +93,13 @@ class Validator {
       if (graph_.buffer(id).resident) fail_op(op, "creates[", i, "]: buffer ", id.value, " is resident");
       const std::int64_t earlier = std::exchange(creator_[id.index()], id_);
       if (earlier == id_) fail_op(op, "creates[", i, "]: buffer ", id.value, " is in the list twice");
-      if (earlier != kUnseen) fail_op(op, "creates[", i, "]: buffer ", id.value, " was already created by op ", earlier);
+      if (earlier != kUnseen)
+        fail_op(op, "creates[", i, "]: buffer ", id.value, " was already created by op ", earlier);
     }
   }
 
-  void check_uses(const Op& op, std::string_view field, const std::vector<BufferId>& ids, std::vector<std::int64_t>& used_by) {
+  void check_uses(const Op& op, std::string_view field, const std::vector<BufferId>& ids,
+                  std::vector<std::int64_t>& used_by) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const BufferId id = ids[i];
       check_range(op, field, i, id);
@@ -120,9 +124,11 @@ class Validator {
     if (op.ticks < 1) fail_op(op, "ticks: ", op.ticks, " is less than 1");
     for (std::size_t i = 0; i < op.scratch.size(); ++i) {
       const Scratch& scratch = op.scratch[i];
-      if (scratch.bytes < 0 || scratch.bytes > kMaxExact) fail_op(op, "scratch[", i, "]: bytes must be from 0 to 2^53 - 1");
+      if (scratch.bytes < 0 || scratch.bytes > kMaxExact)
+        fail_op(op, "scratch[", i, "]: bytes must be from 0 to 2^53 - 1");
       if (scratch.from < 0 || scratch.from >= scratch.to || scratch.to > op.ticks) {
-        fail_op(op, "scratch[", i, "]: ticks [", scratch.from, ", ", scratch.to, ") are not inside [0, ", op.ticks, ")");
+        fail_op(op, "scratch[", i, "]: ticks [", scratch.from, ", ", scratch.to, ") are not inside [0, ", op.ticks,
+                ")");
       }
       if (!add_to_total(graph_.padded(scratch.bytes))) {
         fail_op(op, "scratch[", i, "]: the sum of all sizes, each padded to align, reaches 2^53");
@@ -145,7 +151,8 @@ class Validator {
       check_range(op, "takeover", i, read);
       check_range(op, "takeover", i, created);
       if (read_by_[read.index()] != id_) fail_op(op, "takeover[", i, "]: buffer ", read.value, " is not in reads");
-      if (creator_[created.index()] != id_) fail_op(op, "takeover[", i, "]: buffer ", created.value, " is not in creates");
+      if (creator_[created.index()] != id_)
+        fail_op(op, "takeover[", i, "]: buffer ", created.value, " is not in creates");
       if (graph_.buffer(read).resident) fail_op(op, "takeover[", i, "]: buffer ", read.value, " is resident");
       if (graph_.buffer(created).bytes > graph_.buffer(read).bytes) {
         fail_op(op, "takeover[", i, "]: buffer ", created.value, " is larger than buffer ", read.value);
@@ -156,7 +163,8 @@ class Validator {
   void check_after(const Op& op) {
     for (std::size_t i = 0; i < op.after.size(); ++i) {
       const OpId id = op.after[i];
-      if (!id.valid() || id.value >= id_) fail_op(op, "after[", i, "]: op id ", id.value, " is not smaller than its own");
+      if (!id.valid() || id.value >= id_)
+        fail_op(op, "after[", i, "]: op id ", id.value, " is not smaller than its own");
       if (std::exchange(awaited_by_[id.index()], id_) == id_) {
         fail_op(op, "after[", i, "]: op ", id.value, " is in the list twice");
       }
@@ -164,7 +172,7 @@ class Validator {
   }
 
   const Graph& graph_;
-  std::int64_t id_ = 0;    // of the buffer or op under check
+  std::int64_t id_ = 0;  // of the buffer or op under check
   std::int64_t total_bytes_ = 0;
   std::int64_t total_ns_ = 0;
   std::vector<std::int64_t> creator_;     // the op that creates a buffer

@@ -1,5 +1,5 @@
-// Reads a graph: one pass over the text, then validate() for what holds between ids. Positions in the key tables below are the
-// cases of the switches; the required keys come first. O(size of the text).
+// Reads a graph: one pass over the text, then validate() for what holds between ids. Positions in the key tables below
+// are the cases of the switches; the required keys come first. O(size of the text).
 #include <array>
 
 #include "base/concat.h"
@@ -44,17 +44,18 @@ class GraphReader {
     constexpr std::array<std::string_view, 6> keys = {"bytes", "kind", "name", "resident", "returned", "meta"};
     Buffer& buffer = graph_.buffers.emplace_back();
     const Where item{"buffer", id, &buffer.name};
-    const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
-      const Where where = item.in_field(keys[key]);
-      switch (key) {
-        case 0: buffer.bytes = JsonReader::read_int(value, where, 0, kMaxExact); break;
-        case 1: buffer.kind = read_kind(value, where); break;
-        case 2: buffer.name = JsonReader::read_string(value, where); break;
-        case 3: buffer.resident = JsonReader::read_bool(value, where); break;
-        case 4: buffer.returned = JsonReader::read_bool(value, where); break;
-        default: buffer.meta = JsonReader::read_meta(value, where); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
+          const Where where = item.in_field(keys[key]);
+          switch (key) {
+            case 0: buffer.bytes = JsonReader::read_int(value, where, 0, kMaxExact); break;
+            case 1: buffer.kind = read_kind(value, where); break;
+            case 2: buffer.name = JsonReader::read_string(value, where); break;
+            case 3: buffer.resident = JsonReader::read_bool(value, where); break;
+            case 4: buffer.returned = JsonReader::read_bool(value, where); break;
+            default: buffer.meta = JsonReader::read_meta(value, where); break;
+          }
+        });
     JsonReader::require_first(2, seen, item, keys);
   }
 
@@ -67,8 +68,9 @@ class GraphReader {
   }
 
   void read_op(Value entry, std::int64_t id) {
-    constexpr std::array<std::string_view, 13> keys = {"name",    "target", "reads", "writes", "creates",  "cost_ns", "ticks",
-                                                       "scratch", "born",   "traits", "takeover", "after", "meta"};
+    constexpr std::array<std::string_view, 13> keys = {"name",     "target", "reads",   "writes", "creates",
+                                                       "cost_ns",  "ticks",  "scratch", "born",   "traits",
+                                                       "takeover", "after",  "meta"};
     Op& op = graph_.ops.emplace_back();
     const Where item{"op", id, &op.name};
     bool born = false;
@@ -83,7 +85,10 @@ class GraphReader {
         case 5: op.cost_ns = JsonReader::read_int(value, where, 0, kMaxExact); break;
         case 6: op.ticks = JsonReader::read_int32(value, where, 1); break;
         case 7: read_scratch(value, where, op); break;
-        case 8: read_born(value, where, op); born = true; break;
+        case 8:
+          read_born(value, where, op);
+          born = true;
+          break;
         case 9: read_traits(value, where, op); break;
         case 10: read_takeover(value, where, op); break;
         case 11: read_ids(value, where, op.after); break;
@@ -92,7 +97,8 @@ class GraphReader {
     });
     // validate() takes an empty list for an absent one.
     if (born && op.born.size() != op.creates.size()) {
-      item.in_field("born").fail(concat("has ", op.born.size(), " entries for ", op.creates.size(), " created buffers"));
+      item.in_field("born").fail(
+          concat("has ", op.born.size(), " entries for ", op.creates.size(), " created buffers"));
     }
   }
 
@@ -109,13 +115,14 @@ class GraphReader {
     json_.read_list(value, where, [&](std::int64_t index, Value entry) {
       const Where item = where.at(index);
       Scratch& scratch = op.scratch.emplace_back();
-      const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value part) {
-        switch (key) {
-          case 0: scratch.bytes = JsonReader::read_int(part, item.in_part(keys[key]), 0, kMaxExact); break;
-          case 1: scratch.from = JsonReader::read_int32(part, item.in_part(keys[key])); break;
-          default: scratch.to = JsonReader::read_int32(part, item.in_part(keys[key])); break;
-        }
-      });
+      const auto seen =
+          json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value part) {
+            switch (key) {
+              case 0: scratch.bytes = JsonReader::read_int(part, item.in_part(keys[key]), 0, kMaxExact); break;
+              case 1: scratch.from = JsonReader::read_int32(part, item.in_part(keys[key])); break;
+              default: scratch.to = JsonReader::read_int32(part, item.in_part(keys[key])); break;
+            }
+          });
       JsonReader::require_first(3, seen, item, keys);
     });
   }

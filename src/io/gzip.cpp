@@ -1,5 +1,5 @@
-// Streams through zlib in slices, since its counters have 32 bits. A file may hold several members, one after another, as gzip
-// itself allows. O(n).
+// Streams through zlib in slices, since its counters have 32 bits. A file may hold several members, one after another,
+// as gzip itself allows. O(n).
 #include "io/gzip.h"
 
 #include <zlib.h>
@@ -91,7 +91,8 @@ std::string gunzip(std::string_view data, std::size_t limit) {
       if (stream.rest().empty()) return out;
       inflateReset(&stream.zlib());
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
-      throw Error(concat("is not valid gzip data (", stream.zlib().msg != nullptr ? stream.zlib().msg : "damaged", ")"));
+      throw Error(
+          concat("is not valid gzip data (", stream.zlib().msg != nullptr ? stream.zlib().msg : "damaged", ")"));
     } else if (out.size() == before && stream.rest().size() == left) {
       throw Error("is truncated: the gzip data ends too early");
     }

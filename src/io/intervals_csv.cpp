@@ -1,5 +1,6 @@
-// The intervals CSV: a header that names the columns id, lower, upper and size in any order, then one buffer a line, live in
-// [lower, upper). A column offset, as the output has it, is read over. Fields have no quotes. O(size of the text).
+// The intervals CSV: a header that names the columns id, lower, upper and size in any order, then one buffer a line,
+// live in [lower, upper). A column offset, as the output has it, is read over. Fields have no quotes. O(size of the
+// text).
 #include <array>
 #include <charconv>
 #include <string_view>
@@ -95,7 +96,8 @@ class IntervalsReader {
     const char* const end = field.data() + field.size();
     const auto [rest, error] = std::from_chars(field.data(), end, value);
     if (error == std::errc{} && rest == end && value >= low && value <= kMaxExact) return value;
-    fail(column, ": ", quote(field), low == 0 ? " is no integer from 0 to 2^53 - 1" : " is no integer below 2^53 in size");
+    fail(column, ": ", quote(field),
+         low == 0 ? " is no integer from 0 to 2^53 - 1" : " is no integer below 2^53 in size");
   }
 
   void add(std::string_view id, const LayoutItem& item) {
@@ -119,9 +121,13 @@ class IntervalsReader {
 
 }  // namespace
 
-IntervalsFile parse_intervals(std::string_view csv, const std::string& name) { return IntervalsReader(csv, name).run(); }
+IntervalsFile parse_intervals(std::string_view csv, const std::string& name) {
+  return IntervalsReader(csv, name).run();
+}
 
-IntervalsFile load_intervals(const std::string& path) { return parse_intervals(io::read_text(path), io::display_name(path)); }
+IntervalsFile load_intervals(const std::string& path) {
+  return parse_intervals(io::read_text(path), io::display_name(path));
+}
 
 void save_intervals(const IntervalsFile& file, const std::vector<std::int64_t>& offsets, const std::string& path) {
   std::string out = "id,lower,upper,size,offset\n";

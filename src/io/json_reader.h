@@ -4,8 +4,8 @@
 //   json.read_object(json.root(), Where{}, keys, [&](std::size_t key, JsonReader::Value value) { ... });
 //   json.finish();
 //
-// Each value is read as what the format says it is, or FormatError is thrown: a message of one line that says where the value
-// stands. Unknown and repeated keys, floats where integers belong and text after the document are errors.
+// Each value is read as what the format says it is, or FormatError is thrown: a message of one line that says where the
+// value stands. Unknown and repeated keys, floats where integers belong and text after the document are errors.
 #pragma once
 
 #include <simdjson.h>
@@ -28,8 +28,8 @@ struct Where {
   std::int64_t id = -1;               // of the item
   const std::string* name = nullptr;  // of the item, once it is read
   std::string_view field = {};
-  std::int64_t index = -1;            // in the field, when it is a list
-  std::string_view part = {};         // of that entry, when it is an object
+  std::int64_t index = -1;     // in the field, when it is a list
+  std::string_view part = {};  // of that entry, when it is an object
 
   [[nodiscard]] Where in_field(std::string_view f) const { return {item, id, name, f, -1, {}}; }
   [[nodiscard]] Where at(std::int64_t i) const { return {item, id, name, field, i, {}}; }
@@ -74,7 +74,8 @@ class JsonReader {
     }
   }
 
-  // Calls each(key, value) for every member, key being its position in `keys` (at most 32). Returns the set of the keys there.
+  // Calls each(key, value) for every member, key being its position in `keys` (at most 32). Returns the set of the keys
+  // there.
   template <class Each>
   std::uint32_t read_object(Object object, const Where& where, Keys keys, Each each) {
     std::uint32_t seen = 0;

@@ -1,5 +1,5 @@
-// Canonical JSON of graphs and plans: fixed key order, defaults left out, one buffer, op, step or placement a line. The same
-// value gives the same bytes, on every machine. O(size of the output).
+// Canonical JSON of graphs and plans: fixed key order, defaults left out, one buffer, op, step or placement a line. The
+// same value gives the same bytes, on every machine. O(size of the output).
 #include <algorithm>
 #include <string>
 

@@ -23,7 +23,8 @@ using Value = JsonReader::Value;
 double read_number(Value value, const Where& where, bool may_be_zero) {
   double number = 0;
   if (value.get_double().get(number) != simdjson::SUCCESS || !std::isfinite(number)) where.fail("must be a number");
-  if (number < 0 || (number == 0 && !may_be_zero)) where.fail(may_be_zero ? "must not be negative" : "must be greater than 0");
+  if (number < 0 || (number == 0 && !may_be_zero))
+    where.fail(may_be_zero ? "must not be negative" : "must be greater than 0");
   return number;
 }
 
@@ -31,15 +32,16 @@ MeshAxis read_axis(JsonReader& json, std::int64_t id, Value value) {
   constexpr std::array<std::string_view, 4> keys = {"size", "latency_ns", "gbps", "name"};
   MeshAxis axis;
   const Where here{.item = "axis", .id = id, .name = &axis.name};
-  const auto seen = json.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
-    const Where where = here.in_field(keys[key]);
-    switch (key) {
-      case 0: axis.size = JsonReader::read_int32(member, where, 1); break;
-      case 1: axis.latency_ns = read_number(member, where, true); break;
-      case 2: axis.gbps = read_number(member, where, false); break;
-      default: axis.name = JsonReader::read_string(member, where); break;
-    }
-  });
+  const auto seen =
+      json.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
+        const Where where = here.in_field(keys[key]);
+        switch (key) {
+          case 0: axis.size = JsonReader::read_int32(member, where, 1); break;
+          case 1: axis.latency_ns = read_number(member, where, true); break;
+          case 2: axis.gbps = read_number(member, where, false); break;
+          default: axis.name = JsonReader::read_string(member, where); break;
+        }
+      });
   JsonReader::require_first(1, seen, here, keys);
   return axis;
 }
@@ -68,7 +70,8 @@ void read_fixed(Value value, const Where& where, ShardingOptions& options) {
     }
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
-    if (error != std::errc() || end != name.data() + name.size() || id < 0) where.fail(concat(quote(name), " is no tensor id"));
+    if (error != std::errc() || end != name.data() + name.size() || id < 0)
+      where.fail(concat(quote(name), " is no tensor id"));
     options.fixed[id] = parse_placement(JsonReader::read_string(entry, where));
   }
 }
@@ -100,7 +103,10 @@ Mesh parse_mesh(std::string_view text, const std::string& name) {
     const auto seen = json.read_object(json.root(), {}, keys, [&](std::size_t key, Value value) {
       const Where where = Where{}.in_field(keys[key]);
       switch (key) {
-        case 0: json.read_list(value, where, [&](std::int64_t id, Value axis) { mesh.axes.push_back(read_axis(json, id, axis)); }); break;
+        case 0:
+          json.read_list(value, where,
+                         [&](std::int64_t id, Value axis) { mesh.axes.push_back(read_axis(json, id, axis)); });
+          break;
         case 1: mesh.tflops = read_number(value, where, false); break;
         case 2: mesh.memory_gbps = read_number(value, where, false); break;
         default: mesh.kernel_ns = read_number(value, where, true); break;
@@ -119,9 +125,10 @@ Mesh parse_mesh(std::string_view text, const std::string& name) {
 }
 
 ShardingOptions parse_sharding_options(std::string_view text, const std::string& name) {
-  constexpr std::array<std::string_view, 10> keys = {"goal",       "eps",          "memory_limit_bytes", "fixed",
-                                                     "cluster_rounds", "relative_gap", "iteration_limit",
-                                                     "time_limit_seconds", "seed", "solver_library"};
+  constexpr std::array<std::string_view, 10> keys = {
+      "goal",           "eps",           "memory_limit_bytes", "fixed",
+      "cluster_rounds", "relative_gap",  "iteration_limit",    "time_limit_seconds",
+      "seed",           "solver_library"};
   ShardingOptions options;
   try {
     JsonReader json(text);

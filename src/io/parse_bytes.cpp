@@ -1,4 +1,5 @@
-// Bytes as people write them: digits and an optional unit, 1024-based with an i (KiB, MiB, GiB, TiB), 1000-based without.
+// Bytes as people write them: digits and an optional unit, 1024-based with an i (KiB, MiB, GiB, TiB), 1000-based
+// without.
 #include <array>
 #include <charconv>
 #include <utility>
@@ -37,7 +38,8 @@ std::int64_t parse_bytes(std::string_view text) {
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, count);
   if (error == std::errc::result_out_of_range) fail(text, "it must be below 2^53");
-  if (error != std::errc{} || text.front() == '-') fail(text, "write digits and a unit, such as 4096, 512MiB, 4GiB or 4GB");
+  if (error != std::errc{} || text.front() == '-')
+    fail(text, "write digits and a unit, such as 4096, 512MiB, 4GiB or 4GB");
   const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   for (const auto& [name, factor] : kUnits) {
     if (unit != name) continue;

@@ -1,5 +1,5 @@
-// Reads a plan: one pass over the text. What can be said of a plan alone is checked here; whether its ids, times and addresses
-// suit a graph is for check() to say. O(size of the text).
+// Reads a plan: one pass over the text. What can be said of a plan alone is checked here; whether its ids, times and
+// addresses suit a graph is for check() to say. O(size of the text).
 #include <array>
 #include <limits>
 
@@ -55,14 +55,15 @@ class PlanReader {
     constexpr std::uint32_t in_keys = 4 | 8;
     const Where item{"step", id};
     Step& step = plan_.steps.emplace_back();
-    const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
-      const std::int32_t number = JsonReader::read_int32(value, item.in_field(keys[key]));
-      switch (key) {
-        case 0: step.op = OpId(number); break;
-        case 3: step.until = number; break;
-        default: step.buffer = BufferId(number); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
+          const std::int32_t number = JsonReader::read_int32(value, item.in_field(keys[key]));
+          switch (key) {
+            case 0: step.op = OpId(number); break;
+            case 3: step.until = number; break;
+            default: step.buffer = BufferId(number); break;
+          }
+        });
     if (seen != run_keys && seen != out_keys && seen != in_keys) {
       item.fail("must have the keys 'op', or 'swap_out' and 'until', or 'swap_in' and 'until'");
     }
@@ -85,15 +86,16 @@ class PlanReader {
     constexpr std::array<std::string_view, 4> keys = {"buffer", "from", "to", "offset"};
     const Where item{"placement", id};
     Placement& placement = plan_.placements.emplace_back();
-    const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
-      const Where where = item.in_field(keys[key]);
-      switch (key) {
-        case 0: placement.buffer = BufferId(JsonReader::read_int32(value, where)); break;
-        case 1: placement.from = JsonReader::read_int32(value, where, kAnyStep); break;
-        case 2: placement.to = JsonReader::read_int32(value, where, kAnyStep); break;
-        default: placement.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
+          const Where where = item.in_field(keys[key]);
+          switch (key) {
+            case 0: placement.buffer = BufferId(JsonReader::read_int32(value, where)); break;
+            case 1: placement.from = JsonReader::read_int32(value, where, kAnyStep); break;
+            case 2: placement.to = JsonReader::read_int32(value, where, kAnyStep); break;
+            default: placement.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
+          }
+        });
     JsonReader::require_first(4, seen, item, keys);
   }
 
@@ -101,14 +103,15 @@ class PlanReader {
     constexpr std::array<std::string_view, 3> keys = {"step", "index", "offset"};
     const Where item{"scratch", id};
     ScratchPlacement& scratch = plan_.scratch.emplace_back();
-    const auto seen = json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
-      const Where where = item.in_field(keys[key]);
-      switch (key) {
-        case 0: scratch.step = JsonReader::read_int32(value, where); break;
-        case 1: scratch.index = JsonReader::read_int32(value, where); break;
-        default: scratch.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(entry, item), item, keys, [&](std::size_t key, Value value) {
+          const Where where = item.in_field(keys[key]);
+          switch (key) {
+            case 0: scratch.step = JsonReader::read_int32(value, where); break;
+            case 1: scratch.index = JsonReader::read_int32(value, where); break;
+            default: scratch.offset = JsonReader::read_int(value, where, -kMaxExact, kMaxExact); break;
+          }
+        });
     JsonReader::require_first(3, seen, item, keys);
   }
 

@@ -1,5 +1,5 @@
-// Reads a step for sharding: tensors, and ops with the tensors and values that they were called with. One pass, then what holds
-// between lists. O(size of the text).
+// Reads a step for sharding: tensors, and ops with the tensors and values that they were called with. One pass, then
+// what holds between lists. O(size of the text).
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -68,25 +68,28 @@ class ProgramReader {
     constexpr std::array<std::string_view, 6> keys = {"shape", "item_bytes", "kind", "name", "of", "alias_of"};
     ProgramTensor& tensor = program_.tensors.emplace_back();
     const Where here{.item = "tensor", .id = id, .name = &tensor.name};
-    const auto seen = json_.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
-      const Where where = here.in_field(keys[key]);
-      switch (key) {
-        case 0:
-          json_.read_list(member, where, [&](std::int64_t d, Value size) {
-            tensor.shape.push_back(JsonReader::read_int(size, where.at(d), 0, kMaxExact));
-          });
-          break;
-        case 1: tensor.item_bytes = JsonReader::read_int(member, where, 0, 64); break;
-        case 2: tensor.kind = static_cast<TensorKind>(one_of(kKinds, member, where)); break;
-        case 3: tensor.name = JsonReader::read_string(member, where); break;
-        case 4: tensor.of = TensorId(JsonReader::read_int32(member, where)); break;
-        default: tensor.alias_of = TensorId(JsonReader::read_int32(member, where)); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
+          const Where where = here.in_field(keys[key]);
+          switch (key) {
+            case 0:
+              json_.read_list(member, where, [&](std::int64_t d, Value size) {
+                tensor.shape.push_back(JsonReader::read_int(size, where.at(d), 0, kMaxExact));
+              });
+              break;
+            case 1: tensor.item_bytes = JsonReader::read_int(member, where, 0, 64); break;
+            case 2: tensor.kind = static_cast<TensorKind>(one_of(kKinds, member, where)); break;
+            case 3: tensor.name = JsonReader::read_string(member, where); break;
+            case 4: tensor.of = TensorId(JsonReader::read_int32(member, where)); break;
+            default: tensor.alias_of = TensorId(JsonReader::read_int32(member, where)); break;
+          }
+        });
     JsonReader::require_first(3, seen, here, keys);
-    if (tensor.shape.size() > kMostDimensions) here.in_field("shape").fail(concat("has more than ", kMostDimensions, " dimensions"));
+    if (tensor.shape.size() > kMostDimensions)
+      here.in_field("shape").fail(concat("has more than ", kMostDimensions, " dimensions"));
     std::int64_t bytes = std::max<std::int64_t>(tensor.item_bytes, 1);
-    for (const std::int64_t size : tensor.shape) {  // a size of 0 hides no overflow: every part of the product is formed somewhere
+    // A size of 0 hides no overflow: every part of the product is formed somewhere
+    for (const std::int64_t size : tensor.shape) {
       if (size > 0 && bytes > kMaxExact / size) here.in_field("shape").fail("has more than 2^53 bytes");
       bytes *= std::max<std::int64_t>(size, 1);
     }
@@ -95,21 +98,23 @@ class ProgramReader {
   }
 
   void read_op(std::int64_t id, Value value) {
-    constexpr std::array<std::string_view, 7> keys = {"target", "args", "outputs", "phase", "writes", "attributes", "flops"};
+    constexpr std::array<std::string_view, 7> keys = {"target", "args",       "outputs", "phase",
+                                                      "writes", "attributes", "flops"};
     ProgramOp& op = program_.ops.emplace_back();
     const Where here{.item = "op", .id = id, .name = &op.target};
-    const auto seen = json_.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
-      const Where where = here.in_field(keys[key]);
-      switch (key) {
-        case 0: op.target = JsonReader::read_string(member, where); break;
-        case 1: read_arguments(member, where, op); break;
-        case 2: read_ids(member, where, op.outputs, true); break;
-        case 3: op.phase = static_cast<Phase>(one_of(kPhases, member, where)); break;
-        case 4: read_ids(member, where, op.writes, false); break;
-        case 5: read_attributes(member, where, op); break;
-        default: op.flops = JsonReader::read_int(member, where, 0, std::numeric_limits<std::int64_t>::max()); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(value, here), here, keys, [&](std::size_t key, Value member) {
+          const Where where = here.in_field(keys[key]);
+          switch (key) {
+            case 0: op.target = JsonReader::read_string(member, where); break;
+            case 1: read_arguments(member, where, op); break;
+            case 2: read_ids(member, where, op.outputs, true); break;
+            case 3: op.phase = static_cast<Phase>(one_of(kPhases, member, where)); break;
+            case 4: read_ids(member, where, op.writes, false); break;
+            case 5: read_attributes(member, where, op); break;
+            default: op.flops = JsonReader::read_int(member, where, 0, std::numeric_limits<std::int64_t>::max()); break;
+          }
+        });
     JsonReader::require_first(3, seen, here, keys);
   }
 
@@ -134,7 +139,8 @@ class ProgramReader {
         where.fail("is not valid JSON");
       }
       if (!is_name(name)) where.fail(concat(quote(name), " is no name of an argument"));
-      if (std::ranges::find(op.args, name, &TensorArgument::name) != op.args.end()) where.fail(concat(quote(name), " is there twice"));
+      if (std::ranges::find(op.args, name, &TensorArgument::name) != op.args.end())
+        where.fail(concat(quote(name), " is there twice"));
       TensorArgument& argument = op.args.emplace_back();
       argument.name = std::string(name);
       simdjson::ondemand::json_type type{};
@@ -160,7 +166,8 @@ class ProgramReader {
     }
   }
 
-  // Values of other kinds (null, lists of anything but integers and truth values) decide no placement and are passed over.
+  // Values of other kinds (null, lists of anything but integers and truth values) decide no placement and are passed
+  // over.
   void read_attribute(const std::string& name, Value value, const Where& where, ProgramOp& op) {
     using simdjson::ondemand::json_type;
     json_type type{};
@@ -224,8 +231,10 @@ class ProgramReader {
       for (const TensorId tensor : op.outputs) {
         check("op", o, tensor, "outputs");
         if (!tensor.valid()) continue;
-        if (made[tensor.index()]) throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which an earlier op made"));
-        if (used[tensor.index()]) throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which is used before"));
+        if (made[tensor.index()])
+          throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which an earlier op made"));
+        if (used[tensor.index()])
+          throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which is used before"));
         made[tensor.index()] = 1;
       }
     }

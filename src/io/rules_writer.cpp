@@ -7,12 +7,14 @@
 namespace stowage {
 namespace {
 
-void append_codes(io::ObjectWriter& object, std::string& out, std::string_view name, const std::vector<AxisCode>& codes) {
+void append_codes(io::ObjectWriter& object, std::string& out, std::string_view name,
+                  const std::vector<AxisCode>& codes) {
   object.key(name);
   out += '[';
   for (std::size_t i = 0; i < codes.size(); ++i) {
     if (i > 0) out += ',';
-    io::append_string(out, codes[i] == kUntouched ? std::string("any") : to_text(to_placement(with_axis(0, 0, codes[i]), 1)));
+    io::append_string(
+        out, codes[i] == kUntouched ? std::string("any") : to_text(to_placement(with_axis(0, 0, codes[i]), 1)));
   }
   out += ']';
 }

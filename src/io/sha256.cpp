@@ -1,7 +1,7 @@
-// SHA-256 by OpenSSL's libcrypto: no small SHA-256 library is packaged by Debian, and libcrypto uses the processor's SHA
-// instructions (about 1.5 GB/s where portable C++ reaches 0.3), which matters for graphs of hundreds of megabytes.
-// Its first interface, called deprecated since 3.0, is used on purpose: linked statically, as wheels do, it brings 35 kB with it, the
-// newer one 3.8 MB.
+// SHA-256 by OpenSSL's libcrypto: no small SHA-256 library is packaged by Debian, and libcrypto uses the processor's
+// SHA instructions (about 1.5 GB/s where portable C++ reaches 0.3), which matters for graphs of hundreds of megabytes.
+// Its first interface, called deprecated since 3.0, is used on purpose: linked statically, as wheels do, it brings 35
+// kB with it, the newer one 3.8 MB.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/sha.h>
 

@@ -17,7 +17,8 @@ void append_part(std::string& out, AxisPlacement part) {
 }
 
 // An output that is not there has no placement: null.
-void append_placements(io::ObjectWriter& object, std::string& out, std::string_view name, const std::vector<MeshPlacement>& list) {
+void append_placements(io::ObjectWriter& object, std::string& out, std::string_view name,
+                       const std::vector<MeshPlacement>& list) {
   object.key(name);
   out += '[';
   for (std::size_t i = 0; i < list.size(); ++i) {

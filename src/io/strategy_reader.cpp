@@ -1,6 +1,6 @@
-// Reads a strategy problem: the JSON of the contest on intra-operator parallelism (google/iopddl), `{"problem": {"name", "nodes":
-// {"intervals", "costs", "usages"}, "edges": {"nodes", "costs"}, "usage_limit"}}`. One pass, then what holds between lists. O(size of
-// the text).
+// Reads a strategy problem: the JSON of the contest on intra-operator parallelism (google/iopddl), `{"problem":
+// {"name", "nodes": {"intervals", "costs", "usages"}, "edges": {"nodes", "costs"}, "usage_limit"}}`. One pass, then
+// what holds between lists. O(size of the text).
 #include <array>
 #include <limits>
 
@@ -40,33 +40,37 @@ class StrategyReader {
   void read_problem(Value value) {
     const Where where = Where{}.in_field("problem");
     constexpr std::array<std::string_view, 4> keys = {"nodes", "edges", "name", "usage_limit"};
-    const auto seen = json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
-      const Where at = Where{}.in_field(keys[key]);
-      switch (key) {
-        case 0: read_nodes(member, at); break;
-        case 1: read_edges(member, at); break;
-        case 2: problem_.name = JsonReader::read_string(member, at); break;
-        default: problem_.usage_limit = JsonReader::read_int(member, at, 0, kMaxExact); break;
-      }
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
+          const Where at = Where{}.in_field(keys[key]);
+          switch (key) {
+            case 0: read_nodes(member, at); break;
+            case 1: read_edges(member, at); break;
+            case 2: problem_.name = JsonReader::read_string(member, at); break;
+            default: problem_.usage_limit = JsonReader::read_int(member, at, 0, kMaxExact); break;
+          }
+        });
     JsonReader::require_first(2, seen, where, keys);
   }
 
   void read_nodes(Value value, const Where& where) {
     constexpr std::array<std::string_view, 3> keys = {"intervals", "costs", "usages"};
-    const auto seen = json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
-      Lists& lists = key == 0 ? intervals_ : key == 1 ? costs_ : usages_;
-      read_lists(member, Where{}.in_field(keys[key]), key == 1 ? kMaxCost : kMaxExact, lists);
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
+          Lists& lists = key == 0 ? intervals_ : key == 1 ? costs_ : usages_;
+          read_lists(member, Where{}.in_field(keys[key]), key == 1 ? kMaxCost : kMaxExact, lists);
+        });
     JsonReader::require_first(3, seen, where, keys);
   }
 
   void read_edges(Value value, const Where& where) {
     constexpr std::array<std::string_view, 2> keys = {"nodes", "costs"};
-    const auto seen = json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
-      const Where at = Where{}.in_field(key == 0 ? "edges.nodes" : "edges.costs");
-      read_lists(member, at, key == 0 ? std::numeric_limits<std::int32_t>::max() : kMaxCost, key == 0 ? ends_ : edge_costs_);
-    });
+    const auto seen =
+        json_.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, Value member) {
+          const Where at = Where{}.in_field(key == 0 ? "edges.nodes" : "edges.costs");
+          read_lists(member, at, key == 0 ? std::numeric_limits<std::int32_t>::max() : kMaxCost,
+                     key == 0 ? ends_ : edge_costs_);
+        });
     JsonReader::require_first(2, seen, where, keys);
   }
 
@@ -74,14 +78,16 @@ class StrategyReader {
     json_.read_list(value, where, [&](std::int64_t id, Value entry) {
       std::vector<std::int64_t>& list = lists.emplace_back();
       const Where at = where.at(id);
-      json_.read_list(entry, at, [&](std::int64_t, Value number) { list.push_back(JsonReader::read_int(number, at, 0, high)); });
+      json_.read_list(entry, at,
+                      [&](std::int64_t, Value number) { list.push_back(JsonReader::read_int(number, at, 0, high)); });
     });
   }
 
   void assemble() {
     const std::size_t n = intervals_.size();
     if (costs_.size() != n || usages_.size() != n) {
-      throw FormatError(concat("nodes: ", n, " intervals, ", costs_.size(), " lists of costs and ", usages_.size(), " of usages"));
+      throw FormatError(
+          concat("nodes: ", n, " intervals, ", costs_.size(), " lists of costs and ", usages_.size(), " of usages"));
     }
     for (std::size_t i = 0; i < n; ++i) add_node(i);
     if (ends_.size() != edge_costs_.size()) {
@@ -115,7 +121,8 @@ class StrategyReader {
     const std::size_t pairs = problem_.nodes[static_cast<std::size_t>(ends[0])].costs.size() *
                               problem_.nodes[static_cast<std::size_t>(ends[1])].costs.size();
     if (edge_costs_[e].size() != pairs) {
-      throw FormatError(concat("edge ", e, ": ", edge_costs_[e].size(), " costs where its nodes have ", pairs, " pairs of strategies"));
+      throw FormatError(concat("edge ", e, ": ", edge_costs_[e].size(), " costs where its nodes have ", pairs,
+                               " pairs of strategies"));
     }
     problem_.edges.push_back(
         {static_cast<std::int32_t>(ends[0]), static_cast<std::int32_t>(ends[1]), std::move(edge_costs_[e])});

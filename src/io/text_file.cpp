@@ -1,6 +1,7 @@
-// Reading a file whole, and replacing one atomically: the new content goes to a temporary file in the same directory, is flushed
-// to the disk, and then takes the old one's name in one step. Whoever opens the name sees all of the old or all of the new.
-// A target that is no regular file (a pipe, a device) is written in place; a symbolic link stays, its target is replaced.
+// Reading a file whole, and replacing one atomically: the new content goes to a temporary file in the same directory,
+// is flushed to the disk, and then takes the old one's name in one step. Whoever opens the name sees all of the old or
+// all of the new. A target that is no regular file (a pipe, a device) is written in place; a symbolic link stays, its
+// target is replaced.
 #include "io/text_file.h"
 
 #include <fcntl.h>
@@ -22,7 +23,8 @@ namespace stowage::io {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 31;  // of a file and of what it holds: some ten million ops
-// Of what a compressed file holds: this, and so many times its size. A graph of 200,000 equal ops holds 15 times its size.
+// Of what a compressed file holds: this, and so many times its size. A graph of 200,000 equal ops holds 15 times its
+// size.
 constexpr std::size_t kAnyBytes = std::size_t{1} << 24, kMostTimes = 100;
 
 [[noreturn]] void fail_read(const std::string& path, std::string_view what, int code) {
@@ -53,8 +55,9 @@ bool is_gzip(const std::string& path) { return path.ends_with(".gz"); }
 
 std::string read_all(int fd, const std::string& path) {
   std::string out;
-  struct stat about {};
-  if (::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) out.reserve(static_cast<std::size_t>(about.st_size));
+  struct stat about{};
+  if (::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0)
+    out.reserve(static_cast<std::size_t>(about.st_size));
   std::array<char, 1 << 16> block;
   for (;;) {
     const ssize_t count = ::read(fd, block.data(), block.size());
@@ -146,7 +149,7 @@ void write_text(const std::string& path, std::string_view text) {
   if (path == "-") return write_all(STDOUT_FILENO, text, "stdout");
   const std::string compressed = is_gzip(path) ? gzip(text) : std::string();
   const std::string_view data = is_gzip(path) ? std::string_view(compressed) : text;
-  struct stat old {};
+  struct stat old{};
   if (::stat(path.c_str(), &old) != 0) return TemporaryFile(path).replace_target(data, 0);
   if (!S_ISREG(old.st_mode)) return write_in_place(path, data);
   std::error_code error;

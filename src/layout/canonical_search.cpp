@@ -16,7 +16,8 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr int kLifts = 3;
 
-// Ids are places in the preference order. Sizes are counted in `unit`, the greatest common divisor of all, in the type Bytes.
+// Ids are places in the preference order. Sizes are counted in `unit`, the greatest common divisor of all, in the type
+// Bytes.
 template <class Bytes>
 class CanonicalSearch {
  public:
@@ -35,7 +36,8 @@ class CanonicalSearch {
     lowest_.assign(n, 0);
     offset_.assign(n, -1);
     section_.assign(reduced.times, 0);
-    for (const std::int64_t bytes : live_profile(reduced.rects, reduced.times)) left_.push_back(static_cast<Bytes>(bytes / unit_));
+    for (const std::int64_t bytes : live_profile(reduced.rects, reduced.times))
+      left_.push_back(static_cast<Bytes>(bytes / unit_));
     find_neighbours();
     find_alike();
   }
@@ -84,7 +86,8 @@ class CanonicalSearch {
     neighbours_.resize(rects_.size());
     Ids by_lower(rects_.size());
     std::iota(by_lower.begin(), by_lower.end(), 0);
-    std::sort(by_lower.begin(), by_lower.end(), [&](std::int32_t a, std::int32_t b) { return rects_[a].lower < rects_[b].lower; });
+    std::sort(by_lower.begin(), by_lower.end(),
+              [&](std::int32_t a, std::int32_t b) { return rects_[a].lower < rects_[b].lower; });
     for (std::size_t k = 0; k < by_lower.size(); ++k)
       for (std::size_t q = k + 1; q < by_lower.size() && rects_[by_lower[q]].lower < rects_[by_lower[k]].upper; ++q) {
         neighbours_[by_lower[k]].push_back(by_lower[q]);
@@ -105,7 +108,8 @@ class CanonicalSearch {
     top_.assign(lives.size(), {-1, -1});
   }
 
-  // Searches the group less the rect `last`, just placed at `reached`, in pieces that share no section; the small ones first.
+  // Searches the group less the rect `last`, just placed at `reached`, in pieces that share no section; the small ones
+  // first.
   SearchOutcome search_rest(Stretch group, Bytes reached, std::int32_t last) {
     const std::size_t mark = group_.size();
     std::vector<Stretch> pieces;
@@ -118,7 +122,8 @@ class CanonicalSearch {
       group_.push_back(i);
       pieces.back().to = group_.size();
     }
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Stretch& a, const Stretch& b) { return a.to - a.from < b.to - b.from; });
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const Stretch& a, const Stretch& b) { return a.to - a.from < b.to - b.from; });
     SearchOutcome outcome = SearchOutcome::kFound;
     for (const Stretch& piece : pieces) {
       outcome = place_next(piece, reached, last);
@@ -159,7 +164,8 @@ class CanonicalSearch {
   // Nothing unplaced can ever lie on or under the rect.
   bool is_topmost(std::int32_t rect) {
     work_ -= static_cast<std::int64_t>(neighbours_[rect].size()) / 4;
-    return std::none_of(neighbours_[rect].begin(), neighbours_[rect].end(), [&](std::int32_t j) { return offset_[j] < 0; });
+    return std::none_of(neighbours_[rect].begin(), neighbours_[rect].end(),
+                        [&](std::int32_t j) { return offset_[j] < 0; });
   }
 
   SearchOutcome try_choice(Stretch group, const Choice& choice) {
@@ -190,14 +196,15 @@ class CanonicalSearch {
     const Placed latest = placed_.back();
     placed_.pop_back();
     const Piece& rect = rects_[latest.rect];
-    for (; changes_.size() > latest.changes; changes_.pop_back()) support_[changes_.back().index] = changes_.back().value;
+    for (; changes_.size() > latest.changes; changes_.pop_back())
+      support_[changes_.back().index] = changes_.back().value;
     for (std::int32_t s = rect.lower; s < rect.upper; ++s) left_[s] += rect.bytes;
     offset_[latest.rect] = -1;
     top_[life_[latest.rect]] = latest.below;
   }
 
-  // Necessary for the rest of the group, in order of cost: the lowest place of each rect; at each section all that is left above the
-  // lowest of these places; and above each of these places what is left that cannot lie below it.
+  // Necessary for the rest of the group, in order of cost: the lowest place of each rect; at each section all that is
+  // left above the lowest of these places; and above each of these places what is left that cannot lie below it.
   bool fits(Stretch group, const Choice& choice) {
     if (!find_lowest(group, choice)) return false;
     const std::int32_t first = rects_[group_[group.from]].lower;
@@ -215,14 +222,15 @@ class CanonicalSearch {
     return stacks_fit(group, choice.rect, first, end);
   }
 
-  // A rect that its support would put before `choice` in the order can only come later: once something lies under it. So it is at
-  // least as high as the lowest top of what may.
+  // A rect that its support would put before `choice` in the order can only come later: once something lies under it.
+  // So it is at least as high as the lowest top of what may.
   bool find_lowest(Stretch group, const Choice& choice) {
     late_.clear();
     for (std::size_t k = group.from; k < group.to; ++k) {
       const std::int32_t i = group_[k];
       lowest_[i] = std::max(support_[i], choice.at);
-      if (i != choice.rect && (support_[i] < choice.at || (support_[i] == choice.at && i < choice.rect))) late_.push_back(i);
+      if (i != choice.rect && (support_[i] < choice.at || (support_[i] == choice.at && i < choice.rect)))
+        late_.push_back(i);
     }
     bool lifted = true;
     for (int round = 0; round < kLifts && lifted; ++round) {
@@ -265,13 +273,15 @@ class CanonicalSearch {
   const std::function<bool()>& should_stop_;
   std::vector<Piece> rects_;
   std::vector<Ids> neighbours_;
-  Ids life_, twin_;                               // per rect: number of its life; the rect before it that equals it, or -1
-  std::vector<Top> top_;                          // per life: top of the latest placed
-  std::vector<Bytes> support_, lowest_, offset_;  // per rect; lowest: no place below it can be reached; offset -1: not placed
-  std::vector<Bytes> left_, section_;      // per section: bytes still to place; scratch
-  Ids group_, late_;                              // stack of groups, each by first section; scratch
-  std::vector<Choice> falling_;                   // scratch
-  std::vector<Placed> placed_;                    // in order, to take back
+  // Per rect: number of its life; the rect before it that equals it, or -1
+  Ids life_, twin_;
+  std::vector<Top> top_;  // per life: top of the latest placed
+  // Per rect; lowest: no place below it can be reached; offset -1: not placed
+  std::vector<Bytes> support_, lowest_, offset_;
+  std::vector<Bytes> left_, section_;  // per section: bytes still to place; scratch
+  Ids group_, late_;                   // stack of groups, each by first section; scratch
+  std::vector<Choice> falling_;        // scratch
+  std::vector<Placed> placed_;         // in order, to take back
   std::vector<Change> changes_;
 };
 
@@ -291,9 +301,11 @@ SearchResult search(const LayoutInstance& instance, std::int64_t capacity, std::
 
 }  // namespace
 
-SearchResult canonical_search(const LayoutInstance& instance, std::int64_t capacity, std::span<const std::int32_t> preference,
-                              std::int64_t& work, const std::function<bool()>& should_stop) {
-  constexpr std::int64_t kNarrow = 1 << 30;  // sums of two stay below 2^31; narrow numbers go through the vector units twice as fast
+SearchResult canonical_search(const LayoutInstance& instance, std::int64_t capacity,
+                              std::span<const std::int32_t> preference, std::int64_t& work,
+                              const std::function<bool()>& should_stop) {
+  // Sums of two stay below 2^31; narrow numbers go through the vector units twice as fast
+  constexpr std::int64_t kNarrow = 1 << 30;
   if (capacity < kNarrow && instance.bound < kNarrow)
     return search<std::int32_t>(instance, capacity, preference, work, should_stop);
   return search<std::int64_t>(instance, capacity, preference, work, should_stop);

@@ -14,20 +14,22 @@
 //   · the rect placed last is topmost for all of its life, and what was left without it failed: another place cannot help.
 // When the unplaced rects fall into groups that share no time, each group is searched alone, the small ones first.
 //
-// Lowest places. A rect whose support lies below the offset that the order has reached is late: it can only come once something
-// lies under it. So its lowest place is not the offset reached, but the lowest top of the unplaced rects that overlap it in time:
+// Lowest places. A rect whose support lies below the offset that the order has reached is late: it can only come once
+// something lies under it. So its lowest place is not the offset reached, but the lowest top of the unplaced rects that
+// overlap it in time:
 //
 //        │ ? late      │      reached ──────      late can neither stay on a (too low now) nor float: it will lie on b or on c,
 //     ───┤     ┌───┐   ├──                        so at least as high as the lower of their tops.
 //        └─────┤ a ├───┘        b, c: unplaced
 //              └───┘
 // This cut makes searches an order of magnitude smaller, or more, on the hardest sets of the MiniMalloc paper (E).
-// Soundness of all cuts together: of the layouts within the capacity take those with the lowest centre of mass, and among them the
-// one whose rects of equal life are in order. It survives every cut, for each of them would show a way to lower or to sort it.
+// Soundness of all cuts together: of the layouts within the capacity take those with the lowest centre of mass, and
+// among them the one whose rects of equal life are in order. It survives every cut, for each of them would show a way
+// to lower or to sort it.
 //
-// Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning", ASPLOS 2023: canonical order,
-// floors, decomposition, topmost rects. Differs: lowest places of late rects, the staircase of places, equal lives, sections reduced
-// to local maxima, and running out of work is an answer of its own.
+// Moffitt, "MiniMalloc: a lightweight memory allocator for hardware-accelerated machine learning", ASPLOS 2023:
+// canonical order, floors, decomposition, topmost rects. Differs: lowest places of late rects, the staircase of places,
+// equal lives, sections reduced to local maxima, and running out of work is an answer of its own.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +49,8 @@ struct SearchResult {
 
 // Ties between rects of one offset are tried in the order `preference`. `work` is reduced by the rects and
 // times looked at; at 0 the search stops. O(n²) memory at worst, for the neighbour lists.
-SearchResult canonical_search(const LayoutInstance& instance, std::int64_t capacity, std::span<const std::int32_t> preference,
-                              std::int64_t& work, const std::function<bool()>& should_stop);
+SearchResult canonical_search(const LayoutInstance& instance, std::int64_t capacity,
+                              std::span<const std::int32_t> preference, std::int64_t& work,
+                              const std::function<bool()>& should_stop);
 
 }  // namespace stowage

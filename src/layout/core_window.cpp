@@ -11,7 +11,8 @@ namespace stowage {
 namespace {
 
 constexpr std::array kShares = {0.9999, 0.999, 0.998, 0.995, 0.99, 0.98, 0.95, 0.9, 0.8};  // of the bound
-constexpr std::array kRest = {Prefer::kTotalSize, Prefer::kFreeTime, Prefer::kArea, Prefer::kLifeAreaTotal, Prefer::kSize};
+constexpr std::array kRest = {Prefer::kTotalSize, Prefer::kFreeTime, Prefer::kArea, Prefer::kLifeAreaTotal,
+                              Prefer::kSize};
 
 struct Window {
   std::int32_t from = 0, to = 0;  // times
@@ -21,7 +22,8 @@ struct Window {
 Window window_at(const LayoutInstance& instance, const std::vector<std::int64_t>& live, double share) {
   Window window{instance.times, 0};
   for (std::int32_t t = 0; t < instance.times; ++t)
-    if (static_cast<double>(live[t]) >= share * static_cast<double>(instance.bound)) window = {std::min(window.from, t), t + 1};
+    if (static_cast<double>(live[t]) >= share * static_cast<double>(instance.bound))
+      window = {std::min(window.from, t), t + 1};
   return window;
 }
 
@@ -54,7 +56,8 @@ LayoutInstance clipped(const LayoutInstance& instance, const Window& window, con
   result.times = window.to - window.from;
   for (const std::int32_t i : rects) {
     const Rect& r = instance.rects[i];
-    result.rects.push_back({std::max(r.lower, window.from) - window.from, std::min(r.upper, window.to) - window.from, r.bytes});
+    result.rects.push_back(
+        {std::max(r.lower, window.from) - window.from, std::min(r.upper, window.to) - window.from, r.bytes});
     result.item.push_back(i);
     result.life.push_back(instance.life[i]);
   }
@@ -66,7 +69,8 @@ LayoutInstance clipped(const LayoutInstance& instance, const Window& window, con
 std::vector<std::int32_t> stacked(const Parts& parts, const Offsets& inside) {
   std::vector<std::size_t> by_offset(parts.inside.size());
   for (std::size_t k = 0; k < by_offset.size(); ++k) by_offset[k] = k;
-  std::sort(by_offset.begin(), by_offset.end(), [&](std::size_t a, std::size_t b) { return std::tie(inside.at[a], a) < std::tie(inside.at[b], b); });
+  std::sort(by_offset.begin(), by_offset.end(),
+            [&](std::size_t a, std::size_t b) { return std::tie(inside.at[a], a) < std::tie(inside.at[b], b); });
   std::vector<std::int32_t> order = parts.through;
   for (const std::size_t k : by_offset) order.push_back(parts.inside[k]);
   return order;
@@ -74,8 +78,8 @@ std::vector<std::int32_t> stacked(const Parts& parts, const Offsets& inside) {
 
 }  // namespace
 
-std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t ceiling,
-                                 std::int64_t& work) {
+std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search,
+                                 std::int64_t ceiling, std::int64_t& work) {
   std::vector<Packing> packings;
   const std::vector<std::int64_t> live = live_profile(instance.rects, instance.times);
   Window last;
@@ -87,7 +91,8 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
     const Parts in = parts(instance, window);
     if (in.through.empty() || 2 * in.inside.size() > instance.rects.size()) continue;
     std::vector<std::int32_t> first = in.through;
-    if (!in.inside.empty()) first = stacked(in, search(clipped(instance, window, in.inside), target - in.through_bytes));
+    if (!in.inside.empty())
+      first = stacked(in, search(clipped(instance, window, in.inside), target - in.through_bytes));
     std::vector<char> is_first(instance.rects.size(), 0);
     for (const std::int32_t i : first) is_first[i] = 1;
     for (std::size_t k = 0; k < kRest.size() && !met; ++k) {
@@ -101,7 +106,8 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
       packings.push_back({std::move(fitted), std::move(order)});
     }
   }
-  std::stable_sort(packings.begin(), packings.end(), [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
+  std::stable_sort(packings.begin(), packings.end(),
+                   [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
   return packings;
 }
 

@@ -7,9 +7,9 @@
 //         │        ▂▃│ through │▃▂        all others: list fit around both, by several preferences
 //         └──────────┴─────────┴──────
 //
-// Two rects that meet the window overlap exactly when they do inside it, so clipping loses nothing. In a step of training hundreds of
-// buffers cross the turn from forward to backward, and what moves there is a few dozen: small enough for complete search, and
-// the only place without room for holes. Narrow windows first.
+// Two rects that meet the window overlap exactly when they do inside it, so clipping loses nothing. In a step of
+// training hundreds of buffers cross the turn from forward to backward, and what moves there is a few dozen: small
+// enough for complete search, and the only place without room for holes. Narrow windows first.
 // One list fit per window and preference, and the search of each window.
 #pragma once
 
@@ -24,9 +24,9 @@ namespace stowage {
 // A layout of the window, of a height of `target` if it can.
 using WindowSearch = std::function<Offsets(const LayoutInstance& window, std::int64_t target)>;
 
-// Packings for several windows, best first, up to the first that meets `target`. `work` is reduced by the rects that list
-// fits look at; none goes on at a height of `ceiling`.
-std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search, std::int64_t ceiling,
-                                 std::int64_t& work);
+// Packings for several windows, best first, up to the first that meets `target`. `work` is reduced by the rects that
+// list fits look at; none goes on at a height of `ceiling`.
+std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t target, const WindowSearch& search,
+                                 std::int64_t ceiling, std::int64_t& work);
 
 }  // namespace stowage

@@ -1,10 +1,11 @@
-// The layout problem made ready for search: times are ranks, sizes are multiples of the alignment, empty items are gone.
+// The layout problem made ready for search: times are ranks, sizes are multiples of the alignment, empty items are
+// gone.
 //
 //   items     [0,40) 100 B   [10,40) 7 B   [90,95) 0 B          align 8
 //   rects     [0,2)  104 B   [1,2)   8 B                        times 0, 10, 40 are ranks 0, 1, 2
 //
-// Offsets are in bytes and multiples of `align` because every size is one. The height of a layout of the items can be smaller
-// than that of the rects only by the padding of the topmost one.
+// Offsets are in bytes and multiples of `align` because every size is one. The height of a layout of the items can be
+// smaller than that of the rects only by the padding of the topmost one.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct LayoutInstance {
   std::int32_t times = 0;
   std::int64_t align = 1;
   std::int64_t bound = 0;  // largest sum of live bytes, padded
-  std::int64_t slack = 0;  // largest padding of one rect: by so much may a layout of the items be lower than of the rects
+  // Largest padding of one rect: by so much may a layout of the items be lower than of the rects
+  std::int64_t slack = 0;
 };
 
 // O(n log n).

@@ -20,11 +20,11 @@
 namespace stowage {
 namespace {
 
-constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal, Prefer::kAreaTotalLife,
-                                     Prefer::kFreeTime};
+constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaLife, Prefer::kLifeAreaTotal,
+                                     Prefer::kAreaTotalLife, Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
 constexpr std::int64_t kNodeWork = 800;
-constexpr std::int64_t kDives = 20;  // down and back, before a search is worth its beginning
+constexpr std::int64_t kDives = 20;              // down and back, before a search is worth its beginning
 constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
 
 class LayoutSearch {
@@ -50,8 +50,11 @@ class LayoutSearch {
     used_ -= family_work;
     const bool searched = may_dive();
     if (searched) search();
-    const std::int64_t wheel_work = searched ? options_.node_budget * 30 : work_ / static_cast<std::int64_t>(kBestPackings);
-    for (std::size_t k = 0; small && (searched || depth_ == 0) && k < family.size() && k < kBestPackings && !done(); ++k) improve(family[k], options_.seed + k, wheel_work);
+    const std::int64_t wheel_work =
+        searched ? options_.node_budget * 30 : work_ / static_cast<std::int64_t>(kBestPackings);
+    for (std::size_t k = 0; small && (searched || depth_ == 0) && k < family.size() && k < kBestPackings && !done();
+         ++k)
+      improve(family[k], options_.seed + k, wheel_work);
   }
 
   [[nodiscard]] const Offsets& best() const { return best_; }
@@ -75,8 +78,10 @@ class LayoutSearch {
       pool -= inner.used();
       return inner.best();
     };
-    for (Packing& packing : core_window(instance_, target_, search, ceiling_of(family), family_work)) family.push_back(std::move(packing));
-    std::stable_sort(family.begin(), family.end(), [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
+    for (Packing& packing : core_window(instance_, target_, search, ceiling_of(family), family_work))
+      family.push_back(std::move(packing));
+    std::stable_sort(family.begin(), family.end(),
+                     [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });
     best_ = family[0].offsets;
   }
 
@@ -109,7 +114,8 @@ class LayoutSearch {
       if (result.outcome == SearchOutcome::kNone) bound_ = std::max(bound_, next_height(capacity));
       if (result.outcome == SearchOutcome::kFound) {
         best_ = std::move(result.offsets);
-        std::rotate(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(k), orders_.begin() + static_cast<std::ptrdiff_t>(k) + 1);
+        std::rotate(orders_.begin(), orders_.begin() + static_cast<std::ptrdiff_t>(k),
+                    orders_.begin() + static_cast<std::ptrdiff_t>(k) + 1);
       }
       if (result.outcome != SearchOutcome::kLimit) return result.outcome == SearchOutcome::kFound;
     }
@@ -117,7 +123,9 @@ class LayoutSearch {
   }
 
   // Whether the work is enough for a search that goes down and back some times; else the wheel makes more of it.
-  [[nodiscard]] bool may_dive() const { return instance_.rects.size() <= kLargestSearch && kDives * dive_work() <= work_; }
+  [[nodiscard]] bool may_dive() const {
+    return instance_.rects.size() <= kLargestSearch && kDives * dive_work() <= work_;
+  }
 
   // What a search without a step back looks at.
   [[nodiscard]] std::int64_t dive_work() const {

@@ -6,7 +6,8 @@ namespace stowage {
 namespace {
 
 template <class Placed>
-Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, Placed placed, std::int64_t& work, std::int64_t ceiling) {
+Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, Placed placed,
+            std::int64_t& work, std::int64_t ceiling) {
   Offsets result{std::vector<std::int64_t>(instance.rects.size()), 0};
   for (const std::int32_t i : order) {
     if (work <= 0) return {};

@@ -5,8 +5,9 @@
 //   │ ┌──┐ 2  │              pushed down is the lowest fit of some order (its offsets increasing).
 //   └─┤3 ├────┘
 //
-// Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (arXiv 2001.03288), greedy by size. Differs: any
-// order, and the gap below the lowest neighbour counts. A rect costs a look at the placed ones that placed_rects.h offers.
+// Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (arXiv 2001.03288), greedy by size.
+// Differs: any order, and the gap below the lowest neighbour counts. A rect costs a look at the placed ones that
+// placed_rects.h offers.
 #pragma once
 
 #include <limits>
@@ -17,7 +18,8 @@
 
 namespace stowage {
 
-// `work` is reduced by the placed rects looked at; when it runs out, or as soon as the height is `ceiling`, the result has no addresses.
+// `work` is reduced by the placed rects looked at; when it runs out, or as soon as the height is `ceiling`, the result
+// has no addresses.
 Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work,
                  std::int64_t ceiling = std::numeric_limits<std::int64_t>::max());
 

@@ -36,13 +36,14 @@ class GapFinder {
 
 constexpr std::size_t kBlock = 64;
 
-// Whether a placed rect meets `rect` in time, without a branch: about a quarter do, in no pattern that could be foreseen.
+// Whether a placed rect meets `rect` in time, without a branch: about a quarter do, in no pattern that could be
+// foreseen.
 std::uint8_t meet(std::int32_t lower, std::int32_t upper, const Rect& rect) {
   return static_cast<std::uint8_t>((lower < rect.upper) & (rect.lower < upper));
 }
 
-// Bit i: the i-th of kBlock rects meets `rect`. A byte each first, which compilers do for many at a time; then eight bytes become eight
-// bits of the product's highest byte.
+// Bit i: the i-th of kBlock rects meets `rect`. A byte each first, which compilers do for many at a time; then eight
+// bytes become eight bits of the product's highest byte.
 std::uint64_t full_block(const std::int32_t* lower, const std::int32_t* upper, const Rect& rect) {
   static_assert(std::endian::native == std::endian::little);
   std::array<std::uint8_t, kBlock> hits;
@@ -67,14 +68,16 @@ PlacedList::PlacedList(std::size_t capacity) {
 
 std::uint64_t PlacedList::last_block(std::size_t from, const Rect& rect) const {
   std::uint64_t meets = 0;
-  for (std::size_t i = from; i < begin_.size(); ++i) meets |= std::uint64_t{meet(lower_[i], upper_[i], rect)} << (i - from);
+  for (std::size_t i = from; i < begin_.size(); ++i)
+    meets |= std::uint64_t{meet(lower_[i], upper_[i], rect)} << (i - from);
   return meets;
 }
 
 std::int64_t PlacedList::find(const Rect& rect, Gap gap, std::int64_t& work) const {
   GapFinder finder(rect.bytes, gap);
   for (std::size_t from = 0; from < begin_.size(); from += kBlock) {
-    std::uint64_t meets = from + kBlock <= begin_.size() ? full_block(&lower_[from], &upper_[from], rect) : last_block(from, rect);
+    std::uint64_t meets =
+        from + kBlock <= begin_.size() ? full_block(&lower_[from], &upper_[from], rect) : last_block(from, rect);
     for (; meets != 0; meets &= meets - 1) {
       const std::size_t i = from + static_cast<std::size_t>(std::countr_zero(meets));
       if (finder.pass(begin_[i], end_[i])) continue;

@@ -7,8 +7,8 @@
 //                [     0..4    ][    4..8     ]        rect [4,7) is kept at 4..8
 //                [ 0..2 ][ 2..4 ] …
 //
-// For rects that live long there is little to choose; when thousands of short ones follow each other the tree makes a search
-// independent of their number.
+// For rects that live long there is little to choose; when thousands of short ones follow each other the tree makes a
+// search independent of their number.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ class PlacedTree {
   };
   void gather(std::size_t node, std::int32_t from, std::int32_t to, const Rect& rect);
 
-  std::int32_t size_ = 1;  // a power of two, at least the number of times
-  std::vector<std::vector<Placed>> nodes_;  // children of i: 2i and 2i + 1; the root is 1
-  std::vector<char> used_;                  // something lies at or below the node
+  std::int32_t size_ = 1;                                   // a power of two, at least the number of times
+  std::vector<std::vector<Placed>> nodes_;                  // children of i: 2i and 2i + 1; the root is 1
+  std::vector<char> used_;                                  // something lies at or below the node
   std::vector<std::pair<std::int64_t, std::int64_t>> met_;  // scratch: [begin, end) of the neighbours
   std::int64_t looked_ = 0;
 };

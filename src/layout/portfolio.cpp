@@ -62,7 +62,8 @@ class Collection {
 }  // namespace
 
 std::int64_t ceiling_of(const std::vector<Packing>& packings) {
-  return packings.size() < kBestPackings ? std::numeric_limits<std::int64_t>::max() : packings[kBestPackings - 1].offsets.height;
+  return packings.size() < kBestPackings ? std::numeric_limits<std::int64_t>::max()
+                                         : packings[kBestPackings - 1].offsets.height;
 }
 
 std::vector<Packing> portfolio(const LayoutInstance& instance, std::int64_t target, std::int64_t& work) {

@@ -22,8 +22,8 @@ struct Packing {
   std::vector<std::int32_t> order;  // of the list fit that made it; by offset for a sweep
 };
 
-// The three best of the family, best first, up to the first that meets `target`. `work` is reduced by the rects looked at; no list fit
-// starts when it has run out, and none goes on above the third best.
+// The three best of the family, best first, up to the first that meets `target`. `work` is reduced by the rects looked
+// at; no list fit starts when it has run out, and none goes on above the third best.
 // The height that a packing must stay below to be among the best. `packings` is sorted.
 std::int64_t ceiling_of(const std::vector<Packing>& packings);
 

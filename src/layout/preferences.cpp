@@ -51,7 +51,8 @@ std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer pref
   std::vector<Key> keys;
   keys.reserve(total.size());
   for (std::size_t i = 0; i < total.size(); ++i)
-    keys.push_back(key_of(prefer, instance.rects[i], static_cast<double>(total[i]), static_cast<double>(instance.life[i])));
+    keys.push_back(
+        key_of(prefer, instance.rects[i], static_cast<double>(total[i]), static_cast<double>(instance.life[i])));
   std::vector<std::int32_t> order(keys.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return keys[a] > keys[b]; });

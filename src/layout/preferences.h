@@ -1,7 +1,7 @@
 // Orders in which layout searches prefer rects, all else equal.
 //
-// total: the largest sum of live bytes at a time of the rect's life. The first three are the pre-orders of MiniMalloc (Moffitt,
-// ASPLOS 2023): by total, life, area; by total, area, life; by life, area, total.
+// total: the largest sum of live bytes at a time of the rect's life. The first three are the pre-orders of MiniMalloc
+// (Moffitt, ASPLOS 2023): by total, life, area; by total, area, life; by life, area, total.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,20 @@
 
 namespace stowage {
 
-enum class Prefer : std::uint8_t { kTotalLifeArea, kTotalAreaLife, kLifeAreaTotal, kAreaTotalLife, kSize, kTotalSize, kArea, kFreeTime, kSizeFreeTime };
+enum class Prefer : std::uint8_t {
+  kTotalLifeArea,
+  kTotalAreaLife,
+  kLifeAreaTotal,
+  kAreaTotalLife,
+  kSize,
+  kTotalSize,
+  kArea,
+  kFreeTime,
+  kSizeFreeTime
+};
 
-// What comes before the preference: nothing; what lives at the fullest time; what lives at a time fuller than 99, 97, 95 % of it.
+// What comes before the preference: nothing; what lives at the fullest time; what lives at a time fuller than 99, 97,
+// 95 % of it.
 //
 //   live ┤     ▄▄        What is served first at the fullest time is stacked there without a hole, which a layout at the bound must
 //        ┤  ▄▄████▄      be; the rest finds room beside it. Steps of training have one such moment and are emptier elsewhere.

@@ -22,8 +22,10 @@ class Wheel {
       ++idle_;
       if (best_.at.empty() || now.height <= best_.height) accept(now);
       if (best_.height <= target_) break;
-      if (idle_ > kPatience) restart();
-      else blame(now);
+      if (idle_ > kPatience)
+        restart();
+      else
+        blame(now);
     }
     return std::move(best_);
   }
@@ -65,8 +67,8 @@ class Wheel {
 
 }  // namespace
 
-Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target, std::int64_t& work,
-                      std::uint64_t seed, const std::function<bool()>& should_stop) {
+Offsets squeaky_wheel(const LayoutInstance& instance, std::vector<std::int32_t> order, std::int64_t target,
+                      std::int64_t& work, std::uint64_t seed, const std::function<bool()>& should_stop) {
   return Wheel(instance, std::move(order), target, seed).run(work, should_stop);
 }
 

@@ -9,9 +9,9 @@
 
 namespace stowage {
 
-// The largest of the must-live bytes and of minimum cuts at the `cuts` ops where those are largest; stops early at `enough`. `critical`
-// are those of `problem`.
-std::int64_t cut_bound(const OrderProblem& problem, std::span<const CriticalOp> critical, std::size_t cuts, std::int64_t enough,
-                       std::int64_t& work);
+// The largest of the must-live bytes and of minimum cuts at the `cuts` ops where those are largest; stops early at
+// `enough`. `critical` are those of `problem`.
+std::int64_t cut_bound(const OrderProblem& problem, std::span<const CriticalOp> critical, std::size_t cuts,
+                       std::int64_t enough, std::int64_t& work);
 
 }  // namespace stowage

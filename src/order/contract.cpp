@@ -17,8 +17,8 @@ using Set = std::set<std::int32_t>;
 
 constexpr std::int32_t kMostForReach = 30'000;
 
-// The problem as sets that can be edited. A merged pair lives on under the id of one of the two; the other is dead. Which ops come
-// before which does not change among the others, so one Reach serves throughout.
+// The problem as sets that can be edited. A merged pair lives on under the id of one of the two; the other is dead.
+// Which ops come before which does not change among the others, so one Reach serves throughout.
 class Contraction {
  public:
   explicit Contraction(const OrderProblem& p) : p_(p), rise_(p.extra), alive_(p.ops, 1) {
@@ -49,7 +49,9 @@ class Contraction {
   static Set set_of(std::span<const std::int32_t> row) { return {row.begin(), row.end()}; }
 
   // Without a Reach only what a direct edge says: fewer merges, none of them wrong.
-  [[nodiscard]] bool before(std::int32_t a, std::int32_t b) const { return reach_ ? reach_->before(a, b) : preds_[b].contains(a); }
+  [[nodiscard]] bool before(std::int32_t a, std::int32_t b) const {
+    return reach_ ? reach_->before(a, b) : preds_[b].contains(a);
+  }
 
   [[nodiscard]] std::int64_t opened(std::int32_t op) const {
     std::int64_t bytes = 0;
@@ -120,7 +122,8 @@ class Contraction {
     closes_[first].clear();
     closes_[second].clear();
     for (const std::int32_t w : opens)
-      if (!closers_[w].empty() || p_.open_at_end[w]) opens_[into].insert(w);  // else it lives within the pair: part of the rise
+      // Else it lives within the pair: part of the rise
+      if (!closers_[w].empty() || p_.open_at_end[w]) opens_[into].insert(w);
     for (const std::int32_t w : closes)
       if (!opens.contains(w)) {
         closers_[w].insert(into);
@@ -137,7 +140,8 @@ class Contraction {
     group_[op].clear();
   }
 
-  // Those of `all` that come before another of them. Only pairs with a `fresh` one are looked at, the others were before.
+  // Those of `all` that come before another of them. Only pairs with a `fresh` one are looked at, the others were
+  // before.
   [[nodiscard]] std::vector<std::int32_t> implied(const Set& all, std::span<const std::int32_t> fresh) const {
     const std::vector<std::int32_t> every(all.begin(), all.end());
     std::vector<std::int32_t> found;

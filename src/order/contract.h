@@ -8,10 +8,11 @@
 //              ╭─╮u        ╭─╮u               ╭─╮s               ╭─╮ s
 //         ─────╯ ╰──── … ──╯v╰──   ▶  [uv]    ╯u──── … ────╯ ╰   ▶  [us]
 //
-// Precedence is transitively reduced first, and a weight keeps only those closers that can be its last, so that "waits for one
-// alone" and "closes for certain" are found where they hold. Merging one pair makes others possible; what is left has no such pair.
-// On captured steps this swallows the optimizer's chains, casts, bias gradients and most elementwise ops: 2 to 8 times fewer ops.
-// O(E V / 64) for the reduction (beyond 30,000 ops only direct edges are looked at), then about O((V + E) log E) a pass.
+// Precedence is transitively reduced first, and a weight keeps only those closers that can be its last, so that "waits
+// for one alone" and "closes for certain" are found where they hold. Merging one pair makes others possible; what is
+// left has no such pair. On captured steps this swallows the optimizer's chains, casts, bias gradients and most
+// elementwise ops: 2 to 8 times fewer ops. O(E V / 64) for the reduction (beyond 30,000 ops only direct edges are
+// looked at), then about O((V + E) log E) a pass.
 #pragma once
 
 #include <span>
@@ -24,7 +25,8 @@ namespace stowage {
 // Each weight of `problem` must have at most one opener.
 struct Contracted {
   OrderProblem problem;
-  std::vector<std::vector<std::int32_t>> ops;  // per op of it: the ops of the whole that it stands for, in the order to run them
+  // Per op of it: the ops of the whole that it stands for, in the order to run them
+  std::vector<std::vector<std::int32_t>> ops;
 
   // An order of the problem as one of the whole.
   [[nodiscard]] std::vector<std::int32_t> expanded(std::span<const std::int32_t> order) const {

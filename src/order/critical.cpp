@@ -24,7 +24,8 @@ std::vector<std::int32_t> columns(const OrderProblem& problem) {
   return ops;
 }
 
-std::vector<CriticalOp> unsorted(const OrderProblem& problem, const std::vector<std::int32_t>& ops, std::int64_t& work) {
+std::vector<CriticalOp> unsorted(const OrderProblem& problem, const std::vector<std::int32_t>& ops,
+                                 std::int64_t& work) {
   work -= sweep_work(problem, static_cast<std::int32_t>(ops.size()));
   const std::vector<std::int64_t> live = must_live(problem, ops);
   std::vector<CriticalOp> result(ops.size());
@@ -46,8 +47,9 @@ CriticalOp most_critical_op(const OrderProblem& problem, std::span<const std::in
   std::vector<std::int32_t> ops(problem.ops);
   std::iota(ops.begin(), ops.end(), 0);
   if (problem.ops > 2 * kFew) {
-    std::nth_element(ops.begin(), ops.begin() + kFew, ops.end(),
-                     [&](std::int32_t a, std::int32_t b) { return known[a] != known[b] ? known[a] > known[b] : a < b; });
+    std::nth_element(ops.begin(), ops.begin() + kFew, ops.end(), [&](std::int32_t a, std::int32_t b) {
+      return known[a] != known[b] ? known[a] > known[b] : a < b;
+    });
     ops.resize(kFew);
     std::sort(ops.begin(), ops.end());
   }

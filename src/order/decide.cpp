@@ -133,8 +133,10 @@ class Decider {
   std::vector<std::int32_t> choices() {
     std::vector<std::int32_t> fit;
     for (const auto& [delta, rise, op] : at_.frontier().rising()) {
-      if (live() + rise <= limit_) fit.push_back(op);
-      else refused_ = std::min(refused_, live() + rise);
+      if (live() + rise <= limit_)
+        fit.push_back(op);
+      else
+        refused_ = std::min(refused_, live() + rise);
     }
     if (!at_.frontier().falling().empty())
       refused_ = std::min(refused_, live() + at_.frontier().falling().begin()->first);
@@ -174,7 +176,9 @@ class Decider {
           return Look::kValley;
         }
         if (!dead_.contains(at_.hash()) && met.insert(at_.hash()).second)
-          open.push({live(), seen, {at_.walk().order().begin() + static_cast<std::ptrdiff_t>(here), at_.walk().order().end()}});
+          open.push({live(),
+                     seen,
+                     {at_.walk().order().begin() + static_cast<std::ptrdiff_t>(here), at_.walk().order().end()}});
         back_to(there);
       }
     }
@@ -192,7 +196,8 @@ class Decider {
     OrderProblem between = restricted(problem_, path, before);
     if (flipped_) between = reversed(between);
     for (Csr* rows : {&between.preds, &between.succs, &between.opens, &between.closes}) rows->close_row();
-    between.extra.push_back(0);  // an op without relations: the least bytes at which it can run are those of the lowest state
+    // An op without relations: the least bytes at which it can run are those of the lowest state
+    between.extra.push_back(0);
     work_ -= 5 * size_of(problem_);
     const std::int32_t probe = between.ops++;
     std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();

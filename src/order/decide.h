@@ -6,12 +6,14 @@
 //        │                                  f(R ∪ V) ≤ f(R) + f(V) - f(R ∩ V) ≤ f(R) by submodularity, so V's ops may
 //                                           come first, and the steps after them weigh no more than they did.
 //
-// If looking around exhausts what is reachable and finds no valley and no end, S is a dead end. If it only runs out of patience, the
-// search branches on the next op and remembers dead states (128-bit hashes). The nearest valley is made exact by a minimum cut
-// between S and it (min_cut.h). States of dead ends tell the next limit worth asking about: the least step that was refused.
+// If looking around exhausts what is reachable and finds no valley and no end, S is a dead end. If it only runs out of
+// patience, the search branches on the next op and remembers dead states (128-bit hashes). The nearest valley is made
+// exact by a minimum cut between S and it (min_cut.h). States of dead ends tell the next limit worth asking about: the
+// least step that was refused.
 //
-// Divide and conquer on hills and valleys is Liu's for trees ("An application of generalized tree pebbling to sparse matrix
-// factorization", SIAM J. Alg. Disc. Meth. 8, 1987); differs: any DAG, valleys found by search, and an answer of "unknown".
+// Divide and conquer on hills and valleys is Liu's for trees ("An application of generalized tree pebbling to sparse
+// matrix factorization", SIAM J. Alg. Disc. Meth. 8, 1987); differs: any DAG, valleys found by search, and an answer of
+// "unknown".
 #pragma once
 
 #include <cstdint>

@@ -57,7 +57,8 @@ bool pin_for(const Division& division, std::int32_t w, const std::vector<char>& 
 
 }  // namespace
 
-Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule, std::int64_t& work) {
+Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule,
+                std::int64_t& work) {
   const std::int32_t v = most_critical_op(problem, known, work).op;
   Division best, now;
   CutPins pins;
@@ -65,7 +66,8 @@ Division divide(const OrderProblem& problem, std::span<const std::int64_t> known
     Cut cut = min_cut(problem, v, rule.side, work, pins);
     if (cut.before.empty()) break;
     now = {v, std::move(cut.before), cut.step_bytes, v};
-    const Strain first = strain(problem, now.before, v, true, known, work), second = strain(problem, now.before, v, false, known, work);
+    const Strain first = strain(problem, now.before, v, true, known, work),
+                 second = strain(problem, now.before, v, false, known, work);
     const Strain worst = first.bytes > second.bytes ? first : second;
     if (worst.bytes > now.bound) {
       now.bound = worst.bytes;

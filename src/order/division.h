@@ -8,8 +8,8 @@
 //     w before v, its best state holds v:    w goes after v           w before v, otherwise:  S takes that state in
 //     w after v,  its best state lacks v:    w goes before v          w after v, otherwise:   S gives up what that state lacks
 //
-// and the cut is taken again under those pins. The division with the smallest of max(step of v, bounds of both parts) stays.
-// Each try costs two must-live sweeps and two cuts.
+// and the cut is taken again under those pins. The division with the smallest of max(step of v, bounds of both parts)
+// stays. Each try costs two must-live sweeps and two cuts.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,7 @@ struct DivisionRule {
   CutSide side = CutSide::kSmallest;
   int repairs = 12;
 };
-Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule, std::int64_t& work);
+Division divide(const OrderProblem& problem, std::span<const std::int64_t> known, std::int64_t limit, DivisionRule rule,
+                std::int64_t& work);
 
 }  // namespace stowage

@@ -27,8 +27,10 @@ class Frontier {
     erase(op);
     if (!walk_->ready(op)) return;
     key_[op] = Key{walk_->rise(op), walk_->delta(op)};
-    if (key_[op]->delta <= 0) falling_.insert({key_[op]->rise, op});
-    else rising_.insert({key_[op]->delta, key_[op]->rise, op});
+    if (key_[op]->delta <= 0)
+      falling_.insert({key_[op]->rise, op});
+    else
+      rising_.insert({key_[op]->delta, key_[op]->rise, op});
   }
 
   // Ops that do not raise live bytes, by (rise, op).
@@ -48,8 +50,10 @@ class Frontier {
   };
   void erase(std::int32_t op) {
     if (!key_[op]) return;
-    if (key_[op]->delta <= 0) falling_.erase({key_[op]->rise, op});
-    else rising_.erase({key_[op]->delta, key_[op]->rise, op});
+    if (key_[op]->delta <= 0)
+      falling_.erase({key_[op]->rise, op});
+    else
+      rising_.erase({key_[op]->delta, key_[op]->rise, op});
     key_[op].reset();
   }
 

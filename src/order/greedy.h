@@ -7,8 +7,9 @@
 //   kProgramOrder   the first in program order                                                  eager
 //   kLeastRise      the one that leaves the fewest live bytes                                   LESCEA, XLA's list scheduler
 //
-// The same rules on the reversed problem give other orders: there "as early as loses nothing" becomes "as late as loses nothing".
-// O((V + E) log V): kLeastRise passes over at most 64 ready ops that do not fit, then takes the one with the least step.
+// The same rules on the reversed problem give other orders: there "as early as loses nothing" becomes "as late as loses
+// nothing". O((V + E) log V): kLeastRise passes over at most 64 ready ops that do not fit, then takes the one with the
+// least step.
 #pragma once
 
 #include <cstdint>

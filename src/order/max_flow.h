@@ -4,8 +4,9 @@
 //    s ──┤          ├──▶ t        max flow 4 = capacity of the cheapest set of arcs that parts s from t
 //        └─2─▶ b ─∞─┘
 //
-// Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970. O(V² E); on the networks
-// of order/min_cut.h a few phases. Paths are kept on an explicit stack, since chains of ops make them thousands of arcs long.
+// Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", 1970. O(V² E); on the
+// networks of order/min_cut.h a few phases. Paths are kept on an explicit stack, since chains of ops make them
+// thousands of arcs long.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class FlowNetwork {
   std::int32_t add_node();
   void add_arc(std::int32_t from, std::int32_t to, std::int64_t capacity);
 
-  // Sends as much as possible from s to t and returns it. `work` is reduced by the arcs looked at; when it runs out the flow so far
-  // (a lower bound) is returned.
+  // Sends as much as possible from s to t and returns it. `work` is reduced by the arcs looked at; when it runs out the
+  // flow so far (a lower bound) is returned.
   std::int64_t maximize(std::int32_t s, std::int32_t t, std::int64_t& work);
 
   // After maximize(): 1 for the nodes that s can still reach, the smallest source side of a minimum cut.

@@ -45,7 +45,8 @@ class CutNetwork {
     }
     cut.step_bytes = fixed_ + flow_.maximize(kSource, kSink, work);
     if (work <= 0) return cut;
-    const std::vector<char> in = side == CutSide::kSmallest ? flow_.source_side(kSource) : flow_.largest_source_side(kSink);
+    const std::vector<char> in =
+        side == CutSide::kSmallest ? flow_.source_side(kSource) : flow_.largest_source_side(kSink);
     cut.before.resize(p_.ops);
     for (std::int32_t op = 0; op < p_.ops; ++op) cut.before[op] = in[node_[op]];
     return cut;

@@ -64,7 +64,8 @@ class Pincher {
         failed = part.problem.ops;
       }
       if (part.problem.ops <= part.known_ops / 2) look_again(part);
-      Division division = work_ > 0 && depth_ < kDeepest ? divide(part.problem, part.known, limit_, rule_, work_) : Division{};
+      Division division =
+          work_ > 0 && depth_ < kDeepest ? divide(part.problem, part.known, limit_, rule_, work_) : Division{};
       if (division.before.empty()) {
         append(part, greedy(part.problem, GreedyRule::kProgramOrder, limit_).ops);
         break;

@@ -7,11 +7,11 @@
 //        └──────────────────── order     A part that greedy() orders within the limit is done; the limit rises to what a
 //                                        division cannot help to break.
 //
-// Rising stretches are forced when seen from their end and falling ones from their start, so the parts vanish quickly: a captured
-// step needs from none to a few hundred cuts. If the parts fit under the limit, so does the whole, and the division lost nothing;
-// if one does not, the order is still good, but another might fit: the op that breaks the worst such part is named.
-// The idea of dividing where the order has no choice is ROAM's (arXiv 2310.19295, segments between memory-insensitive ops);
-// differs: it divides where the memory leaves the least choice.
+// Rising stretches are forced when seen from their end and falling ones from their start, so the parts vanish quickly:
+// a captured step needs from none to a few hundred cuts. If the parts fit under the limit, so does the whole, and the
+// division lost nothing; if one does not, the order is still good, but another might fit: the op that breaks the worst
+// such part is named. The idea of dividing where the order has no choice is ROAM's (arXiv 2310.19295, segments between
+// memory-insensitive ops); differs: it divides where the memory leaves the least choice.
 #pragma once
 
 #include "order/division.h"
@@ -22,7 +22,8 @@ namespace stowage {
 
 struct PinchResult {
   Ordering order;
-  std::int32_t conflict = -1;  // the op whose step must break the limit most, where divisions put it; -1: all keep to the limit
+  // The op whose step must break the limit most, where divisions put it; -1: all keep to the limit
+  std::int32_t conflict = -1;
 };
 
 // `work` bounds the arcs that minimum cuts look at; what is left undivided when it runs out is scheduled by greedy().

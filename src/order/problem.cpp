@@ -77,8 +77,14 @@ class Restriction {
     part_.weight.push_back(whole_.weight[w]);
     part_.open_at_start.push_back(started);
     part_.open_at_end.push_back(kept);
-    if (started) part_.openers.close_row(); else append(whole_.openers[w], part_.openers);
-    if (kept) part_.closers.close_row(); else append(whole_.closers[w], part_.closers);
+    if (started)
+      part_.openers.close_row();
+    else
+      append(whole_.openers[w], part_.openers);
+    if (kept)
+      part_.closers.close_row();
+    else
+      append(whole_.closers[w], part_.closers);
   }
 
   const OrderProblem& whole_;
@@ -167,7 +173,8 @@ OrderProblem reversed(const OrderProblem& problem) {
   return p;
 }
 
-OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members, const std::vector<char>& before) {
+OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members,
+                        const std::vector<char>& before) {
   return Restriction(problem, members, before).build();
 }
 

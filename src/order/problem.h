@@ -9,10 +9,10 @@
 //             ┌───┘   └───┐ opened      ┌─ next op
 //   L ────────┘           └──── closed ─┘
 //
-// From a graph: a weight is a buffer, opened by its creator and closed by its users. Turned round (time runs backwards) it is
-// opened by its users and closed by its creator, and the peak of an order is the peak of the reversed order. So every search
-// here works in both directions. f(S), the bytes live after S, is submodular: f(S ∪ X) - f(S) can only fall as S grows. All
-// lossless moves rest on this.
+// From a graph: a weight is a buffer, opened by its creator and closed by its users. Turned round (time runs backwards)
+// it is opened by its users and closed by its creator, and the peak of an order is the peak of the reversed order. So
+// every search here works in both directions. f(S), the bytes live after S, is submodular: f(S ∪ X) - f(S) can only
+// fall as S grows. All lossless moves rest on this.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +45,13 @@ OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies,
 // Time backwards. Op i becomes op ops - 1 - i, so that ids stay a topological order.
 OrderProblem reversed(const OrderProblem& problem);
 
-// The part of the order between two states: `members` run after everything in `before` and ahead of all else. Op i of the result
-// is members[i], so members must be a topological order.
-OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members, const std::vector<char>& before);
+// The part of the order between two states: `members` run after everything in `before` and ahead of all else. Op i of
+// the result is members[i], so members must be a topological order.
+OrderProblem restricted(const OrderProblem& problem, std::span<const std::int32_t> members,
+                        const std::vector<char>& before);
 
-// The problem with more precedence, its ops renumbered so that the ids are a topological order again: op i is ids[i] of `problem`.
+// The problem with more precedence, its ops renumbered so that the ids are a topological order again: op i is ids[i] of
+// `problem`.
 struct Precedence {
   std::int32_t from, to;
 };
@@ -57,11 +59,13 @@ struct Renumbered {
   OrderProblem problem;
   std::vector<std::int32_t> ids;
 };
-std::optional<Renumbered> with_precedence(const OrderProblem& problem, std::span<const Precedence> more);  // none: a cycle
+// none: a cycle
+std::optional<Renumbered> with_precedence(const OrderProblem& problem, std::span<const Precedence> more);
 
 // Ops, edges and uses: what one pass over the problem looks at.
 inline std::int64_t size_of(const OrderProblem& problem) {
-  return static_cast<std::int64_t>(problem.preds.items.size() + problem.openers.items.size() + problem.closers.items.size()) +
+  return static_cast<std::int64_t>(problem.preds.items.size() + problem.openers.items.size() +
+                                   problem.closers.items.size()) +
          problem.ops;
 }
 

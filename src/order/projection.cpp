@@ -18,14 +18,15 @@ namespace {
 constexpr std::size_t kMost = 64;          // ops in U: the bits of a state
 constexpr std::int32_t kMostOps = 30'000;  // of the problem
 constexpr std::size_t kFirstCuts = 32;
-constexpr std::size_t kHilltops = 4;       // of a stretch that join U
+constexpr std::size_t kHilltops = 4;  // of a stretch that join U
 
 using State = std::uint64_t;
 constexpr State bit(std::size_t i) { return State{1} << i; }
 
 class Projector {
  public:
-  Projector(const OrderProblem& problem, Ordering best, std::int64_t bound, std::vector<std::int32_t>& members, std::int64_t& work)
+  Projector(const OrderProblem& problem, Ordering best, std::int64_t bound, std::vector<std::int32_t>& members,
+            std::int64_t& work)
       : problem_(problem), reach_(problem), result_{std::move(best), bound}, work_(work), members_(members) {}
 
   BoundedOrder run(const std::function<bool()>& should_stop) {
@@ -63,15 +64,17 @@ class Projector {
     return min_cut(problem_, members_[v], CutSide::kSmallest, work_, pins);
   }
 
-  // A path from ∅ to U of least bottleneck, as indices into U; raises the bound to it. None when work runs out, or when every path
-  // is as bad as the best order.
+  // A path from ∅ to U of least bottleneck, as indices into U; raises the bound to it. None when work runs out, or when
+  // every path is as bad as the best order.
   std::optional<std::vector<std::int32_t>> least_path() {
     struct Entry {
       std::int64_t level;
       int left;  // ops of U still to run: fewer first
       std::int64_t serial;
       State state;
-      bool operator<(const Entry& other) const { return std::tie(level, left, serial) > std::tie(other.level, other.left, other.serial); }
+      bool operator<(const Entry& other) const {
+        return std::tie(level, left, serial) > std::tie(other.level, other.left, other.serial);
+      }
     };
     std::vector<State> before(members_.size(), 0);
     for (std::size_t i = 0; i < members_.size(); ++i)
@@ -125,7 +128,8 @@ class Projector {
   // The fewest live bytes while exactly `done` of U has run.
   std::int64_t least_live(State done) {
     CutPins pins;
-    for (std::size_t i = 0; i < members_.size(); ++i) ((done & bit(i)) != 0 ? pins.in : pins.out).push_back(members_[i]);
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      ((done & bit(i)) != 0 ? pins.in : pins.out).push_back(members_[i]);
     return min_cut(problem_, -1, CutSide::kSmallest, work_, pins).step_bytes;
   }
 
@@ -159,7 +163,8 @@ class Projector {
   }
 
   // Appends the ops of `upto` that have not run; names the heaviest if they do not stay under the bound.
-  void stretch(const std::vector<char>& upto, std::vector<char>& ran, Ordering& order, std::vector<std::int32_t>& strained) {
+  void stretch(const std::vector<char>& upto, std::vector<char>& ran, Ordering& order,
+               std::vector<std::int32_t>& strained) {
     std::vector<std::int32_t> members;
     for (std::int32_t op = 0; op < problem_.ops; ++op)
       if (upto[op] && !ran[op]) members.push_back(op);
@@ -182,7 +187,8 @@ class Projector {
       const bool rises = i == 0 || bytes[i - 1] < bytes[i], falls = i + 1 == bytes.size() || bytes[i + 1] <= bytes[i];
       if (rises && falls && bytes[i] > result_.bound) tops.push_back({found.order.ops[i], bytes[i]});
     }
-    std::stable_sort(tops.begin(), tops.end(), [](const CriticalOp& a, const CriticalOp& b) { return a.bytes > b.bytes; });
+    std::stable_sort(tops.begin(), tops.end(),
+                     [](const CriticalOp& a, const CriticalOp& b) { return a.bytes > b.bytes; });
     for (std::size_t i = 0; i < std::min(kHilltops, tops.size()); ++i) strained.push_back(members[tops[i].op]);
   }
 
@@ -195,8 +201,8 @@ class Projector {
 
 }  // namespace
 
-BoundedOrder project(const OrderProblem& problem, Ordering start, std::int64_t bound, std::vector<std::int32_t>& members,
-                     std::int64_t& work, const std::function<bool()>& should_stop) {
+BoundedOrder project(const OrderProblem& problem, Ordering start, std::int64_t bound,
+                     std::vector<std::int32_t>& members, std::int64_t& work, const std::function<bool()>& should_stop) {
   if (problem.ops == 0 || problem.ops > kMostOps) return {std::move(start), bound};
   return Projector(problem, std::move(start), bound, members, work).run(should_stop);
 }

@@ -12,12 +12,12 @@
 //   stretches; each is ordered alone (pinch.h). If all stay under the bound, the order is optimal; if one does not, its heaviest
 //   ops join U. Paths are found depth first at the level of the bound, which rises only when no path is left below.
 //
-// Moves of U are forced as in forced.h: let h(S) be the fewest live bytes while exactly S of U has run. If g(S, v) keeps to the level
-// and h(S ∪ v) <= h(S), v may come first: with T the state of h(S ∪ v), the order that runs through R ∪ T instead of R is no heavier,
-// since f(R ∪ T) <= f(R) + f(T) - f(R ∩ T) and f(R ∩ T) >= h(S) or h(S ∪ v).
+// Moves of U are forced as in forced.h: let h(S) be the fewest live bytes while exactly S of U has run. If g(S, v)
+// keeps to the level and h(S ∪ v) <= h(S), v may come first: with T the state of h(S ∪ v), the order that runs through
+// R ∪ T instead of R is no heavier, since f(R ∪ T) <= f(R) + f(T) - f(R ∩ T) and f(R ∩ T) >= h(S) or h(S ∪ v).
 //
-// The loop is that of counterexample-guided refinement (Clarke et al., "Counterexample-guided abstraction refinement", CAV 2000).
-// A step costs one minimum cut; U has at most 64 ops.
+// The loop is that of counterexample-guided refinement (Clarke et al., "Counterexample-guided abstraction refinement",
+// CAV 2000). A step costs one minimum cut; U has at most 64 ops.
 #pragma once
 
 #include <functional>
@@ -28,8 +28,9 @@
 
 namespace stowage {
 
-// `members` are U: empty at first; kept by the caller, the search goes on with them when it is called again. Else as prove().
-BoundedOrder project(const OrderProblem& problem, Ordering start, std::int64_t bound, std::vector<std::int32_t>& members,
-                     std::int64_t& work, const std::function<bool()>& should_stop);
+// `members` are U: empty at first; kept by the caller, the search goes on with them when it is called again. Else as
+// prove().
+BoundedOrder project(const OrderProblem& problem, Ordering start, std::int64_t bound,
+                     std::vector<std::int32_t>& members, std::int64_t& work, const std::function<bool()>& should_stop);
 
 }  // namespace stowage

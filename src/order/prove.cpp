@@ -11,8 +11,9 @@
 namespace stowage {
 namespace {
 
-constexpr std::array<std::int64_t, 4> kForget = {0, 100'000, 10'000, 1'000};  // weights below this part of the peak; 0: none
-constexpr int kQuestions = 8;                                                  // about each of these
+// Weights below this part of the peak; 0: none
+constexpr std::array<std::int64_t, 4> kForget = {0, 100'000, 10'000, 1'000};
+constexpr int kQuestions = 8;  // about each of these
 
 // Without the weights below `least`.
 OrderProblem without_small(const OrderProblem& problem, std::int64_t least) {

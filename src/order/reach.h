@@ -30,7 +30,9 @@ class Reach {
 
  private:
   std::uint64_t* row(std::int32_t op) { return bits_.data() + static_cast<std::size_t>(op) * words_; }
-  void set(std::int32_t op, std::int32_t bit) { row(op)[static_cast<std::size_t>(bit) / 64] |= std::uint64_t{1} << (bit % 64); }
+  void set(std::int32_t op, std::int32_t bit) {
+    row(op)[static_cast<std::size_t>(bit) / 64] |= std::uint64_t{1} << (bit % 64);
+  }
 
   std::size_t words_;
   std::vector<std::uint64_t> bits_;

@@ -17,7 +17,8 @@ class RiseTree {
  public:
   static constexpr std::int64_t kNotReady = std::numeric_limits<std::int64_t>::max();
 
-  explicit RiseTree(std::int32_t ops) : leaves_(std::bit_ceil(static_cast<std::size_t>(std::max(ops, 1)))), least_(2 * leaves_, kNotReady) {}
+  explicit RiseTree(std::int32_t ops)
+      : leaves_(std::bit_ceil(static_cast<std::size_t>(std::max(ops, 1)))), least_(2 * leaves_, kNotReady) {}
 
   void set(std::int32_t op, std::int64_t rise) {
     std::size_t node = leaves_ + static_cast<std::size_t>(op);

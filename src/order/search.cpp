@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::size_t kRootCuts = 64;
 constexpr std::size_t kPlainCuts = 16;
-constexpr std::int64_t kClose = 64;       // a limit this part of the bound above it is close
-constexpr int kRepairs = 12;              // of a strained division
-constexpr std::int64_t kVariants = 30;    // percent of the work, for other orders of the same peak
+constexpr std::int64_t kClose = 64;     // a limit this part of the bound above it is close
+constexpr int kRepairs = 12;            // of a strained division
+constexpr std::int64_t kVariants = 30;  // percent of the work, for other orders of the same peak
 
 bool same_extra(const OrderProblem& a, const OrderProblem& b) { return a.extra == b.extra; }
 
@@ -32,7 +32,8 @@ using Judge = std::function<std::int64_t(std::span<const std::int32_t>)>;
 // The orders found, best peak first found first.
 class Candidates {
  public:
-  Candidates(const OrderProblem& problem, Judge judge) : problem_(problem), reversed_(reversed(problem)), judge_(std::move(judge)) {
+  Candidates(const OrderProblem& problem, Judge judge)
+      : problem_(problem), reversed_(reversed(problem)), judge_(std::move(judge)) {
     std::vector<std::int32_t> program(problem.ops);
     std::iota(program.begin(), program.end(), 0);
     add(std::move(program));
@@ -66,7 +67,8 @@ class Candidates {
   }
 
   void add_pinch(const Contracted& small, std::int64_t limit, std::int64_t& work) {
-    for (const DivisionRule rule : {DivisionRule{CutSide::kSmallest, kRepairs}, DivisionRule{CutSide::kLargest, kRepairs}})
+    for (const DivisionRule rule :
+         {DivisionRule{CutSide::kSmallest, kRepairs}, DivisionRule{CutSide::kLargest, kRepairs}})
       if (work > 0) add(small.expanded(pinch(small.problem, limit, rule, work).order.ops));
   }
 
@@ -132,16 +134,22 @@ struct Model {
   bool judge_by_pairs = false;
 };
 
-// From a bound that no known order meets. Cheap looks at both problems first, then constructions, then the rest of the work.
+// From a bound that no known order meets. Cheap looks at both problems first, then constructions, then the rest of the
+// work.
 class Search {
  public:
   Search(const Model& model, Candidates& candidates, const OrderOptions& options)
-      : model_(model), candidates_(candidates), options_(options), work_(options.work), same_(same_extra(model.problem, model.relaxed)) {}
+      : model_(model),
+        candidates_(candidates),
+        options_(options),
+        work_(options.work),
+        same_(same_extra(model.problem, model.relaxed)) {}
 
   // A bound on all orders.
   std::int64_t run(std::int64_t bound) {
     if (!same_) own_ = contracted(model_.problem);
-    Solver plans(same_ ? model_.small : own_, peak(model_.problem, best()), bound), relaxed(model_.small, peak(model_.relaxed, best()), bound);
+    Solver plans(same_ ? model_.small : own_, peak(model_.problem, best()), bound),
+        relaxed(model_.small, peak(model_.relaxed, best()), bound);
     for (Solver* solver : {&plans, &relaxed}) {
       if (solver == &relaxed && same_) continue;
       solver->cut(work_);
@@ -169,7 +177,9 @@ class Search {
   static constexpr std::int64_t kPinch = 55, kBranch = 10;
 
   [[nodiscard]] const std::vector<std::int32_t>& best() const { return candidates_.orders()[0]; }
-  [[nodiscard]] std::int64_t share(std::int64_t percent) const { return std::clamp<std::int64_t>(work_, 0, options_.work / 100 * percent); }
+  [[nodiscard]] std::int64_t share(std::int64_t percent) const {
+    return std::clamp<std::int64_t>(work_, 0, options_.work / 100 * percent);
+  }
 
   void take(Solver& solver, Turn percent) {
     const std::int64_t before = solver.peak();
@@ -177,18 +187,21 @@ class Search {
     if (solver.peak() < before) candidates_.add(solver.order());
   }
 
-  // Orders built around minimum cuts, first under a limit close above the bound: a loose one guides less. A limit that is kept to is
-  // lowered half the way to what has failed, another is raised half the way to the best order.
+  // Orders built around minimum cuts, first under a limit close above the bound: a loose one guides less. A limit that
+  // is kept to is lowered half the way to what has failed, another is raised half the way to the best order.
   void pinch_down(const Solver& relaxed, int limits) {
     std::int64_t given = share(kPinch), low = relaxed.bound();
     const std::int64_t all = given;
-    for (std::int64_t high = candidates_.least(); limits > 0 && given > 0 && low < high - 1 && relaxed.bound() < candidates_.least(); --limits) {
+    for (std::int64_t high = candidates_.least();
+         limits > 0 && given > 0 && low < high - 1 && relaxed.bound() < candidates_.least(); --limits) {
       const std::int64_t limit = low + std::min((high - low) / 2, relaxed.bound() / kClose);
       bool kept = false;
-      const std::array rules = {DivisionRule{CutSide::kLargest, kRepairs}, DivisionRule{CutSide::kSmallest, limits == 1 ? 0 : kRepairs}};
+      const std::array rules = {DivisionRule{CutSide::kLargest, kRepairs},
+                                DivisionRule{CutSide::kSmallest, limits == 1 ? 0 : kRepairs}};
       for (const DivisionRule& rule : rules) {
         if (kept || given <= 0) break;
-        std::vector<std::int32_t> ops = model_.small.expanded(pinch(model_.small.problem, limit, rule, given).order.ops);
+        std::vector<std::int32_t> ops =
+            model_.small.expanded(pinch(model_.small.problem, limit, rule, given).order.ops);
         candidates_.add(std::move(ops));
         kept = candidates_.least() <= limit;
       }
@@ -199,11 +212,12 @@ class Search {
   }
 
   std::int64_t branch(std::int64_t bound) {
-    const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven, std::int64_t work) {
+    const SolveOrder solve_node = [&](const OrderProblem& problem, Ordering from, std::int64_t proven,
+                                      std::int64_t work) {
       return solve(contracted(problem), std::move(from), proven, {work, options_.should_stop});
     };
-    BoundedOrder result = branch_on_takeovers(model_.graph, model_.plain, model_.uses, model_.pairs, {best(), candidates_.least()}, bound,
-                                              share(kBranch), solve_node);
+    BoundedOrder result = branch_on_takeovers(model_.graph, model_.plain, model_.uses, model_.pairs,
+                                              {best(), candidates_.least()}, bound, share(kBranch), solve_node);
     work_ -= share(kBranch);
     candidates_.add(std::move(result.order.ops));
     return result.bound;

@@ -3,11 +3,11 @@
 //   program order ─▶ contraction, must-live bound ─▶ greedy ×4 ─▶ pinch    ─▶ turns     ─▶ branching on takeovers
 //                    (contract.h, critical.h)        (greedy.h)   (pinch.h)   (solve.h)    (takeover_branch.h)
 //
-// Each stage has a share of one allowance of work; what it leaves is for the next ones. Pinching under a limit close above the bound comes
-// first: in steps of thousands of small ops it finds in a tenth of the work what the turns find, and more.
-// Takeovers (takeover.h) whose input dies in every order are part of the problem; when others could close what is left of the gap,
-// takeover_branch.h asks where they die. Never worse than program order. On captured training steps of 10^3 to 10^4 ops:
-// milliseconds when proven, else the work limit: about a second.
+// Each stage has a share of one allowance of work; what it leaves is for the next ones. Pinching under a limit close
+// above the bound comes first: in steps of thousands of small ops it finds in a tenth of the work what the turns find,
+// and more. Takeovers (takeover.h) whose input dies in every order are part of the problem; when others could close
+// what is left of the gap, takeover_branch.h asks where they die. Never worse than program order. On captured training
+// steps of 10^3 to 10^4 ops: milliseconds when proven, else the work limit: about a second.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 namespace stowage {
 
 struct OrderOptions {
-  std::int64_t work = 700'000'000;  // of all searches together; about a nanosecond a unit; the same on every machine
+  std::int64_t work = 700'000'000;    // of all searches together; about a nanosecond a unit; the same on every machine
   std::function<bool()> should_stop;  // outer stop; empty: never
   bool takeover = true;               // count results that may lie over an input once; off: nowhere but in the bound
 };

@@ -10,13 +10,14 @@
 namespace stowage {
 namespace {
 
-constexpr std::size_t kCuts = 96;      // ops whose cuts are taken
-constexpr std::size_t kPairsOf = 24;   // of these, the heaviest are paired
+constexpr std::size_t kCuts = 96;     // ops whose cuts are taken
+constexpr std::size_t kPairsOf = 24;  // of these, the heaviest are paired
 constexpr std::int32_t kMostOps = 30'000;
 
 class Selector {
  public:
-  Selector(const OrderProblem& problem, std::int64_t limit, std::int64_t& work) : problem_(problem), limit_(limit), work_(work) {}
+  Selector(const OrderProblem& problem, std::int64_t limit, std::int64_t& work)
+      : problem_(problem), limit_(limit), work_(work) {}
 
   Selection run() {
     while (work_ > 0 && !result_.contradiction && round()) {
@@ -50,7 +51,8 @@ class Selector {
         fail();
       }
     }
-    std::stable_sort(heavy.begin(), heavy.end(), [](const CriticalOp& a, const CriticalOp& b) { return a.bytes > b.bytes; });
+    std::stable_sort(heavy.begin(), heavy.end(),
+                     [](const CriticalOp& a, const CriticalOp& b) { return a.bytes > b.bytes; });
     if (heavy.size() > kPairsOf) heavy.resize(kPairsOf);
     std::vector<std::int32_t> ops;
     for (const CriticalOp& v : heavy) ops.push_back(v.op);

@@ -8,8 +8,9 @@
 //   Every order has one of the two, so min(x, y) bounds its peak, though either op alone could run with far less. Asked for a peak
 //   of at most `limit`: if x breaks it, b must come first, and the edge b ──▶ a is added; with each edge, cuts grow and more follows.
 //
-// Carlier and Pinson's for machines in job shops ("An algorithm for solving the job-shop problem", Management Science 35, 1989);
-// differs: the resource is memory, and the test a minimum cut. A round costs two cuts a pair of the ops with the heaviest cuts.
+// Carlier and Pinson's for machines in job shops ("An algorithm for solving the job-shop problem", Management Science
+// 35, 1989); differs: the resource is memory, and the test a minimum cut. A round costs two cuts a pair of the ops with
+// the heaviest cuts.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace stowage {
 
 struct Selection {
-  bool contradiction = false;    // no order keeps to the limit
+  bool contradiction = false;     // no order keeps to the limit
   std::vector<Precedence> edges;  // what every order that keeps to the limit respects
   // No order that has a contradiction or breaks an edge has a smaller peak.
   std::int64_t next_limit = std::numeric_limits<std::int64_t>::max();

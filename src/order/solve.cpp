@@ -17,7 +17,8 @@ constexpr std::array kTurns = {Turn{1, 1}, Turn{10, 6}, Turn{60, 20}};  // perce
 
 void Solver::cut(std::int64_t& work) {
   if (done() || small_.problem.ops == 0) return;
-  const std::int64_t bound = cut_bound(small_.problem, critical_ops(small_.problem, work), kFirstCuts, result_.order.peak, work);
+  const std::int64_t bound =
+      cut_bound(small_.problem, critical_ops(small_.problem, work), kFirstCuts, result_.order.peak, work);
   result_.bound = std::max(result_.bound, bound);
 }
 
@@ -44,7 +45,8 @@ BoundedOrder solve(const Contracted& small, Ordering start, std::int64_t bound, 
   Solver solver(small, start.peak, bound);
   std::int64_t work = limits.work;
   solver.cut(work);
-  for (const Turn turn : kTurns) solver.turn({limits.work / 100 * turn.projection, limits.work / 100 * turn.decisions}, work, limits.should_stop);
+  for (const Turn turn : kTurns)
+    solver.turn({limits.work / 100 * turn.projection, limits.work / 100 * turn.decisions}, work, limits.should_stop);
   if (solver.peak() >= start.peak) return {std::move(start), solver.bound()};
   return {{solver.order(), solver.peak()}, solver.bound()};
 }

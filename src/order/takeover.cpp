@@ -15,7 +15,8 @@ using Row = std::array<std::uint64_t, kWords>;
 // For up to kColumns ops: who precedes them and who follows them, each op itself included.
 class Reach {
  public:
-  Reach(const Dependencies& deps, const std::vector<std::int32_t>& columns) : after_(deps.preds.rows()), before_(deps.preds.rows()) {
+  Reach(const Dependencies& deps, const std::vector<std::int32_t>& columns)
+      : after_(deps.preds.rows()), before_(deps.preds.rows()) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
       set(after_[columns[c]], c);
       set(before_[columns[c]], c);
@@ -60,7 +61,8 @@ Death death_of(std::span<const std::int32_t> users, std::int32_t k, Precedes pre
 
 class DeathFinder {
  public:
-  DeathFinder(const Graph& graph, const Dependencies& deps, const Uses& uses) : graph_(graph), deps_(deps), uses_(uses) {}
+  DeathFinder(const Graph& graph, const Dependencies& deps, const Uses& uses)
+      : graph_(graph), deps_(deps), uses_(uses) {}
 
   std::vector<TakeoverPair> run() {
     for (std::size_t op = 0; op < graph_.ops.size(); ++op)
@@ -135,7 +137,8 @@ std::vector<Takeover> pairs_of(PairIterator from, PairIterator to, Death least) 
 
 // extra() of each op with pairs in place of what `added` says that its creations and scratch add.
 template <class Added>
-OrderProblem lowered(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs, Added added) {
+OrderProblem lowered(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs,
+                     Added added) {
   OrderProblem p = plain;
   for (auto from = pairs.begin(); from != pairs.end();) {
     const auto to = std::find_if(from, pairs.end(), [&](const TakeoverPair& q) { return q.op != from->op; });

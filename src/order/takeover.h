@@ -6,9 +6,10 @@
 //     never    one is a descendant of k                                 extra(k) stays
 //     open     otherwise: it dies if k comes last of the users          a saving that depends on the order
 //
-// Two problems bracket the truth: `certain` has the sure savings alone, so its peaks are reached or beaten by plans; `relaxed`
-// grants the open ones too, so its optimum bounds every plan. Ancestry is asked for through landmarks first (512 ops; u precedes v
-// if some landmark lies between) and then exactly, 512 ops at a time, up to a limit of work: what stays unknown is open.
+// Two problems bracket the truth: `certain` has the sure savings alone, so its peaks are reached or beaten by plans;
+// `relaxed` grants the open ones too, so its optimum bounds every plan. Ancestry is asked for through landmarks first
+// (512 ops; u precedes v if some landmark lies between) and then exactly, 512 ops at a time, up to a limit of work:
+// what stays unknown is open.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@
 namespace stowage {
 namespace {
 
-constexpr std::int64_t kShares = 8;          // nodes that may use up their share of the work
-constexpr std::int64_t kNodeWork = 3'000;    // per op, edge and use of a node that is solved at once
+constexpr std::int64_t kShares = 8;        // nodes that may use up their share of the work
+constexpr std::int64_t kNodeWork = 3'000;  // per op, edge and use of a node that is solved at once
 
 // Does `read` die at `op`?
 struct Question {
@@ -38,10 +38,16 @@ std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) { return {order
 
 class TakeoverBrancher {
  public:
-  TakeoverBrancher(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs, Ordering best,
-                   std::int64_t work, const SolveOrder& solve)
-      : graph_(graph), plain_(plain), uses_(uses), pairs_(std::move(pairs)), best_(std::move(best)), work_(work),
-        share_(work / kShares), solve_(solve) {}
+  TakeoverBrancher(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
+                   Ordering best, std::int64_t work, const SolveOrder& solve)
+      : graph_(graph),
+        plain_(plain),
+        uses_(uses),
+        pairs_(std::move(pairs)),
+        best_(std::move(best)),
+        work_(work),
+        share_(work / kShares),
+        solve_(solve) {}
 
   BoundedOrder run(std::int64_t bound) {
     open_.push({bound, 0, {}});
@@ -63,7 +69,8 @@ class TakeoverBrancher {
     const std::vector<TakeoverPair> pairs = answered(node.answers);
     const auto here = with_precedence(relaxed_problem(graph_, plain_, pairs), edges(node.answers));
     if (!here) return std::nullopt;  // the answers contradict the precedence or each other
-    BoundedOrder found = solve_(here->problem, greedy(here->problem, GreedyRule::kProgramOrder, node.bound), node.bound, share_);
+    BoundedOrder found =
+        solve_(here->problem, greedy(here->problem, GreedyRule::kProgramOrder, node.bound), node.bound, share_);
     work_ -= found.bound < found.order.peak ? share_ : kNodeWork * size_of(here->problem);
     for (std::int32_t& op : found.order.ops) op = here->ids[op];
     const std::vector<std::int64_t> bytes = judged(found.order.ops);
@@ -87,7 +94,8 @@ class TakeoverBrancher {
     return bytes;
   }
 
-  // Of the open pairs whose r does not die in the order: the one at the largest step, if that is above what the node's problem says.
+  // Of the open pairs whose r does not die in the order: the one at the largest step, if that is above what the node's
+  // problem says.
   [[nodiscard]] std::optional<Question> doubt(const Ordering& order, const std::vector<std::int64_t>& bytes,
                                               const std::vector<TakeoverPair>& pairs) const {
     std::vector<std::int32_t> position(order.ops.size());
@@ -110,8 +118,10 @@ class TakeoverBrancher {
     for (const Answer& answer : answers)
       for (TakeoverPair& p : pairs) {
         if (p.pair.read != answer.question.read) continue;
-        if (p.op == answer.question.op) p.death = answer.dies ? Death::kSure : Death::kNever;
-        else if (answer.dies) p.death = Death::kNever;
+        if (p.op == answer.question.op)
+          p.death = answer.dies ? Death::kSure : Death::kNever;
+        else if (answer.dies)
+          p.death = Death::kNever;
       }
     std::erase_if(pairs, [](const TakeoverPair& p) { return p.death == Death::kNever; });
     return pairs;
@@ -140,8 +150,9 @@ class TakeoverBrancher {
 
 }  // namespace
 
-BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
-                                 Ordering best, std::int64_t bound, std::int64_t work, const SolveOrder& solve) {
+BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses,
+                                 std::vector<TakeoverPair> pairs, Ordering best, std::int64_t bound, std::int64_t work,
+                                 const SolveOrder& solve) {
   return TakeoverBrancher(graph, plain, uses, std::move(pairs), std::move(best), work, solve).run(bound);
 }
 

@@ -5,8 +5,9 @@
 //      └── it does not:  the pairs [r, ·] of k go         No: those pairs are gone. What is still open is granted, so the
 //                                                         optimum of the node's problem bounds all orders of the node.
 //
-// The order of a node is judged by what it really takes. If that is more than the node's problem says, some granted r did not die:
-// the one at the largest step is asked next. Nodes are taken by least bound, the newest among equals, so that the first answers dive.
+// The order of a node is judged by what it really takes. If that is more than the node's problem says, some granted r
+// did not die: the one at the largest step is asked next. Nodes are taken by least bound, the newest among equals, so
+// that the first answers dive.
 #pragma once
 
 #include <functional>
@@ -18,10 +19,13 @@
 namespace stowage {
 
 // Solves a problem as well as `work` allows, from a start and a bound.
-using SolveOrder = std::function<BoundedOrder(const OrderProblem&, Ordering start, std::int64_t bound, std::int64_t work)>;
+using SolveOrder =
+    std::function<BoundedOrder(const OrderProblem&, Ordering start, std::int64_t bound, std::int64_t work)>;
 
-// `plain` is the problem without takeovers, `best` an order with what it really takes. `work` about a nanosecond a unit.
-BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
-                                 Ordering best, std::int64_t bound, std::int64_t work, const SolveOrder& solve);
+// `plain` is the problem without takeovers, `best` an order with what it really takes. `work` about a nanosecond a
+// unit.
+BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses,
+                                 std::vector<TakeoverPair> pairs, Ordering best, std::int64_t bound, std::int64_t work,
+                                 const SolveOrder& solve);
 
 }  // namespace stowage

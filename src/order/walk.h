@@ -2,8 +2,9 @@
 //
 //   ∅ ──run(a)──▶ {a} ──run(b)──▶ {a,b} ──undo()──▶ {a}
 //
-// For each op it keeps what running it now would open and close, so that looking at a move costs O(1) and making one costs the
-// op's degree. Ops whose figures or readiness a move changed are told to the caller, who keeps them in whatever order it likes.
+// For each op it keeps what running it now would open and close, so that looking at a move costs O(1) and making one
+// costs the op's degree. Ops whose figures or readiness a move changed are told to the caller, who keeps them in
+// whatever order it likes.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +25,13 @@ class Walk {
   [[nodiscard]] const std::vector<std::int32_t>& order() const { return order_; }
 
   // What a ready op would take and leave if it ran now.
-  [[nodiscard]] std::int64_t rise(std::int32_t op) const { return up_[op] + problem_->extra[op]; }  // its step above live()
-  [[nodiscard]] std::int64_t delta(std::int32_t op) const { return up_[op] - down_[op]; }          // its change of live()
+  // Its step above live()
+  [[nodiscard]] std::int64_t rise(std::int32_t op) const { return up_[op] + problem_->extra[op]; }
+  // Its change of live()
+  [[nodiscard]] std::int64_t delta(std::int32_t op) const { return up_[op] - down_[op]; }
 
-  // Runs a ready op. Returns the ops that became ready or whose figures changed; valid until the next call. May name an op twice.
+  // Runs a ready op. Returns the ops that became ready or whose figures changed; valid until the next call. May name an
+  // op twice.
   std::span<const std::int32_t> run(std::int32_t op);
   void undo();  // takes the latest run back
 
@@ -39,12 +43,14 @@ class Walk {
 
   const OrderProblem* problem_;
   std::int64_t live_ = 0;
-  std::vector<std::int32_t> waiting_;        // per op: preds not yet run
+  std::vector<std::int32_t> waiting_;  // per op: preds not yet run
   std::vector<char> done_;
-  std::vector<std::int64_t> up_, down_;      // per op
-  std::vector<std::int32_t> opened_, left_;  // per weight: openers run (plus one if open at the start), closers to run (plus one
-                                             // if open at the end)
-  std::vector<std::int32_t> last_closer_;    // per weight: the closers to run, xor-ed: the last one when only one is left
+  std::vector<std::int64_t> up_, down_;  // per op
+  // Per weight: openers run (plus one if open at the start), closers to run (plus one
+  std::vector<std::int32_t> opened_, left_;
+  // if open at the end)
+  // Per weight: the closers to run, xor-ed: the last one when only one is left
+  std::vector<std::int32_t> last_closer_;
   std::vector<std::int32_t> order_, touched_;
 };
 

@@ -5,7 +5,8 @@
 //   rules 2 to 5  what each buffer holds at each step                          simulate.cpp
 //   rule 6        who occupies which addresses when; also the peak             occupancy.cpp, overlap.cpp
 //
-// A part may assume what the parts before it have established (ids in range, say). Nothing here is shared with the planner.
+// A part may assume what the parts before it have established (ids in range, say). Nothing here is shared with the
+// planner.
 #include "stowage/check.h"
 
 #include <vector>
@@ -23,12 +24,14 @@ using checker::fail;
 
 void check_identity(const Graph& graph, const Plan& plan) {
   if (plan.graph_sha256 != graph.sha256) {
-    throw checker::Violation{0, concat("the plan is for another graph: it names sha256 ", quote(plan.graph_sha256.substr(0, 16)),
-                                       ", the graph has ", quote(graph.sha256.substr(0, 16)))};
+    throw checker::Violation{
+        0, concat("the plan is for another graph: it names sha256 ", quote(plan.graph_sha256.substr(0, 16)),
+                  ", the graph has ", quote(graph.sha256.substr(0, 16)))};
   }
 }
 
-// Rule 1 in one pass: `last` first run of an rng op (and of an effect op) has the greatest id so far, or the order is broken.
+// Rule 1 in one pass: `last` first run of an rng op (and of an effect op) has the greatest id so far, or the order is
+// broken.
 class FirstRuns {
  public:
   explicit FirstRuns(const Graph& graph) : graph_(graph), ran_(graph.ops.size(), false) {}
@@ -47,7 +50,8 @@ class FirstRuns {
     if (op.effect) keep_order(step, id, last_effect_, "effect");
     for (const OpId earlier : op.after) {
       if (!ran_[earlier.index()]) {
-        fail(1, "step ", step, " runs ", describe(graph_, id), " before ", describe(graph_, earlier), ", which it comes after");
+        fail(1, "step ", step, " runs ", describe(graph_, id), " before ", describe(graph_, earlier),
+             ", which it comes after");
       }
     }
   }

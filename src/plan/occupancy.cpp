@@ -1,8 +1,9 @@
-// Walks the steps once beside the placements in the order in which they begin, and the scratch addresses in the order of steps.
+// Walks the steps once beside the placements in the order in which they begin, and the scratch addresses in the order
+// of steps.
 //
-// Inside a step: a buffer that the step creates is there from its tick `born` on, everything else for all ticks. Takeover is
-// granted once for each r: a second buffer at the same offset in the same step would overlap the first, so it stays where it is
-// and the sweep finds it overlapping r.
+// Inside a step: a buffer that the step creates is there from its tick `born` on, everything else for all ticks.
+// Takeover is granted once for each r: a second buffer at the same offset in the same step would overlap the first, so
+// it stays where it is and the sweep finds it overlapping r.
 #include "plan/occupancy.h"
 
 #include <algorithm>
@@ -102,8 +103,8 @@ class TenantLister {
                          scratch(next_scratch_).index == index;
       if (!there) fail(6, "step ", step, ": scratch ", index, " of op ", quote(op.name), " has no address");
       const std::int32_t position = scratch_order_[next_scratch_++];
-      add({time_at(step, wanted.from), time_at(step, wanted.to), plan_.scratch[static_cast<std::size_t>(position)].offset,
-           wanted.bytes, kNone, position});
+      add({time_at(step, wanted.from), time_at(step, wanted.to),
+           plan_.scratch[static_cast<std::size_t>(position)].offset, wanted.bytes, kNone, position});
     }
   }
 
@@ -114,13 +115,15 @@ class TenantLister {
   void add_placements() {
     for (std::int32_t p = 0; p < std::ssize(plan_.placements); ++p) {
       const Placement& entry = placement(p);
-      add({starts_[static_cast<std::size_t>(p)], time_at(entry.to, 0), entry.offset, graph_.buffer(entry.buffer).bytes, p, kNone});
+      add({starts_[static_cast<std::size_t>(p)], time_at(entry.to, 0), entry.offset, graph_.buffer(entry.buffer).bytes,
+           p, kNone});
     }
   }
 
   void add(const Tenant& tenant) {
     if (tenant.offset < 0 || tenant.offset > plan_.arena_bytes - tenant.bytes) {
-      fail(6, describe(graph_, plan_, tenant), " at offset ", tenant.offset, " is not inside the arena of ", plan_.arena_bytes, " bytes");
+      fail(6, describe(graph_, plan_, tenant), " at offset ", tenant.offset, " is not inside the arena of ",
+           plan_.arena_bytes, " bytes");
     }
     if (tenant.offset % graph_.align != 0) {
       fail(6, describe(graph_, plan_, tenant), ": offset ", tenant.offset, " is no multiple of ", graph_.align);

@@ -24,11 +24,12 @@ struct Tenant {
   std::int32_t scratch = -1;    // position in Plan::scratch
 };
 
-// All tenants of more than zero bytes, each inside the arena and aligned; every scratch buffer of every op step has one address.
-// Throws Violation (rule 6) otherwise. The plan must have passed simulate(). O(P + S log S + the sizes of the ops that run).
+// All tenants of more than zero bytes, each inside the arena and aligned; every scratch buffer of every op step has one
+// address. Throws Violation (rule 6) otherwise. The plan must have passed simulate(). O(P + S log S + the sizes of the
+// ops that run).
 //
-// A buffer c that takes over r appears only from the next step on: until then r, which is at least as large, occupies the place of
-// both for the whole step, so whoever overlaps c there overlaps r.
+// A buffer c that takes over r appears only from the next step on: until then r, which is at least as large, occupies
+// the place of both for the whole step, so whoever overlaps c there overlaps r.
 std::vector<Tenant> list_tenants(const Graph& graph, const Plan& plan);
 
 std::string describe(const Graph& graph, const Plan& plan, const Tenant& tenant);

@@ -26,7 +26,7 @@ struct Event {
 };
 
 // One of the times of every tenant, in order.
-std::vector<Event> sorted_times(const std::vector<Tenant>& tenants, Time Tenant::*time) {
+std::vector<Event> sorted_times(const std::vector<Tenant>& tenants, Time Tenant::* time) {
   std::vector<Event> events;
   events.reserve(tenants.size());
   for (const Tenant& tenant : tenants) events.push_back({tenant.*time, static_cast<std::int32_t>(events.size())});
@@ -36,8 +36,8 @@ std::vector<Event> sorted_times(const std::vector<Tenant>& tenants, Time Tenant:
 
 [[noreturn]] void fail_overlap(const Graph& graph, const Plan& plan, const Tenant& there, const Tenant& newcomer) {
   const auto range = [](const Tenant& t) { return concat("[", t.offset, ", ", t.offset + t.bytes, ")"); };
-  fail(6, describe(graph, plan, there), " at ", range(there), " and ", describe(graph, plan, newcomer), " at ", range(newcomer),
-       " overlap at step ", newcomer.start >> 32);
+  fail(6, describe(graph, plan, there), " at ", range(there), " and ", describe(graph, plan, newcomer), " at ",
+       range(newcomer), " overlap at step ", newcomer.start >> 32);
 }
 
 // The tenants at one time, by offset.
@@ -75,7 +75,9 @@ class ArenaNow {
 }  // namespace
 
 std::int64_t check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants) {
-  const auto tenant_of = [&](const Event& event) -> const Tenant& { return tenants[static_cast<std::size_t>(event.tenant)]; };
+  const auto tenant_of = [&](const Event& event) -> const Tenant& {
+    return tenants[static_cast<std::size_t>(event.tenant)];
+  };
   const std::vector<Event> starts = sorted_times(tenants, &Tenant::start);
   const std::vector<Event> ends = sorted_times(tenants, &Tenant::end);
   auto next_end = ends.begin();

@@ -8,7 +8,8 @@
 
 namespace stowage::checker {
 
-// Throws Violation when two tenants overlap; else returns the largest sum of padded bytes at one tick of one step. O(T log T).
+// Throws Violation when two tenants overlap; else returns the largest sum of padded bytes at one tick of one step. O(T
+// log T).
 std::int64_t check_overlap(const Graph& graph, const Plan& plan, const std::vector<Tenant>& tenants);
 
 }  // namespace stowage::checker

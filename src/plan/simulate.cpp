@@ -1,16 +1,17 @@
 // Simulates a plan with one number in place of each buffer's content: its version.
 //
-// Version v of a buffer is what its v-th creation or write in program order leaves; version 0 is what a resident holds before
-// the step. An op is deterministic (an rng op has its generator replayed), so what it leaves depends on the versions that it
-// sees and on nothing else. Hence, by induction over the steps: if every op finds exactly the versions that it sees in program
-// order, then what it leaves is, bit for bit, what it leaves in program order; and at every moment `held` is the version whose
-// bits the device really has. Copies move versions unchanged. If the check at each step passes, the plan computes the same.
+// Version v of a buffer is what its v-th creation or write in program order leaves; version 0 is what a resident holds
+// before the step. An op is deterministic (an rng op has its generator replayed), so what it leaves depends on the
+// versions that it sees and on nothing else. Hence, by induction over the steps: if every op finds exactly the versions
+// that it sees in program order, then what it leaves is, bit for bit, what it leaves in program order; and at every
+// moment `held` is the version whose bits the device really has. Copies move versions unchanged. If the check at each
+// step passes, the plan computes the same.
 //
 // A placement begins at a step that gives it content, so that after its first step it always holds some version.
 //
-// While a copy is under way its bits are nobody's to touch: a buffer that is arriving is touched by no op before `until`, and one
-// that is leaving is not written. A takeover writes over the buffer that it takes, so that one must not be leaving either, and
-// must not be returned.
+// While a copy is under way its bits are nobody's to touch: a buffer that is arriving is touched by no op before
+// `until`, and one that is leaving is not written. A takeover writes over the buffer that it takes, so that one must
+// not be leaving either, and must not be returned.
 //
 //   step             0        1            2          3            4
 //                    run A    swap_out a   run B      swap_in a    run C reads a
@@ -48,13 +49,13 @@ struct SeenVersions {
 
 // What is known of one buffer at the current step.
 struct State {
-  std::int32_t held = kNothing;         // version on the device
-  std::int32_t placement = kNothing;    // that covers the current step
-  std::int32_t arrives = kNever;        // the device has what it holds from this step on
-  std::int32_t leaves = kNever;         // a copy to the host reads it before this step
+  std::int32_t held = kNothing;       // version on the device
+  std::int32_t placement = kNothing;  // that covers the current step
+  std::int32_t arrives = kNever;      // the device has what it holds from this step on
+  std::int32_t leaves = kNever;       // a copy to the host reads it before this step
   std::int32_t host_version = kNothing;
-  std::int32_t host_ready = kNever;     // the host has its version from this step on
-  std::int32_t content_step = kNever;   // the last step that gave it content
+  std::int32_t host_ready = kNever;    // the host has its version from this step on
+  std::int32_t content_step = kNever;  // the last step that gave it content
 };
 
 class Simulation {
@@ -89,12 +90,14 @@ class Simulation {
     for (std::size_t p = 0; p < plan_.placements.size(); ++p) {
       const Placement& placement = plan_.placements[p];
       if (!in_range(graph_, placement.buffer)) {
-        fail(3, "placement ", p, ": buffer ", placement.buffer.value, " is out of range (", graph_.buffers.size(), " buffers)");
+        fail(3, "placement ", p, ": buffer ", placement.buffer.value, " is out of range (", graph_.buffers.size(),
+             " buffers)");
       }
-      if (graph_.buffer(placement.buffer).resident) fail(3, "placement ", p, ": ", describe(graph_, placement.buffer), " is resident");
+      if (graph_.buffer(placement.buffer).resident)
+        fail(3, "placement ", p, ": ", describe(graph_, placement.buffer), " is resident");
       if (placement.from < 0 || placement.from >= placement.to || placement.to > steps_) {
-        fail(3, "placement ", p, " of ", describe(graph_, placement.buffer), ": steps [", placement.from, ", ", placement.to,
-             ") are not inside [0, ", steps_, ")");
+        fail(3, "placement ", p, " of ", describe(graph_, placement.buffer), ": steps [", placement.from, ", ",
+             placement.to, ") are not inside [0, ", steps_, ")");
       }
     }
   }
@@ -105,7 +108,7 @@ class Simulation {
   }
 
   // The placements in the order of one of their times, which lie in [0, steps], by counting.
-  std::vector<std::int32_t> sorted_by(std::int32_t Placement::*time) const {
+  std::vector<std::int32_t> sorted_by(std::int32_t Placement::* time) const {
     std::vector<std::size_t> place(static_cast<std::size_t>(steps_) + 2, 0);
     for (const Placement& p : plan_.placements) ++place[static_cast<std::size_t>(p.*time) + 1];
     for (std::size_t i = 1; i < place.size(); ++i) place[i] += place[i - 1];
@@ -123,13 +126,14 @@ class Simulation {
     }
     const std::string_view verb = step.kind == Step::Kind::kSwapIn ? "swap_in" : "swap_out";
     if (!in_range(graph_, step.buffer)) {
-      fail(4, "step ", now_, ": ", verb, " of buffer ", step.buffer.value, ", which is out of range (", graph_.buffers.size(),
-           " buffers)");
+      fail(4, "step ", now_, ": ", verb, " of buffer ", step.buffer.value, ", which is out of range (",
+           graph_.buffers.size(), " buffers)");
     }
-    if (graph_.buffer(step.buffer).resident) fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ", a resident");
+    if (graph_.buffer(step.buffer).resident)
+      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ", a resident");
     if (step.until <= now_ || step.until > steps_) {
-      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ": until ", step.until, " is not in (", now_, ", ",
-           steps_, "]");
+      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ": until ", step.until, " is not in (",
+           now_, ", ", steps_, "]");
     }
     if (step.kind == Step::Kind::kSwapIn) state(step.buffer).content_step = now_;
   }
@@ -148,7 +152,8 @@ class Simulation {
       const BufferId id = placement(index).buffer;
       State& beginning = state(id);
       if (beginning.content_step != now_) {
-        fail(3, "placement ", index, " of ", describe(graph_, id), " begins at step ", now_, ", which neither creates it nor swaps it in");
+        fail(3, "placement ", index, " of ", describe(graph_, id), " begins at step ", now_,
+             ", which neither creates it nor swaps it in");
       }
       if (beginning.placement != kNothing) {
         fail(3, describe(graph_, id), " has two placements at step ", now_, ": ", beginning.placement, " and ", index);
@@ -190,7 +195,8 @@ class Simulation {
 
   void check_target(OpId op, BufferId buffer) {
     check_on_device(op, buffer);
-    if (state(buffer).leaves > now_) fail_op(4, op, buffer, "is written while it is copied out until step ", state(buffer).leaves);
+    if (state(buffer).leaves > now_)
+      fail_op(4, op, buffer, "is written while it is copied out until step ", state(buffer).leaves);
   }
 
   // Does c begin here over r? Then r's content is lost in this step.
@@ -202,7 +208,8 @@ class Simulation {
     if (state(pair.read).leaves > now_) {
       fail_op(4, op, pair.read, "is taken over while it is copied out until step ", state(pair.read).leaves);
     }
-    if (graph_.buffer(pair.read).returned && read.to == steps_) fail_op(5, op, pair.read, "is returned, but taken over in the last step");
+    if (graph_.buffer(pair.read).returned && read.to == steps_)
+      fail_op(5, op, pair.read, "is returned, but taken over in the last step");
   }
 
   void swap_out(const Step& step) {
@@ -214,7 +221,8 @@ class Simulation {
     if (placement(leaving.placement).to < step.until) wrong("its placement ends before the copy is complete");
     if (leaving.arrives > now_) wrong("it is still being copied in");
     leaving.leaves = std::max(leaving.leaves, step.until);
-    leaving.host_ready = step.until;  // an earlier copy is lost, but no swap_in can come before: the placement covers `until`
+    // An earlier copy is lost, but no swap_in can come before: the placement covers `until`
+    leaving.host_ready = step.until;
     leaving.host_version = leaving.held;
   }
 
@@ -223,7 +231,8 @@ class Simulation {
     const auto wrong = [&](std::string_view what) {
       fail(4, "step ", now_, ": swap_in of ", describe(graph_, step.buffer), " until step ", step.until, ": ", what);
     };
-    if (arriving.placement == kNothing || placement(arriving.placement).from != now_) wrong("no placement begins at the step");
+    if (arriving.placement == kNothing || placement(arriving.placement).from != now_)
+      wrong("no placement begins at the step");
     if (placement(arriving.placement).to < step.until) wrong("its placement ends before the copy is complete");
     if (arriving.host_version == kNothing) wrong("it was never swapped out");
     if (arriving.host_ready > now_) wrong("the host does not hold it yet");
@@ -240,8 +249,8 @@ class Simulation {
         fail(5, "returned ", describe(graph_, BufferId(b)), " has no placement that covers the last step");
       }
       if (at_end.held != versions_.final_version[b]) {
-        fail(5, buffer.resident ? "resident " : "returned ", describe(graph_, BufferId(b)), " ends with version ", at_end.held,
-             ", the final one is ", versions_.final_version[b]);
+        fail(5, buffer.resident ? "resident " : "returned ", describe(graph_, BufferId(b)), " ends with version ",
+             at_end.held, ", the final one is ", versions_.final_version[b]);
       }
     }
   }

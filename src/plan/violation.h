@@ -20,7 +20,9 @@ template <class... Parts>
   throw Violation{rule, concat("rule ", rule, ": ", parts...)};
 }
 
-inline std::string describe(const Graph& graph, OpId id) { return concat("op ", id.value, " ", quote(graph.op(id).name)); }
+inline std::string describe(const Graph& graph, OpId id) {
+  return concat("op ", id.value, " ", quote(graph.op(id).name));
+}
 inline std::string describe(const Graph& graph, BufferId id) {
   return concat("buffer ", id.value, " ", quote(graph.buffer(id).name));
 }

@@ -18,8 +18,13 @@ namespace {
 class TimelineWriter {
  public:
   TimelineWriter(const Graph& graph, std::span<const OpId> order, std::span<const TakeoverAt> used)
-      : graph_(graph), order_(order), next_(used.begin()), end_(used.end()), live_(lifetimes(graph, order)),
-        start_(step_starts(graph, order)), item_(graph.buffers.size(), -1) {}
+      : graph_(graph),
+        order_(order),
+        next_(used.begin()),
+        end_(used.end()),
+        live_(lifetimes(graph, order)),
+        start_(step_starts(graph, order)),
+        item_(graph.buffers.size(), -1) {}
 
   Timeline run() {
     for (std::size_t step = 0; step < order_.size(); ++step) {
@@ -88,7 +93,8 @@ Plan assemble(const Graph& graph, std::span<const OpId> order, Timeline timeline
   plan.align = graph.align;
   plan.arena_bytes = layout.height_bytes;
   for (const OpId op : order) plan.steps.push_back(Step::run(op));
-  for (std::size_t i = 0; i < timeline.placements.size(); ++i) timeline.placements[i].offset = layout.offsets[timeline.item_of[i]];
+  for (std::size_t i = 0; i < timeline.placements.size(); ++i)
+    timeline.placements[i].offset = layout.offsets[timeline.item_of[i]];
   for (std::size_t i = 0; i < timeline.scratch.size(); ++i)
     timeline.scratch[i].offset = layout.offsets[timeline.item_of[timeline.placements.size() + i]];
   plan.placements = std::move(timeline.placements);

@@ -6,7 +6,8 @@
 //   scratch             ░░░░░
 //   b                       ████████████████████
 //
-// A buffer that takes over another joins its interval, as wide as the wider of the two: what is laid out as one lies at one address.
+// A buffer that takes over another joins its interval, as wide as the wider of the two: what is laid out as one lies at
+// one address.
 #pragma once
 
 #include <span>

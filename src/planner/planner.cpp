@@ -30,10 +30,13 @@ struct Candidate {
 // Large graphs need more to be searched as well, and their steps take longer: in proportion from 10,000 ops to 40,000.
 std::int64_t scaled(const Graph& graph, std::int64_t budget) {
   constexpr std::size_t kSmall = 10'000, kMost = 4;
-  return budget * static_cast<std::int64_t>(std::clamp(graph.ops.size(), kSmall, kSmall * kMost)) / static_cast<std::int64_t>(kSmall);
+  return budget * static_cast<std::int64_t>(std::clamp(graph.ops.size(), kSmall, kSmall * kMost)) /
+         static_cast<std::int64_t>(kSmall);
 }
 
-std::int64_t order_work(const Graph& graph, const PlanOptions& options) { return scaled(graph, options.order_node_budget) * 500; }
+std::int64_t order_work(const Graph& graph, const PlanOptions& options) {
+  return scaled(graph, options.order_node_budget) * 500;
+}
 
 std::function<bool()> stop_after(const Stopwatch& watch, double seconds) {
   if (seconds <= 0) return {};
@@ -47,9 +50,11 @@ OrderResult choose_orders(const Graph& graph, const PlanOptions& options, const 
   return {{order}, peak_bytes(graph, order, used), 0, root_bound(graph, order_work(graph, options))};
 }
 
-// Which takeovers to use, several ways, the one to try first in front: all of them, then only those without which a step would exceed
-// `peak`, then none. A buffer that takes over a larger one is laid out as if it were as large, so such a pair is used only where it is needed.
-std::vector<std::vector<TakeoverAt>> takeover_choices(const Graph& graph, const std::vector<OpId>& order, std::int64_t peak) {
+// Which takeovers to use, several ways, the one to try first in front: all of them, then only those without which a
+// step would exceed `peak`, then none. A buffer that takes over a larger one is laid out as if it were as large, so
+// such a pair is used only where it is needed.
+std::vector<std::vector<TakeoverAt>> takeover_choices(const Graph& graph, const std::vector<OpId>& order,
+                                                      std::int64_t peak) {
   const std::vector<TakeoverAt> possible = takeovers(graph, order);
   if (possible.empty()) return {possible};
   const std::vector<std::int64_t> plain = step_bytes(graph, order, {});
@@ -73,10 +78,10 @@ Candidate lay_out_one(const Graph& graph, const std::vector<OpId>& order, const 
   return {order, used, std::move(times), std::move(addresses), {}};
 }
 
-// Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most promising with the
-// whole effort. Gives the smallest arena.
-Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options, const std::function<bool()>& should_stop,
-                  std::int64_t& work) {
+// Lays out the orders, all of one peak, until one fits without a hole: first all of them quickly, then the most
+// promising with the whole effort. Gives the smallest arena.
+Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOptions& options,
+                  const std::function<bool()>& should_stop, std::int64_t& work) {
   constexpr std::size_t kWithEffort = 2;
   const std::int64_t budget = scaled(graph, options.layout_node_budget);
   std::int64_t quick_work = budget * 1600;  // of all quick layouts
@@ -97,7 +102,9 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
     }
     if (quick_work <= 0 || (should_stop && should_stop())) break;
   }
-  const auto smaller = [](const Candidate& a, const Candidate& b) { return a.addresses.height_bytes < b.addresses.height_bytes; };
+  const auto smaller = [](const Candidate& a, const Candidate& b) {
+    return a.addresses.height_bytes < b.addresses.height_bytes;
+  };
   std::stable_sort(tried.begin(), tried.end(), smaller);
   tried.resize(std::min(tried.size(), kWithEffort));
   layout_options.node_budget = budget;
@@ -112,10 +119,10 @@ Candidate lay_out(const Graph& graph, const OrderResult& found, const PlanOption
   return std::move(*std::min_element(tried.begin(), tried.end(), smaller));
 }
 
-// Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is looked at too,
-// with a part of the effort.
-Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best, const std::function<bool()>& should_stop,
-                          std::int64_t& work) {
+// Takeovers must not make a plan worse: unless `best` is below what any plan without them needs, the best of those is
+// looked at too, with a part of the effort.
+Candidate compare_without(const Graph& graph, PlanOptions options, Candidate best,
+                          const std::function<bool()>& should_stop, std::int64_t& work) {
   options.takeover = false;
   options.order_node_budget /= 4;
   options.layout_node_budget /= 4;
@@ -126,9 +133,10 @@ Candidate compare_without(const Graph& graph, PlanOptions options, Candidate bes
   return plain.addresses.height_bytes < best.addresses.height_bytes ? plain : best;
 }
 
-// A lower peak is worth nothing where its addresses leave holes: whatever is larger than program order's peak is compared with program order.
-Candidate compare_with_program(const Graph& graph, const PlanOptions& options, Candidate best, const std::function<bool()>& should_stop,
-                               std::int64_t& work) {
+// A lower peak is worth nothing where its addresses leave holes: whatever is larger than program order's peak is
+// compared with program order.
+Candidate compare_with_program(const Graph& graph, const PlanOptions& options, Candidate best,
+                               const std::function<bool()>& should_stop, std::int64_t& work) {
   if (options.keep_order || best.addresses.height_bytes <= program_peak_bytes(graph)) return best;
   const std::vector<OpId> order = program_order(graph);
   const std::vector<TakeoverAt> used = options.takeover ? takeovers(graph, order) : std::vector<TakeoverAt>{};
@@ -155,20 +163,24 @@ void judge(const PlanOptions& options, bool stopped, PlanResult& result) {
     return;
   }
   const bool gave_up = stopped || options.method == Method::kRoam;
-  result.outcome = gave_up && *options.budget_bytes >= result.budget_bound_bytes ? Outcome::kUnknown : Outcome::kInfeasible;
+  result.outcome =
+      gave_up && *options.budget_bytes >= result.budget_bound_bytes ? Outcome::kUnknown : Outcome::kInfeasible;
   result.plan.reset();
 }
 
 budget::Link link_of(const PlanOptions& options) { return {options.link_gbps}; }
 
-// What recomputation and swapping start from: the order of least peak, program order, and program order where whatever lowers live bytes
-// runs at once (what is dropped from the peak uncovers the heaps beside it: gradients that wait for their updates).
+// What recomputation and swapping start from: the order of least peak, program order, and program order where whatever
+// lowers live bytes runs at once (what is dropped from the peak uncovers the heaps beside it: gradients that wait for
+// their updates).
 std::vector<std::vector<OpId>> base_orders(const Graph& graph, const PlanOptions& options, const OrderResult& found) {
   std::vector<std::vector<OpId>> orders{found.orders[0]};
   if (options.keep_order) return orders;
   std::vector<OpId> relieved;
   const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
-  for (const std::int32_t op : greedy(problem, GreedyRule::kProgramOrder, std::numeric_limits<std::int64_t>::max() / 4).ops) relieved.emplace_back(op);
+  for (const std::int32_t op :
+       greedy(problem, GreedyRule::kProgramOrder, std::numeric_limits<std::int64_t>::max() / 4).ops)
+    relieved.emplace_back(op);
   for (std::vector<OpId> order : {std::move(relieved), program_order(graph)})
     if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
   return orders;
@@ -176,10 +188,12 @@ std::vector<std::vector<OpId>> base_orders(const Graph& graph, const PlanOptions
 
 // Recomputation and swapping under any limits of one graph: they share the ladder of plans.
 struct Squeeze {
-  Squeeze(const Graph& graph, const PlanOptions& options, const OrderResult& found, const std::function<bool()>& should_stop, const PlanResult& free)
+  Squeeze(const Graph& graph, const PlanOptions& options, const OrderResult& found,
+          const std::function<bool()>& should_stop, const PlanResult& free)
       : recipes(graph, options.takeover),
         orders(base_orders(graph, options, found)),
-        ladder(recipes, orders, free.budget_bound_bytes - free.resident_bytes, free.plan->arena_bytes, how(options, should_stop)) {}
+        ladder(recipes, orders, free.budget_bound_bytes - free.resident_bytes, free.plan->arena_bytes,
+               how(options, should_stop)) {}
 
   [[nodiscard]] bool spent_all() const { return limited && limit > 0 && spent > limit; }
   Squeeze(const Squeeze&) = delete;
@@ -192,7 +206,8 @@ struct Squeeze {
     how.spent = &spent;
     limit = options.budget_work;
     if (limit > 0) how.bound_work = std::min(how.bound_work, limit / 4);
-    how.should_stop = limit == 0 ? should_stop : [this, should_stop] { return spent_all() || (should_stop && should_stop()); };
+    how.should_stop =
+        limit == 0 ? should_stop : [this, should_stop] { return spent_all() || (should_stop && should_stop()); };
     return how;
   }
 
@@ -227,8 +242,8 @@ void report(const PlanOptions& options, std::string_view phase, double done) {
 }
 
 // The default method. Sets the bound and the times in `result`; `found` becomes the orders that it chose from.
-Candidate by_search(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop, OrderResult& found,
-                    PlanResult& result) {
+Candidate by_search(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop,
+                    OrderResult& found, PlanResult& result) {
   report(options, "order", 0);
   const Stopwatch order_watch;
   found = choose_orders(graph, options, should_stop);
@@ -249,7 +264,8 @@ Candidate by_search(const Graph& graph, const PlanOptions& options, const std::f
 }
 
 // The rival; the bound is that of must-live bytes and cuts. Its counts go into the plan's meta.
-Candidate by_roam(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop, PlanResult& result) {
+Candidate by_roam(const Graph& graph, const PlanOptions& options, const std::function<bool()>& should_stop,
+                  PlanResult& result) {
   if (options.keep_order) throw Error("method roam decides the order: it cannot keep the program's");
   report(options, "order", 0);
   RoamCandidate found = plan_by_roam(graph, options, should_stop);
@@ -270,7 +286,8 @@ class Planning {
     free_.budget_bound_bytes = any_plan_bound(graph);
     for (const Op& op : graph.ops) free_.program_step_ns += op.cost_ns;
     free_.step_ns = free_.program_step_ns;
-    const Candidate best = roam() ? by_roam(graph, options, should_stop_, free_) : by_search(graph, options, should_stop_, found_, free_);
+    const Candidate best =
+        roam() ? by_roam(graph, options, should_stop_, free_) : by_search(graph, options, should_stop_, found_, free_);
     free_.peak_bytes = peak_bytes(graph, best.order, best.used);
     free_.plan = assemble(graph, best.order, best.times, best.addresses);
     free_.plan->meta = best.meta;
@@ -281,7 +298,8 @@ class Planning {
 
   PlanResult within(std::optional<std::int64_t> budget_bytes) {
     PlanResult result = free_;
-    const bool squeezed = budget_bytes && free_.smallest_bytes > *budget_bytes && !roam();  // roam neither recomputes nor swaps
+    // Roam neither recomputes nor swaps
+    const bool squeezed = budget_bytes && free_.smallest_bytes > *budget_bytes && !roam();
     if (squeezed) {
       report(options_, "budget", 0);
       const Stopwatch watch;
@@ -309,7 +327,8 @@ class Planning {
     const Stopwatch watch;
     const CheckReport checked = check(graph_, *result.plan);
     if (!checked.valid) throw Error("the planner made a plan that is not valid: " + checked.message);
-    if (!squeezed && checked.peak_bytes != result.peak_bytes) throw Error("the planner and the checker disagree on the peak");
+    if (!squeezed && checked.peak_bytes != result.peak_bytes)
+      throw Error("the planner and the checker disagree on the peak");
     result.peak_bytes = checked.peak_bytes;
     result.seconds.verify = watch.seconds();
     report(options_, "verify", 1);
@@ -332,11 +351,15 @@ double gap(std::int64_t peak_bytes, std::int64_t lower_bound_bytes) {
 }
 
 // The same search as plan() with default options, so that both report one bound.
-std::int64_t lower_bound_bytes(const Graph& graph) { return find_order(graph, {order_work(graph, PlanOptions{}), {}, true}).bound_bytes; }
+std::int64_t lower_bound_bytes(const Graph& graph) {
+  return find_order(graph, {order_work(graph, PlanOptions{}), {}, true}).bound_bytes;
+}
 
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 
-PlanResult plan(const Graph& graph, const PlanOptions& options) { return Planning(graph, options).within(options.budget_bytes); }
+PlanResult plan(const Graph& graph, const PlanOptions& options) {
+  return Planning(graph, options).within(options.budget_bytes);
+}
 
 std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options,
                                   const std::function<std::vector<std::int64_t>(const PlanResult&)>& budgets) {

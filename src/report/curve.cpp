@@ -57,7 +57,8 @@ std::vector<Rect> program_rects(const Graph& graph) {
   for (const OpId id : order) {
     const Op& op = graph.op(id);
     const auto add = [&](BufferId buffer, Time start, Time end, std::int64_t bytes) {
-      if (bytes > 0) rects.push_back({buffer, id, start, end, -1, bytes, buffer.valid() ? Origin::kRun : Origin::kScratch, {}});
+      if (bytes > 0)
+        rects.push_back({buffer, id, start, end, -1, bytes, buffer.valid() ? Origin::kRun : Origin::kScratch, {}});
     };
     for (std::size_t i = 0; i < op.creates.size(); ++i) {
       const BufferId b = op.creates[i];
@@ -90,7 +91,8 @@ Curve live_curve(const Graph& graph, const std::vector<Rect>& rects, std::size_t
     }
     curve.live_bytes.push_back(most);
     curve.heaviest.push_back(tick);
-    if (curve.peak_step < 0 || most > curve.peak_bytes) curve.peak_step = static_cast<std::int32_t>(step), curve.peak_bytes = most;
+    if (curve.peak_step < 0 || most > curve.peak_bytes)
+      curve.peak_step = static_cast<std::int32_t>(step), curve.peak_bytes = most;
   }
   return curve;
 }

@@ -1,5 +1,5 @@
-// Who is on the device when, and how much that is: a plan's placements, or the buffers of program order, as rectangles of time and
-// address; and their sum over time.
+// Who is on the device when, and how much that is: a plan's placements, or the buffers of program order, as rectangles
+// of time and address; and their sum over time.
 //
 //   address                                      live bytes of a step: the most at one of its ticks
 //     │   ┌──────────┐                                   ▄▄
@@ -37,8 +37,8 @@ struct Rect {
 };
 
 struct Curve {
-  std::vector<std::int64_t> live_bytes;   // per step, padded
-  std::vector<std::int32_t> heaviest;     // per step: the tick at which this is so
+  std::vector<std::int64_t> live_bytes;  // per step, padded
+  std::vector<std::int32_t> heaviest;    // per step: the tick at which this is so
   std::int32_t peak_step = -1;
   std::int64_t peak_bytes = 0;
 };

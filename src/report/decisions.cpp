@@ -24,7 +24,14 @@ void for_each_touched(const Graph& graph, const Op& op, Visit visit) {
 class Account {
  public:
   Account(const Graph& graph, const Plan& plan, const Pieces& pieces, const Curve& curve, const budget::Timing& timing)
-      : graph_(graph), plan_(plan), pieces_(pieces), curve_(curve), timing_(timing), live_(curve.live_bytes), waits_(plan.steps.size()), out_(graph.buffers.size(), -1) {
+      : graph_(graph),
+        plan_(plan),
+        pieces_(pieces),
+        curve_(curve),
+        timing_(timing),
+        live_(curve.live_bytes),
+        waits_(plan.steps.size()),
+        out_(graph.buffers.size(), -1) {
     for (const auto* time : times()) {
       if (time->waits_for >= 0) waits_[static_cast<std::size_t>(time->waits_for)] += time->wait_ns;
     }
@@ -51,16 +58,20 @@ class Account {
 
   const Op& op_at(std::int32_t step) const { return graph_.op(plan_.steps[static_cast<std::size_t>(step)].op); }
   std::int64_t bytes(BufferId b) const { return graph_.padded(graph_.buffer(b).bytes); }
-  const Placement& piece(BufferId b, std::size_t rank) const { return plan_.placements[static_cast<std::size_t>(pieces_.of(b)[rank])]; }
+  const Placement& piece(BufferId b, std::size_t rank) const {
+    return plan_.placements[static_cast<std::size_t>(pieces_.of(b)[rank])];
+  }
   std::int32_t steps() const { return static_cast<std::int32_t>(plan_.steps.size()); }
 
-  // Per buffer: the steps that need it on the device, in order: ops that touch it, and copies out from beginning to end.
+  // Per buffer: the steps that need it on the device, in order: ops that touch it, and copies out from beginning to
+  // end.
   void list_uses() {
     std::vector<std::vector<BufferId>> copied(plan_.steps.size() + 1);
     Csr touched;
     for (std::int32_t s = 0; s < steps(); ++s) {
       const Step& step = plan_.steps[static_cast<std::size_t>(s)];
-      if (step.kind == Step::Kind::kRun) for_each_touched(graph_, op_at(s), [&](BufferId b) { touched.items.push_back(b.value); });
+      if (step.kind == Step::Kind::kRun)
+        for_each_touched(graph_, op_at(s), [&](BufferId b) { touched.items.push_back(b.value); });
       if (step.kind == Step::Kind::kSwapOut) {
         touched.items.push_back(step.buffer.value);
         copied[static_cast<std::size_t>(step.until) - 1].push_back(step.buffer);
@@ -74,7 +85,9 @@ class Account {
   // ---- What is run again
 
   std::int32_t root(std::int32_t step) {
-    while (chain_[static_cast<std::size_t>(step)] != step) step = chain_[static_cast<std::size_t>(step)] = chain_[static_cast<std::size_t>(chain_[static_cast<std::size_t>(step)])];
+    while (chain_[static_cast<std::size_t>(step)] != step)
+      step = chain_[static_cast<std::size_t>(step)] =
+          chain_[static_cast<std::size_t>(chain_[static_cast<std::size_t>(step)])];
     return step;
   }
 
@@ -121,8 +134,8 @@ class Account {
     result_.list.push_back(std::move(decision));
   }
 
-  // What becomes of one buffer when the steps of a chain go: pieces that they begin join the one before, or go when nothing else uses
-  // them; pieces that end with them end earlier.
+  // What becomes of one buffer when the steps of a chain go: pieces that they begin join the one before, or go when
+  // nothing else uses them; pieces that end with them end earlier.
   void undo_in(BufferId b, const std::vector<std::int32_t>& chain, Decision& decision, std::vector<Change>& changes) {
     const auto in_chain = [&](std::int32_t s) { return std::ranges::binary_search(chain, s); };
     std::int32_t end = -1;  // of what is there without the chain
@@ -227,7 +240,8 @@ class Account {
     stages.takeover = curve_.peak_bytes;
     std::vector<Change> changes;
     for (std::int32_t s = 0; s < steps(); ++s)
-      if (without_takeover[static_cast<std::size_t>(s)] > 0) changes.push_back({s, s + 1, without_takeover[static_cast<std::size_t>(s)]});
+      if (without_takeover[static_cast<std::size_t>(s)] > 0)
+        changes.push_back({s, s + 1, without_takeover[static_cast<std::size_t>(s)]});
     stages.swap = peak_with(changes);
     changes.insert(changes.end(), gaps_.begin(), gaps_.end());
     stages.recompute = peak_with(changes);
@@ -263,7 +277,8 @@ class Account {
 
 }  // namespace
 
-Decisions decisions(const Graph& graph, const Plan& plan, const Pieces& pieces, const Curve& curve, const budget::Timing& timing) {
+Decisions decisions(const Graph& graph, const Plan& plan, const Pieces& pieces, const Curve& curve,
+                    const budget::Timing& timing) {
   return Account(graph, plan, pieces, curve, timing).run();
 }
 

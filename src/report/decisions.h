@@ -4,11 +4,12 @@
 //   chain              ░░░░                on the way would not, and what the chain reads would go after its other uses
 //   live   ▁▂▄▆▆▅▅▄▃▃▄▅▆▆▄▂▁               saved = the peak of live bytes then, less the peak now
 //
-// So `saved` is exact for one decision and all others as they are; several that hold down one peak can each save all of it, or, when
-// peaks are equally high elsewhere, nothing alone. The stages undo whole kinds of decisions, one kind after another.
+// So `saved` is exact for one decision and all others as they are; several that hold down one peak can each save all of
+// it, or, when peaks are equally high elsewhere, nothing alone. The stages undo whole kinds of decisions, one kind
+// after another.
 //
-// A chain is what runs again for one purpose: reruns that feed each other. Costs are those of the time model: what runs again costs
-// itself, a swap costs what is waited for its copies, so that costs sum to what the step takes longer.
+// A chain is what runs again for one purpose: reruns that feed each other. Costs are those of the time model: what runs
+// again costs itself, a swap costs what is waited for its copies, so that costs sum to what the step takes longer.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,11 @@ struct Decision {
   Kind kind = Kind::kRecompute;
   std::int32_t from = 0;  // steps of the plan that it spans
   std::int32_t to = 0;
-  std::int64_t bytes = 0;                  // of the buffers, padded
-  std::optional<std::int64_t> saved_bytes; // nothing: not computed
+  std::int64_t bytes = 0;                   // of the buffers, padded
+  std::optional<std::int64_t> saved_bytes;  // nothing: not computed
   std::int64_t cost_ns = 0;
-  std::vector<BufferId> buffers;  // that are away, or lie over another
-  std::vector<OpId> ops;          // that run again, or elsewhere
+  std::vector<BufferId> buffers;    // that are away, or lie over another
+  std::vector<OpId> ops;            // that run again, or elsewhere
   std::vector<std::int32_t> steps;  // that would not be there without it: reruns, or the copy in
 };
 
@@ -48,7 +49,9 @@ struct Decisions {
   Stages stages;
 };
 
-// The plan must be valid for the graph; `curve` is that of plan_rects(). O((V + E + S) log S) besides at most `move_work` for moves.
-Decisions decisions(const Graph& graph, const Plan& plan, const Pieces& pieces, const Curve& curve, const budget::Timing& timing);
+// The plan must be valid for the graph; `curve` is that of plan_rects(). O((V + E + S) log S) besides at most
+// `move_work` for moves.
+Decisions decisions(const Graph& graph, const Plan& plan, const Pieces& pieces, const Curve& curve,
+                    const budget::Timing& timing);
 
 }  // namespace stowage::report

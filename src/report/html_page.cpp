@@ -1,6 +1,7 @@
-// One page that holds everything. Nothing can leave it and nothing in it can run but our own script: the policy in its head names that
-// script and that style sheet by their digests and forbids every request; data is base64 in an inert element, and the script shows it as
-// text only. It is compressed: a browser unpacks a megabyte faster than it reads ten.
+// One page that holds everything. Nothing can leave it and nothing in it can run but our own script: the policy in its
+// head names that script and that style sheet by their digests and forbids every request; data is base64 in an inert
+// element, and the script shows it as text only. It is compressed: a browser unpacks a megabyte faster than it reads
+// ten.
 #include <array>
 #include <utility>
 

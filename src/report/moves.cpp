@@ -18,7 +18,8 @@ constexpr std::int64_t kUndoWork = 30'000'000;  // groups times ops and dependen
 std::vector<bool> staying(std::span<const OpId> order) {
   std::vector<std::int32_t> last, before(order.size(), -1);  // last[k]: position that ends the best run of k + 1
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const auto at = std::ranges::lower_bound(last, order[i], {}, [&](std::int32_t p) { return order[static_cast<std::size_t>(p)]; });
+    const auto at = std::ranges::lower_bound(last, order[i], {},
+                                             [&](std::int32_t p) { return order[static_cast<std::size_t>(p)]; });
     if (at != last.begin()) before[i] = *(at - 1);
     if (at == last.end()) {
       last.push_back(static_cast<std::int32_t>(i));
@@ -27,7 +28,8 @@ std::vector<bool> staying(std::span<const OpId> order) {
     }
   }
   std::vector<bool> stays(order.size());
-  for (std::int32_t p = last.empty() ? -1 : last.back(); p >= 0; p = before[static_cast<std::size_t>(p)]) stays[static_cast<std::size_t>(p)] = true;
+  for (std::int32_t p = last.empty() ? -1 : last.back(); p >= 0; p = before[static_cast<std::size_t>(p)])
+    stays[static_cast<std::size_t>(p)] = true;
   return stays;
 }
 
@@ -71,7 +73,8 @@ class Mover {
       const OpId op = order_[i];
       if (stays_[i]) ++passed;
       const std::int64_t slot = back[i] ? std::ranges::lower_bound(line, op) - line.begin() : passed;
-      wish[op.index()] = {slot, back[i] ? static_cast<std::int64_t>(order_.size()) + op.value : static_cast<std::int64_t>(i)};
+      wish[op.index()] = {slot,
+                          back[i] ? static_cast<std::int64_t>(order_.size()) + op.value : static_cast<std::int64_t>(i)};
     }
     return nearest(wish, waits);
   }
@@ -79,7 +82,9 @@ class Mover {
  private:
   template <class Wish>
   std::vector<OpId> nearest(const std::vector<Wish>& wish, const Dependencies& waits) const {
-    const auto later = [&](std::int32_t a, std::int32_t b) { return wish[static_cast<std::size_t>(a)] > wish[static_cast<std::size_t>(b)]; };
+    const auto later = [&](std::int32_t a, std::int32_t b) {
+      return wish[static_cast<std::size_t>(a)] > wish[static_cast<std::size_t>(b)];
+    };
     std::priority_queue<std::int32_t, std::vector<std::int32_t>, decltype(later)> ready(later);
     std::vector<std::size_t> open(graph_.ops.size());
     for (std::size_t i = 0; i < open.size(); ++i) {
@@ -104,7 +109,8 @@ class Mover {
 
 }  // namespace
 
-std::vector<Decision> moves(const Graph& graph, std::span<const OpId> order, std::span<const std::int32_t> step, std::int64_t order_peak) {
+std::vector<Decision> moves(const Graph& graph, std::span<const OpId> order, std::span<const std::int32_t> step,
+                            std::int64_t order_peak) {
   const Mover mover(graph, order);
   const std::vector<Group> groups = mover.groups();
   if (groups.empty()) return {};

@@ -64,7 +64,9 @@ class PlanWriter {
   }
 
  private:
-  static std::vector<double> as_doubles(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+  static std::vector<double> as_doubles(const std::vector<std::int64_t>& values) {
+    return {values.begin(), values.end()};
+  }
 
   // Appends the values to the columns and names them by where they begin and how many they are.
   template <class T>

@@ -9,7 +9,8 @@ namespace stowage::report {
 
 struct PageData {
   std::string columns;  // little-endian arrays, each at a multiple of 8
-  std::string json;     // {"plan", "ledger", "timeline"}, null where there is none; a column is [where it begins, how many numbers]
+  std::string
+      json;  // {"plan", "ledger", "timeline"}, null where there is none; a column is [where it begins, how many numbers]
 };
 
 // Times are positions on the axis of steps: step + tick / ticks.

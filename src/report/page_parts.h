@@ -5,7 +5,7 @@
 
 namespace stowage::report {
 
-extern const std::string_view kPageHtml;    // with {{NAME}} where the other parts go
+extern const std::string_view kPageHtml;  // with {{NAME}} where the other parts go
 extern const std::string_view kPageStyle;
 extern const std::string_view kPageScript;
 

@@ -1,5 +1,6 @@
-// The plan as trace-event JSON, for ui.perfetto.dev and chrome://tracing. JSON and not Perfetto's protobuf: both viewers open it, it needs
-// no library, and people can read it; what it lacks (interned strings) costs size only, and gzip takes that back.
+// The plan as trace-event JSON, for ui.perfetto.dev and chrome://tracing. JSON and not Perfetto's protobuf: both
+// viewers open it, it needs no library, and people can read it; what it lacks (interned strings) costs size only, and
+// gzip takes that back.
 //
 //   plan           ops         |mm|relu|...|mm (again)|     slices, predicted times
 //                  copies out      |----|                   slices, an arrow from each copy out to the copies in of its buffer
@@ -19,7 +20,7 @@ namespace {
 using io::ObjectWriter;
 using report::PlanData;
 
-constexpr int kPlan = 1, kProgram = 2;                // processes
+constexpr int kPlan = 1, kProgram = 2;                  // processes
 constexpr int kOps = 1, kCopiesOut = 2, kCopiesIn = 3;  // threads
 
 class Trace {
@@ -68,7 +69,8 @@ class Trace {
 
   static double micros(std::int64_t ns) { return static_cast<double>(ns) / 1000; }
 
-  void slice(int process, int thread, std::string_view title, double from, double to, const Op* op, std::int64_t bytes) {
+  void slice(int process, int thread, std::string_view title, double from, double to, const Op* op,
+             std::int64_t bytes) {
     ObjectWriter event = begin("X", process, thread);
     event.field("name", title);
     event.field("ts", from);

@@ -1,5 +1,5 @@
-// Writes Python values as a pickle of protocol 2, which every Python 3 reads: dicts, lists, strings, integers, None. The reader needs no
-// class of ours, so loading it runs no code.
+// Writes Python values as a pickle of protocol 2, which every Python 3 reads: dicts, lists, strings, integers, None.
+// The reader needs no class of ours, so loading it runs no code.
 #pragma once
 
 #include <cstdint>

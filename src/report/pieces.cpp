@@ -14,7 +14,8 @@ Pieces::Pieces(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan
   };
   std::ranges::sort(order, {}, key);
   for (std::size_t b = 0, next = 0; b < graph.buffers.size(); ++b) {
-    for (; next < order.size() && key(order[next]).first == BufferId(b); ++next) by_buffer_.items.push_back(order[next]);
+    for (; next < order.size() && key(order[next]).first == BufferId(b); ++next)
+      by_buffer_.items.push_back(order[next]);
     by_buffer_.close_row();
   }
   std::vector<bool> ran(graph.ops.size());

@@ -1,4 +1,5 @@
-// All that a report shows, as one value computed from a graph and a plan; its forms (html_page, perfetto, snapshot) only write it down.
+// All that a report shows, as one value computed from a graph and a plan; its forms (html_page, perfetto, snapshot)
+// only write it down.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,9 @@
 namespace stowage {
 namespace {
 
-bool ends_in(std::string_view path, std::string_view end) { return path.ends_with(end) || path.ends_with(std::string(end) + ".gz"); }
+bool ends_in(std::string_view path, std::string_view end) {
+  return path.ends_with(end) || path.ends_with(std::string(end) + ".gz");
+}
 
 }  // namespace
 

@@ -23,7 +23,8 @@ struct Field {
 
 // Reads a list of flat objects and writes it again, each field as what it must be.
 template <std::size_t N>
-void copy_rows(JsonReader& json, JsonReader::Value list, std::string_view item, const std::array<Field, N>& fields, std::string& out) {
+void copy_rows(JsonReader& json, JsonReader::Value list, std::string_view item, const std::array<Field, N>& fields,
+               std::string& out) {
   std::array<std::string_view, N> keys;
   for (std::size_t i = 0; i < N; ++i) keys[i] = fields[i].name;
   out += '[';
@@ -31,22 +32,23 @@ void copy_rows(JsonReader& json, JsonReader::Value list, std::string_view item, 
     if (row > 0) out += ',';
     const Where where{item, row};
     ObjectWriter object(out);
-    const auto seen = json.read_object(JsonReader::to_object(value, where), where, keys, [&](std::size_t key, JsonReader::Value field) {
-      const Where at = where.in_field(keys[key]);
-      if (fields[key].type == Type::kText) {
-        object.field(keys[key], JsonReader::read_string(field, at));
-      } else {
-        object.field(keys[key], JsonReader::read_int(field, at, 0, kMaxExact));
-      }
-    });
+    const auto seen = json.read_object(JsonReader::to_object(value, where), where, keys,
+                                       [&](std::size_t key, JsonReader::Value field) {
+                                         const Where at = where.in_field(keys[key]);
+                                         if (fields[key].type == Type::kText) {
+                                           object.field(keys[key], JsonReader::read_string(field, at));
+                                         } else {
+                                           object.field(keys[key], JsonReader::read_int(field, at, 0, kMaxExact));
+                                         }
+                                       });
     JsonReader::require_first(N, seen, where, keys);
     object.close();
   });
   out += ']';
 }
 
-constexpr std::array kLedgerFields = {Field{"tensor", Type::kText},      Field{"bytes", Type::kInt},
-                                      Field{"placement", Type::kText},   Field{"local_bytes", Type::kInt},
+constexpr std::array kLedgerFields = {Field{"tensor", Type::kText},         Field{"bytes", Type::kInt},
+                                      Field{"placement", Type::kText},      Field{"local_bytes", Type::kInt},
                                       Field{"redundant_bytes", Type::kInt}, Field{"why", Type::kText}};
 constexpr std::array kEventFields = {Field{"t_ns", Type::kInt}, Field{"event", Type::kText}, Field{"bytes", Type::kInt},
                                      Field{"op", Type::kText}};
@@ -84,7 +86,8 @@ std::string timeline_json(const std::string& text) try {
     if (key < 2) object.key(keys[key]);
     if (key == 0) copy_rows(json, value, "event", kEventFields, out);
     if (key == 1) copy_rows(json, value, "live", kLiveFields, out);
-    if (key == 2) object.field("limit_bytes", JsonReader::read_int(value, Where{}.in_field("limit_bytes"), 0, kMaxExact));
+    if (key == 2)
+      object.field("limit_bytes", JsonReader::read_int(value, Where{}.in_field("limit_bytes"), 0, kMaxExact));
   });
   JsonReader::require_first(1, seen, Where{}, keys);
   json.finish();

@@ -1,6 +1,6 @@
-// The plan as what torch.cuda.memory._dump_snapshot() would have written had the step run: a segment that is the arena, one that holds the
-// residents, and the trace of what comes and goes at which address. It opens in docs.pytorch.org/memory_viz and with
-// torch/cuda/_memory_viz.py, beside a snapshot that was measured.
+// The plan as what torch.cuda.memory._dump_snapshot() would have written had the step run: a segment that is the arena,
+// one that holds the residents, and the trace of what comes and goes at which address. It opens in
+// docs.pytorch.org/memory_viz and with torch/cuda/_memory_viz.py, beside a snapshot that was measured.
 //
 //   residents    base ...                     allocated before the trace begins
 //   arena        next multiple of 2 MiB ...   alloc and free at planned addresses; a buffer's frames name its op and the user's line
@@ -75,7 +75,8 @@ class Snapshot {
     blocks.clear();
     const report::Time end = report::time_at(static_cast<std::int64_t>(plan_.steps.size()), 0);
     for (const Rect& rect : data_.rects)
-      if (rect.end >= end) blocks.push_back({arena_ + rect.offset, graph_.padded(rect.bytes), rect.bytes, &rect, nullptr});
+      if (rect.end >= end)
+        blocks.push_back({arena_ + rect.offset, graph_.padded(rect.bytes), rect.bytes, &rect, nullptr});
     std::ranges::sort(blocks, {}, &Block::address);
     if (plan_.arena_bytes > 0) segment(arena_, plan_.arena_bytes, blocks);
     out_.end_list();
@@ -142,7 +143,8 @@ class Snapshot {
       events.push_back({rect.start, true, &rect});
       if (rect.end < end) events.push_back({rect.end, false, &rect});
     }
-    std::ranges::stable_sort(events, [](const Event& a, const Event& b) { return a.at != b.at ? a.at < b.at : a.alloc < b.alloc; });
+    std::ranges::stable_sort(
+        events, [](const Event& a, const Event& b) { return a.at != b.at ? a.at < b.at : a.alloc < b.alloc; });
     out_.begin_list();
     for (const auto& [address, bytes] : {std::pair{kBase, resident_bytes_}, {arena_, plan_.arena_bytes}}) {
       if (bytes == 0) continue;
@@ -174,7 +176,8 @@ class Snapshot {
 
   std::int64_t micros(report::Time at) const {
     const auto step = static_cast<std::size_t>(report::step_of(at));
-    return data_.program_step_ns > 0 && step < data_.timing.steps.size() ? data_.timing.steps[step].from_ns / 1000 : report::step_of(at);
+    return data_.program_step_ns > 0 && step < data_.timing.steps.size() ? data_.timing.steps[step].from_ns / 1000
+                                                                         : report::step_of(at);
   }
 
   void event(std::string_view action, std::int64_t address, std::int64_t bytes, std::int64_t time_us) {

@@ -14,7 +14,10 @@ constexpr std::int32_t kLongestLoose = 8;  // ops of a chain that is loose
 class Arranger {
  public:
   Arranger(const Graph& graph, const RoamOptions& options)
-      : graph_(graph), options_(options), deps_(dependencies(graph)), problem_(order_problem(graph, deps_, uses(graph))) {
+      : graph_(graph),
+        options_(options),
+        deps_(dependencies(graph)),
+        problem_(order_problem(graph, deps_, uses(graph))) {
     if (options.updates) {
       plan_ = schedule_updates(graph, deps_, options);
     } else {
@@ -97,7 +100,8 @@ class Arranger {
   void emit_all() {
     emitted_.assign(graph_.ops.size(), 0);
     std::vector<std::vector<std::int32_t>> after(plan_.base.size());
-    for (std::size_t b = 0; b < plan_.branches.size(); ++b) after[plan_.branches[b].at].push_back(static_cast<std::int32_t>(b));
+    for (std::size_t b = 0; b < plan_.branches.size(); ++b)
+      after[plan_.branches[b].at].push_back(static_cast<std::int32_t>(b));
     for (std::size_t p = 0; p < plan_.base.size(); ++p) {
       const auto position = static_cast<std::int32_t>(p);
       const std::int32_t op = plan_.base[p];
@@ -151,13 +155,15 @@ class Arranger {
     return p;
   }
 
-  // The forward pass ends with the last op that creates a returned buffer before any gradient of a parameter is made; without such,
-  // where the most bytes are live.
+  // The forward pass ends with the last op that creates a returned buffer before any gradient of a parameter is made;
+  // without such, where the most bytes are live.
   [[nodiscard]] std::int32_t loss_step() const {
     std::int32_t loss = -1;
     for (std::size_t step = 0; step < order_.size(); ++step) {
       const Op& op = graph_.ops[order_[step]];
-      const auto makes = [&](auto rule) { return std::ranges::any_of(op.creates, [&](BufferId b) { return rule(graph_.buffer(b)); }); };
+      const auto makes = [&](auto rule) {
+        return std::ranges::any_of(op.creates, [&](BufferId b) { return rule(graph_.buffer(b)); });
+      };
       if (makes([](const Buffer& b) { return b.kind == BufferKind::kGradient; })) break;
       if (makes([](const Buffer& b) { return b.returned; })) loss = static_cast<std::int32_t>(step);
     }
@@ -182,9 +188,9 @@ class Arranger {
   Dependencies deps_;
   OrderProblem problem_;
   UpdatePlan plan_;
-  std::vector<std::int32_t> position_;  // per op: in the base, or -1
+  std::vector<std::int32_t> position_;               // per op: in the base, or -1
   std::vector<char> floating_, dangling_, emitted_;  // per op
-  std::vector<std::int32_t> keys_;  // base positions
+  std::vector<std::int32_t> keys_;                   // base positions
   std::vector<Precedence> edges_;
   std::vector<std::int32_t> order_;
 };

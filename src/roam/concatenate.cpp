@@ -19,13 +19,19 @@ class Concatenation {
  public:
   Concatenation(const std::vector<Rect>& rects, const std::vector<char>& activation, const RoamOptions& options,
                 const IlpLimits& limits, RoamStats& stats)
-      : rects_(rects), activation_(activation), options_(options), limits_(limits), stats_(stats), at_(rects.size(), 0) {}
+      : rects_(rects),
+        activation_(activation),
+        options_(options),
+        limits_(limits),
+        stats_(stats),
+        at_(rects.size(), 0) {}
 
   void stack_leaves(const std::vector<std::vector<std::int32_t>>& leaves) {
     std::int64_t base = 0;
     for (const auto& leaf : leaves) {
       if (leaf.empty()) continue;
-      const LeafLayout layout = lay_out_leaf(picked(rects_, leaf), picked(activation_, leaf), options_, limits_, stats_);
+      const LeafLayout layout =
+          lay_out_leaf(picked(rects_, leaf), picked(activation_, leaf), options_, limits_, stats_);
       for (std::size_t k = 0; k < leaf.size(); ++k) at_[leaf[k]] = base + layout.offsets.at[k];
       base += options_.concatenation ? layout.activations_top : layout.offsets.height;
     }
@@ -74,7 +80,8 @@ class Concatenation {
     neighbours_.assign(rects_.size(), {});
     std::vector<std::int32_t> order(rects_.size()), live;
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return rects_[a].lower < rects_[b].lower; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return rects_[a].lower < rects_[b].lower; });
     for (const std::int32_t i : order) {
       std::erase_if(live, [&](std::int32_t j) { return rects_[j].upper <= rects_[i].lower; });
       for (const std::int32_t j : live) {
@@ -95,8 +102,8 @@ class Concatenation {
     });
     std::vector<char> stays(rects_.size(), 0);
     for (const std::int32_t i : order) {
-      stays[i] = std::ranges::none_of(
-          neighbours_[i], [&](std::int32_t j) { return stays[j] && at_[i] < top(j) && at_[j] < top(i); });
+      stays[i] = std::ranges::none_of(neighbours_[i],
+                                      [&](std::int32_t j) { return stays[j] && at_[i] < top(j) && at_[j] < top(i); });
       if (!stays[i]) evicted.push_back(i);
     }
     std::sort(evicted.begin(), evicted.end());
@@ -115,8 +122,8 @@ class Concatenation {
 }  // namespace
 
 Offsets concatenate(const std::vector<Rect>& rects, const std::vector<char>& activation,
-                    const std::vector<std::vector<std::int32_t>>& leaves, const RoamOptions& options, const IlpLimits& limits,
-                    RoamStats& stats) {
+                    const std::vector<std::vector<std::int32_t>>& leaves, const RoamOptions& options,
+                    const IlpLimits& limits, RoamStats& stats) {
   Concatenation all(rects, activation, options, limits, stats);
   all.stack_leaves(leaves);
   if (options.concatenation) {

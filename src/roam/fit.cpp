@@ -5,7 +5,8 @@
 
 namespace stowage::roam {
 
-std::int64_t lowest_gap(std::vector<std::pair<std::int64_t, std::int64_t>>& taken, std::int64_t floor, std::int64_t bytes) {
+std::int64_t lowest_gap(std::vector<std::pair<std::int64_t, std::int64_t>>& taken, std::int64_t floor,
+                        std::int64_t bytes) {
   std::sort(taken.begin(), taken.end());
   std::int64_t at = floor;
   for (const auto& [begin, end] : taken) {

@@ -24,7 +24,8 @@ struct Floored {
 inline bool meet(const Rect& a, const Rect& b) { return a.lower < b.upper && b.lower < a.upper; }
 
 // The lowest offset >= floor at which `bytes` bytes fit between the taken [begin, end) ranges. Sorts `taken`.
-std::int64_t lowest_gap(std::vector<std::pair<std::int64_t, std::int64_t>>& taken, std::int64_t floor, std::int64_t bytes);
+std::int64_t lowest_gap(std::vector<std::pair<std::int64_t, std::int64_t>>& taken, std::int64_t floor,
+                        std::int64_t bytes);
 
 // Lowest fit in the given order.
 Offsets fit_in_order(const Floored& problem, std::span<const std::int32_t> order);

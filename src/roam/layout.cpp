@@ -25,8 +25,9 @@ std::size_t owner(const LayoutItem& item, std::int64_t loss, const std::vector<T
 
 }  // namespace
 
-LayoutResult lay_out(const std::vector<LayoutItem>& items, std::int64_t align, std::int64_t loss, const std::vector<TimedShell>& shells,
-                     const RoamOptions& options, const std::string& library, const std::function<bool()>& should_stop, RoamStats& stats) {
+LayoutResult lay_out(const std::vector<LayoutItem>& items, std::int64_t align, std::int64_t loss,
+                     const std::vector<TimedShell>& shells, const RoamOptions& options, const std::string& library,
+                     const std::function<bool()>& should_stop, RoamStats& stats) {
   if (options.layout_ilp) load_highs(library);
   const LayoutInstance instance = make_instance(items, align);
   LayoutResult result;

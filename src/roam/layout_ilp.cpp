@@ -15,7 +15,8 @@ class Program {
  public:
   Program(const Floored& problem, const Offsets& start, std::int64_t bound) : problem_(problem), start_(start) {
     std::int64_t gcd = 0;
-    for (std::size_t i = 0; i < problem.rects.size(); ++i) gcd = std::gcd(gcd, std::gcd(problem.rects[i].bytes, problem.floor[i]));
+    for (std::size_t i = 0; i < problem.rects.size(); ++i)
+      gcd = std::gcd(gcd, std::gcd(problem.rects[i].bytes, problem.floor[i]));
     unit_ = static_cast<double>(std::max<std::int64_t>(gcd, 1));
     exact_ = size(start.height) <= kLargestCoefficient;
     if (!exact_) unit_ = static_cast<double>(start.height) / kLargestCoefficient;
@@ -50,7 +51,8 @@ class Program {
   }
 
   [[nodiscard]] std::int64_t bytes(double bound) const {
-    return exact_ ? static_cast<std::int64_t>(std::ceil(bound - 1e-3) * unit_) : static_cast<std::int64_t>((bound - 1e-6) * unit_);
+    return exact_ ? static_cast<std::int64_t>(std::ceil(bound - 1e-3) * unit_)
+                  : static_cast<std::int64_t>((bound - 1e-6) * unit_);
   }
 
  private:
@@ -71,8 +73,10 @@ class Program {
   void add_pair(std::size_t i, std::size_t j) {
     const double height = size(start_.height);
     const int below = column(0, 0, 1, true, start_.at[i] < start_.at[j] ? 1 : 0);  // 1: i lies below j
-    program_.add_row(-kInfinity, height - size(problem_.rects[i].bytes), {{address_[i], 1}, {address_[j], -1}, {below, height}});
-    program_.add_row(-kInfinity, -size(problem_.rects[j].bytes), {{address_[j], 1}, {address_[i], -1}, {below, -height}});
+    program_.add_row(-kInfinity, height - size(problem_.rects[i].bytes),
+                     {{address_[i], 1}, {address_[j], -1}, {below, height}});
+    program_.add_row(-kInfinity, -size(problem_.rects[j].bytes),
+                     {{address_[j], 1}, {address_[i], -1}, {below, -height}});
   }
 
   const Floored& problem_;
@@ -93,7 +97,8 @@ Offsets stacked(const Floored& problem, std::span<const std::int32_t> from_below
     result.at[i] = problem.floor[i];
     for (std::size_t q = 0; q < k; ++q) {
       const std::int32_t j = from_below[q];
-      if (meet(problem.rects[i], problem.rects[j])) result.at[i] = std::max(result.at[i], result.at[j] + problem.rects[j].bytes);
+      if (meet(problem.rects[i], problem.rects[j]))
+        result.at[i] = std::max(result.at[i], result.at[j] + problem.rects[j].bytes);
     }
     result.height = std::max(result.height, result.at[i] + problem.rects[i].bytes);
   }

@@ -4,10 +4,11 @@
 //                   addr_i >= floor_i                addr_i + bytes_i <= addr_j + H (1 - y_ij)
 //                                                    addr_j + bytes_j <= addr_i + H y_ij            y_ij in {0, 1}
 //
-// H is the height of the best lowest fit, which is also the start. The layout ILP of ROAM (arXiv 2310.19295) and OLLA (arXiv 2210.12924).
-// Differs: a start that meets the bound of fit.h is not given to the solver; addresses are continuous in the program, and from its
-// solution only who lies above whom is taken: each rect then falls onto what is below it, so that offsets are exact and aligned.
-// One binary for each pair; its relaxation is weak, so leaves of more than some dozens of rects seldom close.
+// H is the height of the best lowest fit, which is also the start. The layout ILP of ROAM (arXiv 2310.19295) and OLLA
+// (arXiv 2210.12924). Differs: a start that meets the bound of fit.h is not given to the solver; addresses are
+// continuous in the program, and from its solution only who lies above whom is taken: each rect then falls onto what is
+// below it, so that offsets are exact and aligned. One binary for each pair; its relaxation is weak, so leaves of more
+// than some dozens of rects seldom close.
 #pragma once
 
 #include "roam/fit.h"

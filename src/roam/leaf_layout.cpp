@@ -12,7 +12,8 @@ void stack_up(const std::vector<Rect>& rects, const std::vector<char>& activatio
   std::vector<std::int32_t> order;
   for (std::size_t i = 0; i < rects.size(); ++i)
     if (activation[i]) order.push_back(static_cast<std::int32_t>(i));
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return rects[a].upper > rects[b].upper; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int32_t a, std::int32_t b) { return rects[a].upper > rects[b].upper; });
   for (const std::int32_t i : order) {
     layout.offsets.at[i] = layout.activations_top;
     layout.activations_top += rects[i].bytes;
@@ -49,7 +50,8 @@ LeafLayout lay_out_leaf(const std::vector<Rect>& rects, const std::vector<char>&
   result.offsets.height = std::max(result.activations_top, placed.offsets.height);
   for (std::size_t k = 0; k < who.size(); ++k) {
     result.offsets.at[who[k]] = placed.offsets.at[k];
-    if (activation[who[k]]) result.activations_top = std::max(result.activations_top, placed.offsets.at[k] + rects[who[k]].bytes);
+    if (activation[who[k]])
+      result.activations_top = std::max(result.activations_top, placed.offsets.at[k] + rects[who[k]].bytes);
   }
   return result;
 }

@@ -9,7 +9,8 @@
 //       │ │    a1       └───
 //       └─┴───────────────────▶ time
 //
-// ROAM (arXiv 2310.19295). Differs: temporaries are kept above the activations they meet by a floor for each, not by pairs in the ILP.
+// ROAM (arXiv 2310.19295). Differs: temporaries are kept above the activations they meet by a floor for each, not by
+// pairs in the ILP.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ struct Range {
 };
 using Leaf = std::vector<Range>;  // one or two windows
 
-std::vector<Leaf> divide(const std::vector<std::int32_t>& cuts, const std::vector<Shell>& shells, const RoamOptions& options) {
+std::vector<Leaf> divide(const std::vector<std::int32_t>& cuts, const std::vector<Shell>& shells,
+                         const RoamOptions& options) {
   std::vector<Leaf> leaves;
   const auto add_segments = [&](std::int32_t from, std::int32_t to) {
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
@@ -66,7 +67,10 @@ struct Answer {
 class LeafSolver {
  public:
   LeafSolver(const OrderProblem& problem, const LeafOptions& options, RoamStats& stats)
-      : problem_(problem), options_(options), stats_(stats), streams_(options.options->multi_stream ? Streams::kMulti : Streams::kSingle) {
+      : problem_(problem),
+        options_(options),
+        stats_(stats),
+        streams_(options.options->multi_stream ? Streams::kMulti : Streams::kSingle) {
     result_.order.resize(problem.ops);
     result_.levels.resize(problem.ops);
     before_.assign(problem.ops, 0);
@@ -135,7 +139,8 @@ class LeafSolver {
   void write(Range range, const Schedule& schedule) {
     std::vector<std::int32_t> order(schedule.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return schedule[a] < schedule[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return schedule[a] < schedule[b]; });
     for (std::size_t i = 0; i < order.size(); ++i) {
       result_.order[range.from + i] = range.from + order[i];
       result_.levels[range.from + i] = schedule[i];
@@ -169,8 +174,8 @@ class LeafSolver {
 
 }  // namespace
 
-Solved solve_leaves(const OrderProblem& problem, const std::vector<std::int32_t>& cuts, const std::vector<Shell>& shells,
-                    const LeafOptions& options, RoamStats& stats) {
+Solved solve_leaves(const OrderProblem& problem, const std::vector<std::int32_t>& cuts,
+                    const std::vector<Shell>& shells, const LeafOptions& options, RoamStats& stats) {
   LeafSolver solver(problem, options, stats);
   for (const Leaf& leaf : divide(cuts, shells, *options.options)) solver.solve(leaf);
   return solver.finish();

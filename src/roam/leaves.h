@@ -35,7 +35,7 @@ struct LeafOptions {
 };
 
 // `problem` in step order; `cuts` as in tree.h. Counts into `stats`.
-Solved solve_leaves(const OrderProblem& problem, const std::vector<std::int32_t>& cuts, const std::vector<Shell>& shells,
-                    const LeafOptions& options, RoamStats& stats);
+Solved solve_leaves(const OrderProblem& problem, const std::vector<std::int32_t>& cuts,
+                    const std::vector<Shell>& shells, const LeafOptions& options, RoamStats& stats);
 
 }  // namespace stowage::roam

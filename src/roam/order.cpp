@@ -70,8 +70,8 @@ Division divide(const OrderProblem& problem, const RoamOptions& options, RoamSta
 
 }  // namespace
 
-Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library, const std::function<bool()>& should_stop,
-                   RoamStats& stats) {
+Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library,
+                   const std::function<bool()>& should_stop, RoamStats& stats) {
   if (options.order_ilp) load_highs(library);  // said now rather than after some work
   Ordered result;
   const Arranged arranged = arrange(graph, options);

@@ -3,8 +3,9 @@
 //   graph ─▶ updates scheduled, control edges (arrange.h) ─▶ segments (segments.h), long ones ordered greedily and cut into windows
 //         ─▶ subgraph tree (tree.h) ─▶ leaf ILPs (leaves.h, order_ilp.h) ─▶ one order
 //
-// ROAM (arXiv 2310.19295). Differs: a segment of more than node_limit ops, which the paper's graphs seldom have, starts from the better of
-// program order and four greedy orders, and is cut into windows of node_limit consecutive ops; each is a leaf.
+// ROAM (arXiv 2310.19295). Differs: a segment of more than node_limit ops, which the paper's graphs seldom have, starts
+// from the better of program order and four greedy orders, and is cut into windows of node_limit consecutive ops; each
+// is a leaf.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Ordered {
 };
 
 // Throws SolverMissing when the order ILP is on and HiGHS is not there. Counts into `stats`.
-Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library, const std::function<bool()>& should_stop,
-                   RoamStats& stats);
+Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library,
+                   const std::function<bool()>& should_stop, RoamStats& stats);
 
 }  // namespace stowage::roam

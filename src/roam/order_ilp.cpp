@@ -56,10 +56,16 @@ class Units {
 // Adds one window to the program.
 class WindowRows {
  public:
-  WindowRows(const OrderProblem& window, const Schedule& start, Streams streams, double slack, const Units& units, int peak_column,
-             MilpProblem& program, std::vector<double>& values)
-      : window_(window), start_(start), units_(units), peak_(peak_column), program_(program), values_(values),
-        spans_(spans(window, streams, slack)), reach_(window) {
+  WindowRows(const OrderProblem& window, const Schedule& start, Streams streams, double slack, const Units& units,
+             int peak_column, MilpProblem& program, std::vector<double>& values)
+      : window_(window),
+        start_(start),
+        units_(units),
+        peak_(peak_column),
+        program_(program),
+        values_(values),
+        spans_(spans(window, streams, slack)),
+        reach_(window) {
     add_columns();
     add_chains();
     if (streams == Streams::kSingle) add_one_op_a_step();
@@ -100,8 +106,10 @@ class WindowRows {
     double constant = 0;
     void add(Binary b, double coefficient) {
       if (coefficient == 0) return;
-      if (b.column >= 0) terms.push_back({b.column, coefficient});
-      else constant += coefficient * b.constant;
+      if (b.column >= 0)
+        terms.push_back({b.column, coefficient});
+      else
+        constant += coefficient * b.constant;
     }
   };
 
@@ -147,7 +155,8 @@ class WindowRows {
   }
 
   // Adds bytes * P[weight, t] to the row.
-  void add_preserved(std::int32_t weight, const std::vector<std::int32_t>& last, std::int32_t t, double bytes, Sum& row) {
+  void add_preserved(std::int32_t weight, const std::vector<std::int32_t>& last, std::int32_t t, double bytes,
+                     Sum& row) {
     const Binary opened = opened_by(weight, t - 1);
     if (opened.column < 0 && opened.constant == 0) return;
     if (window_.open_at_end[weight]) return row.add(opened, bytes);
@@ -167,7 +176,9 @@ class WindowRows {
 
   int preserved_column(Binary opened, const std::vector<std::int32_t>& last, std::int32_t t) {
     const int column = program_.add_column(0, 0, 1, false);
-    const auto value = [&](Binary b) { return b.column < 0 ? b.constant : values_[static_cast<std::size_t>(b.column)]; };
+    const auto value = [&](Binary b) {
+      return b.column < 0 ? b.constant : values_[static_cast<std::size_t>(b.column)];
+    };
     double needed = 0;
     for (const std::int32_t closer : last) {
       const Binary closed = t == 0 ? Binary{} : z(closer, t - 1);
@@ -237,7 +248,8 @@ std::int64_t estimated_entries(const OrderProblem& window, const Spans& s) {
   std::int64_t entries = 0;
   for (std::int32_t op = 0; op < window.ops; ++op)
     entries += static_cast<std::int64_t>(s.alap[op] - s.asap[op]) *
-               (4 + 2 * static_cast<std::int64_t>(window.preds[op].size()) + 2 * static_cast<std::int64_t>(window.closes[op].size()));
+               (4 + 2 * static_cast<std::int64_t>(window.preds[op].size()) +
+                2 * static_cast<std::int64_t>(window.closes[op].size()));
   return entries;
 }
 
@@ -263,7 +275,8 @@ std::int64_t schedule_peak(const OrderProblem& window, const Schedule& schedule)
   return most;
 }
 
-OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const Schedule> starts, Streams streams, const IlpLimits& limits) {
+OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const Schedule> starts, Streams streams,
+                         const IlpLimits& limits) {
   OrderIlpResult result{Outcome::kUnknown, {starts.begin(), starts.end()}, largest_peak(windows, starts), 0};
   std::int64_t entries = 0;
   for (const OrderProblem& window : windows) entries += estimated_entries(window, spans(window, streams, limits.slack));
@@ -297,7 +310,8 @@ OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const 
   std::vector<Schedule> found;
   for (std::size_t w = 0; w < windows.size(); ++w) {
     found.push_back(parts[w].schedule(solved.values));
-    if (!is_valid(windows[w], found.back(), streams)) return {Outcome::kUnknown, std::move(result.schedules), result.peak, result.bound};
+    if (!is_valid(windows[w], found.back(), streams))
+      return {Outcome::kUnknown, std::move(result.schedules), result.peak, result.bound};
   }
   const std::int64_t peak = largest_peak(windows, found);
   if (peak < result.peak) {

@@ -10,7 +10,8 @@
 //   single stream: sum_v z[v,t] = t + 1, asap = |ancestors|, alap = n - 1 - |descendants|
 //   multi stream:  ops may share a step; steps are levels: asap and alap by longest paths
 //
-// The order ILP of ROAM (arXiv 2310.19295), which is that of OLLA (Steiner et al., arXiv 2210.12924), stated with C and P alone. Differs:
+// The order ILP of ROAM (arXiv 2310.19295), which is that of OLLA (Steiner et al., arXiv 2210.12924), stated with C and
+// P alone. Differs:
 //   · cumulative z instead of C: the same points and the same relaxation, with two entries a row instead of a span;
 //   · P is continuous (at least what z demands, and nothing gains from more), and a mere difference of two z when one user runs last in
 //     every order; outputs of an op share its z by construction; ops without output need no rule of their own;
@@ -34,7 +35,8 @@ enum class Streams : std::uint8_t { kSingle, kMulti };
 // Per op of a window, the step at which it runs. Single stream: a permutation.
 using Schedule = std::vector<std::int32_t>;
 
-// Largest sum of bytes live at one step; ops of one step run side by side, so that what they create and take inside adds up.
+// Largest sum of bytes live at one step; ops of one step run side by side, so that what they create and take inside
+// adds up.
 std::int64_t schedule_peak(const OrderProblem& window, const Schedule& schedule);
 
 struct IlpLimits {
@@ -43,7 +45,7 @@ struct IlpLimits {
   double seconds = 0;                // 0: none
   std::int64_t entries = 3'000'000;  // a larger program is not tried
   double relative_gap = 1e-6;
-  double slack = 1.0;                // multi stream: steps = slack times the longest path, rounded up
+  double slack = 1.0;  // multi stream: steps = slack times the longest path, rounded up
   std::function<bool()> should_stop;
   std::string library;
 };
@@ -56,6 +58,7 @@ struct OrderIlpResult {
 };
 
 // `starts` are valid schedules, one per window. Never worse than they are. Throws SolverMissing.
-OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const Schedule> starts, Streams streams, const IlpLimits& limits);
+OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const Schedule> starts, Streams streams,
+                         const IlpLimits& limits);
 
 }  // namespace stowage::roam

@@ -6,8 +6,8 @@
 //   Along a topological order, v is comparable with all ops before it when it is the only sink of the ops up to v (every op reaches a sink),
 //   and with all after it when it is the only source of the ops from v on. Both are counted in one sweep each.
 //
-// ROAM (arXiv 2310.19295) calls v memory-insensitive when its earliest and latest positions, counted by ancestors and descendants, are
-// equal: the same ops. Differs: O(V + E) instead of counting all ancestors.
+// ROAM (arXiv 2310.19295) calls v memory-insensitive when its earliest and latest positions, counted by ancestors and
+// descendants, are equal: the same ops. Differs: O(V + E) instead of counting all ancestors.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace stowage::roam {
 
-// Positions of the insensitive ops, where row i of `preds` lists positions before i. Rows with `ignored` set take no part.
+// Positions of the insensitive ops, where row i of `preds` lists positions before i. Rows with `ignored` set take no
+// part.
 std::vector<std::int32_t> insensitive(const Csr& preds, const std::vector<char>& ignored);
 
 }  // namespace stowage::roam

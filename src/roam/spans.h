@@ -3,7 +3,8 @@
 //   a ─▶ b ─▶ d      single stream: asap = |ancestors|        a 0..0   b 1..2   c 1..2   d 3..3
 //   └──▶ c ──┘       multi stream:  longest path to, from     a 0..0   b 1..1   c 1..1   d 2..2
 //
-// An op with asap = alap on a single stream is comparable with all others: memory-insensitive. O(V + E), single stream O(V E / 64).
+// An op with asap = alap on a single stream is comparable with all others: memory-insensitive. O(V + E), single stream
+// O(V E / 64).
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,8 @@ class Grower {
     std::int32_t inner_f = core_ + 1, inner_b = core_ + 1;  // the segments [inner_f, inner_b) are in shells
     while (inner_f > 0 || inner_b < segments_) {
       std::int32_t f = inner_f, b = inner_b;
-      while (widen(inner_f, inner_b, f, b)) {}
+      while (widen(inner_f, inner_b, f, b)) {
+      }
       shells_.push_back({cuts_[f], cuts_[inner_f], cuts_[inner_b], cuts_[b], used_until(f) <= cuts_[b]});
       inner_f = f;
       inner_b = b;
@@ -28,7 +29,8 @@ class Grower {
   }
 
  private:
-  // Per segment of the forward pass: the end of the last use of what it or a later one makes. Returned buffers do not count.
+  // Per segment of the forward pass: the end of the last use of what it or a later one makes. Returned buffers do not
+  // count.
   void find_last_uses(const OrderProblem& problem) {
     used_until_.assign(static_cast<std::size_t>(core_) + 2, 0);
     for (std::size_t w = 0; w < problem.weight.size(); ++w) {
@@ -44,14 +46,17 @@ class Grower {
 
   [[nodiscard]] std::int32_t size(std::int32_t from, std::int32_t to) const { return cuts_[to] - cuts_[from]; }
 
-  // One segment more on each side, then on the backward side while the shell is dependent. The first widening need not fit.
+  // One segment more on each side, then on the backward side while the shell is dependent. The first widening need not
+  // fit.
   bool widen(std::int32_t inner_f, std::int32_t inner_b, std::int32_t& f, std::int32_t& b) const {
     const bool first = f == inner_f && b == inner_b;
     const std::int32_t wider_f = std::max(f - 1, 0);
     const bool core = inner_f == core_ + 1 && inner_b == inner_f && first;  // the loss stands alone to begin with
     const std::int32_t wider_b = core ? b : std::min(b + 1, segments_);
     if (wider_f == f && wider_b == b) return false;
-    const auto fits = [&](std::int32_t from, std::int32_t to) { return size(from, inner_f) + size(inner_b, to) <= limit_; };
+    const auto fits = [&](std::int32_t from, std::int32_t to) {
+      return size(from, inner_f) + size(inner_b, to) <= limit_;
+    };
     if (!first && !fits(wider_f, wider_b)) return false;
     f = wider_f;
     b = wider_b;

@@ -8,9 +8,9 @@
 //   independent: all that its forward part (or a shell further in) makes and the backward pass uses is used by the end of its own
 //   backward part. dependent: something outlives it.
 //
-// ROAM (arXiv 2310.19295) and its code: one segment forward, one backward, as long as both fit; when one side is used up the other goes on
-// alone. Differs: the two passes seldom have equally many segments, so the backward side also goes on alone while the shell is dependent
-// and fits (the code has such a generator, never called).
+// ROAM (arXiv 2310.19295) and its code: one segment forward, one backward, as long as both fit; when one side is used
+// up the other goes on alone. Differs: the two passes seldom have equally many segments, so the backward side also goes
+// on alone while the shell is dependent and fits (the code has such a generator, never called).
 #pragma once
 
 #include <cstdint>

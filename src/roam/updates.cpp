@@ -75,7 +75,8 @@ class Groups {  // union-find
 
 class Scheduler {
  public:
-  Scheduler(const Graph& graph, const Dependencies& deps, const RoamOptions& options) : graph_(graph), deps_(deps), options_(options) {}
+  Scheduler(const Graph& graph, const Dependencies& deps, const RoamOptions& options)
+      : graph_(graph), deps_(deps), options_(options) {}
 
   UpdatePlan run() {
     creator_ = uses(graph_).creator;
@@ -93,7 +94,8 @@ class Scheduler {
       peak_ = std::max(peak_, needs(plan_.branches[b], plan_.branches[b].ready).inside);
       waiting.push_back(b);
     }
-    for (const std::int32_t b : waiting) delay(plan_.branches[b]);  // against the final peak: some of them need not wait
+    // Against the final peak: some of them need not wait
+    for (const std::int32_t b : waiting) delay(plan_.branches[b]);
     return std::move(plan_);
   }
 
@@ -147,8 +149,9 @@ class Scheduler {
   [[nodiscard]] std::int32_t common_branch(std::size_t op, const std::vector<std::int32_t>& branch) const {
     const auto succs = deps_.succs[op];
     const Op& what = graph_.ops[op];
-    const bool fixed = succs.empty() || what.rng || what.effect || !what.writes.empty() || what.creates.empty() ||
-                       std::ranges::any_of(what.creates, [&](BufferId b) { return graph_.buffer(b).kind != BufferKind::kGradient; });
+    const bool fixed =
+        succs.empty() || what.rng || what.effect || !what.writes.empty() || what.creates.empty() ||
+        std::ranges::any_of(what.creates, [&](BufferId b) { return graph_.buffer(b).kind != BufferKind::kGradient; });
     if (fixed) return -1;
     const std::int32_t first = branch[succs[0]];
     return std::ranges::all_of(succs, [&](std::int32_t s) { return branch[s] == first; }) ? first : -1;
@@ -179,8 +182,8 @@ class Scheduler {
     live_.pop_back();
   }
 
-  // What a branch that runs after `position` takes there beyond the base: `held` before it begins (what only it still needs), `inside` at
-  // its fullest op, in program order.
+  // What a branch that runs after `position` takes there beyond the base: `held` before it begins (what only it still
+  // needs), `inside` at its fullest op, in program order.
   struct Needs {
     std::int64_t held = 0;
     std::int64_t inside = 0;
@@ -227,7 +230,8 @@ class Scheduler {
     std::vector<std::int32_t> makers;
     for (const std::int32_t op : branch.ops)
       for (const BufferId b : graph_.ops[op].reads)
-        if (graph_.buffer(b).kind == BufferKind::kGradient && creator_[b.index()] >= 0) makers.push_back(creator_[b.index()]);
+        if (graph_.buffer(b).kind == BufferKind::kGradient && creator_[b.index()] >= 0)
+          makers.push_back(creator_[b.index()]);
     std::sort(makers.begin(), makers.end());
     makers.erase(std::unique(makers.begin(), makers.end()), makers.end());
     std::int64_t inputs = 0, gradients = 0;

@@ -7,13 +7,14 @@
 //         ╭───╯       ╰───╮             ┆                   bounds the wait. Where nothing fits within it the update runs where the
 //     ────╯               ╰─────────────┴──▶ step           fullest step that it causes is least full.
 //
-// Branches are the connected groups of ops that only serve updates: all that depends on them are updates too, and they read gradients,
-// residents and each other; to these comes the op that makes the gradient, when it makes nothing else. Ops that have no predecessor but
-// serve updates (step counts, decay in place) run just before their first user.
+// Branches are the connected groups of ops that only serve updates: all that depends on them are updates too, and they
+// read gradients, residents and each other; to these comes the op that makes the gradient, when it makes nothing else.
+// Ops that have no predecessor but serve updates (step counts, decay in place) run just before their first user.
 //
-// ROAM (arXiv 2310.19295), section on weight updates; after its authors' code, which marks a gradient when the bytes live at its level
-// and three times its size exceed the estimated peak, raises the estimate to three times the gradient, and runs marked updates last.
-// A gradient smaller than update_ratio times the inputs of its op never waits: waiting would keep the inputs. Differs:
+// ROAM (arXiv 2310.19295), section on weight updates; after its authors' code, which marks a gradient when the bytes
+// live at its level and three times its size exceed the estimated peak, raises the estimate to three times the
+// gradient, and runs marked updates last. A gradient smaller than update_ratio times the inputs of its op never waits:
+// waiting would keep the inputs. Differs:
 //   · an update's bytes are what its branch really takes (their factor of 3 stands for one optimizer), on the serial timeline;
 //   · the delay radius is named by the paper and absent from the code: here a fraction of the step without updates (default: all of it);
 //   · the authors' control edges tie an update to single ops. Here its place is between two consecutive memory-insensitive ops of the step

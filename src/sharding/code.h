@@ -14,7 +14,9 @@ using Code = std::uint64_t;
 inline constexpr Code kAllWhole = 0;
 inline constexpr std::size_t kMaxAxes = 8;
 
-inline AxisCode axis_code(Code code, std::size_t axis) { return static_cast<AxisCode>(static_cast<std::uint8_t>(code >> (8 * axis))); }
+inline AxisCode axis_code(Code code, std::size_t axis) {
+  return static_cast<AxisCode>(static_cast<std::uint8_t>(code >> (8 * axis)));
+}
 inline Code with_axis(Code code, std::size_t axis, AxisCode part) {
   const Code mask = Code{0xff} << (8 * axis);
   return (code & ~mask) | (static_cast<Code>(static_cast<std::uint8_t>(part)) << (8 * axis));

@@ -9,9 +9,14 @@ namespace {
 class Ledger {
  public:
   Ledger(const Space& space, const Choice& choice)
-      : space_(space), program_(*space.program), choice_(choice), axes_(space.mesh.axes.size()), n_(program_.tensors.size()) {
+      : space_(space),
+        program_(*space.program),
+        choice_(choice),
+        axes_(space.mesh.axes.size()),
+        n_(program_.tensors.size()) {
     unit_of_class_.assign(space.quotient.units.size(), -1);
-    for (std::size_t u = 0; u < space.units.size(); ++u) unit_of_class_[static_cast<std::size_t>(space.units[u].unit_class)] = static_cast<std::int32_t>(u);
+    for (std::size_t u = 0; u < space.units.size(); ++u)
+      unit_of_class_[static_cast<std::size_t>(space.units[u].unit_class)] = static_cast<std::int32_t>(u);
   }
 
   ShardingPlan run() {
@@ -28,10 +33,13 @@ class Ledger {
   [[nodiscard]] Code code_of(std::size_t t) const {
     const SpaceTensor& tensor = space_.tensors[static_cast<std::size_t>(space_.quotient.tensor_class[t])];
     const HomeClass& home = space_.homes[static_cast<std::size_t>(tensor.home)];
-    return tensor.of_root(home.codes[static_cast<std::size_t>(choice_.homes[static_cast<std::size_t>(tensor.home)])], axes_);
+    return tensor.of_root(home.codes[static_cast<std::size_t>(choice_.homes[static_cast<std::size_t>(tensor.home)])],
+                          axes_);
   }
 
-  [[nodiscard]] std::int64_t largest(std::size_t t, Code code) const { return largest_bytes(program_.tensors[t], code, space_.mesh); }
+  [[nodiscard]] std::int64_t largest(std::size_t t, Code code) const {
+    return largest_bytes(program_.tensors[t], code, space_.mesh);
+  }
   [[nodiscard]] std::int64_t even_share(std::size_t t) const {
     const std::int64_t n = space_.mesh.devices();
     return (largest(t, kAllWhole) + n - 1) / n;
@@ -41,7 +49,8 @@ class Ledger {
     for (std::size_t t = 0; t < n_; ++t) {
       const Code code = code_of(t);
       codes_.push_back(code);
-      plan_.tensors.push_back({to_placement(code, axes_), largest(t, code), largest(t, code) - even_share(t), space_.storage.saved[t] != 0});
+      plan_.tensors.push_back({to_placement(code, axes_), largest(t, code), largest(t, code) - even_share(t),
+                               space_.storage.saved[t] != 0});
     }
   }
 
@@ -59,10 +68,12 @@ class Ledger {
     const std::int32_t u = unit_of_class_[static_cast<std::size_t>(space_.quotient.unit_class[i])];
     if (u >= 0) {
       const SpaceUnit& unit = space_.units[static_cast<std::size_t>(u)];
-      return type.strategies[static_cast<std::size_t>(unit.usable[static_cast<std::size_t>(choice_.strategies[static_cast<std::size_t>(u)])])];
+      return type.strategies[static_cast<std::size_t>(
+          unit.usable[static_cast<std::size_t>(choice_.strategies[static_cast<std::size_t>(u)])])];
     }
     const Code in = codes_[space_.units_of_program[i].slots[0].tensor.index()];
-    const auto found = std::find_if(type.strategies.begin(), type.strategies.end(), [&](const Strategy& s) { return s.in[0] == in; });
+    const auto found =
+        std::find_if(type.strategies.begin(), type.strategies.end(), [&](const Strategy& s) { return s.in[0] == in; });
     return found == type.strategies.end() ? type.strategies[0] : *found;
   }
 
@@ -80,7 +91,10 @@ class Ledger {
       const Code in = as_it_lives ? codes_[t] : strategy.in[s];
       op.inputs[static_cast<std::size_t>(unit.slots[s].position)] = to_placement(in, axes_);
       if (in == codes_[t]) continue;
-      const SpaceEdge edge{.at = static_cast<std::int32_t>(s), .written = unit.slots[s].written, .tensor_class = space_.quotient.tensor_class[t], .count = 1};
+      const SpaceEdge edge{.at = static_cast<std::int32_t>(s),
+                           .written = unit.slots[s].written,
+                           .tensor_class = space_.quotient.tensor_class[t],
+                           .count = 1};
       op.communication_ns += space_.edge_ns(edge, codes_[t], in);
       copies += largest(t, in);
       if (s == 0) redistributed_.resize(space_.units_of_program.size(), 0), redistributed_[i] = 1;
@@ -92,7 +106,10 @@ class Ledger {
       op.computed[at] = to_placement(out, axes_);
       op.outputs[at] = to_placement(codes_[t], axes_);
       if (out == codes_[t]) continue;
-      const SpaceEdge edge{.at = static_cast<std::int32_t>(o), .output = true, .tensor_class = space_.quotient.tensor_class[t], .count = 1};
+      const SpaceEdge edge{.at = static_cast<std::int32_t>(o),
+                           .output = true,
+                           .tensor_class = space_.quotient.tensor_class[t],
+                           .count = 1};
       op.communication_ns += space_.edge_ns(edge, codes_[t], out);
       copies += largest(t, out);
       moved_out_.resize(space_.units_of_program.size(), 0), moved_out_[i] = 1;
@@ -118,21 +135,26 @@ class Ledger {
   void count_bytes() {
     gradient_.assign(n_, 0);
     for (std::size_t t = 0; t < n_; ++t)
-      if (program_.tensors[t].kind == TensorKind::kGradient) gradient_[static_cast<std::size_t>(space_.storage.fragment[t])] = 1;
+      if (program_.tensors[t].kind == TensorKind::kGradient)
+        gradient_[static_cast<std::size_t>(space_.storage.fragment[t])] = 1;
     redistributed_.resize(space_.units_of_program.size(), 0);
     moved_out_.resize(space_.units_of_program.size(), 0);
     for (std::size_t t = 0; t < n_; ++t) {
       const std::int32_t maker = space_.storage.maker[t];
-      if (space_.storage.counted[t] == Counted::kCopy && maker >= 0 && redistributed_[static_cast<std::size_t>(maker)]) {
+      if (space_.storage.counted[t] == Counted::kCopy && maker >= 0 &&
+          redistributed_[static_cast<std::size_t>(maker)]) {
         const std::int64_t copy = copied_bytes(t);
         plan_.bytes.saved += copy;
         plan_.bytes.redundant += copy;
       }
       if (space_.storage.counted[t] != Counted::kFull) continue;
       const std::int64_t bytes = plan_.tensors[t].local_bytes;
-      if (maker < 0) add_state(t, bytes);
-      else if (holds_gradient(t)) plan_.bytes.gradients += bytes;
-      else plan_.bytes.saved += bytes;
+      if (maker < 0)
+        add_state(t, bytes);
+      else if (holds_gradient(t))
+        plan_.bytes.gradients += bytes;
+      else
+        plan_.bytes.saved += bytes;
       plan_.bytes.redundant += plan_.tensors[t].redundant_bytes;
       plan_.bytes.ideal += even_share(t);
     }
@@ -145,7 +167,8 @@ class Ledger {
     return largest(space_.units_of_program[maker].slots[0].tensor.index(), strategy_of(maker).in[0]);
   }
 
-  // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their own.
+  // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their
+  // own.
   void find_peak() {
     const std::size_t units = space_.units_of_program.size();
     std::vector<std::int32_t> last = space_.storage.fragment_end;
@@ -161,7 +184,8 @@ class Ledger {
       if (maker < 0) {
         state += program_.tensors[t].alias_of.valid() ? 0 : plan_.tensors[t].local_bytes;
       } else if (kept_base(t) < 0) {
-        const std::int64_t bytes = program_.tensors[t].alias_of.valid() ? copied_or_own(t) : plan_.tensors[t].local_bytes;
+        const std::int64_t bytes =
+            program_.tensors[t].alias_of.valid() ? copied_or_own(t) : plan_.tensors[t].local_bytes;
         change[static_cast<std::size_t>(maker)] += bytes;
         change[static_cast<std::size_t>(last[t]) + 1] -= bytes;
       }
@@ -184,8 +208,10 @@ class Ledger {
   // The fragment whose storage the first tensor of a fragment lies in; -1: its own.
   [[nodiscard]] std::int32_t kept_base(std::size_t t) const {
     const std::int32_t maker = space_.storage.maker[t];
-    const bool view = space_.storage.fragment[t] == static_cast<std::int32_t>(t) && program_.tensors[t].alias_of.valid() && maker >= 0;
-    if (!view || redistributed_[static_cast<std::size_t>(maker)] || moved_out_[static_cast<std::size_t>(maker)]) return -1;
+    const bool view = space_.storage.fragment[t] == static_cast<std::int32_t>(t) &&
+                      program_.tensors[t].alias_of.valid() && maker >= 0;
+    if (!view || redistributed_[static_cast<std::size_t>(maker)] || moved_out_[static_cast<std::size_t>(maker)])
+      return -1;
     const std::size_t base = space_.units_of_program[static_cast<std::size_t>(maker)].slots[0].tensor.index();
     return space_.storage.fragment[base];
   }

@@ -13,7 +13,8 @@ struct Ends {
 
 bool costs_nothing(const HomeClass& home) {
   const auto nothing = [](double value) { return value == 0; };
-  return std::all_of(home.bytes.begin(), home.bytes.end(), nothing) && std::all_of(home.ns.begin(), home.ns.end(), nothing);
+  return std::all_of(home.bytes.begin(), home.bytes.end(), nothing) &&
+         std::all_of(home.ns.begin(), home.ns.end(), nothing);
 }
 
 bool may_live_as_wanted(const Space& space, const SpaceEdge& reader) {

@@ -26,7 +26,9 @@ class RowMaker {
  private:
   [[nodiscard]] std::size_t tensors() const { return space_.program->tensors.size(); }
   [[nodiscard]] bool is_view(std::size_t t) const { return space_.program->tensors[t].alias_of.valid(); }
-  [[nodiscard]] bool begins_fragment(std::size_t t) const { return space_.storage.fragment[t] == static_cast<std::int32_t>(t); }
+  [[nodiscard]] bool begins_fragment(std::size_t t) const {
+    return space_.storage.fragment[t] == static_cast<std::int32_t>(t);
+  }
 
   [[nodiscard]] bool is_alive(std::size_t t) const {
     const std::int32_t maker = space_.storage.maker[t], at = static_cast<std::int32_t>(first_);
@@ -39,7 +41,8 @@ class RowMaker {
     auto& bytes = row_.home_bytes[static_cast<std::size_t>(tensor.home)];
     bytes.resize(codes.size(), 0);
     for (std::size_t i = 0; i < codes.size(); ++i)
-      bytes[i] += static_cast<double>(largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
+      bytes[i] +=
+          static_cast<double>(largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
   }
 
   void add_alive() {
@@ -57,9 +60,11 @@ class RowMaker {
   }
 
   void add_views() {
-    std::map<std::size_t, std::vector<std::size_t>> views;  // by what they were made from, where that is not counted itself
+    // By what they were made from, where that is not counted itself
+    std::map<std::size_t, std::vector<std::size_t>> views;
     for (std::size_t t = 0; t < tensors(); ++t)
-      if (begins_fragment(t) && is_view(t) && space_.storage.maker[t] >= 0 && is_alive(t) && !is_alive(bottom(t))) views[bottom(t)].push_back(t);
+      if (begins_fragment(t) && is_view(t) && space_.storage.maker[t] >= 0 && is_alive(t) && !is_alive(bottom(t)))
+        views[bottom(t)].push_back(t);
     for (auto& [base, parts] : views) {
       std::sort(parts.begin(), parts.end(), [&](std::size_t a, std::size_t b) { return whole(a) > whole(b); });
       std::int64_t room = whole(base);
@@ -71,19 +76,25 @@ class RowMaker {
     }
   }
 
-  [[nodiscard]] std::int64_t whole(std::size_t t) const { return largest_bytes(space_.program->tensors[t], kAllWhole, space_.mesh); }
+  [[nodiscard]] std::int64_t whole(std::size_t t) const {
+    return largest_bytes(space_.program->tensors[t], kAllWhole, space_.mesh);
+  }
 
   void add_copies() {
-    std::map<std::tuple<std::int32_t, std::int32_t, bool, std::int32_t>, std::int32_t> edges;  // unit class, place, output, tensor class
+    // Unit class, place, output, tensor class
+    std::map<std::tuple<std::int32_t, std::int32_t, bool, std::int32_t>, std::int32_t> edges;
     for (std::size_t e = 0; e < space_.edges.size(); ++e) {
       const SpaceEdge& edge = space_.edges[e];
-      edges[{space_.units[static_cast<std::size_t>(edge.unit)].unit_class, edge.at, edge.output, edge.tensor_class}] = static_cast<std::int32_t>(e);
+      edges[{space_.units[static_cast<std::size_t>(edge.unit)].unit_class, edge.at, edge.output, edge.tensor_class}] =
+          static_cast<std::int32_t>(e);
     }
     std::map<std::int32_t, double> copies;
-    for (std::size_t i = first_; i < space_.units_of_program.size() && space_.units_of_program[i].op.value == row_.op; ++i) {
+    for (std::size_t i = first_; i < space_.units_of_program.size() && space_.units_of_program[i].op.value == row_.op;
+         ++i) {
       const Unit& unit = space_.units_of_program[i];
       const auto copy = [&](std::size_t at, bool output, TensorId t) {
-        const auto edge = edges.find({space_.quotient.unit_class[i], static_cast<std::int32_t>(at), output, space_.quotient.tensor_class[t.index()]});
+        const auto edge = edges.find({space_.quotient.unit_class[i], static_cast<std::int32_t>(at), output,
+                                      space_.quotient.tensor_class[t.index()]});
         if (edge != edges.end()) copies[edge->second] += 1;
       };
       for (std::size_t s = 0; s < unit.slots.size(); ++s) copy(s, false, unit.slots[s].tensor);
@@ -101,6 +112,8 @@ class RowMaker {
 
 }  // namespace
 
-PeakRow make_peak_row(const Space& space, std::int32_t op, std::int64_t limit) { return RowMaker(space, op, limit).run(); }
+PeakRow make_peak_row(const Space& space, std::int32_t op, std::int64_t limit) {
+  return RowMaker(space, op, limit).run();
+}
 
 }  // namespace stowage

@@ -29,7 +29,8 @@ std::int64_t local_bytes(const ProgramTensor& tensor, const MeshPlacement& place
   for (std::size_t a = 0; a < placement.size(); ++a) {
     if (placement[a].kind != AxisPlacement::Kind::kShard) continue;
     const auto dim = static_cast<std::size_t>(placement[a].dim);
-    if (dim >= shape.size()) throw Error(concat("a placement shards dimension ", dim, " of a tensor with ", shape.size()));
+    if (dim >= shape.size())
+      throw Error(concat("a placement shards dimension ", dim, " of a tensor with ", shape.size()));
     const std::int64_t slice = (shape[dim] + mesh.axes[a].size - 1) / mesh.axes[a].size;
     shape[dim] = std::clamp<std::int64_t>(shape[dim] - slice * coordinate[a], 0, slice);
   }

@@ -4,14 +4,16 @@
 //             every home by itself is a bound;
 //             that stage 2 meets it proves it
 //
-// Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each home's least is
-// nearly always reached, and then stage 1 needs no search.
+// Redistribution lets any op run whatever the placements around it, so homes rarely bind each other: the sum of each
+// home's least is nearly always reached, and then stage 1 needs no search.
 //
-// A stage 2 that is cut short is followed by one among the plans of the fewest bytes, which ends much sooner: the faster plan is shown.
+// A stage 2 that is cut short is followed by one among the plans of the fewest bytes, which ends much sooner: the
+// faster plan is shown.
 //
-// A limit on the peak is met by rows for the ops where plans passed it (peak_row.h), one more after each search: few ops are peaks, and
-// most limits need a handful. Where a plan passes the limit at an op that has its row (a view kept its base alive), the bytes that
-// count (state, saved) get a smaller budget; such a plan is not proven the fastest, and the bound stays that of the rows alone.
+// A limit on the peak is met by rows for the ops where plans passed it (peak_row.h), one more after each search: few
+// ops are peaks, and most limits need a handful. Where a plan passes the limit at an op that has its row (a view kept
+// its base alive), the bytes that count (state, saved) get a smaller budget; such a plan is not proven the fastest, and
+// the bound stays that of the rows alone.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -76,7 +78,8 @@ class Planner {
   }
 
   ShardingPlan search_for(double budget, double seconds) {
-    MilpAnswer answer = solve_space(space_, options_, {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_});
+    MilpAnswer answer = solve_space(space_, options_,
+                                    {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_});
     if (answer.choice.homes.empty()) {
       ShardingPlan none = nothing(answer.outcome);
       none.time.bound = std::max(answer.bound, 0.0);
@@ -85,7 +88,8 @@ class Planner {
     settle(space_, answer.choice);
     ShardingPlan plan = make_ledger(space_, answer.choice);
     plan.redundancy = redundancy_;
-    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, std::max(answer.bound, 0.0), now() - started_ - redundancy_.seconds};
+    plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, std::max(answer.bound, 0.0),
+                 now() - started_ - redundancy_.seconds};
     plan.variables = answer.columns;
     plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
     return plan;
@@ -106,20 +110,26 @@ class Planner {
       if (space_.storage.maker[t] >= 0 || space_.storage.counted[t] != Counted::kFull) continue;
       std::int64_t least = std::numeric_limits<std::int64_t>::max();
       const ProgramTensor& tensor = space_.program->tensors[t];
-      for (const Code code : all_codes(tensor, space_.mesh.axes.size())) least = std::min(least, largest_bytes(tensor, code, space_.mesh));
+      for (const Code code : all_codes(tensor, space_.mesh.axes.size()))
+        least = std::min(least, largest_bytes(tensor, code, space_.mesh));
       sum += least;
     }
     return sum;
   }
 
-  // Every home where it counts least is a bound. A plan that meets it proves it: units whose copies count must then copy nothing,
-  // which is looked for only where there are such units; if there is no such plan, the bytes are searched for.
+  // Every home where it counts least is a bound. A plan that meets it proves it: units whose copies count must then
+  // copy nothing, which is looked for only where there are such units; if there is no such plan, the bytes are searched
+  // for.
   void find_fewest() {
     redundancy_ = {Outcome::kOptimal, space_.least_bytes, space_.least_bytes, 0};
-    const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(), [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
+    const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(),
+                                             [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
     if (bound_to_others) {
-      MilpAnswer bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left(), .peaks = {}});
-      if (bytes.choice.homes.empty()) bytes = solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left(), .peaks = {}});
+      MilpAnswer bytes = solve_space(
+          space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left(), .peaks = {}});
+      if (bytes.choice.homes.empty())
+        bytes = solve_space(space_, options_,
+                            {.bytes_only = true, .byte_budget = kInfinity, .seconds = left(), .peaks = {}});
       redundancy_.outcome = bytes.choice.homes.empty() ? Outcome::kUnknown : bytes.outcome;
       redundancy_.value = std::round(space_.least_bytes + bytes.objective);
       redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));

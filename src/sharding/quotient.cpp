@@ -39,12 +39,15 @@ struct AttributeText {
 
 class Refiner {
  public:
-  Refiner(const TensorProgram& program, const std::vector<Unit>& units, const std::map<std::int32_t, MeshPlacement>& fixed)
+  Refiner(const TensorProgram& program, const std::vector<Unit>& units,
+          const std::map<std::int32_t, MeshPlacement>& fixed)
       : program_(program), units_(units), unit_(units.size()), tensor_(program.tensors.size()) {
-    for (std::size_t u = 0; u < units.size(); ++u) unit_[u] = std::hash<std::string>{}(unit_signature(program, units[u]));
+    for (std::size_t u = 0; u < units.size(); ++u)
+      unit_[u] = std::hash<std::string>{}(unit_signature(program, units[u]));
     for (std::size_t t = 0; t < tensor_.size(); ++t) {
       const ProgramTensor& tensor = program.tensors[t];
-      tensor_[t] = mix(std::hash<std::string>{}(shape_text(tensor)), static_cast<Colour>(tensor.kind) + (tensor.alias_of.valid() ? 64 : 0));
+      tensor_[t] = mix(std::hash<std::string>{}(shape_text(tensor)),
+                       static_cast<Colour>(tensor.kind) + (tensor.alias_of.valid() ? 64 : 0));
       const auto at = fixed.find(static_cast<std::int32_t>(t));
       if (at != fixed.end()) tensor_[t] = mix(tensor_[t], to_code(at->second) + 1);
     }
@@ -106,13 +109,15 @@ class Refiner {
     UnitClass fresh;
     fresh.example = static_cast<std::int32_t>(u);
     fresh.sources.resize(units_[u].slots.size());
-    for (const TensorId out : units_[u].outputs) fresh.outputs.push_back(out.valid() ? quotient.tensor_class[out.index()] : -1);
+    for (const TensorId out : units_[u].outputs)
+      fresh.outputs.push_back(out.valid() ? quotient.tensor_class[out.index()] : -1);
     return fresh;
   }
 
   static void add(const Unit& unit, UnitClass& to, const Quotient& quotient) {
     ++to.count;
-    for (std::size_t s = 0; s < unit.slots.size(); ++s) ++to.sources[s][quotient.tensor_class[unit.slots[s].tensor.index()]];
+    for (std::size_t s = 0; s < unit.slots.size(); ++s)
+      ++to.sources[s][quotient.tensor_class[unit.slots[s].tensor.index()]];
   }
 
   static std::size_t distinct(std::vector<Colour> colours) {
@@ -132,16 +137,20 @@ std::string unit_signature(const TensorProgram& program, const Unit& unit) {
   const ProgramOp& op = program.ops[unit.op.index()];
   std::string text = concat(op.target, "|", static_cast<int>(op.phase), "|", op.flops);
   for (const UnitSlot& slot : unit.slots) {
-    text += concat("|", op.args[static_cast<std::size_t>(slot.argument)].name, slot.written ? "!" : "", shape_text(program.tensors[slot.tensor.index()]));
+    text += concat("|", op.args[static_cast<std::size_t>(slot.argument)].name, slot.written ? "!" : "",
+                   shape_text(program.tensors[slot.tensor.index()]));
   }
-  for (const TensorId out : unit.outputs) text += out.valid() ? concat(">", shape_text(program.tensors[out.index()])) : std::string(">-");
+  for (const TensorId out : unit.outputs)
+    text += out.valid() ? concat(">", shape_text(program.tensors[out.index()])) : std::string(">-");
   for (const auto& [name, value] : op.attributes) text += concat("|", name, "=", std::visit(AttributeText{}, value));
   return text;
 }
 
-Quotient make_quotient(const TensorProgram& program, const std::vector<Unit>& units, const std::map<std::int32_t, MeshPlacement>& fixed, int rounds) {
+Quotient make_quotient(const TensorProgram& program, const std::vector<Unit>& units,
+                       const std::map<std::int32_t, MeshPlacement>& fixed, int rounds) {
   Refiner refiner(program, units, fixed);
-  for (int r = 0; r < std::min(rounds, kMostRounds) && refiner.round(); ++r) {}
+  for (int r = 0; r < std::min(rounds, kMostRounds) && refiner.round(); ++r) {
+  }
   return refiner.finish(rounds == 0);
 }
 

@@ -61,11 +61,13 @@ std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTenso
   return steps;
 }
 
-Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial) : codes_(all_codes(tensor, mesh.axes.size(), partial)) {
+Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial)
+    : codes_(all_codes(tensor, mesh.axes.size(), partial)) {
   for (const Code code : codes_) index_.emplace(code, static_cast<std::int32_t>(index_.size()));
   next_.resize(codes_.size());
   labels_.resize(codes_.size());
-  for (const Hop& step : steps_within(codes_, tensor, mesh)) next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
+  for (const Hop& step : steps_within(codes_, tensor, mesh))
+    next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
 }
 
 const std::vector<Ways::Label>& Ways::labels_from(std::int32_t from) const {
@@ -113,11 +115,13 @@ std::vector<Hop> Ways::steps_between(const std::vector<Code>& from, const std::v
     for (const Code target : to) {
       const auto last = index_.find(target);
       if (last == index_.end()) continue;
-      for (std::int32_t at = last->second; walked[static_cast<std::size_t>(at)] == 0 && labels[static_cast<std::size_t>(at)].before >= 0;) {
+      for (std::int32_t at = last->second;
+           walked[static_cast<std::size_t>(at)] == 0 && labels[static_cast<std::size_t>(at)].before >= 0;) {
         walked[static_cast<std::size_t>(at)] = 1;
         const auto [ns, before] = labels[static_cast<std::size_t>(at)];
         if (taken.emplace(before, at).second)
-          steps.push_back({codes_[static_cast<std::size_t>(before)], codes_[static_cast<std::size_t>(at)], ns - labels[static_cast<std::size_t>(before)].ns});
+          steps.push_back({codes_[static_cast<std::size_t>(before)], codes_[static_cast<std::size_t>(at)],
+                           ns - labels[static_cast<std::size_t>(before)].ns});
         at = before;
       }
     }

@@ -6,9 +6,9 @@
 //                 S(j) -> S(k)  all-to-all        (n-1) latencies + (n-1)/n of the local bytes
 //                 R -> S(k)     keep a slice      nothing          R -> P   keep it on one device     nothing
 //
-// A later axis cuts within the slices of an earlier one, so an axis may start or stop cutting a dimension only while no later axis
-// cuts it: S0,S0 goes to R,S0 by way of S0,R. Costs after Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-// operations in MPICH", 2005.
+// A later axis cuts within the slices of an earlier one, so an axis may start or stop cutting a dimension only while no
+// later axis cuts it: S0,S0 goes to R,S0 by way of S0,R. Costs after Thakur, Rabenseifner and Gropp, "Optimization of
+// collective communication operations in MPICH", 2005.
 #pragma once
 
 #include <unordered_map>
@@ -34,13 +34,14 @@ struct Way {
   std::vector<Code> through;  // from the first to the last
 };
 
-// The cheapest ways from one placement to all that can be reached (Dijkstra, IPL 1959): a redistribution costs the same wherever it
-// is asked for.
+// The cheapest ways from one placement to all that can be reached (Dijkstra, IPL 1959): a redistribution costs the same
+// wherever it is asked for.
 class Ways {
  public:
   Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial);
   [[nodiscard]] Way between(Code from, Code to) const;  // ns is infinite when there is none
-  // Steps among which every one of `from` has a cheapest way to every one of `to`: far fewer than all where either side is narrow.
+  // Steps among which every one of `from` has a cheapest way to every one of `to`: far fewer than all where either side
+  // is narrow.
   [[nodiscard]] std::vector<Hop> steps_between(const std::vector<Code>& from, const std::vector<Code>& to) const;
 
  private:

@@ -10,8 +10,8 @@
 namespace stowage {
 
 bool attention_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> split = {"query", "key", "value", "out", "grad_out", "grad_out_", "grad", "logsumexp",
-                                                           "attn_mask", "attn_bias"};
+  static const std::set<std::string, std::less<>> split = {"query",     "key",  "value",     "out",       "grad_out",
+                                                           "grad_out_", "grad", "logsumexp", "attn_mask", "attn_bias"};
   if (unit.name.find("scaled_dot_product") == std::string::npos) return false;
   const int query = unit.slot_of("query"), key = unit.slot_of("key");
   if (query < 0 || key < 0 || unit.shape(query).size() != 4) return false;

@@ -25,9 +25,11 @@ bool forward(const UnitView& unit, OpRule& rule) {
   rule.rows.push_back(samples);
   if (unit.integer("groups", 1) != 1) return true;
   const bool transposed = unit.integer("transposed", 0) != 0;
-  set(out_channels.in, weight, shard(transposed ? 1 : 0)), set(out_channels.in, bias, shard(0)), set(out_channels.out, 0, shard(1));
+  set(out_channels.in, weight, shard(transposed ? 1 : 0)), set(out_channels.in, bias, shard(0)),
+      set(out_channels.out, 0, shard(1));
   rule.rows.push_back(out_channels);
-  set(in_channels.in, input, shard(1)), set(in_channels.in, weight, shard(transposed ? 0 : 1)), set(in_channels.out, 0, kPartSum);
+  set(in_channels.in, input, shard(1)), set(in_channels.in, weight, shard(transposed ? 0 : 1)),
+      set(in_channels.out, 0, kPartSum);
   set(in_channels.in, bias, kPartSum);
   rule.rows.push_back(in_channels);
   return true;
@@ -55,9 +57,16 @@ bool backward(const UnitView& unit, OpRule& rule) {
 }  // namespace
 
 bool convolution_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> pools = {
-      "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d",
-      "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d", "max_pool3d_with_indices", "upsample_nearest2d", "upsample_bilinear2d"};
+  static const std::set<std::string, std::less<>> pools = {"max_pool2d_with_indices",
+                                                           "max_pool2d_with_indices_backward",
+                                                           "avg_pool2d",
+                                                           "avg_pool2d_backward",
+                                                           "_adaptive_avg_pool2d",
+                                                           "_adaptive_avg_pool2d_backward",
+                                                           "adaptive_max_pool2d",
+                                                           "max_pool3d_with_indices",
+                                                           "upsample_nearest2d",
+                                                           "upsample_bilinear2d"};
   if (unit.name == "convolution" || unit.name == "_convolution") return forward(unit, rule);
   if (unit.name == "convolution_backward") return backward(unit, rule);
   if (!pools.contains(unit.name) || unit.slots() == 0 || unit.shape(0).size() < 4) return false;

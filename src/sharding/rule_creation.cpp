@@ -1,5 +1,5 @@
-// Tensors out of nothing. A constant is the same in every part, so each device makes its own; of a tensor argument only type and
-// device are looked at.
+// Tensors out of nothing. A constant is the same in every part, so each device makes its own; of a tensor argument only
+// type and device are looked at.
 #include <set>
 
 #include "sharding/rules.h"
@@ -7,8 +7,9 @@
 namespace stowage {
 
 bool creation_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> constants = {"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
-                                                               "scalar_tensor", "empty_strided", "new_empty_strided"};
+  static const std::set<std::string, std::less<>> constants = {
+      "zeros",    "ones",      "full",          "empty",         "new_zeros",        "new_ones",
+      "new_full", "new_empty", "scalar_tensor", "empty_strided", "new_empty_strided"};
   static const std::set<std::string, std::less<>> whole = {"arange", "linspace", "eye", "lift_fresh_copy"};
   if (whole.contains(unit.name)) return true;
   if (!constants.contains(unit.name) || unit.outputs() != 1) return false;

@@ -1,4 +1,5 @@
-// Losses. A mean over rows that are cut is not the mean of the parts' means: parts may be uneven, and rows may be ignored.
+// Losses. A mean over rows that are cut is not the mean of the parts' means: parts may be uneven, and rows may be
+// ignored.
 //
 //   nll_loss     self [N, C]   target [N]   out, total_weight         "sum_over_total": the kernel runs with reduction sum, both
 //                S0            S0           R    R                    results are added up over the axis, and out /= total_weight.
@@ -65,9 +66,11 @@ bool elementwise(const UnitView& unit, OpRule& rule) {
 }  // namespace
 
 bool loss_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> rows = {"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"};
-  static const std::set<std::string, std::less<>> elements = {"mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
-                                                              "huber_loss_backward"};
+  static const std::set<std::string, std::less<>> rows = {"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward",
+                                                          "nll_loss2d_backward"};
+  static const std::set<std::string, std::less<>> elements = {"mse_loss",       "mse_loss_backward",
+                                                              "smooth_l1_loss", "smooth_l1_loss_backward",
+                                                              "huber_loss",     "huber_loss_backward"};
   if (rows.contains(unit.name)) return nll(unit, rule);
   return elements.contains(unit.name) && elementwise(unit, rule);
 }

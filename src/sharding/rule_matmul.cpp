@@ -1,4 +1,5 @@
-// Matrix products. Rows of the left, columns of the right, or the dimension that is summed over (which leaves partial sums):
+// Matrix products. Rows of the left, columns of the right, or the dimension that is summed over (which leaves partial
+// sums):
 //
 //   a [m, k]   b [k, n]   out          with a bias: the bias is cut as the columns are; under partial sums it is a partial sum
 //   S0         R          S0           itself, kept on one device

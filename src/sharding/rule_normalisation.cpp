@@ -26,20 +26,23 @@ bool per_row(const UnitView& unit, OpRule& rule) {  // layer norm, RMS norm
       const auto argument = unit.argument_of(s);
       row.in[static_cast<std::size_t>(s)] = argument == "weight" || argument == "bias" ? kWhole : shard(d);
     }
-    for (int o = 0; o < unit.outputs(); ++o) row.out[static_cast<std::size_t>(o)] = backward && o > 0 ? kPartSum : shard(d);
+    for (int o = 0; o < unit.outputs(); ++o)
+      row.out[static_cast<std::size_t>(o)] = backward && o > 0 ? kPartSum : shard(d);
     rule.rows.push_back(std::move(row));
   }
   return true;
 }
 
-bool per_group(const UnitView& unit, OpRule& rule) {  // attributes N, C, HxW, group: N is a number the kernel is called with
+// Attributes N, C, HxW, group: N is a number the kernel is called with
+bool per_group(const UnitView& unit, OpRule& rule) {
   const bool backward = unit.name.ends_with("_backward");
   AxisRow row = whole_row(unit);
   for (int s = 0; s < unit.slots(); ++s) {
     const auto argument = unit.argument_of(s);
     row.in[static_cast<std::size_t>(s)] = argument == "weight" || argument == "bias" ? kWhole : shard(0);
   }
-  for (int o = 0; o < unit.outputs(); ++o) row.out[static_cast<std::size_t>(o)] = backward && o > 0 ? kPartSum : shard(0);
+  for (int o = 0; o < unit.outputs(); ++o)
+    row.out[static_cast<std::size_t>(o)] = backward && o > 0 ? kPartSum : shard(0);
   rule.rows.push_back(std::move(row));
   return true;
 }
@@ -47,7 +50,8 @@ bool per_group(const UnitView& unit, OpRule& rule) {  // attributes N, C, HxW, g
 bool per_channel(const UnitView& unit, OpRule& rule) {
   const bool backward = unit.name.find("backward") != std::string::npos;
   const bool training = unit.name == "_batch_norm_no_update" ? false
-                        : unit.name.find("with_update") != std::string::npos || unit.name.find("cudnn_batch_norm_backward") != std::string::npos
+                        : unit.name.find("with_update") != std::string::npos ||
+                                unit.name.find("cudnn_batch_norm_backward") != std::string::npos
                             ? true
                             : unit.integer("train", unit.integer("training", unit.integer("update", 1))) != 0;
   const int data = std::max(0, unit.slot_of("input"));
@@ -57,8 +61,10 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
   for (int s = 0; s < unit.slots(); ++s) {
     const auto shape = unit.shape(s);
     const auto at = static_cast<std::size_t>(s);
-    if (shape.size() == rank) channel.in[at] = shard(1), batch.in[at] = shard(0);
-    else if (shape.size() == 1 && shape[0] == channels) channel.in[at] = shard(0);
+    if (shape.size() == rank)
+      channel.in[at] = shard(1), batch.in[at] = shard(0);
+    else if (shape.size() == 1 && shape[0] == channels)
+      channel.in[at] = shard(0);
     else if (shape.size() != 1 || shape[0] != 0) {
       if (unit.argument_of(s) == "reserve" || unit.argument_of(s) == "reserveSpace") return true;  // opaque: whole only
     }
@@ -66,8 +72,10 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
   for (int o = 0; o < unit.outputs(); ++o) {
     const auto shape = unit.out_shape(o);
     const auto at = static_cast<std::size_t>(o);
-    if (shape.size() == rank) channel.out[at] = shard(1), batch.out[at] = shard(0);
-    else if (shape.size() == 1 && shape[0] == channels) channel.out[at] = shard(0), batch.out[at] = backward ? kPartSum : kWhole;
+    if (shape.size() == rank)
+      channel.out[at] = shard(1), batch.out[at] = shard(0);
+    else if (shape.size() == 1 && shape[0] == channels)
+      channel.out[at] = shard(0), batch.out[at] = backward ? kPartSum : kWhole;
   }
   rule.rows.push_back(std::move(channel));
   if (!training) rule.rows.push_back(std::move(batch));
@@ -77,10 +85,14 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
 }  // namespace
 
 bool normalisation_rule(const UnitView& unit, OpRule& rule) {
-  static const Names rows = {"native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward"};
+  static const Names rows = {"native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm",
+                             "_fused_rms_norm_backward"};
   static const Names groups = {"native_group_norm", "native_group_norm_backward"};
-  static const Names channels = {"native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-                                 "cudnn_batch_norm", "cudnn_batch_norm_backward", "_batch_norm_with_update", "_batch_norm_no_update", "batch_norm_backward"};
+  static const Names channels = {"native_batch_norm",        "native_batch_norm_backward",
+                                 "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+                                 "cudnn_batch_norm",         "cudnn_batch_norm_backward",
+                                 "_batch_norm_with_update",  "_batch_norm_no_update",
+                                 "batch_norm_backward"};
   if (rows.contains(unit.name)) return per_row(unit, rule);
   if (groups.contains(unit.name)) return per_group(unit, rule);
   if (channels.contains(unit.name)) return per_channel(unit, rule);

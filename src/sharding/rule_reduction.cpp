@@ -1,5 +1,6 @@
-// Reductions over some dimensions. A cut of a dimension that stays passes; a cut of one that is reduced leaves partial results, which
-// for a mean are right only over equal parts. Also ops that work within one dimension (softmax, sort, cumsum): all others pass.
+// Reductions over some dimensions. A cut of a dimension that stays passes; a cut of one that is reduced leaves partial
+// results, which for a mean are right only over equal parts. Also ops that work within one dimension (softmax, sort,
+// cumsum): all others pass.
 //
 //   p-norm         x S0   out R        "norm_of_parts": the root of the sum of the parts' powers
 //   _log_softmax   x S1   out S1       "softmax_of_parts", dim 1: the largest number and the sum are those of all parts
@@ -21,7 +22,8 @@ AxisCode partial_of(const std::string& name) {
 }
 
 bool is_norm(const UnitView& unit) {
-  return (unit.name == "linalg_vector_norm" || (unit.name == "norm" && unit.op().target.find("_foreach_norm") != std::string::npos)) &&
+  return (unit.name == "linalg_vector_norm" ||
+          (unit.name == "norm" && unit.op().target.find("_foreach_norm") != std::string::npos)) &&
          unit.number("ord", 2) > 0;
 }
 
@@ -77,10 +79,13 @@ void add_cut(const UnitView& unit, int d, OpRule& rule) {
 }  // namespace
 
 bool reduction_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> reducing = {"sum", "mean", "amax", "amin", "any", "all", "var", "std", "var_mean", "logsumexp",
-                                                              "linalg_vector_norm", "norm", "argmax", "argmin", "prod", "max", "min"};
-  static const std::set<std::string, std::less<>> within = {"_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
-                                                            "cumsum", "cumprod", "logcumsumexp", "sort", "argsort", "topk"};
+  static const std::set<std::string, std::less<>> reducing = {
+      "sum",  "mean",   "amax",   "amin", "any", "all", "var", "std", "var_mean", "logsumexp", "linalg_vector_norm",
+      "norm", "argmax", "argmin", "prod", "max", "min"};
+  static const std::set<std::string, std::less<>> within = {
+      "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+      "cumsum",   "cumprod",      "logcumsumexp",           "sort",
+      "argsort",  "topk"};
   if (unit.slots() == 0) return false;
   if (within.contains(unit.name)) {
     const auto rank = static_cast<int>(unit.shape(0).size());
@@ -89,7 +94,10 @@ bool reduction_rule(const UnitView& unit, OpRule& rule) {
       if (d != dim) add_cut(unit, d, rule);
     if (dim < rank && unit.name.starts_with("_log_softmax")) {
       const int passes = unit.name == "_log_softmax" ? 2 : 1;  // the largest number and the sum; the sum
-      set_recipe("softmax_of_parts", passes * 4 * numbers(unit.shape(0)) / std::max<std::int64_t>(unit.shape(0)[static_cast<std::size_t>(dim)], 1), rule);
+      set_recipe(
+          "softmax_of_parts",
+          passes * 4 * numbers(unit.shape(0)) / std::max<std::int64_t>(unit.shape(0)[static_cast<std::size_t>(dim)], 1),
+          rule);
       add_cut(unit, dim, rule);
     }
     return true;

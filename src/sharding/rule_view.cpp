@@ -69,7 +69,8 @@ std::vector<int> permutation(const UnitView& unit) {
     for (std::size_t d = 0; d < rank; ++d) source[d] = wrapped(dims[d], rank);
   } else if (rank >= 2) {
     const bool plain = unit.name == "t";
-    const int a = plain ? 0 : wrapped(unit.integer("dim0", 0), rank), b = plain ? 1 : wrapped(unit.integer("dim1", 1), rank);
+    const int a = plain ? 0 : wrapped(unit.integer("dim0", 0), rank),
+              b = plain ? 1 : wrapped(unit.integer("dim1", 1), rank);
     std::swap(source[static_cast<std::size_t>(a)], source[static_cast<std::size_t>(b)]);
   }
   return source;
@@ -173,7 +174,9 @@ bool is_one_of(const std::string& name, std::initializer_list<std::string_view> 
 bool dispatch(const UnitView& unit, OpRule& rule) {
   const std::size_t rank = unit.shape(0).size();
   const std::string& name = unit.name;
-  if (is_one_of(name, {"view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "_reshape_alias", "flatten", "unflatten"})) return reshape(unit, rule);
+  if (is_one_of(name,
+                {"view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "_reshape_alias", "flatten", "unflatten"}))
+    return reshape(unit, rule);
   if (is_one_of(name, {"permute", "transpose", "t"})) return permute(unit, rule);
   if (name == "expand") return expand(unit, rule);
   if (is_one_of(name, {"select", "unbind"})) return along(unit, wrapped(unit.integer("dim", 0), rank), -1, rule);
@@ -189,10 +192,34 @@ bool dispatch(const UnitView& unit, OpRule& rule) {
 }  // namespace
 
 bool view_rule(const UnitView& unit, OpRule& rule) {
-  static const std::set<std::string, std::less<>> names = {
-      "view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "_reshape_alias", "flatten", "unflatten", "permute", "transpose", "t",
-      "expand", "select", "unbind", "split", "split_with_sizes", "chunk", "narrow", "slice", "slice_backward", "slice_scatter", "select_backward",
-      "tril", "triu", "constant_pad_nd", "repeat", "flip", "roll"};
+  static const std::set<std::string, std::less<>> names = {"view",
+                                                           "_unsafe_view",
+                                                           "reshape",
+                                                           "squeeze",
+                                                           "unsqueeze",
+                                                           "_reshape_alias",
+                                                           "flatten",
+                                                           "unflatten",
+                                                           "permute",
+                                                           "transpose",
+                                                           "t",
+                                                           "expand",
+                                                           "select",
+                                                           "unbind",
+                                                           "split",
+                                                           "split_with_sizes",
+                                                           "chunk",
+                                                           "narrow",
+                                                           "slice",
+                                                           "slice_backward",
+                                                           "slice_scatter",
+                                                           "select_backward",
+                                                           "tril",
+                                                           "triu",
+                                                           "constant_pad_nd",
+                                                           "repeat",
+                                                           "flip",
+                                                           "roll"};
   if (unit.name == "cat" || unit.name == "stack") return joined(unit, rule);
   if (!names.contains(unit.name) || unit.slots() == 0) return false;
   if (!dispatch(unit, rule)) {  // a shape that the walk cannot follow

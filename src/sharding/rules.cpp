@@ -9,10 +9,11 @@ namespace stowage {
 namespace {
 
 bool draws_random_numbers(const UnitView& unit) {
-  static const std::set<std::string, std::less<>> names = {"native_dropout", "dropout",     "bernoulli", "rand",      "randn",
-                                                           "rand_like",      "randn_like",  "normal",    "uniform",   "randint",
-                                                           "randperm",       "multinomial", "exponential", "random",  "rrelu_with_noise"};
-  return names.contains(unit.name) || (unit.name.find("attention") != std::string::npos && unit.number("dropout_p", 0) > 0);
+  static const std::set<std::string, std::less<>> names = {
+      "native_dropout", "dropout", "bernoulli", "rand",        "randn",       "rand_like", "randn_like",      "normal",
+      "uniform",        "randint", "randperm",  "multinomial", "exponential", "random",    "rrelu_with_noise"};
+  return names.contains(unit.name) ||
+         (unit.name.find("attention") != std::string::npos && unit.number("dropout_p", 0) > 0);
 }
 
 bool has_dimensions(const UnitView& unit) {
@@ -42,7 +43,8 @@ void check_rows(const UnitView& unit, const OpRule& rule) {
 }  // namespace
 
 AxisRow whole_row(const UnitView& unit) {
-  return {AxisCodes(static_cast<std::size_t>(unit.slots()), kWhole), AxisCodes(static_cast<std::size_t>(unit.outputs()), kWhole)};
+  return {AxisCodes(static_cast<std::size_t>(unit.slots()), kWhole),
+          AxisCodes(static_cast<std::size_t>(unit.outputs()), kWhole)};
 }
 
 int wrapped(std::int64_t dim, std::size_t rank) {
@@ -74,9 +76,11 @@ void add_common_rows(const UnitView& unit, int skipped, OpRule& rule) {
   for (int d = 0; d < rank; ++d) {
     const auto at = static_cast<std::size_t>(d);
     bool same = d != skipped && unit.shape(0)[at] > 1;
-    for (int s = 1; s < unit.slots() && same; ++s) same = unit.shape(s).size() == unit.shape(0).size() && unit.shape(s)[at] == unit.shape(0)[at];
+    for (int s = 1; s < unit.slots() && same; ++s)
+      same = unit.shape(s).size() == unit.shape(0).size() && unit.shape(s)[at] == unit.shape(0)[at];
     for (int o = 0; o < unit.outputs() && same; ++o)
-      same = !unit.has_output(o) || (unit.out_shape(o).size() == unit.shape(0).size() && unit.out_shape(o)[at] == unit.shape(0)[at]);
+      same = !unit.has_output(o) ||
+             (unit.out_shape(o).size() == unit.shape(0).size() && unit.out_shape(o)[at] == unit.shape(0)[at]);
     if (!same) continue;
     AxisRow row = whole_row(unit);
     for (AxisCode& code : row.in) code = shard(d);
@@ -86,8 +90,9 @@ void add_common_rows(const UnitView& unit, int skipped, OpRule& rule) {
 }
 
 OpRule rule_of(const UnitView& unit) {
-  constexpr std::array families = {pointwise_rule, view_rule,        matmul_rule, reduction_rule, normalisation_rule, indexing_rule,
-                                   attention_rule, convolution_rule, loss_rule,   optimizer_rule, creation_rule};
+  constexpr std::array families = {pointwise_rule,     view_rule,      matmul_rule,    reduction_rule,
+                                   normalisation_rule, indexing_rule,  attention_rule, convolution_rule,
+                                   loss_rule,          optimizer_rule, creation_rule};
   OpRule rule;
   rule.rows.push_back(whole_row(unit));
   if (draws_random_numbers(unit)) {
@@ -105,8 +110,10 @@ OpRule rule_of(const UnitView& unit) {
       whole.why = concat(unit.op().target, " does not have the arguments and shapes that its rule knows");
       return whole;
     }
-    rule.no_empty = family != pointwise_rule && family != view_rule && family != matmul_rule && family != optimizer_rule && family != creation_rule;
-    if (rule.rows.size() == 1 && rule.why.empty() && has_dimensions(unit)) rule.why = concat(unit.op().target, " needs all of its input");
+    rule.no_empty = family != pointwise_rule && family != view_rule && family != matmul_rule &&
+                    family != optimizer_rule && family != creation_rule;
+    if (rule.rows.size() == 1 && rule.why.empty() && has_dimensions(unit))
+      rule.why = concat(unit.op().target, " needs all of its input");
     return rule;
   }
   rule.why = concat("no rule for ", unit.op().target);

@@ -45,14 +45,15 @@ struct EvenDim {  // may only be cut into equal parts
 struct OpRule {
   std::vector<AxisRow> rows;  // the first: all whole
   std::vector<EvenDim> even;
-  bool follows = false;       // one input, and each way to cut it has its row: the result lives as the input does
-  bool linear = false;        // of those that follow: partial sums pass through
+  bool follows = false;  // one input, and each way to cut it has its row: the result lives as the input does
+  bool linear = false;   // of those that follow: partial sums pass through
   bool random = false;
-  bool no_empty = false;      // the kernel does not run on parts without a number
-  std::string why;            // there is no rule, or only whole tensors are right
-  std::string recipe;         // of rows from `recipe_from` on: the kernel alone would not leave the part of the result
+  bool no_empty = false;  // the kernel does not run on parts without a number
+  std::string why;        // there is no rule, or only whole tensors are right
+  std::string recipe;     // of rows from `recipe_from` on: the kernel alone would not leave the part of the result
   int recipe_from = 0;
-  std::int64_t recipe_bytes = 0;  // that each axis that takes such a row adds up among its devices; 0: the recipe says nothing to others
+  // That each axis that takes such a row adds up among its devices; 0: the recipe says nothing to others
+  std::int64_t recipe_bytes = 0;
 };
 
 // Whole tensors alone, with a reason, where no family knows the op, or where it is not shaped as its name promises.

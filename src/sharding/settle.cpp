@@ -15,7 +15,8 @@ class Settler {
   void strategies() {
     std::vector<std::vector<double>> ns(space_.units.size());
     for (std::size_t u = 0; u < ns.size(); ++u)
-      for (const std::int32_t k : space_.units[u].usable) ns[u].push_back(count_of(space_.units[u]) * space_.strategy(space_.units[u], k).compute_ns);
+      for (const std::int32_t k : space_.units[u].usable)
+        ns[u].push_back(count_of(space_.units[u]) * space_.strategy(space_.units[u], k).compute_ns);
     for (const SpaceEdge& edge : space_.edges) {
       const auto u = static_cast<std::size_t>(edge.unit);
       if (keeps_unit(u)) continue;
@@ -25,7 +26,8 @@ class Settler {
       for (std::size_t i = 0; i < codes.size(); ++i) ns[u][i] += edge.count * space_.edge_ns(edge, home, codes[i]);
     }
     for (std::size_t u = 0; u < ns.size(); ++u)
-      if (!keeps_unit(u)) choice_.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
+      if (!keeps_unit(u))
+        choice_.strategies[u] = static_cast<std::int32_t>(std::min_element(ns[u].begin(), ns[u].end()) - ns[u].begin());
   }
 
   void homes() {
@@ -40,15 +42,21 @@ class Settler {
   }
 
  private:
-  [[nodiscard]] bool keeps_unit(std::size_t u) const { return space_.units[u].charged || (!choice_.keep_unit.empty() && choice_.keep_unit[u] != 0); }
+  [[nodiscard]] bool keeps_unit(std::size_t u) const {
+    return space_.units[u].charged || (!choice_.keep_unit.empty() && choice_.keep_unit[u] != 0);
+  }
   [[nodiscard]] bool keeps_home(std::size_t h) const {
     const auto& bytes = space_.homes[h].bytes;
-    return (!choice_.keep_home.empty() && choice_.keep_home[h] != 0) || std::any_of(bytes.begin(), bytes.end(), [](double b) { return b > 0; });
+    return (!choice_.keep_home.empty() && choice_.keep_home[h] != 0) ||
+           std::any_of(bytes.begin(), bytes.end(), [](double b) { return b > 0; });
   }
-  [[nodiscard]] double count_of(const SpaceUnit& unit) const { return space_.quotient.units[static_cast<std::size_t>(unit.unit_class)].count; }
+  [[nodiscard]] double count_of(const SpaceUnit& unit) const {
+    return space_.quotient.units[static_cast<std::size_t>(unit.unit_class)].count;
+  }
   [[nodiscard]] const Strategy& chosen(const SpaceEdge& edge) const {
     const SpaceUnit& unit = space_.unit_of(edge);
-    return space_.strategy(unit, unit.usable[static_cast<std::size_t>(choice_.strategies[static_cast<std::size_t>(edge.unit)])]);
+    return space_.strategy(
+        unit, unit.usable[static_cast<std::size_t>(choice_.strategies[static_cast<std::size_t>(edge.unit)])]);
   }
   static Code end_of(const SpaceEdge& edge, const Strategy& strategy) {
     return (edge.output ? strategy.out : strategy.in)[static_cast<std::size_t>(edge.at)];
@@ -58,7 +66,8 @@ class Settler {
     std::vector<double> ns = home.ns;
     for (std::size_t i = 0; i < ns.size(); ++i)
       for (const SpaceEdge* edge : edges)
-        ns[i] += edge->count * space_.edge_ns(*edge, space_.home_code(*edge, home.codes[i]), end_of(*edge, chosen(*edge)));
+        ns[i] +=
+            edge->count * space_.edge_ns(*edge, space_.home_code(*edge, home.codes[i]), end_of(*edge, chosen(*edge)));
     const double least = *std::min_element(ns.begin(), ns.end()) * (1 + kTie);
     std::int32_t best = -1;
     std::int64_t fewest = 0;

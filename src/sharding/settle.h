@@ -3,9 +3,9 @@
 //   homes given       ──▶  each unit's cheapest strategy            settle_strategies: exact, units depend on homes alone
 //   strategies given  ──▶  each uncounted home's cheapest code      settle_homes: of equally cheap ones that of the fewest bytes
 //
-// The search leaves homes that do not count anywhere on the cheapest ways between their maker and their readers: a gathered copy made
-// early costs no more time than one made late, but is alive for longer. Alternating the two is coordinate descent: time never rises,
-// nor do the bytes that count. O(rounds x edges x codes x strategies).
+// The search leaves homes that do not count anywhere on the cheapest ways between their maker and their readers: a
+// gathered copy made early costs no more time than one made late, but is alive for longer. Alternating the two is
+// coordinate descent: time never rises, nor do the bytes that count. O(rounds x edges x codes x strategies).
 #pragma once
 
 #include "sharding/space.h"

@@ -36,7 +36,10 @@ class ShardingMilp {
     milp.seed = options_.seed;
     milp.library = options_.solver_library;
     const MilpResult found = solve(problem_, milp);
-    MilpAnswer answer{.outcome = found.outcome, .choice = {}, .objective = found.objective * kNsPerUnit, .bound = found.bound * kNsPerUnit,
+    MilpAnswer answer{.outcome = found.outcome,
+                      .choice = {},
+                      .objective = found.objective * kNsPerUnit,
+                      .bound = found.bound * kNsPerUnit,
                       .columns = problem_.columns()};
     if (!found.values.empty()) answer.choice = read(found.values);
     return answer;
@@ -79,7 +82,8 @@ class ShardingMilp {
       std::vector<int>& columns = unit_column_.emplace_back();
       std::vector<Term> one;
       for (const std::int32_t k : unit.usable) {
-        columns.push_back(problem_.add_column(price(count * space_.strategy(unit, k).compute_ns), 0, 1, unit.charged || exact_[u] != 0));
+        columns.push_back(problem_.add_column(price(count * space_.strategy(unit, k).compute_ns), 0, 1,
+                                              unit.charged || exact_[u] != 0));
         one.push_back({columns.back(), 1});
       }
       problem_.add_row(1, 1, one);
@@ -90,7 +94,8 @@ class ShardingMilp {
     const std::size_t home = space_.home_of(edge);
     std::vector<End> ends;
     for (std::size_t i = 0; i < space_.homes[home].codes.size(); ++i)
-      if (home_column_[home][i] >= 0) ends.push_back({space_.home_code(edge, space_.homes[home].codes[i]), {home_column_[home][i]}});
+      if (home_column_[home][i] >= 0)
+        ends.push_back({space_.home_code(edge, space_.homes[home].codes[i]), {home_column_[home][i]}});
     return ends;
   }
 
@@ -114,7 +119,8 @@ class ShardingMilp {
     if (edge.charged > 0 || edge.pinned || edge.written) return add_pairs(edge, homes, wanted);
     const auto& from = edge.output ? wanted : homes;
     const auto& to = edge.output ? homes : wanted;
-    const std::vector<Hop> steps = space_.ways(space_.example(edge.tensor_class), partial_of(homes, wanted)).steps_between(codes_of(from), codes_of(to));
+    const std::vector<Hop> steps = space_.ways(space_.example(edge.tensor_class), partial_of(homes, wanted))
+                                       .steps_between(codes_of(from), codes_of(to));
     if (homes.size() * wanted.size() <= steps.size()) return add_pairs(edge, homes, wanted);
     add_network(edge, from, to, steps);
   }
@@ -186,7 +192,8 @@ class ShardingMilp {
     problem_.add_row(0, 0, sum);
   }
 
-  void add_network(const SpaceEdge& edge, const std::vector<End>& from, const std::vector<End>& to, const std::vector<Hop>& steps) {
+  void add_network(const SpaceEdge& edge, const std::vector<End>& from, const std::vector<End>& to,
+                   const std::vector<Hop>& steps) {
     std::map<Code, std::vector<Term>> balance;  // in an order that repeats
     for (const Hop& step : steps) {
       const int column = problem_.add_column(price(edge.count * step.ns), 0, 1, false);
@@ -232,12 +239,14 @@ class ShardingMilp {
     problem_.add_row(-kInfinity, 1, sum);
   }
 
-  // What the unit wants or leaves, less what stays as it is: `stays` is at most 1 on either side, and as large as it can be.
+  // What the unit wants or leaves, less what stays as it is: `stays` is at most 1 on either side, and as large as it
+  // can be.
   void add_copies(const SpaceEdge& edge, double count, std::vector<Term>& sum) {
     std::unordered_map<Code, std::int32_t> homes;
     for (const End& end : home_ends(edge)) homes.emplace(end.code, end.positions[0]);
     for (const End& end : unit_ends(edge)) {
-      const double bytes = count * static_cast<double>(largest_bytes(space_.example(edge.tensor_class), end.code, space_.mesh));
+      const double bytes =
+          count * static_cast<double>(largest_bytes(space_.example(edge.tensor_class), end.code, space_.mesh));
       for (const std::int32_t column : end.positions) sum.push_back({column, bytes});
       const auto home = homes.find(end.code);
       if (home == homes.end()) continue;
@@ -253,7 +262,8 @@ class ShardingMilp {
   Choice read(const std::vector<double>& values) const {
     Choice choice;
     for (std::size_t h = 0; h < space_.homes.size(); ++h)
-      choice.keep_home.push_back(std::any_of(request_.peaks.begin(), request_.peaks.end(), [&](const PeakRow& row) { return !row.home_bytes[h].empty(); }));
+      choice.keep_home.push_back(std::any_of(request_.peaks.begin(), request_.peaks.end(),
+                                             [&](const PeakRow& row) { return !row.home_bytes[h].empty(); }));
     choice.keep_unit = exact_;
     for (const auto& columns : home_column_) choice.homes.push_back(largest(columns, values));
     for (std::size_t u = 0; u < unit_column_.size(); ++u) choice.strategies.push_back(largest(unit_column_[u], values));
@@ -264,7 +274,8 @@ class ShardingMilp {
     std::int32_t best = -1;
     for (std::size_t i = 0; i < columns.size(); ++i) {
       if (columns[i] < 0) continue;
-      if (best < 0 || values[static_cast<std::size_t>(columns[i])] > values[static_cast<std::size_t>(columns[static_cast<std::size_t>(best)])])
+      if (best < 0 || values[static_cast<std::size_t>(columns[i])] >
+                          values[static_cast<std::size_t>(columns[static_cast<std::size_t>(best)])])
         best = static_cast<std::int32_t>(i);
     }
     return best;

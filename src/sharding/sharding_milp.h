@@ -6,11 +6,12 @@
 //
 //   minimise  sum of compute and redistribution time       subject to   counted bytes <= budget
 //
-// An edge is tied to placements, not to pairs of strategies: all strategies that want an input alike are one end of the flow. Where
-// few placements are left on either side, the flow runs between pairs at the price of the cheapest way; else along the single steps of
-// redistribution (a network: its ways are found by the program), which for three axes is far smaller. Given the s, the rest is a
-// shortest-way problem for each unit, so only s need be binary, and x where a copy counts as bytes. After Alpa's program (Zheng et
-// al., OSDI 2022), which has a variable for each pair of strategies of each edge.
+// An edge is tied to placements, not to pairs of strategies: all strategies that want an input alike are one end of the
+// flow. Where few placements are left on either side, the flow runs between pairs at the price of the cheapest way;
+// else along the single steps of redistribution (a network: its ways are found by the program), which for three axes is
+// far smaller. Given the s, the rest is a shortest-way problem for each unit, so only s need be binary, and x where a
+// copy counts as bytes. After Alpa's program (Zheng et al., OSDI 2022), which has a variable for each pair of
+// strategies of each edge.
 #pragma once
 
 #include "sharding/peak_row.h"
@@ -26,8 +27,8 @@ struct MilpAnswer {
 };
 
 struct MilpRequest {
-  bool bytes_only = false;        // minimise bytes instead of time
-  double byte_budget = kInfinity; // of what counts
+  bool bytes_only = false;         // minimise bytes instead of time
+  double byte_budget = kInfinity;  // of what counts
   double seconds = 0;
   std::vector<PeakRow> peaks = {};
 };

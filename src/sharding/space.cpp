@@ -32,7 +32,8 @@ class SpaceBuilder {
     list_codes();
     add_choosers();
     price_homes();
-    for (const HomeClass& home : space_.homes) space_.least_bytes += *std::min_element(home.bytes.begin(), home.bytes.end());
+    for (const HomeClass& home : space_.homes)
+      space_.least_bytes += *std::min_element(home.bytes.begin(), home.bytes.end());
   }
 
  private:
@@ -42,8 +43,8 @@ class SpaceBuilder {
       const auto& shape = program_.tensors[t].shape;
       const auto cuts = std::count_if(shape.begin(), shape.end(), [](std::int64_t size) { return size > 1; });
       if (std::pow(static_cast<double>(cuts + 2), static_cast<double>(axes_)) > kMostPlacements)
-        throw Error(concat("tensor ", t, ": ", cuts, " dimensions to cut over ", axes_, " axes are more than ", kMostPlacements,
-                           " placements: use a mesh of fewer axes"));
+        throw Error(concat("tensor ", t, ": ", cuts, " dimensions to cut over ", axes_, " axes are more than ",
+                           kMostPlacements, " placements: use a mesh of fewer axes"));
     }
   }
 
@@ -51,7 +52,9 @@ class SpaceBuilder {
   void check_views() const {
     for (std::size_t o = 0; o < program_.ops.size(); ++o) {
       const ProgramOp& op = program_.ops[o];
-      if (std::any_of(op.args.begin(), op.args.end(), [](const TensorArgument& argument) { return !argument.tensors.empty(); })) continue;
+      if (std::any_of(op.args.begin(), op.args.end(),
+                      [](const TensorArgument& argument) { return !argument.tensors.empty(); }))
+        continue;
       for (const TensorId out : op.outputs)
         if (out.valid() && program_.tensors[out.index()].alias_of.valid())
           throw Error(concat("op ", o, ": makes tensor ", out.value, ", a view (alias_of), but takes no tensor"));
@@ -61,10 +64,13 @@ class SpaceBuilder {
   void check() const {
     if (axes_ == 0 || axes_ > kMaxAxes) throw Error(concat("a mesh has 1 to ", kMaxAxes, " axes, not ", axes_));
     for (const auto& [tensor, placement] : options_.fixed) {
-      if (tensor < 0 || static_cast<std::size_t>(tensor) >= program_.tensors.size()) throw Error(concat("fixed: there is no tensor ", tensor));
-      if (placement.size() != axes_) throw Error(concat("fixed: tensor ", tensor, " has ", placement.size(), " parts, the mesh ", axes_, " axes"));
+      if (tensor < 0 || static_cast<std::size_t>(tensor) >= program_.tensors.size())
+        throw Error(concat("fixed: there is no tensor ", tensor));
+      if (placement.size() != axes_)
+        throw Error(concat("fixed: tensor ", tensor, " has ", placement.size(), " parts, the mesh ", axes_, " axes"));
       for (const AxisPlacement part : placement)
-        if (part.kind == AxisPlacement::Kind::kShard && static_cast<std::size_t>(part.dim) >= program_.tensors[static_cast<std::size_t>(tensor)].shape.size())
+        if (part.kind == AxisPlacement::Kind::kShard &&
+            static_cast<std::size_t>(part.dim) >= program_.tensors[static_cast<std::size_t>(tensor)].shape.size())
           throw Error(concat("fixed: tensor ", tensor, " has no dimension ", static_cast<int>(part.dim)));
     }
     check_ways();
@@ -74,22 +80,29 @@ class SpaceBuilder {
   void find_types() {
     std::map<std::string, std::int32_t> known;
     for (const Unit& unit : space_.units_of_program) {
-      const auto [at, fresh] = known.try_emplace(unit_signature(program_, unit), static_cast<std::int32_t>(known.size()));
+      const auto [at, fresh] =
+          known.try_emplace(unit_signature(program_, unit), static_cast<std::int32_t>(known.size()));
       space_.type_of_unit.push_back(at->second);
       if (!fresh) continue;
       UnitType& type = space_.types.emplace_back();
       type.rule = rule_of(UnitView(program_, unit));
       if (std::pow(static_cast<double>(type.rule.rows.size()), static_cast<double>(axes_)) > kMostStrategies)
-        throw Error(concat("op ", unit.op.value, " '", program_.ops[unit.op.index()].target, "': ", type.rule.rows.size(), " ways to run it over each of ",
-                           axes_, " axes are more than ", kMostStrategies, " together: use a mesh of fewer axes"));
+        throw Error(concat("op ", unit.op.value, " '", program_.ops[unit.op.index()].target,
+                           "': ", type.rule.rows.size(), " ways to run it over each of ", axes_, " axes are more than ",
+                           kMostStrategies, " together: use a mesh of fewer axes"));
       type.strategies = strategies_of(program_, unit, type.rule, space_.mesh);
     }
   }
 
-  [[nodiscard]] const Unit& example(const UnitClass& unit) const { return space_.units_of_program[static_cast<std::size_t>(unit.example)]; }
-  [[nodiscard]] UnitType& type_of(const UnitClass& unit) { return space_.types[static_cast<std::size_t>(space_.type_of_unit[static_cast<std::size_t>(unit.example)])]; }
+  [[nodiscard]] const Unit& example(const UnitClass& unit) const {
+    return space_.units_of_program[static_cast<std::size_t>(unit.example)];
+  }
+  [[nodiscard]] UnitType& type_of(const UnitClass& unit) {
+    return space_.types[static_cast<std::size_t>(space_.type_of_unit[static_cast<std::size_t>(unit.example)])];
+  }
 
-  // Per dimension of the input the one of the result, when every way to cut the input has its row and divides evenly where it must.
+  // Per dimension of the input the one of the result, when every way to cut the input has its row and divides evenly
+  // where it must.
   [[nodiscard]] bool follower_map(const UnitClass& unit, std::vector<std::int8_t>& map) {
     const OpRule& rule = type_of(unit).rule;
     if (!rule.follows || unit.sources[0].size() != 1) return false;
@@ -100,7 +113,8 @@ class SpaceBuilder {
       if ((even.output ? out : in)[static_cast<std::size_t>(even.dim)] % space_.mesh.devices() != 0) return false;
     map.assign(in.size(), -1);
     for (const AxisRow& row : rule.rows)
-      if (is_shard(row.in[0]) && is_shard(row.out[0])) map[static_cast<std::size_t>(row.in[0] - 1)] = static_cast<std::int8_t>(row.out[0] - 1);
+      if (is_shard(row.in[0]) && is_shard(row.out[0]))
+        map[static_cast<std::size_t>(row.in[0] - 1)] = static_cast<std::int8_t>(row.out[0] - 1);
     for (std::size_t d = 0; d < in.size(); ++d)
       if (in[d] > 1 && map[d] < 0) return false;
     return true;
@@ -111,13 +125,16 @@ class SpaceBuilder {
     std::vector<std::int32_t> leader(classes, -1);
     follower_.assign(space_.quotient.units.size(), 0);
     space_.tensors.resize(classes);
-    for (std::size_t c = 0; c < classes; ++c) leader[c] = static_cast<std::int32_t>(c), own_dims(static_cast<std::int32_t>(c));
+    for (std::size_t c = 0; c < classes; ++c)
+      leader[c] = static_cast<std::int32_t>(c), own_dims(static_cast<std::int32_t>(c));
     for (std::size_t u = 0; u < space_.quotient.units.size(); ++u) {
       const UnitClass& unit = space_.quotient.units[u];
       std::vector<std::int8_t> map;
-      if (unit.outputs.size() != 1 || unit.outputs[0] < 0 || unit.sources.size() != 1 || !follower_map(unit, map)) continue;
+      if (unit.outputs.size() != 1 || unit.outputs[0] < 0 || unit.sources.size() != 1 || !follower_map(unit, map))
+        continue;
       const std::int32_t in = unit.sources[0].begin()->first, out = unit.outputs[0];
-      if (in == out || leader[static_cast<std::size_t>(out)] != out || leads(leader, out) || reaches(leader, in, out)) continue;
+      if (in == out || leader[static_cast<std::size_t>(out)] != out || leads(leader, out) || reaches(leader, in, out))
+        continue;
       const SpaceTensor& from = space_.tensors[static_cast<std::size_t>(in)];
       SpaceTensor& to = space_.tensors[static_cast<std::size_t>(out)];
       to.dims.assign(from.dims.size(), -1);
@@ -132,31 +149,38 @@ class SpaceBuilder {
     for (std::size_t c = 0; c < classes; ++c) {
       if (leader[c] != static_cast<std::int32_t>(c)) continue;
       home[c] = static_cast<std::int32_t>(space_.homes.size());
-      space_.homes.push_back({.root = static_cast<std::int32_t>(c), .partial = kWhole, .codes = {}, .bytes = {}, .ns = {}});
+      space_.homes.push_back(
+          {.root = static_cast<std::int32_t>(c), .partial = kWhole, .codes = {}, .bytes = {}, .ns = {}});
     }
     for (std::size_t c = 0; c < classes; ++c) space_.tensors[c].home = home[static_cast<std::size_t>(leader[c])];
   }
 
   void own_dims(std::int32_t tensor_class) {
     auto& dims = space_.tensors[static_cast<std::size_t>(tensor_class)].dims;
-    for (std::size_t d = 0; d < space_.example(tensor_class).shape.size(); ++d) dims.push_back(static_cast<std::int8_t>(d));
+    for (std::size_t d = 0; d < space_.example(tensor_class).shape.size(); ++d)
+      dims.push_back(static_cast<std::int8_t>(d));
   }
 
   // A class that others follow already stays their root.
   [[nodiscard]] bool leads(const std::vector<std::int32_t>& leader, std::int32_t c) const {
-    return static_cast<std::size_t>(c) < has_followers_.size() && has_followers_[static_cast<std::size_t>(c)] != 0 && leader[static_cast<std::size_t>(c)] == c;
+    return static_cast<std::size_t>(c) < has_followers_.size() && has_followers_[static_cast<std::size_t>(c)] != 0 &&
+           leader[static_cast<std::size_t>(c)] == c;
   }
-  static bool reaches(const std::vector<std::int32_t>& leader, std::int32_t in, std::int32_t out) { return leader[static_cast<std::size_t>(in)] == out; }
+  static bool reaches(const std::vector<std::int32_t>& leader, std::int32_t in, std::int32_t out) {
+    return leader[static_cast<std::size_t>(in)] == out;
+  }
 
   void mark_followers() {
-    for (const std::int32_t c : space_.quotient.unit_class) space_.follows.push_back(follower_[static_cast<std::size_t>(c)]);
+    for (const std::int32_t c : space_.quotient.unit_class)
+      space_.follows.push_back(follower_[static_cast<std::size_t>(c)]);
   }
 
   // Partial sums may stay as they are between a unit that leaves them and one that takes them.
   void find_partial_homes() {
     std::vector<char> made(space_.homes.size(), 0), taken(space_.homes.size(), 0), barred(space_.homes.size(), 0);
     const auto has_row = [](const std::vector<AxisRow>& rows, bool output, std::size_t at) {
-      return std::any_of(rows.begin(), rows.end(), [&](const AxisRow& row) { return (output ? row.out : row.in)[at] == kPartSum; });
+      return std::any_of(rows.begin(), rows.end(),
+                         [&](const AxisRow& row) { return (output ? row.out : row.in)[at] == kPartSum; });
     };
     for (std::size_t u = 0; u < space_.quotient.units.size(); ++u) {
       const UnitClass& unit = space_.quotient.units[u];
@@ -175,8 +199,10 @@ class SpaceBuilder {
     }
     for (std::size_t t = 0; t < program_.tensors.size(); ++t) {
       const TensorKind kind = program_.tensors[t].kind;
-      const bool plain = kind == TensorKind::kActivation && space_.storage.maker[t] >= 0 && space_.storage.counted[t] == Counted::kNot;
-      if (!plain || options_.fixed.contains(static_cast<std::int32_t>(t))) barred[home_of(space_.quotient.tensor_class[t])] = 1;
+      const bool plain =
+          kind == TensorKind::kActivation && space_.storage.maker[t] >= 0 && space_.storage.counted[t] == Counted::kNot;
+      if (!plain || options_.fixed.contains(static_cast<std::int32_t>(t)))
+        barred[home_of(space_.quotient.tensor_class[t])] = 1;
     }
     for (std::size_t h = 0; h < space_.homes.size(); ++h)
       if (made[h] && taken[h] && !barred[h]) space_.homes[h].partial = kPartSum;
@@ -189,7 +215,8 @@ class SpaceBuilder {
   void list_codes() {
     for (HomeClass& home : space_.homes) home.codes = all_codes(space_.example(home.root), axes_, home.partial);
     for (const auto& [tensor, placement] : options_.fixed) {
-      const SpaceTensor& own = space_.tensors[static_cast<std::size_t>(space_.quotient.tensor_class[static_cast<std::size_t>(tensor)])];
+      const SpaceTensor& own =
+          space_.tensors[static_cast<std::size_t>(space_.quotient.tensor_class[static_cast<std::size_t>(tensor)])];
       auto& codes = space_.homes[static_cast<std::size_t>(own.home)].codes;
       std::erase_if(codes, [&](Code code) { return own.of_root(code, axes_) != to_code(placement); });
       if (codes.empty()) throw Error(concat("fixed: tensor ", tensor, " cannot live so"));
@@ -204,7 +231,9 @@ class SpaceBuilder {
       const std::int32_t maker = space_.storage.maker[t];
       if (space_.storage.counted[t] != Counted::kCopy || maker < 0) continue;
       const std::size_t u = static_cast<std::size_t>(space_.quotient.unit_class[static_cast<std::size_t>(maker)]);
-      copies[u][space_.quotient.tensor_class[space_.units_of_program[static_cast<std::size_t>(maker)].slots[0].tensor.index()]] += 1;
+      copies[u][space_.quotient
+                    .tensor_class[space_.units_of_program[static_cast<std::size_t>(maker)].slots[0].tensor.index()]] +=
+          1;
     }
     for (std::size_t i = 0; i < space_.units_of_program.size(); ++i)
       if (space_.storage.pinned[i]) pinned[static_cast<std::size_t>(space_.quotient.unit_class[i])] = 1;
@@ -214,7 +243,8 @@ class SpaceBuilder {
 
   void add_chooser(std::size_t u, const std::map<std::int32_t, double>& copies, bool pinned) {
     const UnitClass& unit = space_.quotient.units[u];
-    SpaceUnit chooser{static_cast<std::int32_t>(u), space_.type_of_unit[static_cast<std::size_t>(unit.example)], {}, !copies.empty()};
+    SpaceUnit chooser{
+        static_cast<std::int32_t>(u), space_.type_of_unit[static_cast<std::size_t>(unit.example)], {}, !copies.empty()};
     const UnitType& type = space_.types[static_cast<std::size_t>(chooser.type)];
     for (std::size_t k = 0; k < type.strategies.size(); ++k)
       if (takes_partial_rightly(unit, type.strategies[k])) chooser.usable.push_back(static_cast<std::int32_t>(k));
@@ -223,12 +253,14 @@ class SpaceBuilder {
       if (axis_code(type.strategies[0].in[s], 0) == kUntouched) continue;
       for (const auto& [source, count] : unit.sources[s]) {
         const auto copy = s == 0 ? copies.find(source) : copies.end();
-        space_.edges.push_back({index, static_cast<std::int32_t>(s), false, example(unit).slots[s].written, pinned && s == 0, source, count,
-                                copy == copies.end() ? 0 : copy->second});
+        space_.edges.push_back({index, static_cast<std::int32_t>(s), false, example(unit).slots[s].written,
+                                pinned && s == 0, source, count, copy == copies.end() ? 0 : copy->second});
       }
     }
     for (std::size_t o = 0; o < unit.outputs.size(); ++o)
-      if (unit.outputs[o] >= 0) space_.edges.push_back({index, static_cast<std::int32_t>(o), true, false, pinned || chooser.charged, unit.outputs[o], unit.count, 0});
+      if (unit.outputs[o] >= 0)
+        space_.edges.push_back({index, static_cast<std::int32_t>(o), true, false, pinned || chooser.charged,
+                                unit.outputs[o], unit.count, 0});
     space_.units.push_back(std::move(chooser));
   }
 
@@ -239,8 +271,9 @@ class SpaceBuilder {
       const UnitView view(program_, example(unit));
       const auto argument = view.argument_of(static_cast<int>(s));
       const bool bias = argument == "bias" || ((view.name == "addmm" || view.name == "baddbmm") && argument == "self");
-      const bool lives = std::all_of(unit.sources[s].begin(), unit.sources[s].end(),
-                                     [&](const auto& source) { return space_.homes[home_of(source.first)].partial != kWhole; });
+      const bool lives = std::all_of(unit.sources[s].begin(), unit.sources[s].end(), [&](const auto& source) {
+        return space_.homes[home_of(source.first)].partial != kWhole;
+      });
       if (!bias && !lives) return false;
     }
     return true;
@@ -250,13 +283,15 @@ class SpaceBuilder {
     for (HomeClass& home : space_.homes) home.bytes.assign(home.codes.size(), 0), home.ns.assign(home.codes.size(), 0);
     std::vector<double> full(space_.tensors.size(), 0);
     for (std::size_t t = 0; t < program_.tensors.size(); ++t)
-      if (space_.storage.counted[t] == Counted::kFull) full[static_cast<std::size_t>(space_.quotient.tensor_class[t])] += 1;
+      if (space_.storage.counted[t] == Counted::kFull)
+        full[static_cast<std::size_t>(space_.quotient.tensor_class[t])] += 1;
     for (std::size_t c = 0; c < full.size(); ++c) {
       if (full[c] == 0) continue;
       HomeClass& home = space_.homes[home_of(static_cast<std::int32_t>(c))];
       for (std::size_t i = 0; i < home.codes.size(); ++i) {
         const Code code = space_.tensors[c].of_root(home.codes[i], axes_);
-        home.bytes[i] += full[c] * static_cast<double>(largest_bytes(space_.example(static_cast<std::int32_t>(c)), code, space_.mesh));
+        home.bytes[i] += full[c] * static_cast<double>(
+                                       largest_bytes(space_.example(static_cast<std::int32_t>(c)), code, space_.mesh));
       }
     }
     for (std::size_t u = 0; u < space_.quotient.units.size(); ++u)
@@ -295,7 +330,8 @@ Code SpaceTensor::of_root(Code code, std::size_t axes) const {
 std::vector<Code> Space::unit_codes(const SpaceEdge& edge) const {
   const SpaceUnit& unit = unit_of(edge);
   std::vector<Code> codes;
-  for (const std::int32_t k : unit.usable) codes.push_back((edge.output ? strategy(unit, k).out : strategy(unit, k).in)[static_cast<std::size_t>(edge.at)]);
+  for (const std::int32_t k : unit.usable)
+    codes.push_back((edge.output ? strategy(unit, k).out : strategy(unit, k).in)[static_cast<std::size_t>(edge.at)]);
   return codes;
 }
 
@@ -311,7 +347,8 @@ double Space::edge_ns(const SpaceEdge& edge, Code home, Code strategy) const {
   if (home == strategy) return 0;
   if (edge.pinned) return std::numeric_limits<double>::infinity();
   AxisCode partial = kWhole;
-  for (std::size_t a = 0; a < mesh.axes.size(); ++a) partial = std::min({partial, axis_code(home, a), axis_code(strategy, a)});
+  for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+    partial = std::min({partial, axis_code(home, a), axis_code(strategy, a)});
   const Ways& all = ways(example(edge.tensor_class), partial);
   const double there = edge.output ? all.between(strategy, home).ns : all.between(home, strategy).ns;
   return edge.written ? there + all.between(strategy, home).ns : there;

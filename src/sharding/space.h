@@ -34,7 +34,7 @@ struct SpaceTensor {
 
 struct SpaceUnit {
   std::int32_t unit_class = 0;
-  std::int32_t type = 0;  // of strategies
+  std::int32_t type = 0;             // of strategies
   std::vector<std::int32_t> usable;  // of its strategies
   bool charged = false;              // redistribution of its first input counts as bytes
 };
@@ -43,11 +43,11 @@ struct SpaceEdge {
   std::int32_t unit = 0;  // of `units`
   std::int32_t at = 0;    // slot or output
   bool output = false;
-  bool written = false;   // the slot is changed in place: brought back after
-  bool pinned = false;    // no redistribution
+  bool written = false;  // the slot is changed in place: brought back after
+  bool pinned = false;   // no redistribution
   std::int32_t tensor_class = 0;
   std::int32_t count = 0;
-  double charged = 0;     // tensors of which a copy counts
+  double charged = 0;  // tensors of which a copy counts
 };
 
 struct UnitType {
@@ -68,7 +68,7 @@ struct Space {
   std::vector<SpaceTensor> tensors;  // per tensor class
   std::vector<SpaceUnit> units;      // those that choose
   std::vector<SpaceEdge> edges;
-  double least_bytes = 0;            // no choice counts fewer
+  double least_bytes = 0;  // no choice counts fewer
 
   [[nodiscard]] const ProgramTensor& example(std::int32_t tensor_class) const {
     return program->tensors[static_cast<std::size_t>(quotient.tensor_example[static_cast<std::size_t>(tensor_class)])];
@@ -80,7 +80,9 @@ struct Space {
   [[nodiscard]] Code home_code(const SpaceEdge& edge, Code root) const {
     return tensors[static_cast<std::size_t>(edge.tensor_class)].of_root(root, mesh.axes.size());
   }
-  [[nodiscard]] const SpaceUnit& unit_of(const SpaceEdge& edge) const { return units[static_cast<std::size_t>(edge.unit)]; }
+  [[nodiscard]] const SpaceUnit& unit_of(const SpaceEdge& edge) const {
+    return units[static_cast<std::size_t>(edge.unit)];
+  }
   [[nodiscard]] const Strategy& strategy(const SpaceUnit& unit, std::int32_t k) const {
     return types[static_cast<std::size_t>(unit.type)].strategies[static_cast<std::size_t>(k)];
   }
@@ -96,7 +98,8 @@ struct Space {
 
 Space make_space(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options);
 
-// What a search leaves: for each home the position of its code, for each unit that chooses the position among its usable strategies.
+// What a search leaves: for each home the position of its code, for each unit that chooses the position among its
+// usable strategies.
 struct Choice {
   std::vector<std::int32_t> homes, strategies;
   std::vector<char> keep_home, keep_unit;  // a limit rests on these; empty: on none

@@ -14,7 +14,12 @@ std::int64_t bytes_of(const ProgramTensor& tensor) {
 class Finder {
  public:
   Finder(const TensorProgram& program, const std::vector<Unit>& units, const std::vector<char>& follows)
-      : program_(program), units_(units), follows_(follows), n_(program.tensors.size()), needed_(n_, 0), children_(n_) {}
+      : program_(program),
+        units_(units),
+        follows_(follows),
+        n_(program.tensors.size()),
+        needed_(n_, 0),
+        children_(n_) {}
 
   Storage run() {
     find_uses();
@@ -23,11 +28,12 @@ class Finder {
     find_needs();
     s_.counted.assign(n_, Counted::kNot);
     s_.saved.assign(n_, 0);
-    std::vector<char> kept(n_, 0);  // per fragment: its storage is
+    std::vector<char> kept(n_, 0);          // per fragment: its storage is
     for (std::size_t t = 0; t < n_; ++t) {  // what a fragment is a view of comes before it
       if (fragment(t) != t) continue;
       kept[t] = count(t, parent_[t] >= 0 && kept[static_cast<std::size_t>(parent_[t])] != 0);
-      if (program_.tensors[t].kind == TensorKind::kGradient && s_.counted[t] == Counted::kNot) s_.counted[t] = Counted::kFull;
+      if (program_.tensors[t].kind == TensorKind::kGradient && s_.counted[t] == Counted::kNot)
+        s_.counted[t] = Counted::kFull;
     }
     count_gradients();
     find_pins();
@@ -59,7 +65,8 @@ class Finder {
   void place_in_fragment(std::size_t t) {
     if (t == 0) s_.fragment.assign(n_, -1), parent_.assign(n_, -1);
     const std::int32_t base = base_of(t);
-    const bool stays = base >= 0 && static_cast<std::size_t>(base) < t && (s_.maker[t] < 0 || follows_[static_cast<std::size_t>(s_.maker[t])]);
+    const bool stays = base >= 0 && static_cast<std::size_t>(base) < t &&
+                       (s_.maker[t] < 0 || follows_[static_cast<std::size_t>(s_.maker[t])]);
     s_.fragment[t] = stays ? s_.fragment[static_cast<std::size_t>(base)] : static_cast<std::int32_t>(t);
     if (stays || base < 0 || static_cast<std::size_t>(base) >= t) return;
     parent_[t] = s_.fragment[static_cast<std::size_t>(base)];
@@ -75,7 +82,9 @@ class Finder {
     }
   }
 
-  [[nodiscard]] Phase phase_of(std::int32_t unit) const { return program_.ops[units_[static_cast<std::size_t>(unit)].op.index()].phase; }
+  [[nodiscard]] Phase phase_of(std::int32_t unit) const {
+    return program_.ops[units_[static_cast<std::size_t>(unit)].op.index()].phase;
+  }
 
   void find_needs() {
     std::vector<char> own(n_, 0);
@@ -139,7 +148,8 @@ class Finder {
     for (std::size_t t = 0; t < n_; ++t) {
       if (fragment(t) != t || parent_[t] < 0 || s_.maker[t] < 0) continue;
       const std::int32_t write = last_write[root(t)];
-      if (write > s_.maker[t] && latest_use(t) >= first_write_after(s_.maker[t], root(t))) s_.pinned[static_cast<std::size_t>(s_.maker[t])] = 1;
+      if (write > s_.maker[t] && latest_use(t) >= first_write_after(s_.maker[t], root(t)))
+        s_.pinned[static_cast<std::size_t>(s_.maker[t])] = 1;
     }
   }
 
@@ -170,8 +180,8 @@ class Finder {
 }  // namespace
 
 bool is_state(TensorKind kind) {
-  return kind == TensorKind::kParameter || kind == TensorKind::kOptimizerState || kind == TensorKind::kModuleBuffer || kind == TensorKind::kInput ||
-         kind == TensorKind::kConstant;
+  return kind == TensorKind::kParameter || kind == TensorKind::kOptimizerState || kind == TensorKind::kModuleBuffer ||
+         kind == TensorKind::kInput || kind == TensorKind::kConstant;
 }
 
 Storage find_storage(const TensorProgram& program, const std::vector<Unit>& units, const std::vector<char>& follows) {

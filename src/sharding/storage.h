@@ -1,5 +1,5 @@
-// Which tensors' bytes count, and when: the state (parameters, gradients until the optimizer has read them, optimizer state, buffers,
-// inputs), and what forward saves for backward, each storage once.
+// Which tensors' bytes count, and when: the state (parameters, gradients until the optimizer has read them, optimizer
+// state, buffers, inputs), and what forward saves for backward, each storage once.
 //
 //   u ──view──▶ v     A view that never needs its input redistributed shares its storage whatever the plan: one fragment. Other views
 //                     do so only when the plan leaves their input as it lives; else they hold a copy. If backward needs u and v: u
@@ -23,10 +23,11 @@ struct Storage {
   std::vector<std::int32_t> maker;     // per tensor: a unit, or -1
   std::vector<std::int32_t> last_use;  // per tensor: a unit, or -1
   std::vector<std::int32_t> fragment;  // per tensor: the first tensor of its fragment
-  std::vector<std::int32_t> fragment_end;  // per tensor that begins a fragment: the last unit that makes or uses any of it
-  std::vector<Counted> counted;        // per tensor
-  std::vector<char> saved;             // per tensor: counted as one that backward needs
-  std::vector<char> pinned;            // per unit: a view that must not copy, for it or its base is written later
+  // Per tensor that begins a fragment: the last unit that makes or uses any of it
+  std::vector<std::int32_t> fragment_end;
+  std::vector<Counted> counted;  // per tensor
+  std::vector<char> saved;       // per tensor: counted as one that backward needs
+  std::vector<char> pinned;      // per unit: a view that must not copy, for it or its base is written later
 };
 
 // `follows`: per unit, whether its result always lives as its input does.

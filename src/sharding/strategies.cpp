@@ -15,16 +15,22 @@ std::int64_t items(const UnitView::Shape& shape) {
 }
 
 bool changes_no_number(const UnitView& unit) {
-  static const std::set<std::string, std::less<>> names = {"view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "_reshape_alias", "permute",
-                                                           "transpose", "t", "expand", "select", "unbind", "split", "split_with_sizes", "chunk",
-                                                           "narrow", "slice", "detach", "alias", "lift_fresh", "empty", "new_empty", "empty_like"};
+  static const std::set<std::string, std::less<>> names = {
+      "view",  "_unsafe_view", "reshape", "squeeze",    "unsqueeze", "_reshape_alias",   "permute",   "transpose",
+      "t",     "expand",       "select",  "unbind",     "split",     "split_with_sizes", "chunk",     "narrow",
+      "slice", "detach",       "alias",   "lift_fresh", "empty",     "new_empty",        "empty_like"};
   return names.contains(unit.name);
 }
 
 class Composer {
  public:
   Composer(const TensorProgram& program, const Unit& unit, const OpRule& rule, const Mesh& mesh)
-      : program_(program), unit_(unit), view_(program, unit), rule_(rule), mesh_(mesh), flops_(flops_of(program, unit)),
+      : program_(program),
+        unit_(unit),
+        view_(program, unit),
+        rule_(rule),
+        mesh_(mesh),
+        flops_(flops_of(program, unit)),
         free_(changes_no_number(view_)) {}
 
   std::vector<Strategy> run() {
@@ -70,7 +76,8 @@ class Composer {
     for (std::size_t s = 0; s < row.in.size(); ++s)
       if (is_shard(row.in[s])) return part(view_.shape(static_cast<int>(s)), row.in[s]);
     for (std::size_t o = 0; o < row.out.size(); ++o)
-      if (is_shard(row.out[o]) && view_.has_output(static_cast<int>(o))) return part(view_.out_shape(static_cast<int>(o)), row.out[o]);
+      if (is_shard(row.out[o]) && view_.has_output(static_cast<int>(o)))
+        return part(view_.out_shape(static_cast<int>(o)), row.out[o]);
     return 1;
   }
 
@@ -83,7 +90,9 @@ class Composer {
         if (partial != kWhole && partial != part) return false;
         partial = part;
       }
-      if (is_shard(part) && (static_cast<std::size_t>(part) > shape.size() || shape[static_cast<std::size_t>(part - 1)] <= 1)) return false;
+      if (is_shard(part) &&
+          (static_cast<std::size_t>(part) > shape.size() || shape[static_cast<std::size_t>(part - 1)] <= 1))
+        return false;
     }
     return true;
   }
@@ -111,7 +120,9 @@ class Composer {
     for (std::size_t s = 0; s < strategy.in.size(); ++s)
       if (!all_have_parts(view_.shape(static_cast<int>(s)), strategy.in[s])) return false;
     for (std::size_t o = 0; o < strategy.out.size(); ++o)
-      if (view_.has_output(static_cast<int>(o)) && !all_have_parts(view_.out_shape(static_cast<int>(o)), strategy.out[o])) return false;
+      if (view_.has_output(static_cast<int>(o)) &&
+          !all_have_parts(view_.out_shape(static_cast<int>(o)), strategy.out[o]))
+        return false;
     return true;
   }
 
@@ -120,10 +131,12 @@ class Composer {
     for (std::size_t s = 0; s < strategy.in.size(); ++s)
       if (!cuts_fit(view_.shape(static_cast<int>(s)), strategy.in[s])) return false;
     for (std::size_t o = 0; o < strategy.out.size(); ++o)
-      if (view_.has_output(static_cast<int>(o)) && !cuts_fit(view_.out_shape(static_cast<int>(o)), strategy.out[o])) return false;
+      if (view_.has_output(static_cast<int>(o)) && !cuts_fit(view_.out_shape(static_cast<int>(o)), strategy.out[o]))
+        return false;
     return std::all_of(rule_.even.begin(), rule_.even.end(), [&](const EvenDim& even) {
       const auto shape = even.output ? view_.out_shape(even.index) : view_.shape(even.index);
-      const Code code = even.output ? strategy.out[static_cast<std::size_t>(even.index)] : strategy.in[static_cast<std::size_t>(even.index)];
+      const Code code = even.output ? strategy.out[static_cast<std::size_t>(even.index)]
+                                    : strategy.in[static_cast<std::size_t>(even.index)];
       return shape[static_cast<std::size_t>(even.dim)] % parts_of(code, even.dim, mesh_) == 0;
     });
   }
@@ -133,9 +146,12 @@ class Composer {
     double bytes = 0;
     for (std::size_t s = 0; s < strategy.in.size(); ++s)
       if (axis_code(strategy.in[s], 0) != kUntouched)
-        bytes += static_cast<double>(largest_bytes(program_.tensors[unit_.slots[s].tensor.index()], strategy.in[s], mesh_)) * (unit_.slots[s].written ? 2 : 1);
+        bytes +=
+            static_cast<double>(largest_bytes(program_.tensors[unit_.slots[s].tensor.index()], strategy.in[s], mesh_)) *
+            (unit_.slots[s].written ? 2 : 1);
     for (std::size_t o = 0; o < strategy.out.size(); ++o)
-      if (unit_.outputs[o].valid()) bytes += static_cast<double>(largest_bytes(program_.tensors[unit_.outputs[o].index()], strategy.out[o], mesh_));
+      if (unit_.outputs[o].valid())
+        bytes += static_cast<double>(largest_bytes(program_.tensors[unit_.outputs[o].index()], strategy.out[o], mesh_));
     return std::max({mesh_.kernel_ns, flops_ * share / (mesh_.tflops * 1e3), bytes / mesh_.memory_gbps});
   }
 
@@ -151,7 +167,8 @@ class Composer {
 
 }  // namespace
 
-std::vector<Strategy> strategies_of(const TensorProgram& program, const Unit& unit, const OpRule& rule, const Mesh& mesh) {
+std::vector<Strategy> strategies_of(const TensorProgram& program, const Unit& unit, const OpRule& rule,
+                                    const Mesh& mesh) {
   return Composer(program, unit, rule, mesh).run();
 }
 
@@ -179,7 +196,8 @@ double flops_of(const TensorProgram& program, const Unit& unit) {
     const int w = view.slot_of("weight"), g = view.slot_of("grad_output");
     if (w < 0 || view.shape(w).empty()) return 0;
     const auto planes = g >= 0 ? view.shape(g) : view.out_shape(0);
-    const double inner = static_cast<double>(items(view.shape(w))) / static_cast<double>(std::max<std::int64_t>(1, view.shape(w)[0]));
+    const double inner =
+        static_cast<double>(items(view.shape(w))) / static_cast<double>(std::max<std::int64_t>(1, view.shape(w)[0]));
     return 2 * static_cast<double>(items(planes)) * inner * (g >= 0 ? 2 : 1);
   }
   return 0;

@@ -24,7 +24,8 @@ Unit make_unit(const TensorProgram& program, std::size_t o, int element, std::si
     for (std::size_t i = 0; i < argument.tensors.size(); ++i, ++position) {
       const bool one_of_many = element >= 0 && argument.is_list && argument.tensors.size() == elements;
       if (one_of_many && i != static_cast<std::size_t>(element)) continue;
-      unit.slots.push_back({static_cast<std::int32_t>(a), position, argument.tensors[i], is_written(op, argument.tensors[i])});
+      unit.slots.push_back(
+          {static_cast<std::int32_t>(a), position, argument.tensors[i], is_written(op, argument.tensors[i])});
     }
   }
   if (element < 0) {

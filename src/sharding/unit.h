@@ -1,5 +1,5 @@
-// Units: the ops as the search sees them. An op on lists, element by element (_foreach_add_, _fused_adamw_), is one unit for each
-// element, so that every parameter chooses alone; every other op is one unit.
+// Units: the ops as the search sees them. An op on lists, element by element (_foreach_add_, _fused_adamw_), is one
+// unit for each element, so that every parameter chooses alone; every other op is one unit.
 //
 //   _fused_adamw_([w0, w1], [g0, g1], [m0, m1], ...)   ──▶   unit (w0, g0, m0, ...)   unit (w1, g1, m1, ...)
 #pragma once
@@ -37,7 +37,9 @@ std::string family_name(std::string_view target);
 // An op that does not have the arguments, results or dimensions that its name promises: whoever asks for one gets this.
 class Misfit : public std::exception {
  public:
-  [[nodiscard]] const char* what() const noexcept override { return "an argument, a result or a dimension is not there"; }
+  [[nodiscard]] const char* what() const noexcept override {
+    return "an argument, a result or a dimension is not there";
+  }
 };
 
 // The sizes of a tensor's dimensions; one that is not there is a Misfit.
@@ -70,15 +72,19 @@ class UnitView {
   [[nodiscard]] int slots() const { return static_cast<int>(unit_.slots.size()); }
   [[nodiscard]] int outputs() const { return static_cast<int>(unit_.outputs.size()); }
   [[nodiscard]] Shape shape(int slot) const { return Shape(program_.tensors[at(slot).tensor.index()].shape); }
-  [[nodiscard]] bool has_output(int i) const { return i < outputs() && unit_.outputs[static_cast<std::size_t>(i)].valid(); }
-  [[nodiscard]] Shape out_shape(int i) const;  // empty when it is not there
+  [[nodiscard]] bool has_output(int i) const {
+    return i < outputs() && unit_.outputs[static_cast<std::size_t>(i)].valid();
+  }
+  [[nodiscard]] Shape out_shape(int i) const;                  // empty when it is not there
   [[nodiscard]] int slot_of(std::string_view argument) const;  // -1: not given
   [[nodiscard]] std::string_view argument_of(int slot) const;
   [[nodiscard]] bool written(int slot) const { return at(slot).written; }
   [[nodiscard]] std::int64_t integer(std::string_view attribute, std::int64_t otherwise) const;
   [[nodiscard]] double number(std::string_view attribute, double otherwise) const;
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view attribute) const;  // a single one counts as a list
-  [[nodiscard]] bool given(std::string_view attribute) const { return op_.attributes.find(attribute) != op_.attributes.end(); }
+  [[nodiscard]] bool given(std::string_view attribute) const {
+    return op_.attributes.find(attribute) != op_.attributes.end();
+  }
   [[nodiscard]] const ProgramOp& op() const { return op_; }
 
  private:

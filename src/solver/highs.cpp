@@ -21,8 +21,10 @@ void check_shape(const MilpProblem& problem, const MilpOptions& options) {
   if (problem.lower.size() != columns || problem.upper.size() != columns || problem.integer.size() != columns)
     throw Error("MILP: column arrays differ in length");
   for (const int column : problem.entry_column)
-    if (column < 0 || column >= problem.columns()) throw Error(concat("MILP: an entry names column ", column, ", which does not exist"));
-  if (!options.start.empty() && options.start.size() != columns) throw Error("MILP: the start has not one value per column");
+    if (column < 0 || column >= problem.columns())
+      throw Error(concat("MILP: an entry names column ", column, ", which does not exist"));
+  if (!options.start.empty() && options.start.size() != columns)
+    throw Error("MILP: the start has not one value per column");
 }
 
 class Search {
@@ -41,7 +43,8 @@ class Search {
     if (api_.run(highs_.get()) == kError) {
       // Somebody else in this process has set up HiGHS's workers for another number of threads.
       api_.resetGlobalScheduler(1);
-      if (api_.run(highs_.get()) == kError) throw Error(concat("HiGHS failed: model status ", api_.getModelStatus(highs_.get())));
+      if (api_.run(highs_.get()) == kError)
+        throw Error(concat("HiGHS failed: model status ", api_.getModelStatus(highs_.get())));
     }
     return result();
   }
@@ -53,7 +56,8 @@ class Search {
     api_.setStringOptionValue(h, "parallel", "off");
     api_.setIntOptionValue(h, "threads", 1);
     api_.setIntOptionValue(h, "random_seed", static_cast<HighsInt>(options_.seed % 2147483647U));
-    api_.setIntOptionValue(h, "mip_max_nodes", static_cast<HighsInt>(std::min<std::int64_t>(options_.node_limit, 2147483647)));
+    api_.setIntOptionValue(h, "mip_max_nodes",
+                           static_cast<HighsInt>(std::min<std::int64_t>(options_.node_limit, 2147483647)));
     api_.setDoubleOptionValue(h, "mip_rel_gap", options_.relative_gap);
     api_.setDoubleOptionValue(h, "mip_abs_gap", options_.absolute_gap);
     if (options_.time_limit_seconds > 0) api_.setDoubleOptionValue(h, "time_limit", options_.time_limit_seconds);
@@ -61,11 +65,13 @@ class Search {
 
   void pass() const {
     const std::vector<HighsInt> integrality(problem_.integer.begin(), problem_.integer.end());
-    const HighsInt status = api_.passMip(
-        highs_.get(), problem_.columns(), problem_.rows(), static_cast<HighsInt>(problem_.entries()), kRowwise, kMinimise, 0.0,
-        problem_.cost.data(), problem_.lower.data(), problem_.upper.data(), problem_.row_lower.data(), problem_.row_upper.data(),
-        problem_.row_start.data(), problem_.entry_column.data(), problem_.entry_value.data(), integrality.data());
-    if (status == kError) throw Error("MILP: HiGHS refuses the problem (a bound, a cost or a coefficient is not a number)");
+    const HighsInt status =
+        api_.passMip(highs_.get(), problem_.columns(), problem_.rows(), static_cast<HighsInt>(problem_.entries()),
+                     kRowwise, kMinimise, 0.0, problem_.cost.data(), problem_.lower.data(), problem_.upper.data(),
+                     problem_.row_lower.data(), problem_.row_upper.data(), problem_.row_start.data(),
+                     problem_.entry_column.data(), problem_.entry_value.data(), integrality.data());
+    if (status == kError)
+      throw Error("MILP: HiGHS refuses the problem (a bound, a cost or a coefficient is not a number)");
   }
 
   static void on_callback(int kind, const char*, const void* out, void* in, void* user) {
@@ -73,7 +79,8 @@ class Search {
     if (kind != kMipInterrupt || in == nullptr) return;
     const auto* iterations =
         static_cast<const std::int64_t*>(self->api_.getCallbackDataOutItem(out, "mip_total_lp_iterations"));
-    const bool spent = self->options_.iteration_limit > 0 && iterations != nullptr && *iterations >= self->options_.iteration_limit;
+    const bool spent =
+        self->options_.iteration_limit > 0 && iterations != nullptr && *iterations >= self->options_.iteration_limit;
     const bool stop = self->options_.should_stop && self->options_.should_stop();
     if (spent || stop) *static_cast<HighsInt*>(in) = 1;  // user_interrupt is the first field
   }

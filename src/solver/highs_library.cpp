@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "libhighs.so.1";
-constexpr const char* kAdvice = "install it with `pip install 'highspy>=1.15,<2'`, or name libhighs.so.1 in STOWAGE_HIGHS";
+constexpr const char* kAdvice =
+    "install it with `pip install 'highspy>=1.15,<2'`, or name libhighs.so.1 in STOWAGE_HIGHS";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -49,7 +50,8 @@ std::vector<std::string> places() {
   if (!self.empty()) add_from_prefix(self.parent_path().parent_path(), result);
   std::istringstream path(environment("PATH"));
   for (std::string folder; std::getline(path, folder, ':');)
-    if (!folder.empty() && fs::exists(fs::path(folder) / "python3", ignored)) add_from_prefix(fs::path(folder).parent_path(), result);
+    if (!folder.empty() && fs::exists(fs::path(folder) / "python3", ignored))
+      add_from_prefix(fs::path(folder).parent_path(), result);
   result.emplace_back(kFile);
   return result;
 }
@@ -94,7 +96,8 @@ HighsLibrary load_exactly(const std::string& file, const char* source) {
 
 HighsLibrary load_highs(const std::string& path) {
   if (!path.empty()) return load_exactly(path, "the path given");
-  if (const std::string named = environment("STOWAGE_HIGHS"); !named.empty()) return load_exactly(named, "STOWAGE_HIGHS");
+  if (const std::string named = environment("STOWAGE_HIGHS"); !named.empty())
+    return load_exactly(named, "STOWAGE_HIGHS");
   std::string why;
   for (const std::string& place : places())
     if (const auto library = try_load(place, why)) return *library;

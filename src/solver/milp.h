@@ -7,8 +7,9 @@
 //   p.add_row(0, 5, {{take, 2.0}});
 //   const MilpResult r = solve(p, {});          r.outcome, r.values[take], r.objective, r.bound
 //
-// The same problem and options give the same result, unless a limit in seconds strikes: one thread, a fixed seed, and limits that
-// count nodes and simplex iterations. Figures are doubles: what must be exact is computed anew from the rounded values.
+// The same problem and options give the same result, unless a limit in seconds strikes: one thread, a fixed seed, and
+// limits that count nodes and simplex iterations. Figures are doubles: what must be exact is computed anew from the
+// rounded values.
 #pragma once
 
 #include <cstdint>
@@ -53,15 +54,15 @@ struct MilpProblem {
 };
 
 struct MilpOptions {
-  std::vector<double> start;               // a known solution, one value per column; empty: none
-  std::int64_t node_limit = 1'000'000;     // of branch and bound
-  std::int64_t iteration_limit = 0;        // simplex iterations, looked at between LPs; 0: none
-  double time_limit_seconds = 0;           // outer stop; 0: none. Results that it cuts short do not repeat
-  double relative_gap = 0;                 // stop when (objective - bound) <= relative_gap * |objective|
-  double absolute_gap = 1e-6;              // ... or when the difference is at most this
+  std::vector<double> start;            // a known solution, one value per column; empty: none
+  std::int64_t node_limit = 1'000'000;  // of branch and bound
+  std::int64_t iteration_limit = 0;     // simplex iterations, looked at between LPs; 0: none
+  double time_limit_seconds = 0;        // outer stop; 0: none. Results that it cuts short do not repeat
+  double relative_gap = 0;              // stop when (objective - bound) <= relative_gap * |objective|
+  double absolute_gap = 1e-6;           // ... or when the difference is at most this
   std::uint64_t seed = 0;
-  std::function<bool()> should_stop;       // outer stop; empty: never
-  std::string library;                     // path of libhighs; empty: found as highs_library.h says
+  std::function<bool()> should_stop;  // outer stop; empty: never
+  std::string library;                // path of libhighs; empty: found as highs_library.h says
 };
 
 struct MilpResult {

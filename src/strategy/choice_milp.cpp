@@ -37,7 +37,8 @@ class ChoiceMilp {
  private:
   void add_pairs(const ChoiceNetwork::Edge& edge) {
     const std::int32_t rows = network_.labels(edge.a), columns = network_.labels(edge.b);
-    std::vector<std::vector<Term>> row_sum(static_cast<std::size_t>(rows)), column_sum(static_cast<std::size_t>(columns));
+    std::vector<std::vector<Term>> row_sum(static_cast<std::size_t>(rows)),
+        column_sum(static_cast<std::size_t>(columns));
     for (std::int32_t s = 0; s < rows; ++s) {
       for (std::int32_t t = 0; t < columns; ++t) {
         const double c = network_.matrix(edge)[s * columns + t];
@@ -64,7 +65,8 @@ class ChoiceMilp {
       for (std::int32_t l = network_.first[i]; l < network_.first[i + 1]; ++l) {
         const double share = network_.usage[l] / std::max(1.0, network_.limit);
         if (share == 0) continue;
-        for (std::int32_t t = network_.row_from[i]; t < network_.row_to[i]; ++t) rows[static_cast<std::size_t>(t)].push_back({l, share});
+        for (std::int32_t t = network_.row_from[i]; t < network_.row_to[i]; ++t)
+          rows[static_cast<std::size_t>(t)].push_back({l, share});
       }
     }
     for (const auto& row : rows) problem_.add_row(-kInfinity, network_.limit / std::max(1.0, network_.limit), row);
@@ -72,9 +74,11 @@ class ChoiceMilp {
 
   std::vector<double> columns_of(const Labels& labels) const {
     std::vector<double> values(static_cast<std::size_t>(problem_.columns()), 0);
-    for (std::int32_t i = 0; i < network_.nodes(); ++i) values[static_cast<std::size_t>(network_.first[i] + labels[i])] = 1;
+    for (std::int32_t i = 0; i < network_.nodes(); ++i)
+      values[static_cast<std::size_t>(network_.first[i] + labels[i])] = 1;
     for (const ChoiceNetwork::Edge& edge : network_.edges) {
-      const int y = pair_column_[edge.at + static_cast<std::size_t>(labels[edge.a] * network_.labels(edge.b) + labels[edge.b])];
+      const int y =
+          pair_column_[edge.at + static_cast<std::size_t>(labels[edge.a] * network_.labels(edge.b) + labels[edge.b])];
       if (y >= 0) values[static_cast<std::size_t>(y)] = 1;
     }
     return values;

@@ -4,8 +4,9 @@
 //   y[e, s, t] >= 0 on allowed pairs only    sum over t of y[e, s, t] = x[a, s],   sum over s of y[e, s, t] = x[b, t]
 //   each row: sum of usage * x <= limit      minimise costs * x + pair costs * y
 //
-// The local marginal form (Koster, van Hoesel, Kolen, "The partial constraint satisfaction problem", 1998): y needs no integrality once
-// x has it, and a forbidden pair is a column that is not there. Solved by HiGHS (solver/milp.h) under a limit of nodes and iterations.
+// The local marginal form (Koster, van Hoesel, Kolen, "The partial constraint satisfaction problem", 1998): y needs no
+// integrality once x has it, and a forbidden pair is a column that is not there. Solved by HiGHS (solver/milp.h) under
+// a limit of nodes and iterations.
 #pragma once
 
 #include <cstdint>

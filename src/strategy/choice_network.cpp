@@ -9,7 +9,8 @@ namespace {
 
 using Kept = std::vector<std::vector<char>>;  // [node][strategy]
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();  // of a merged edge: some edge forbids the pair
+// Of a merged edge: some edge forbids the pair
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Parallel edges are merged, and turned so that a < b. What all of them allow may add up to more than kForbiddenCost.
 struct MergedEdge {
@@ -132,7 +133,9 @@ void add_rows(const StrategyProblem& problem, ChoiceNetwork& network) {
   network.limit = static_cast<double>(*problem.usage_limit);
   const std::vector<std::int64_t> times = maximal_times(problem);
   std::vector<double> most(times.size() + 1, 0);
-  const auto row = [&](std::int64_t time) { return std::lower_bound(times.begin(), times.end(), time) - times.begin(); };
+  const auto row = [&](std::int64_t time) {
+    return std::lower_bound(times.begin(), times.end(), time) - times.begin();
+  };
   const auto peak = [&](std::size_t i) {
     return *std::max_element(network.usage.begin() + network.first[i], network.usage.begin() + network.first[i + 1]);
   };

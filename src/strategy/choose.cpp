@@ -4,8 +4,8 @@
 //               what can bind  │   bound, start     small ones: proof   what is still open: better choices
 //                              └─▶ enumerate: tiny ones, all choices
 //
-// All limits count entries of cost matrices looked at, so that the result repeats. (The integer program counts branch and bound
-// nodes.) They grow with the problem, so that a small one never takes long.
+// All limits count entries of cost matrices looked at, so that the result repeats. (The integer program counts branch
+// and bound nodes.) They grow with the problem, so that a small one never takes long.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -48,7 +48,8 @@ int price_rounds(const ChoiceNetwork& network, std::int64_t work_limit) {
   return static_cast<int>(std::clamp<std::int64_t>(work_limit / 2 / sweep, 2, kPriceRounds));
 }
 
-void keep_better(const StrategyProblem& problem, const ChoiceNetwork& network, const Labels& labels, StrategyResult& result) {
+void keep_better(const StrategyProblem& problem, const ChoiceNetwork& network, const Labels& labels,
+                 StrategyResult& result) {
   if (labels.empty()) return;
   std::vector<std::int32_t> strategies = to_strategies(network, labels);
   const auto cost = strategy_cost(problem, strategies);
@@ -58,9 +59,10 @@ void keep_better(const StrategyProblem& problem, const ChoiceNetwork& network, c
 }
 
 // Sets the result's strategies, cost; leaves the bound alone.
-void anneal(const StrategyProblem& problem, const ChoiceNetwork& network, const PricedStart& start, const StrategyOptions& options,
-            StrategyResult& result) {
-  const std::int64_t work = std::min(options.work_limit / 2, kLooks * static_cast<std::int64_t>(network.pair_cost.size() + network.cost.size()));
+void anneal(const StrategyProblem& problem, const ChoiceNetwork& network, const PricedStart& start,
+            const StrategyOptions& options, StrategyResult& result) {
+  const std::int64_t work = std::min(
+      options.work_limit / 2, kLooks * static_cast<std::int64_t>(network.pair_cost.size() + network.cost.size()));
   TreeMoves moves(network, start.labels, start.unit, options.seed);
   for (int round = 0; round < kAnnealingRounds && (result.strategies.empty() || result.cost > result.bound); ++round) {
     if (options.should_stop && options.should_stop()) break;
@@ -78,7 +80,8 @@ Labels to_labels(const ChoiceNetwork& network, const std::vector<std::int32_t>& 
   return labels;
 }
 
-void prove(const StrategyProblem& problem, const ChoiceNetwork& network, const StrategyOptions& options, StrategyResult& result) {
+void prove(const StrategyProblem& problem, const ChoiceNetwork& network, const StrategyOptions& options,
+           StrategyResult& result) {
   const MilpChoice choice = solve_choice(network, to_labels(network, result.strategies), options.should_stop);
   if (choice.outcome == Outcome::kInfeasible) result.outcome = Outcome::kInfeasible;
   if (choice.outcome == Outcome::kOptimal || choice.outcome == Outcome::kFeasible) {
@@ -97,11 +100,14 @@ void settle(StrategyResult& result) {
 
 double StrategyResult::gap() const {
   if (cost == bound) return 0;
-  return bound > 0 ? static_cast<double>(cost) / static_cast<double>(bound) - 1 : std::numeric_limits<double>::infinity();
+  return bound > 0 ? static_cast<double>(cost) / static_cast<double>(bound) - 1
+                   : std::numeric_limits<double>::infinity();
 }
 
 std::optional<std::int64_t> strategy_cost(const StrategyProblem& problem, const std::vector<std::int32_t>& strategies) {
-  const auto chosen = [&](std::int32_t node) { return static_cast<std::size_t>(strategies[static_cast<std::size_t>(node)]); };
+  const auto chosen = [&](std::int32_t node) {
+    return static_cast<std::size_t>(strategies[static_cast<std::size_t>(node)]);
+  };
   std::int64_t sum = 0;
   std::vector<std::pair<std::int64_t, std::int64_t>> changes;  // (time, bytes)
   for (std::size_t i = 0; i < problem.nodes.size(); ++i) {
@@ -115,7 +121,8 @@ std::optional<std::int64_t> strategy_cost(const StrategyProblem& problem, const 
     }
   }
   for (const StrategyEdge& edge : problem.edges) {
-    const std::int64_t c = edge.costs[chosen(edge.u) * problem.nodes[static_cast<std::size_t>(edge.v)].costs.size() + chosen(edge.v)];
+    const std::int64_t c =
+        edge.costs[chosen(edge.u) * problem.nodes[static_cast<std::size_t>(edge.v)].costs.size() + chosen(edge.v)];
     if (c >= kForbiddenCost) return std::nullopt;
     sum += c;
   }
@@ -139,11 +146,14 @@ void validate(const StrategyProblem& problem) {
   };
   std::int64_t cost = 0, usage = 0;
   for (std::size_t i = 0; i < problem.nodes.size(); ++i) {
-    if (!add(cost, problem.nodes[i].costs, kForbiddenCost)) throw Error(concat("node ", i, ": costs: the largest allowed ones add up to 2^62"));
-    if (!add(usage, problem.nodes[i].usages, kMostCost)) throw Error(concat("node ", i, ": usages: the largest ones add up to 2^62"));
+    if (!add(cost, problem.nodes[i].costs, kForbiddenCost))
+      throw Error(concat("node ", i, ": costs: the largest allowed ones add up to 2^62"));
+    if (!add(usage, problem.nodes[i].usages, kMostCost))
+      throw Error(concat("node ", i, ": usages: the largest ones add up to 2^62"));
   }
   for (std::size_t e = 0; e < problem.edges.size(); ++e)
-    if (!add(cost, problem.edges[e].costs, kForbiddenCost)) throw Error(concat("edge ", e, ": costs: the largest allowed ones add up to 2^62"));
+    if (!add(cost, problem.edges[e].costs, kForbiddenCost))
+      throw Error(concat("edge ", e, ": costs: the largest allowed ones add up to 2^62"));
 }
 
 StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyOptions& options) {
@@ -173,7 +183,8 @@ StrategyResult choose_strategies(const StrategyProblem& problem, const StrategyO
   const auto closed = [&] { return !result.strategies.empty() && result.cost <= result.bound; };
   const auto stopped = [&] { return options.should_stop && options.should_stop(); };
   if (!closed() && !stopped() && fits_milp(network)) prove(problem, network, options, result);
-  if (!closed() && !stopped() && result.outcome != Outcome::kInfeasible) anneal(problem, network, start, options, result);
+  if (!closed() && !stopped() && result.outcome != Outcome::kInfeasible)
+    anneal(problem, network, start, options, result);
   settle(result);
   return result;
 }

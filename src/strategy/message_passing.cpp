@@ -22,8 +22,10 @@ void MessagePassing::set_prices(const std::vector<double>& prices) {
   std::vector<double> before(prices.size() + 1, 0);
   for (std::size_t t = 0; t < prices.size(); ++t) before[t + 1] = before[t] + prices[t];
   for (std::int32_t i = 0; i < network_.nodes(); ++i) {
-    const double price = before[static_cast<std::size_t>(network_.row_to[i])] - before[static_cast<std::size_t>(network_.row_from[i])];
-    for (std::int32_t l = network_.first[i]; l < network_.first[i + 1]; ++l) priced_[l] = network_.cost[l] + price * network_.usage[l];
+    const double price =
+        before[static_cast<std::size_t>(network_.row_to[i])] - before[static_cast<std::size_t>(network_.row_from[i])];
+    for (std::int32_t l = network_.first[i]; l < network_.first[i + 1]; ++l)
+      priced_[l] = network_.cost[l] + price * network_.usage[l];
   }
 }
 
@@ -44,13 +46,15 @@ void MessagePassing::decide(std::int32_t node, Labels& labels) const {
     const double* matrix = network_.matrix(edge);
     const std::size_t columns = static_cast<std::size_t>(network_.labels(edge.b));
     for (std::size_t s = 0; s < total.size(); ++s) {
-      total[s] += edge.a == node ? message_to_a_[to_a_[e] + s] : matrix[static_cast<std::size_t>(labels[edge.a]) * columns + s];
+      total[s] +=
+          edge.a == node ? message_to_a_[to_a_[e] + s] : matrix[static_cast<std::size_t>(labels[edge.a]) * columns + s];
     }
   }
   labels[node] = static_cast<std::int32_t>(std::min_element(total.begin(), total.end()) - total.begin());
 }
 
-// Passes the node's share on along the edges that go onwards. Returns what the messages and the node leave in the bound.
+// Passes the node's share on along the edges that go onwards. Returns what the messages and the node leave in the
+// bound.
 double MessagePassing::send(std::int32_t node, bool forward) {
   const auto touching = network_.touching[static_cast<std::size_t>(node)];
   const auto before = lower_degree_[node];

@@ -10,10 +10,10 @@
 namespace stowage {
 namespace {
 
-constexpr int kWarmUp = 10;          // sweeps before prices move: messages settle first
-constexpr double kFade = 0.97;       // of the price of a row with room
-constexpr double kRoom = 0.8;        // of the limit: below it a row has room
-constexpr double kFirstPrice = 0.01; // of the price at which a full row costs the whole bound
+constexpr int kWarmUp = 10;           // sweeps before prices move: messages settle first
+constexpr double kFade = 0.97;        // of the price of a row with room
+constexpr double kRoom = 0.8;         // of the limit: below it a row has room
+constexpr double kFirstPrice = 0.01;  // of the price at which a full row costs the whole bound
 
 double overload(const ChoiceNetwork& network, const std::vector<double>& usage) {
   double sum = 0;
@@ -22,7 +22,8 @@ double overload(const ChoiceNetwork& network, const std::vector<double>& usage) 
 }
 
 // Steps shrink with the rounds, so that prices settle and the bound with them.
-void move_prices(const ChoiceNetwork& network, const std::vector<double>& usage, double unit, int round, std::vector<double>& prices) {
+void move_prices(const ChoiceNetwork& network, const std::vector<double>& usage, double unit, int round,
+                 std::vector<double>& prices) {
   const double rise = 1 + 0.3 / (1 + round / 150.0);
   const double fade = std::pow(kFade, 1 / (1 + round / 150.0));
   for (std::size_t t = 0; t < prices.size(); ++t) {

@@ -1,12 +1,13 @@
-// Prices for bytes: each row gets a price per byte that rises while the row is over the limit and fades while it has room.
+// Prices for bytes: each row gets a price per byte that rises while the row is over the limit and fades while it has
+// room.
 //
 //   usage  ▂▇▇▅▂        prices  0 λ λ 0 0        labels, cheapest with bytes paid for: under the limit where it was over
 //   limit  ─────   ──▶                    ──▶
 //
-// The dual of the limit (Lagrangian relaxation; Fisher, Management Science 27, 1981), with multiplicative steps in place of
-// subgradient ones: a row far over the limit does not dwarf the others, so a handful of binding rows settle at once. Every round gives
-// a bound, and a labelling that is nearly cheapest at these prices: the start for tree_moves.h. A round costs one sweep of
-// message_passing.h.
+// The dual of the limit (Lagrangian relaxation; Fisher, Management Science 27, 1981), with multiplicative steps in
+// place of subgradient ones: a row far over the limit does not dwarf the others, so a handful of binding rows settle at
+// once. Every round gives a bound, and a labelling that is nearly cheapest at these prices: the start for tree_moves.h.
+// A round costs one sweep of message_passing.h.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 namespace stowage {
 
 struct PricedStart {
-  Labels labels;                 // least cost plus overload priced at `unit`
-  double bound = 0;              // on the cost of every choice that keeps the limit
-  double unit = 1;               // what a byte over the limit is worth: cost units a byte
-  std::vector<double> prices;    // of the best bound
+  Labels labels;               // least cost plus overload priced at `unit`
+  double bound = 0;            // on the cost of every choice that keeps the limit
+  double unit = 1;             // what a byte over the limit is worth: cost units a byte
+  std::vector<double> prices;  // of the best bound
 };
 
 PricedStart search_prices(const ChoiceNetwork& network, int rounds, const std::function<bool()>& should_stop);

@@ -9,18 +9,23 @@
 namespace stowage {
 namespace {
 
-constexpr int kMovesPerDraw = 64;   // moves between two draws of prices
-constexpr int kTreeSizes = 10;      // trees of 2, 4, ... 2^10 nodes
-constexpr double kHottest = 1e-2;   // of the best cost: the rise that is taken by chance at first
-constexpr double kSlack = 1e-6;     // bytes: rounding of sums
+constexpr int kMovesPerDraw = 64;  // moves between two draws of prices
+constexpr int kTreeSizes = 10;     // trees of 2, 4, ... 2^10 nodes
+constexpr double kHottest = 1e-2;  // of the best cost: the rise that is taken by chance at first
+constexpr double kSlack = 1e-6;    // bytes: rounding of sums
 
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
 
 }  // namespace
 
 TreeMoves::TreeMoves(const ChoiceNetwork& network, Labels start, double unit, std::uint64_t seed)
-    : network_(network), labels_(std::move(start)), best_cost_(std::numeric_limits<double>::infinity()),
-      cost_(label_cost(network, labels_)), unit_(unit), usage_(row_usage(network, labels_)), random_(seed) {
+    : network_(network),
+      labels_(std::move(start)),
+      best_cost_(std::numeric_limits<double>::infinity()),
+      cost_(label_cost(network, labels_)),
+      unit_(unit),
+      usage_(row_usage(network, labels_)),
+      random_(seed) {
   for (const double u : usage_) overload_ += std::max(0.0, u - network.limit);
   const auto nodes = static_cast<std::size_t>(network.nodes());
   place_.assign(nodes, -1);
@@ -94,7 +99,8 @@ void TreeMoves::own_costs(const Branch& branch, std::vector<double>& costs) {
   costs.assign(network_.cost.begin() + from, network_.cost.begin() + network_.first[node + 1]);
   if (network_.row_from[node] < network_.row_to[node]) {
     const double price = price_before_[network_.row_to[node]] - price_before_[network_.row_from[node]];
-    const double fullest = *std::max_element(usage_.begin() + network_.row_from[node], usage_.begin() + network_.row_to[node]);
+    const double fullest =
+        *std::max_element(usage_.begin() + network_.row_from[node], usage_.begin() + network_.row_to[node]);
     for (std::size_t s = 0; s < costs.size(); ++s) {
       const double u = network_.usage[from + static_cast<std::int32_t>(s)];
       costs[s] += price * u + weight_ * std::max(0.0, u - (network_.limit - fullest));
@@ -139,7 +145,8 @@ void TreeMoves::choose() {
     }
     work_ += static_cast<std::int64_t>(mine.size() * theirs.size());
   }
-  labels_[tree_[0].node] = static_cast<std::int32_t>(std::min_element(costs_[0].begin(), costs_[0].end()) - costs_[0].begin());
+  labels_[tree_[0].node] =
+      static_cast<std::int32_t>(std::min_element(costs_[0].begin(), costs_[0].end()) - costs_[0].begin());
   for (std::size_t q = 1; q < tree_.size(); ++q) {
     labels_[tree_[q].node] = answers_[q][static_cast<std::size_t>(labels_[tree_[q].parent])];
   }

@@ -4,10 +4,10 @@
 //        │   │            labels given the o around it, bytes over the limit priced
 //        o   ●───o        taken when cost + weight * overload falls, or by chance when it rises a little
 //
-// Tree sampling after Hamze and de Freitas, UAI 2004, as large neighbourhoods; accepted as in simulated annealing (Kirkpatrick et al.
-// 1983). A round starts hot, with overload cheap, and ends cold, with overload dear: it slides from relaxed choices to those that
-// keep the limit. Forbidden pairs chain many nodes together, which is why single-node moves get stuck at once and trees do not. A move
-// costs the matrices that touch the tree.
+// Tree sampling after Hamze and de Freitas, UAI 2004, as large neighbourhoods; accepted as in simulated annealing
+// (Kirkpatrick et al. 1983). A round starts hot, with overload cheap, and ends cold, with overload dear: it slides from
+// relaxed choices to those that keep the limit. Forbidden pairs chain many nodes together, which is why single-node
+// moves get stuck at once and trees do not. A move costs the matrices that touch the tree.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class TreeMoves {
   // One round of annealing that costs about `work` entries. Returns what it cost.
   std::int64_t round(std::int64_t work, const std::function<bool()>& should_stop);
 
-  [[nodiscard]] const Labels& best() const { return best_; }      // empty: no choice met that keeps the limit
+  [[nodiscard]] const Labels& best() const { return best_; }  // empty: no choice met that keeps the limit
   [[nodiscard]] double best_cost() const { return best_cost_; }
 
  private:
@@ -56,8 +56,8 @@ class TreeMoves {
   std::vector<Branch> tree_;
   std::vector<std::int32_t> place_, links_, touched_;  // per node: its place in the tree or -1, its edges into the tree
   std::vector<std::pair<std::int32_t, std::int32_t>> fringe_;  // (node, edge into the tree)
-  std::vector<std::vector<double>> costs_;             // per branch
-  std::vector<std::vector<std::int32_t>> answers_;     // per branch: its label for each label of its parent
+  std::vector<std::vector<double>> costs_;                     // per branch
+  std::vector<std::vector<std::int32_t>> answers_;             // per branch: its label for each label of its parent
 };
 
 }  // namespace stowage

@@ -14,8 +14,16 @@ import models_sequence  # noqa: E402
 import models_vision  # noqa: E402
 
 PARAMETERS = {
-    "alexnet": 61_100_840, "vgg11": 132_863_336, "mnasnet0_5": 2_218_512, "mobilenet_v2": 3_504_872, "efficientnet_b0": 5_288_548,
-    "resnet50": 25_557_032, "densenet121": 7_978_856, "vit_b_16": 86_567_656, "gpt2_xl": 1_557_611_200, "llama_1b": 1_235_814_400,
+    "alexnet": 61_100_840,
+    "vgg11": 132_863_336,
+    "mnasnet0_5": 2_218_512,
+    "mobilenet_v2": 3_504_872,
+    "efficientnet_b0": 5_288_548,
+    "resnet50": 25_557_032,
+    "densenet121": 7_978_856,
+    "vit_b_16": 86_567_656,
+    "gpt2_xl": 1_557_611_200,
+    "llama_1b": 1_235_814_400,
 }
 
 
@@ -34,7 +42,8 @@ def test_the_paper_form_has_the_papers_program_peak(name, total_mib):
 
     peak = stowage.plan(graph, keep_order=True).summary()["program_peak_bytes"]
     parameters = 4 * PARAMETERS[name.split("-")[0]]
-    assert (peak + parameters) / 2**20 == pytest.approx(total_mib, abs=0.15)  # the tables leave out small buffers or round up
+    # The tables leave out small buffers or round up
+    assert (peak + parameters) / 2**20 == pytest.approx(total_mib, abs=0.15)
 
 
 def test_states_of_the_paper_form_are_made_in_the_step():

@@ -1,4 +1,5 @@
-"""Tests import benchmarks and benchmarks import what tests train: in one process the first module of a name would hide the second."""
+"""Tests import benchmarks and benchmarks import what tests train: in one process the first module of a name would hide
+the second."""
 
 import pathlib
 

@@ -232,9 +232,9 @@ TEST(BudgetTakeover, AsksForLess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BudgetOnRandomGraphs,
-                         ::testing::Values(Case{3, 0, false}, Case{8, 0, false}, Case{8, 0.001, false}, Case{8, 1000, false},
-                                           Case{20, 0, false}, Case{20, 0, true}, Case{20, 0.001, true}, Case{40, 0, false},
-                                           Case{40, 0.01, false}));
+                         ::testing::Values(Case{3, 0, false}, Case{8, 0, false}, Case{8, 0.001, false},
+                                           Case{8, 1000, false}, Case{20, 0, false}, Case{20, 0, true},
+                                           Case{20, 0.001, true}, Case{40, 0, false}, Case{40, 0.01, false}));
 
 }  // namespace
 }  // namespace stowage::testing

@@ -1,4 +1,5 @@
-// The least step time within a limit of live bytes, by searching all states of small graphs; plans and bounds lie on their sides of it.
+// The least step time within a limit of live bytes, by searching all states of small graphs; plans and bounds lie on
+// their sides of it.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -67,7 +68,8 @@ TEST_P(LeastTime, LiesBetweenTheBoundAndThePlan) {
   RecordProperty("missed", missed);
 }
 
-// What a write has taken is made again, and then read for the first time: orders that no plan without recomputation has.
+// What a write has taken is made again, and then read for the first time: orders that no plan without recomputation
+// has.
 TEST(LeastTimeInPlace, AReaderMayRunAfterTheNextWriter) {
   GraphBuilder g;
   const int a = g.buffer(33), out = g.returned(31), big = g.buffer(70);
@@ -85,8 +87,9 @@ TEST(LeastTimeInPlace, AReaderMayRunAfterTheNextWriter) {
   EXPECT_LE(result.step_bound_ns.value_or(0), *least);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, LeastTime, ::testing::Values(Shape{4, false}, Shape{6, false}, Shape{8, false}, Shape{4, true}, Shape{6, true},
-                                                               Shape{4, true, 3}, Shape{6, false, 3}, Shape{8, false, 3}));
+INSTANTIATE_TEST_SUITE_P(Sizes, LeastTime,
+                         ::testing::Values(Shape{4, false}, Shape{6, false}, Shape{8, false}, Shape{4, true},
+                                           Shape{6, true}, Shape{4, true, 3}, Shape{6, false, 3}, Shape{8, false, 3}));
 
 }  // namespace
 }  // namespace stowage::testing

@@ -16,7 +16,9 @@ class Cli:
 
     def __call__(self, *arguments, stdin=b"", timeout=60):
         """Runs `stowage ARGUMENTS`; a sanitizer's report or a signal is a failure here and now."""
-        done = subprocess.run([self.executable, *map(str, arguments)], input=stdin, capture_output=True, timeout=timeout)
+        done = subprocess.run(
+            [self.executable, *map(str, arguments)], input=stdin, capture_output=True, timeout=timeout
+        )
         done.stdout = done.stdout.decode()
         done.stderr = done.stderr.decode(errors="replace")
         assert done.returncode in range(7), f"exit {done.returncode}: {done.stderr}"
@@ -72,7 +74,15 @@ def small_graph():
         )
         gradient = following
         ops.append({"name": f"step{i}", "target": "s", "reads": [update], "writes": [weights[i]], "cost_ns": 100})
-    return {"format": "stowage-graph", "version": 1, "name": "small", "align": 64, "meta": {}, "buffers": buffers, "ops": ops}
+    return {
+        "format": "stowage-graph",
+        "version": 1,
+        "name": "small",
+        "align": 64,
+        "meta": {},
+        "buffers": buffers,
+        "ops": ops,
+    }
 
 
 @pytest.fixture(name="small_graph")

@@ -56,8 +56,17 @@ def test_usage(cli, arguments):
     assert done.stderr and not done.stdout
 
 
-@pytest.mark.parametrize("verb", [["plan", "G", "-o", "OUT"], ["check", "G", "P"], ["bound", "G"], ["info", "G"], ["layout", "G"],
-                                  ["fit", "G", "--budget", "1GiB"]])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["plan", "G", "-o", "OUT"],
+        ["check", "G", "P"],
+        ["bound", "G"],
+        ["info", "G"],
+        ["layout", "G"],
+        ["fit", "G", "--budget", "1GiB"],
+    ],
+)
 def test_missing_input(cli, plan, tmp_path, verb):
     missing = tmp_path / "missing.json"
     names = {"G": missing, "P": plan, "OUT": tmp_path / "out"}
@@ -75,7 +84,10 @@ def test_missing_plan_and_folder_as_input(cli, graph, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda g: g["ops"][5]["reads"].append(99), "op 5 'step2': reads[1]: buffer id 99 is out of range (14 buffers)"),
+        (
+            lambda g: g["ops"][5]["reads"].append(99),
+            "op 5 'step2': reads[1]: buffer id 99 is out of range (14 buffers)",
+        ),
         (lambda g: g["ops"][0].update(after=[3]), "op 0 'forward0': after[0]"),
         (lambda g: g["buffers"][3].update(bytes=-1), "buffer 3 'a0': bytes"),
         (lambda g: g["buffers"][3].update(bytes=2**53), "buffer 3 'a0': bytes"),
@@ -164,7 +176,11 @@ def test_truncated_files(cli, graph, plan, tmp_path):
 
 def test_deep_nesting(cli, tmp_path):
     path = tmp_path / "deep.json"
-    for text in ("[" * 200_000, '{"meta":' * 100_000, '{"format":"stowage-graph","meta":' + '{"a":' * 100_000 + "1" + "}" * 100_001):
+    for text in (
+        "[" * 200_000,
+        '{"meta":' * 100_000,
+        '{"format":"stowage-graph","meta":' + '{"a":' * 100_000 + "1" + "}" * 100_001,
+    ):
         path.write_text(text)
         assert cli("info", path).returncode == 3
 
@@ -190,7 +206,9 @@ def mutate(data, rng):
     return bytes(data) or b"{}"
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("STOWAGE_TEST_SEED", "1")), int(os.environ.get("STOWAGE_TEST_SEED", "1")) + 12))
+@pytest.mark.parametrize(
+    "seed", range(int(os.environ.get("STOWAGE_TEST_SEED", "1")), int(os.environ.get("STOWAGE_TEST_SEED", "1")) + 12)
+)
 def test_mutated_files_never_crash(cli, graph, plan, tmp_path, seed):
     rng = random.Random(seed)
     originals = graph.read_bytes(), plan.read_bytes()
@@ -238,7 +256,9 @@ def test_a_full_disk_is_said(cli, graph):
     """On a device that is always full, and with a limit on the size of files: nothing half-written is left."""
     for arguments in (["plan", graph, "-o", "/dev/full"], ["plan", graph, "-o", "-"]):
         with open("/dev/full", "wb") as full:
-            done = subprocess.run([cli.executable, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            done = subprocess.run(
+                [cli.executable, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            )
         assert done.returncode == 1
         one_line(done, "cannot be written: No space left on device")
         assert "internal" not in done.stderr
@@ -293,7 +313,11 @@ def test_small_strategy_problems_end_soon(cli, tmp_path, unit, solver, monkeypat
     done = cli("strategy", problem, "--json", timeout=10)
     result = json.loads(done.stdout)
     assert (result["outcome"], result["cost"] - unit, result["gap"]) == ("optimal", 430, 0)
-    problem.write_text(json.dumps(strategy_problem(10**17 - 1)).replace("[95]", f"[{10**17 - 1}]").replace("[70, 60]", str([10**17 - 1] * 2)))
+    problem.write_text(
+        json.dumps(strategy_problem(10**17 - 1))
+        .replace("[95]", f"[{10**17 - 1}]")
+        .replace("[70, 60]", str([10**17 - 1] * 2))
+    )
     assert cli("strategy", problem, timeout=10).returncode == 0
 
 

@@ -17,7 +17,13 @@ def graph_file(tmp_path, small_graph):
 def test_text_names_bytes_ops_lines_and_prices(cli, graph_file):
     done = cli("explain", graph_file)
     assert done.returncode == 0, done.stderr
-    for part in ("Where the bytes go", "What holds the peak: step", "train.py:", "What a budget costs", "What to change"):
+    for part in (
+        "Where the bytes go",
+        "What holds the peak: step",
+        "train.py:",
+        "What a budget costs",
+        "What to change",
+    ):
         assert part in done.stdout, done.stdout
     assert len(done.stdout.splitlines()) <= 50
     assert max(map(len, done.stdout.splitlines())) <= 100
@@ -39,7 +45,9 @@ def test_prices_are_what_plan_says_of_each_budget(cli, graph_file, tmp_path):
     assert len(prices) >= 2
     for price in prices:
         code = 0 if price["arena_bytes"] is not None else 4
-        summary = cli.json("plan", graph_file, "-o", tmp_path / "p.plan.json", "--budget", price["budget_bytes"], code=code)
+        summary = cli.json(
+            "plan", graph_file, "-o", tmp_path / "p.plan.json", "--budget", price["budget_bytes"], code=code
+        )
         if code == 0:
             assert (summary["arena_bytes"], summary["step_ns"]) == (price["arena_bytes"], price["step_ns"])
 

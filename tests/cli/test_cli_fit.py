@@ -67,7 +67,7 @@ def test_nothing_fits(cli, growing):
 
 def test_text(cli, growing):
     done = cli("fit", *growing, "--budget", "12000")
-    assert done.returncode == 0 and done.stdout.startswith(str(growing[0])[:-len("b1.graph.json")])
+    assert done.returncode == 0 and done.stdout.startswith(str(growing[0])[: -len("b1.graph.json")])
     assert "next " in done.stdout
     assert "the largest graph named fits" in cli("fit", *growing, "--budget", "1GiB").stdout
 

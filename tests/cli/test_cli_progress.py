@@ -1,4 +1,5 @@
-"""The command line's progress: one line on a terminal after a second, nothing in a pipe (test_cli_results sees to stderr there)."""
+"""The command line's progress: one line on a terminal after a second, nothing in a pipe (test_cli_results sees to
+stderr there)."""
 
 import json
 import os
@@ -8,7 +9,8 @@ import time
 
 
 def layered_graph(layers, width):
-    """Forward and backward through `layers` layers of `width` branches: planned under a tight budget it takes a while."""
+    """Forward and backward through `layers` layers of `width` branches: planned under a tight budget it takes a
+    while."""
     buffers, ops, kept, previous = [], [], [], None
 
     def buffer(size):
@@ -17,15 +19,39 @@ def layered_graph(layers, width):
 
     for layer in range(layers):
         made = [buffer(1000 + 37 * (layer % 7) + i) for i in range(width)]
-        ops.append({"name": f"f{layer}", "target": "f", "reads": previous or [], "creates": made, "cost_ns": 1000 + 13 * (layer % 11)})
+        ops.append(
+            {
+                "name": f"f{layer}",
+                "target": "f",
+                "reads": previous or [],
+                "creates": made,
+                "cost_ns": 1000 + 13 * (layer % 11),
+            }
+        )
         kept.append(made)
         previous = made
+    last = None
     for layer in reversed(range(layers)):
         made = [buffer(900 + layer % 5)]
-        ops.append({"name": f"g{layer}", "target": "g", "reads": [*kept[layer], *([last] if layer < layers - 1 else [])], "creates": made,
-                    "cost_ns": 2000})  # fmt: skip
+        ops.append(
+            {
+                "name": f"g{layer}",
+                "target": "g",
+                "reads": [*kept[layer], *([last] if layer < layers - 1 else [])],
+                "creates": made,
+                "cost_ns": 2000,
+            }
+        )
         last = made[0]
-    return {"format": "stowage-graph", "version": 1, "name": "layered", "align": 64, "meta": {}, "buffers": buffers, "ops": ops}
+    return {
+        "format": "stowage-graph",
+        "version": 1,
+        "name": "layered",
+        "align": 64,
+        "meta": {},
+        "buffers": buffers,
+        "ops": ops,
+    }
 
 
 def test_a_terminal_sees_one_line_that_goes_away(cli, tmp_path):

@@ -1,6 +1,7 @@
 """stowage report: which files it writes, and what it refuses. What the page does is tested in tests/report."""
 
 import gzip
+import itertools
 import json
 
 import pytest
@@ -25,7 +26,7 @@ def test_perfetto_slices_add_up(cli, graph, plan, tmp_path):
     for process in (1, 2):
         own = sorted((e for e in slices if e["pid"] == process), key=lambda e: e["ts"])
         assert len(own) == 10 and sum(e["dur"] for e in own) == pytest.approx(9.8)  # microseconds
-        assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-9 for a, b in zip(own, own[1:]))
+        assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-9 for a, b in itertools.pairwise(own))
     peak = max(e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "live bytes" and e["pid"] == 1)
     assert peak == cli.json("check", graph, plan)["peak_bytes"]
 
@@ -48,9 +49,13 @@ def test_a_plan_that_is_not_valid_is_refused(cli, graph, plan, tmp_path):
 
 
 BAD_SECTIONS = [
-    ("--ledger", '{"rows": [{"tensor": "w", "bytes": 1, "placement": "R", "local_bytes": 1, "redundant_bytes": -1, "why": ""}]}', "row 0"),
+    (
+        "--ledger",
+        '{"rows": [{"tensor": "w", "bytes": 1, "placement": "R", "local_bytes": 1, "redundant_bytes": -1, "why": ""}]}',
+        "row 0",
+    ),
     ("--ledger", '{"rows": [{"tensor": "w"}]}', "row 0"),
-    ("--ledger", '[]', "ledger"),
+    ("--ledger", "[]", "ledger"),
     ("--timeline", '{"events": [{"t_ns": 1, "event": 3, "bytes": 0, "op": ""}]}', "event 0"),
     ("--timeline", '{"live": []}', "events"),
     ("--timeline", '{"events": []} x', "timeline"),

@@ -7,9 +7,24 @@ import json
 import pytest
 
 PLAN_KEYS = [
-    "outcome", "ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes",
-    "budget_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns", "program_step_ns", "step_bound_ns", "seconds",
-]  # fmt: skip
+    "outcome",
+    "ops",
+    "buffers",
+    "resident_bytes",
+    "program_peak_bytes",
+    "peak_bytes",
+    "lower_bound_bytes",
+    "gap",
+    "arena_bytes",
+    "budget_bytes",
+    "recomputed_ops",
+    "recompute_ns",
+    "swapped_bytes",
+    "step_ns",
+    "program_step_ns",
+    "step_bound_ns",
+    "seconds",
+]
 
 
 def test_plan_prints_the_documented_keys(cli, graph, tmp_path):
@@ -19,7 +34,9 @@ def test_plan_prints_the_documented_keys(cli, graph, tmp_path):
     assert result["outcome"] in ("optimal", "feasible")
     assert (result["ops"], result["buffers"], result["resident_bytes"]) == (10, 14, 768)
     assert result["budget_bytes"] is None
-    assert result["lower_bound_bytes"] <= result["peak_bytes"] <= min(result["arena_bytes"], result["program_peak_bytes"])
+    assert (
+        result["lower_bound_bytes"] <= result["peak_bytes"] <= min(result["arena_bytes"], result["program_peak_bytes"])
+    )
     assert result["program_step_ns"] == result["step_ns"] == 9800
 
 
@@ -46,11 +63,20 @@ def test_keep_order_keeps_program_order(cli, graph, tmp_path):
 
 
 def test_takeover_has_a_switch(cli, tmp_path):
-    buffers = [{"name": "a", "bytes": 64, "kind": "temporary"}, {"name": "b", "bytes": 64, "kind": "output", "returned": True}]
-    ops = [{"name": "fill", "target": "f", "creates": [0]},
-           {"name": "relu", "target": "r", "reads": [0], "creates": [1], "takeover": [[0, 1]]}]
+    buffers = [
+        {"name": "a", "bytes": 64, "kind": "temporary"},
+        {"name": "b", "bytes": 64, "kind": "output", "returned": True},
+    ]
+    ops = [
+        {"name": "fill", "target": "f", "creates": [0]},
+        {"name": "relu", "target": "r", "reads": [0], "creates": [1], "takeover": [[0, 1]]},
+    ]
     graph, plan = tmp_path / "g.json", tmp_path / "p.json"
-    graph.write_text(json.dumps({"format": "stowage-graph", "version": 1, "name": "two", "align": 64, "buffers": buffers, "ops": ops}))
+    graph.write_text(
+        json.dumps(
+            {"format": "stowage-graph", "version": 1, "name": "two", "align": 64, "buffers": buffers, "ops": ops}
+        )
+    )
     for flags, arena in (((), 64), (("--no-takeover",), 128)):
         result = cli.json("plan", graph, "-o", plan, *flags)
         assert (result["peak_bytes"], result["arena_bytes"], result["lower_bound_bytes"]) == (arena, arena, 64)
@@ -64,7 +90,9 @@ def test_roam_plans_with_and_without_each_part(cli, graph, plan, tmp_path):
     out = tmp_path / "roam.plan.json"
     best = cli.json("plan", graph, "-o", tmp_path / "best.plan.json")
     for without in [[], *([part] for part in ROAM_PARTS), ROAM_PARTS]:
-        result = cli.json("plan", graph, "-o", out, "--method", "roam", *(x for part in without for x in ("--roam-without", part)))
+        result = cli.json(
+            "plan", graph, "-o", out, "--method", "roam", *(x for part in without for x in ("--roam-without", part))
+        )
         assert set(result) == set(best)
         assert best["lower_bound_bytes"] <= result["peak_bytes"] <= result["arena_bytes"]
         assert cli("check", graph, out).returncode == 0
@@ -90,7 +118,9 @@ def test_a_missing_solver_says_what_to_install(cli, graph, tmp_path):
     assert "pip install 'highspy" in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("wrong", [["--method", "best"], ["--roam-without", "luck"], ["--method", "roam", "--keep-order"]])
+@pytest.mark.parametrize(
+    "wrong", [["--method", "best"], ["--roam-without", "luck"], ["--method", "roam", "--keep-order"]]
+)
 def test_methods_that_do_not_exist(cli, graph, tmp_path, wrong):
     assert cli("plan", graph, "-o", tmp_path / "p", *wrong).returncode == 2
 
@@ -131,14 +161,21 @@ def test_layout(cli, intervals, tmp_path):
     out = tmp_path / "out.csv"
     result = cli.json("layout", intervals, "-o", out)
     assert list(result) == ["outcome", "buffers", "height_bytes", "lower_bound_bytes", "gap", "seconds"]
-    assert (result["outcome"], result["height_bytes"], result["lower_bound_bytes"], result["gap"]) == ("optimal", 12, 12, 0)
+    assert (result["outcome"], result["height_bytes"], result["lower_bound_bytes"], result["gap"]) == (
+        "optimal",
+        12,
+        12,
+        0,
+    )
     rows = [line.split(",") for line in out.read_text().splitlines()]
     assert rows[0] == ["id", "lower", "upper", "size", "offset"]
     placed = [tuple(map(int, row[1:])) for row in rows[1:]]
     for i, (lower, upper, size, offset) in enumerate(placed):
         assert offset + size <= 12
         for other_lower, other_upper, other_size, other in placed[:i]:
-            assert upper <= other_lower or other_upper <= lower or offset + size <= other or other + other_size <= offset
+            assert (
+                upper <= other_lower or other_upper <= lower or offset + size <= other or other + other_size <= offset
+            )
 
 
 def test_text_output(cli, graph, plan, intervals, tmp_path):
@@ -153,7 +190,16 @@ def test_version_and_help(cli):
     assert cli("--version").stdout.startswith("stowage 0.")
     done = cli("plan", "--help")
     assert done.returncode == 0
-    for flag in ("--budget", "--link-gbps", "--keep-order", "--no-takeover", "--time-limit", "--seed", "--threads", "--json"):
+    for flag in (
+        "--budget",
+        "--link-gbps",
+        "--keep-order",
+        "--no-takeover",
+        "--time-limit",
+        "--seed",
+        "--threads",
+        "--json",
+    ):
         assert flag in done.stdout
 
 

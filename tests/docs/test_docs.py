@@ -1,5 +1,5 @@
-"""What README and docs say is there: the site builds strictly and asks for nothing elsewhere, its reference names what exists, its commands
-run, its tables are those of bench/results."""
+"""What README and docs say is there: the site builds strictly and asks for nothing elsewhere, its reference names what
+exists, its commands run, its tables are those of bench/results."""
 
 import importlib
 import json
@@ -40,12 +40,17 @@ def site(tmp_path_factory):
 def test_the_site_asks_for_nothing_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text()
-        loaded = re.findall(r'<(?:script|img|iframe|source)[^>]+src="(https?:[^"]+)"|<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="(https?:[^"]+)"', text)
+        loaded = re.findall(
+            r'<(?:script|img|iframe|source)[^>]+src="(https?:[^"]+)"|<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="(https?:[^"]+)"',
+            text,
+        )
         assert not loaded, f"{page.name}: {loaded}"
 
 
 def test_the_reference_names_what_exists(site):
-    python, cpp, command_line = ((site / "reference" / f"{name}.html").read_text() for name in ("python", "cpp", "command-line"))
+    python, cpp, command_line = (
+        (site / "reference" / f"{name}.html").read_text() for name in ("python", "cpp", "command-line")
+    )
     for name in set(stowage.__all__) - {"__version__"}:
         assert f"stowage.{name}" in python, name
     assert "stowage.hf.plan" in python
@@ -78,7 +83,9 @@ def test_links_and_files_exist(page):
 def test_bench_commands_exist():
     for page in PAGES:
         for name in re.findall(r"\./dev bench ([\w/]+)", page.read_text()):
-            assert name == "NAME" or any((ROOT / "bench" / f"{name}.{end}").exists() for end in ("py", "sh")), f"{page.name}: {name}"
+            assert name == "NAME" or any((ROOT / "bench" / f"{name}.{end}").exists() for end in ("py", "sh")), (
+                f"{page.name}: {name}"
+            )
 
 
 # ---- Commands
@@ -123,7 +130,9 @@ def workplace(tmp_path_factory):
     for batch, name in ((32, "step.graph.json"), (8, "batch8.graph.json"), (16, "batch16.graph.json")):
         capture(batch, name)
     (folder / "lifetimes.csv").write_text("id,lower,upper,size\na,0,3,16\nb,1,5,32\nc,3,6,16\n")
-    subprocess.run([CLI, "plan", "step.graph.json", "-o", "step.plan.json"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        [CLI, "plan", "step.graph.json", "-o", "step.plan.json"], cwd=folder, check=True, capture_output=True
+    )
     return folder
 
 

@@ -1,5 +1,5 @@
-"""Figures in README and docs/benchmarks.md are those of the scripts that they name. Bytes repeat exactly and are compared with a run; times
-do not, and are taken from bench/results by bench/tables.py."""
+"""Figures in README and docs/benchmarks.md are those of the scripts that they name. Bytes repeat exactly and are
+compared with a run; times do not, and are taken from bench/results by bench/tables.py."""
 
 import json
 import os
@@ -27,7 +27,18 @@ def mib(count: int) -> str:
 
 @pytest.fixture(scope="module", params=["norm", "value"])
 def figures(request):
-    command = [sys.executable, "-m", "stowage.demo", "--steps", "6", "--threads", "2", "--clip", request.param, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "stowage.demo",
+        "--steps",
+        "6",
+        "--threads",
+        "2",
+        "--clip",
+        request.param,
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=300)
     assert done.returncode == 0, done.stderr
     return request.param, json.loads(done.stdout)
@@ -41,7 +52,9 @@ def row(page: str, label: str) -> list[str]:
 
 def test_the_demo(figures):
     clip, f = figures
-    eager, planned, bound = (mib(f[key]) for key in ("eager_step_peak_bytes", "planned_step_peak_bytes", "lower_bound_bytes"))
+    eager, planned, bound = (
+        mib(f[key]) for key in ("eager_step_peak_bytes", "planned_step_peak_bytes", "lower_bound_bytes")
+    )
     gap = f"{100 * f['gap']:.2f} %"
     assert row(README, f"`clip_grad_{clip}_`") == [eager, planned, bound, gap]
     ratio = f"{f['planned_step_peak_bytes'] / f['eager_step_peak_bytes']:.3f}"
@@ -55,13 +68,23 @@ def test_what_the_demo_prints(figures):
         pytest.skip("README shows the run with clip_grad_norm_")
 
     def shown(label):
-        return [cell.strip() for cell in re.search(rf"^│ {re.escape(label)} +│(.*)│$", README, re.MULTILINE).group(1).split("│")]
+        return [
+            cell.strip()
+            for cell in re.search(rf"^│ {re.escape(label)} +│(.*)│$", README, re.MULTILINE).group(1).split("│")
+        ]
 
-    for label, part in (("peak of a step, all counted", "total_peak"), ("  parameters, optimizer state", "resident"), ("  the step's own", "step_peak")):
+    for label, part in (
+        ("peak of a step, all counted", "total_peak"),
+        ("  parameters, optimizer state", "resident"),
+        ("  the step's own", "step_peak"),
+    ):
         eager, planned = f[f"eager_{part}_bytes"], f[f"planned_{part}_bytes"]
         assert shown(label) == [f"{mib(eager)} MiB", f"{mib(planned)} MiB", f"{planned / eager:.3f}"], label
-    for label, key in (("peak of the plan", "planned_peak_bytes"), ("peak measured in the arena", "measured_peak_bytes"),
-                       ("no order can need less than", "lower_bound_bytes")):  # fmt: skip
+    for label, key in (
+        ("peak of the plan", "planned_peak_bytes"),
+        ("peak measured in the arena", "measured_peak_bytes"),
+        ("no order can need less than", "lower_bound_bytes"),
+    ):
         assert shown(label)[1] == f"{mib(f[key])} MiB", label
     assert shown("gap, outcome")[1] == f"{100 * f['gap']:.2f} %, {f['outcome']}"
     assert f"{mib(f['gradient_bytes'])} MiB of the planned peak are gradients" in README
@@ -73,11 +96,17 @@ def test_the_picture():
 
     options = demo.parse(["--clip", "value"])
     torch.manual_seed(0)
-    graph = stowage.capture(demo.make_step(demo.make_model(options), "value"), next(demo.batches(demo.corpus(), options)), name="demo")
+    graph = stowage.capture(
+        demo.make_step(demo.make_model(options), "value"), next(demo.batches(demo.corpus(), options)), name="demo"
+    )
     recorded, planned = stowage.plan(graph, keep_order=True), stowage.plan(graph)
     top = recorded.summary()["peak_bytes"]
-    pictures = [live_bytes.picture(live_bytes.curve(graph, plan), top).splitlines()[:-1] for plan in (recorded, planned)]
-    left, right = (re.findall(part, README, re.MULTILINE) for part in (r"^ *\d+ \|([# ]{60,}?)\|", r"^ *\d+ \|[# ]{60,}?\|(.*)$"))
+    pictures = [
+        live_bytes.picture(live_bytes.curve(graph, plan), top).splitlines()[:-1] for plan in (recorded, planned)
+    ]
+    left, right = (
+        re.findall(part, README, re.MULTILINE) for part in (r"^ *\d+ \|([# ]{60,}?)\|", r"^ *\d+ \|[# ]{60,}?\|(.*)$")
+    )
     for shown, drawn in ((left, pictures[0]), (right, pictures[1])):
         assert [line.rstrip() for line in shown] == [line.split("|")[1].rstrip() for line in drawn]
     bound = planned.summary()["lower_bound_bytes"]
@@ -95,4 +124,6 @@ def test_tables_of_the_benchmarks_are_those_of_their_results():
             continue
         content = json.loads(path.read_text())
         block = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", BENCHMARKS, re.DOTALL)
-        assert block and block.group(1).startswith(table(content["results"]).strip()), f"run bench/tables.py: '{name}' differs"
+        assert block and block.group(1).startswith(table(content["results"]).strip()), (
+            f"run bench/tables.py: '{name}' differs"
+        )

@@ -39,7 +39,8 @@ class World {
       if (below(4) != 0) {
         v.recomputable = true;
         v.compute_ns = 100 + below(1'000'000);
-        for (int i = 0; i < 2 && !all.empty(); ++i) v.parents.push_back(all[static_cast<std::size_t>(below(static_cast<std::int64_t>(all.size())))]);
+        for (int i = 0; i < 2 && !all.empty(); ++i)
+          v.parents.push_back(all[static_cast<std::size_t>(below(static_cast<std::int64_t>(all.size())))]);
         filter.recipe_changed(id);
       }
       members.push_back(id);
@@ -69,7 +70,9 @@ class World {
       if (table[id].pins == 0) best = std::max(best, score(id));
     return best;
   }
-  [[nodiscard]] double staleness(ValueId id) const { return static_cast<double>(table.tick - table[id].last_access_tick + 1); }
+  [[nodiscard]] double staleness(ValueId id) const {
+    return static_cast<double>(table.tick - table[id].last_access_tick + 1);
+  }
 
   ValueTable table;
   std::mt19937_64 random;
@@ -77,7 +80,8 @@ class World {
 };
 
 // Lets `filter` and a scan with `score` choose at random moments.
-void compare(std::uint64_t seed, World& world, Filter& filter, const std::function<double(ValueId)>& score, double share = 1) {
+void compare(std::uint64_t seed, World& world, Filter& filter, const std::function<double(ValueId)>& score,
+             double share = 1) {
   for (int i = 0; i < 3000; ++i) {
     world.step(filter);
     if (world.below(5) != 0) continue;
@@ -131,7 +135,8 @@ double naive_neighbourhood_ns(const World& world, ValueId v) {
   const auto neighbours = [&](ValueId id) {
     std::vector<ValueId> found = world.table[id].parents;
     for (const ValueId other : world.all)
-      if (const auto& p = world.table[other].parents; std::find(p.begin(), p.end(), id) != p.end()) found.push_back(other);
+      if (const auto& p = world.table[other].parents; std::find(p.begin(), p.end(), id) != p.end())
+        found.push_back(other);
     return found;
   };
   std::set<ValueId> seen;
@@ -157,11 +162,15 @@ TEST(Filters, DtrCountsTheEvictedNeighbourhood) {
       const auto picked = filter.pick(false);
       if (!picked) continue;
       const Value& v = world.table[*picked];
-      const double expected =
-          v.recomputable ? static_cast<double>(v.compute_ns) + 1 + naive_neighbourhood_ns(world, *picked) : static_cast<double>(2 * world.table.copy_ns(v.bytes));
+      const double expected = v.recomputable
+                                  ? static_cast<double>(v.compute_ns) + 1 + naive_neighbourhood_ns(world, *picked)
+                                  : static_cast<double>(2 * world.table.copy_ns(v.bytes));
       ASSERT_NEAR(filter.cost_ns(*picked), expected, 1e-6 * expected) << "seed " << seed << " step " << i;
-      const double best = world.most([&](ValueId id) { return static_cast<double>(world.table[id].bytes) / filter.cost_ns(id) * world.staleness(id); });
-      ASSERT_GE(static_cast<double>(v.bytes) / expected * world.staleness(*picked), best * (1 - 1e-9)) << "seed " << seed << " step " << i;
+      const double best = world.most([&](ValueId id) {
+        return static_cast<double>(world.table[id].bytes) / filter.cost_ns(id) * world.staleness(id);
+      });
+      ASSERT_GE(static_cast<double>(v.bytes) / expected * world.staleness(*picked), best * (1 - 1e-9))
+          << "seed " << seed << " step " << i;
       world.release(filter, *picked, v.recomputable ? How::kDrop : How::kSwap);
     }
   }
@@ -183,7 +192,8 @@ TEST(Filters, DeltaDirectorRecomputesWhatIsQuickerToComputeThanToCopyTwice) {
   EXPECT_EQ(director.choose(id), How::kDrop);
 }
 
-// The default looks at a few of each class only: how much of the best choice is that worth, over random worlds with nothing foretold?
+// The default looks at a few of each class only: how much of the best choice is that worth, over random worlds with
+// nothing foretold?
 TEST(Filters, DefaultPicksNearTheLeastPriceOverRelief) {
   double ratio = 0;
   int n = 0;

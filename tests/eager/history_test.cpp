@@ -44,10 +44,14 @@ TEST(AccessHistory, ForetellsTheNextUseOnceAnIterationHasRepeated) {
         for (const ValueId id : program[at].second) {
           std::size_t ahead = 1;
           std::int64_t ns = 0;
-          const auto reads = [&](std::size_t i) { return std::count(program[i % 100].second.begin(), program[i % 100].second.end(), id) > 0; };
+          const auto reads = [&](std::size_t i) {
+            return std::count(program[i % 100].second.begin(), program[i % 100].second.end(), id) > 0;
+          };
           for (; !reads(at + ahead); ++ahead) ns += static_cast<std::int64_t>(100 * program[(at + ahead) % 100].first);
-          if (reads(at) && std::count(program[at].second.begin(), program[at].second.end(), id) > 1) continue;  // twice in one op
-          ASSERT_EQ(history.next_tick(id), table.tick + static_cast<std::int64_t>(ahead)) << "seed " << seed << " at " << at;
+          // Twice in one op
+          if (reads(at) && std::count(program[at].second.begin(), program[at].second.end(), id) > 1) continue;
+          ASSERT_EQ(history.next_tick(id), table.tick + static_cast<std::int64_t>(ahead))
+              << "seed " << seed << " at " << at;
           ASSERT_EQ(history.next_ns(id) - table.now_ns, ns) << "seed " << seed << " at " << at;
         }
       }

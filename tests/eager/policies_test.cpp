@@ -1,4 +1,5 @@
-// Every policy in the simulator: the limit holds, victims are allowed ones, nothing is left over; and how the policies compare.
+// Every policy in the simulator: the limit holds, victims are allowed ones, nothing is left over; and how the policies
+// compare.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +32,8 @@ std::int64_t limit_at(const Program& program, double share) {
 TEST(Policies, KeepTheLimitAndTheRulesOnRandomPrograms) {
   int feasible = 0;
   for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 12; ++seed) {
-    const Program program = seed % 2 == 0 ? testing::training_program(seed, 6, 4) : testing::changing_program(seed, 6, 5);
+    const Program program =
+        seed % 2 == 0 ? testing::training_program(seed, 6, 4) : testing::changing_program(seed, 6, 5);
     for (const char* policy : eager::policy_names())
       for (const auto release : {eager::Release::kBoth, eager::Release::kDropOnly, eager::Release::kSwapOnly})
         for (const double share : {0.9, 0.6, 0.4}) {
@@ -39,8 +41,8 @@ TEST(Policies, KeepTheLimitAndTheRulesOnRandomPrograms) {
           o.release = release;
           o.seed = seed;
           const SimulationResult r = Simulator(program, o).run();
-          SCOPED_TRACE("seed " + std::to_string(seed) + " policy " + policy + " release " + std::to_string(static_cast<int>(release)) +
-                       " share " + std::to_string(share));
+          SCOPED_TRACE("seed " + std::to_string(seed) + " policy " + policy + " release " +
+                       std::to_string(static_cast<int>(release)) + " share " + std::to_string(share));
           ASSERT_EQ(r.broken, "");
           ASSERT_LE(r.peak_bytes, o.limit_bytes);
           if (!r.feasible) {
@@ -95,7 +97,8 @@ TEST(Policies, DefaultCostsLessThanItsRivalsWhenIterationsRepeat) {
       for (const double share : {0.75, 0.5, 0.35}) {
         const std::int64_t limit = limit_at(program, share);
         const SimulationResult own = Simulator(program, options("default", limit, bytes_per_ns)).run();
-        ASSERT_TRUE(own.feasible) << "seed " << seed << " link " << bytes_per_ns << " share " << share << ": " << own.why;
+        ASSERT_TRUE(own.feasible) << "seed " << seed << " link " << bytes_per_ns << " share " << share << ": "
+                                  << own.why;
         for (const char* rival : {"delta", "dtr", "capuchin", "lru"}) {
           const SimulationResult r = Simulator(program, options(rival, limit, bytes_per_ns)).run();
           if (!r.feasible) continue;

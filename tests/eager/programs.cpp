@@ -6,7 +6,8 @@
 namespace stowage::testing {
 namespace {
 
-// One iteration: per layer three forward ops (large and dear, large and cheap, small), the backward ones in reverse, the updates.
+// One iteration: per layer three forward ops (large and dear, large and cheap, small), the backward ones in reverse,
+// the updates.
 class ProgramBuilder {
  public:
   ProgramBuilder(std::uint64_t seed, int layers) : random_(seed) {
@@ -47,10 +48,16 @@ class ProgramBuilder {
       g = gx;
     }
     for (std::size_t i = 0; i < static_cast<std::size_t>(layers); ++i) {
-      const int w = add(program_.bytes[static_cast<std::size_t>(weights_[i])]), s = add(program_.bytes[static_cast<std::size_t>(states_[i])]);
+      const int w = add(program_.bytes[static_cast<std::size_t>(weights_[i])]),
+                s = add(program_.bytes[static_cast<std::size_t>(states_[i])]);
       std::vector<int> dies = {weights_[i], states_[i], gradients[i]};
       if (i == 0) dies.push_back(g);
-      ops.push_back({9, program_.bytes[static_cast<std::size_t>(w)] / 4, {weights_[i], gradients[i], states_[i]}, {w, s}, dies, false});
+      ops.push_back({9,
+                     program_.bytes[static_cast<std::size_t>(w)] / 4,
+                     {weights_[i], gradients[i], states_[i]},
+                     {w, s},
+                     dies,
+                     false});
       weights_[i] = w;
       states_[i] = s;
     }
@@ -60,7 +67,9 @@ class ProgramBuilder {
   Program take() { return std::move(program_); }
 
  private:
-  std::int64_t between(std::int64_t least, std::int64_t most) { return std::uniform_int_distribution<std::int64_t>(least, most)(random_); }
+  std::int64_t between(std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
+  }
   int add(std::int64_t bytes) {
     program_.bytes.push_back(bytes);
     return static_cast<int>(program_.bytes.size()) - 1;
@@ -85,7 +94,8 @@ Program training_program(std::uint64_t seed, int layers, int iterations) {
 Program changing_program(std::uint64_t seed, int layers, int iterations) {
   ProgramBuilder builder(seed, layers);
   std::mt19937_64 random(seed + 1);
-  for (int i = 0; i < iterations; ++i) builder.iteration(std::uniform_int_distribution<int>((layers + 1) / 2, layers)(random));
+  for (int i = 0; i < iterations; ++i)
+    builder.iteration(std::uniform_int_distribution<int>((layers + 1) / 2, layers)(random));
   return builder.take();
 }
 
@@ -97,7 +107,8 @@ std::int64_t unlimited_peak(const Program& program) {
       if (!in_place(op))
         for (const int v : op.makes) now += program.bytes[static_cast<std::size_t>(v)];
       most = std::max(most, now);
-      for (std::size_t i = in_place(op) ? op.makes.size() : 0; i < op.dies.size(); ++i) now -= program.bytes[static_cast<std::size_t>(op.dies[i])];
+      for (std::size_t i = in_place(op) ? op.makes.size() : 0; i < op.dies.size(); ++i)
+        now -= program.bytes[static_cast<std::size_t>(op.dies[i])];
     }
   return most;
 }

@@ -6,7 +6,8 @@
 
 namespace stowage::testing {
 
-// An op reads and makes program values; `dies` are those whose storage goes after it. A value made `over` another takes its place.
+// An op reads and makes program values; `dies` are those whose storage goes after it. A value made `over` another takes
+// its place.
 struct ProgramOp {
   std::uint64_t signature = 0;
   std::int64_t compute_ns = 0;
@@ -19,7 +20,8 @@ struct Program {
   std::vector<std::vector<ProgramOp>> iterations;
 };
 
-// `layers` of a few ops forward and backward and an update of each parameter in place, `iterations` times. Sizes and times are random.
+// `layers` of a few ops forward and backward and an update of each parameter in place, `iterations` times. Sizes and
+// times are random.
 Program training_program(std::uint64_t seed, int layers, int iterations);
 // The same, the number of layers changing from iteration to iteration.
 Program changing_program(std::uint64_t seed, int layers, int iterations);

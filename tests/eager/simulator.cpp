@@ -4,7 +4,8 @@
 
 namespace stowage::testing {
 
-Simulator::Simulator(const Program& program, const eager::Options& options) : program_(program), options_(options), keeper_(options) {}
+Simulator::Simulator(const Program& program, const eager::Options& options)
+    : program_(program), options_(options), keeper_(options) {}
 
 void Simulator::rule(bool kept, const std::string& text) {
   if (!kept && result_.broken.empty()) result_.broken = text + " at tick " + std::to_string(keeper_.tick());
@@ -57,7 +58,7 @@ void Simulator::run_op(const ProgramOp& op) {
   }
   for (const ValueId id : reads) keeper_.pin(id);
   std::vector<ValueId> made;
-  if (in_place(op)) { 
+  if (in_place(op)) {
     for (std::size_t i = 0; i < op.makes.size(); ++i) {
       const ValueId old = now_.at(op.dies[i]);
       keeper_.unpin(old);
@@ -126,10 +127,13 @@ void Simulator::release(const eager::Victim& victim) {
   rule(v.pins == 0, "a pinned victim");
   rule(v.residence == eager::Residence::kResident, "a victim that is not resident");
   rule(victim.how == eager::How::kSwap || l.op != nullptr, "dropped without a recipe");
-  rule(options_.release != eager::Release::kDropOnly || victim.how == eager::How::kDrop, "a swap where only drops are allowed");
-  rule(options_.release != eager::Release::kSwapOnly || victim.how == eager::How::kSwap, "a drop where only swaps are allowed");
+  rule(options_.release != eager::Release::kDropOnly || victim.how == eager::How::kDrop,
+       "a swap where only drops are allowed");
+  rule(options_.release != eager::Release::kSwapOnly || victim.how == eager::How::kSwap,
+       "a drop where only swaps are allowed");
   if (victim.how == eager::How::kSwap && v.host_copy != eager::HostCopy::kClean) {
-    if (v.host_copy == eager::HostCopy::kNone) out_free_ns_ = l.copied_at_ns = std::max(time_ns_, out_free_ns_) + copy_ns(v.bytes);
+    if (v.host_copy == eager::HostCopy::kNone)
+      out_free_ns_ = l.copied_at_ns = std::max(time_ns_, out_free_ns_) + copy_ns(v.bytes);
     result_.stall_ns += std::max<std::int64_t>(l.copied_at_ns - time_ns_, 0);
     time_ns_ = std::max(time_ns_, l.copied_at_ns);
   }
@@ -237,7 +241,8 @@ void Simulator::die(int program_value) {
   now_.erase(program_value);
   Live& l = live_.at(id.value);
   const auto residence = keeper_[id].residence;
-  if (residence == eager::Residence::kResident || residence == eager::Residence::kFetching) resident_ -= keeper_[id].bytes;
+  if (residence == eager::Residence::kResident || residence == eager::Residence::kFetching)
+    resident_ -= keeper_[id].bytes;
   l.dead = true;
   l.fetched_at_ns = -1;
   std::set<ValueId> seen;

@@ -1,5 +1,5 @@
-// Runs a made-up training program under a Keeper: ops take their time, two lanes copy, memory is counted, every rule of the interface is
-// checked. The clock knows nothing of the machine, so that results repeat.
+// Runs a made-up training program under a Keeper: ops take their time, two lanes copy, memory is counted, every rule of
+// the interface is checked. The clock knows nothing of the machine, so that results repeat.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ class Simulator {
   eager::Options options_;
   eager::Keeper keeper_;
   SimulationResult result_;
-  std::unordered_map<int, ValueId> now_;             // program value -> row
-  std::unordered_map<std::int32_t, Live> live_;      // by row
+  std::unordered_map<int, ValueId> now_;         // program value -> row
+  std::unordered_map<std::int32_t, Live> live_;  // by row
   std::int64_t resident_ = 0, time_ns_ = 0, out_free_ns_ = 0, in_free_ns_ = 0;
   int work_ = 0;
 };

@@ -21,13 +21,19 @@ def names():
 def test_example(name, tmp_path):
     for module in NEEDS.get(name, ()):
         pytest.importorskip(module)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[name])] if name in RANKS else []
-    environment = dict(os.environ, OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error", PYTHONWARNINGS="error:stowage:UserWarning")
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[name])] if name in RANKS else []
+    )
+    environment = dict(
+        os.environ, OMP_NUM_THREADS="1", TRANSFORMERS_VERBOSITY="error", PYTHONWARNINGS="error:stowage:UserWarning"
+    )
     command = [sys.executable, *launcher, str(EXAMPLES / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     if name == "eager_budget":
-        peak, limit, evictions = re.search(r"peak ([\d.]+) MiB within ([\d.]+) MiB; (\d+) evictions", done.stdout).groups()
+        peak, limit, evictions = re.search(
+            r"peak ([\d.]+) MiB within ([\d.]+) MiB; (\d+) evictions", done.stdout
+        ).groups()
         assert float(peak) <= float(limit) and int(evictions) > 0
         return
     planned = re.search(r"planned steps: (\d+)", done.stdout)

@@ -1,4 +1,5 @@
-// Each rule on the smallest graph that shows its pattern, and on a twin that does not; the peak against the checker's; the text.
+// Each rule on the smallest graph that shows its pattern, and on a twin that does not; the peak against the checker's;
+// the text.
 #include "stowage/explain.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +74,9 @@ TrainingStep clipped(bool norm) {
   for (int i = 0; i < 3; ++i) w.push_back(s.parameter("w", 1000));
   for (int i = 0; i < 3; ++i) {
     a.push_back(s.activation(10));
-    s.op("aten::mm", i == 0 ? std::vector{w[0]} : std::vector{w[static_cast<std::size_t>(i)], a[static_cast<std::size_t>(i) - 1]}, {}, {a.back()}, 3);
+    s.op("aten::mm",
+         i == 0 ? std::vector{w[0]} : std::vector{w[static_cast<std::size_t>(i)], a[static_cast<std::size_t>(i) - 1]},
+         {}, {a.back()}, 3);
   }
   for (std::size_t i = 3; i-- > 0;) {
     g.push_back(s.gradient(1000));
@@ -154,7 +157,8 @@ TEST(Explain, SaysWhenOneBatchWouldNeedLessThanItsParts) {
 TrainingStep tied(bool tied) {
   TrainingStep s;
   const int w = s.parameter("wte", 1000);
-  const int a = s.activation(50), b = s.activation(50), first = tied ? s.temporary(1000) : s.gradient(1000), d = s.temporary(900);
+  const int a = s.activation(50), b = s.activation(50), first = tied ? s.temporary(1000) : s.gradient(1000),
+            d = s.temporary(900);
   s.op("aten::embedding", {w}, {}, {a}, 3);
   s.op("aten::mm", {a, w}, {}, {b}, 3);
   s.op("aten::mm", {b}, {}, {first}, 4);
@@ -186,7 +190,8 @@ TEST(Explain, SaysThatATiedWeightsGradientWaits) {
 
 TrainingStep with_loss(std::int64_t logit_bytes) {
   TrainingStep s;
-  const int w = s.parameter("w", 100), h = s.activation(1000), z = s.temporary(logit_bytes), p = s.activation(logit_bytes);
+  const int w = s.parameter("w", 100), h = s.activation(1000), z = s.temporary(logit_bytes),
+            p = s.activation(logit_bytes);
   const int loss = s.add("loss", 4, BufferKind::kOutput), dz = s.temporary(logit_bytes), g = s.gradient(100);
   s.graph.buffers[static_cast<std::size_t>(loss)].returned = true;
   s.op("aten::mm", {w}, {}, {h}, 3);
@@ -272,7 +277,8 @@ TEST(Explain, PeakMomentAgreesWithTheCheckerOnRandomGraphs) {
     const PlanResult result = plan(graph, {});
     const PeakMoment peak = peak_moment(graph, *result.plan);
     EXPECT_EQ(peak.bytes, check(graph, *result.plan).peak_bytes);
-    EXPECT_EQ(std::accumulate(peak.holders.begin(), peak.holders.end(), std::int64_t{0}, [](std::int64_t sum, const PeakHolder& h) { return sum + h.bytes; }),
+    EXPECT_EQ(std::accumulate(peak.holders.begin(), peak.holders.end(), std::int64_t{0},
+                              [](std::int64_t sum, const PeakHolder& h) { return sum + h.bytes; }),
               peak.bytes);
     EXPECT_EQ(std::accumulate(peak.of_kind.begin(), peak.of_kind.end(), peak.scratch_bytes), peak.bytes);
   }
@@ -301,7 +307,8 @@ TEST(Explain, PricesAreRealPlansAndTheirTimesDoNotFall) {
   }
 }
 
-// Every rule meets graphs that nobody wrote with it in mind: in-place writers, takeovers of what a rule shrinks, empty buffers.
+// Every rule meets graphs that nobody wrote with it in mind: in-place writers, takeovers of what a rule shrinks, empty
+// buffers.
 TEST(Explain, AnyGraphIsExplained) {
   using namespace stowage::testing;
   int advised = 0;
@@ -315,7 +322,8 @@ TEST(Explain, AnyGraphIsExplained) {
     ExplainOptions options;
     options.prices = seed % 20 == 0;
     options.plan.order_node_budget = options.plan.layout_node_budget = 500;
-    if (seed % 3 == 0) options.plan.budget_bytes = resident_bytes(graph) + program_peak_bytes(graph) * draw(random, 0, 8) / 8;
+    if (seed % 3 == 0)
+      options.plan.budget_bytes = resident_bytes(graph) + program_peak_bytes(graph) * draw(random, 0, 8) / 8;
     const Explanation e = explain(graph, std::nullopt, options);
     advised += static_cast<int>(e.advice.size());
     EXPECT_FALSE(to_text(graph, e).empty());
@@ -335,7 +343,8 @@ TEST(Explain, LeavesOutPricesThatItsWorkIsNotEnoughForAndSaysSo) {
   EXPECT_EQ(e.prices.size() + e.prices_left_out, 6U);
   ASSERT_FALSE(e.prices.empty());  // without a limit: costs nothing
   for (const Price& price : e.prices) EXPECT_TRUE(price.result.plan);
-  EXPECT_NE(to_text(graph, e).find(std::to_string(e.prices_left_out) + " smaller budgets left out"), std::string::npos) << to_text(graph, e);
+  EXPECT_NE(to_text(graph, e).find(std::to_string(e.prices_left_out) + " smaller budgets left out"), std::string::npos)
+      << to_text(graph, e);
   EXPECT_NE(to_json(graph, e).find("\"prices_left_out\":" + std::to_string(e.prices_left_out)), std::string::npos);
 }
 

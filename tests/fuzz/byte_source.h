@@ -1,6 +1,6 @@
-// Bytes as a stream of small decisions: how fuzz targets turn an input into a graph, options, changes of a plan. Each decision takes
-// the next byte (or as many as its range needs), so that a change of one byte changes one decision. When the bytes have run out,
-// every decision is the lowest: any input means something, and short inputs mean small things.
+// Bytes as a stream of small decisions: how fuzz targets turn an input into a graph, options, changes of a plan. Each
+// decision takes the next byte (or as many as its range needs), so that a change of one byte changes one decision. When
+// the bytes have run out, every decision is the lowest: any input means something, and short inputs mean small things.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@ class ByteSource {
     const auto range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
     std::uint64_t value = 0;
     for (std::uint64_t reach = range; reach > 0; reach >>= 8) value = value << 8 | byte();
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + (range == ~std::uint64_t{0} ? value : value % (range + 1)));
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(low) +
+                                     (range == ~std::uint64_t{0} ? value : value % (range + 1)));
   }
 
   // False when no byte is left.

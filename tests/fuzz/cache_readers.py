@@ -1,4 +1,5 @@
-"""Fuzzes the readers of the cache directory, which are Python's: kept plans and measured costs. Below a right digest anything may stand.
+"""Fuzzes the readers of the cache directory, which are Python's: kept plans and measured costs. Below a right digest
+anything may stand.
 
     PYTHONPATH=build/release/python python tests/fuzz/cache_readers.py        as many executions as fit into one second
     STOWAGE_FUZZ_RUNS=1000000 STOWAGE_SEED=7 …                                so many, from another seed
@@ -22,17 +23,58 @@ from pathlib import Path
 os.environ["STOWAGE_CACHE"] = tempfile.mkdtemp(prefix="stowage-fuzz-")
 os.environ["STOWAGE_PLAN_CACHE"] = "64MiB"
 
-import stowage  # noqa: E402
-from stowage import _core  # noqa: E402
-from stowage.cache import plan_cache  # noqa: E402
-from stowage.cache.costs import CostFile  # noqa: E402
+import stowage
+from stowage import _core
+from stowage.cache import plan_cache
+from stowage.cache.costs import CostFile
 
 _MAGIC = b"stowage-plan 1 "
 _MOST_SECONDS = 1
 _MACHINE = {"torch": "0", "cpu": "fuzz", "threads": 1}
-_VALUES = [None, True, False, 0, 1, -1, 7, 1 << 31, 1 << 53, 1 << 62, 1 << 63, -(1 << 63), 1 << 70, 0.5, -0.0, 1e308, float("nan"), float("inf"), "", "x",
-           "\ud800", "optimal", [], {}, [[]], {"": None}, [0] * 40]  # fmt: skip
-_TEXTS = [b"", b"[" * 5000, b'{"a":' * 5000, b"1" * 5000, b"\xff", b"\0", b"NaN", b"-", b"1e999", b'"\\ud800"', b",", b"}", b"\n"]
+_VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    7,
+    1 << 31,
+    1 << 53,
+    1 << 62,
+    1 << 63,
+    -(1 << 63),
+    1 << 70,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    "optimal",
+    [],
+    {},
+    [[]],
+    {"": None},
+    [0] * 40,
+]
+_TEXTS = [
+    b"",
+    b"[" * 5000,
+    b'{"a":' * 5000,
+    b"1" * 5000,
+    b"\xff",
+    b"\0",
+    b"NaN",
+    b"-",
+    b"1e999",
+    b'"\\ud800"',
+    b",",
+    b"}",
+    b"\n",
+]
 
 
 def changed(rng: random.Random, value, depth: int = 0):
@@ -81,14 +123,31 @@ def encoded(rng: random.Random, value) -> bytes:
 
 def small_graph() -> _core.Graph:
     """Three ops that can be planned within less than program order needs."""
-    return _core.Graph.parse(json.dumps({"format": "stowage-graph", "version": 1, "name": "fuzz", "align": 64, "buffers": [
-        {"name": "w", "bytes": 256, "kind": "parameter", "resident": True}, *({"name": f"b{i}", "bytes": 512 * (i + 1), "kind": "activation"} for i in range(4))], "ops": [
-        {"name": "a", "target": "aten::mm", "reads": [0], "creates": [1], "cost_ns": 100}, {"name": "b", "target": "aten::tanh", "reads": [1], "creates": [2], "cost_ns": 50},
-        {"name": "c", "target": "aten::tanh", "reads": [1], "creates": [3], "cost_ns": 50}, {"name": "d", "target": "aten::add", "reads": [2, 3], "creates": [4], "cost_ns": 10}]}))  # fmt: skip
+    return _core.Graph.parse(
+        json.dumps(
+            {
+                "format": "stowage-graph",
+                "version": 1,
+                "name": "fuzz",
+                "align": 64,
+                "buffers": [
+                    {"name": "w", "bytes": 256, "kind": "parameter", "resident": True},
+                    *({"name": f"b{i}", "bytes": 512 * (i + 1), "kind": "activation"} for i in range(4)),
+                ],
+                "ops": [
+                    {"name": "a", "target": "aten::mm", "reads": [0], "creates": [1], "cost_ns": 100},
+                    {"name": "b", "target": "aten::tanh", "reads": [1], "creates": [2], "cost_ns": 50},
+                    {"name": "c", "target": "aten::tanh", "reads": [1], "creates": [3], "cost_ns": 50},
+                    {"name": "d", "target": "aten::add", "reads": [2, 3], "creates": [4], "cost_ns": 10},
+                ],
+            }
+        )
+    )
 
 
 class Plans:
-    """A kept plan, changed: what comes back is absent, or passes the checker, has its own figures and keeps the budget."""
+    """A kept plan, changed: what comes back is absent, or passes the checker, has its own figures and keeps the
+    budget."""
 
     def __init__(self):
         self.graph = small_graph()
@@ -120,19 +179,27 @@ class Plans:
             raise
         except Exception:  # the caller takes any for "absent"
             return False
-        assert _core.check(self.graph, entry.plan) == entry.summary["peak_bytes"], "a plan that is taken passes the checker"
+        assert _core.check(self.graph, entry.plan) == entry.summary["peak_bytes"], (
+            "a plan that is taken passes the checker"
+        )
         assert budget is None or self.graph.resident_bytes + entry.plan.arena_bytes <= budget, "and keeps the budget"
         assert len(entry.costs_ns) == self.graph.ops and json.dumps(entry.summary), "and has its figures"
         return True
 
 
 class Costs:
-    """A file of costs, changed: what is taken are numbers of nanoseconds, and a save then leaves a file that is read again."""
+    """A file of costs, changed: what is taken are numbers of nanoseconds, and a save then leaves a file that is read
+    again."""
 
     def __init__(self):
         self.path = Path(os.environ["STOWAGE_CACHE"]) / "costs-fuzz.json"
-        self.good = {"format": "stowage-costs", "version": 1, "machine": _MACHINE, "ops": {"aten::mm|f32": [5, 6, 7], "aten::add|f32": [1] * 8},
-                     "link_gbps": {"memory": 11.5}}  # fmt: skip
+        self.good = {
+            "format": "stowage-costs",
+            "version": 1,
+            "machine": _MACHINE,
+            "ops": {"aten::mm|f32": [5, 6, 7], "aten::add|f32": [1] * 8},
+            "link_gbps": {"memory": 11.5},
+        }
 
     def make(self, rng: random.Random) -> bytes:
         value = self.good
@@ -144,7 +211,11 @@ class Costs:
         self.path.write_bytes(content)
         costs = CostFile(self.path, _MACHINE)
         for key, samples in costs.ops.items():
-            assert type(key) is str and 0 < len(samples) <= 8 and all(type(ns) is int and 0 <= ns <= 1 << 53 for ns in samples), "costs are times"
+            assert (
+                type(key) is str
+                and 0 < len(samples) <= 8
+                and all(type(ns) is int and 0 <= ns <= 1 << 53 for ns in samples)
+            ), "costs are times"
             assert costs.cost_ns(key) in samples
         assert all(0 < gbps <= 1e6 for gbps in costs.link_gbps.values()), "a link has a speed"
         if save:
@@ -176,7 +247,9 @@ def main() -> None:
         Path("cache_readers.input").write_bytes(content)
         print(f"cache_readers: input of {len(content)} bytes kept in cache_readers.input", file=sys.stderr)
         raise
-    print(f"cache_readers: {done} executions, {taken} taken, in {time.monotonic() - started:.1f} s; the slowest {slowest:.3f} s")
+    print(
+        f"cache_readers: {done} executions, {taken} taken, in {time.monotonic() - started:.1f} s; the slowest {slowest:.3f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// The checker on changed plans: valid ones that a planner made, changed as careless planners would and as strangers would. It ends in a
-// verdict, the same as the slow checker's.
+// The checker on changed plans: valid ones that a planner made, changed as careless planners would and as strangers
+// would. It ends in a verdict, the same as the slow checker's.
 #include <limits>
 #include <random>
 
@@ -12,11 +12,19 @@
 namespace stowage::fuzz {
 namespace {
 
-constexpr std::array<std::int64_t, 6> kFar = {-1, 1 << 20, std::int64_t{1} << 31, std::int64_t{1} << 53, std::numeric_limits<std::int64_t>::max(),
+constexpr std::array<std::int64_t, 6> kFar = {-1,
+                                              1 << 20,
+                                              std::int64_t{1} << 31,
+                                              std::int64_t{1} << 53,
+                                              std::numeric_limits<std::int64_t>::max(),
                                               std::numeric_limits<std::int64_t>::min()};
 
-std::int64_t number(ByteSource& bytes, std::int64_t most) { return bytes.chance(10) ? bytes.pick(kFar) : bytes.draw(0, most); }
-std::int32_t number32(ByteSource& bytes, std::size_t most) { return static_cast<std::int32_t>(number(bytes, static_cast<std::int64_t>(most))); }
+std::int64_t number(ByteSource& bytes, std::int64_t most) {
+  return bytes.chance(10) ? bytes.pick(kFar) : bytes.draw(0, most);
+}
+std::int32_t number32(ByteSource& bytes, std::size_t most) {
+  return static_cast<std::int32_t>(number(bytes, static_cast<std::int64_t>(most)));
+}
 
 template <class T>
 T* any(ByteSource& bytes, std::vector<T>& list) {
@@ -30,17 +38,41 @@ void overwrite(ByteSource& bytes, const Graph& graph, Plan& plan) {
   ScratchPlacement* const scratch = any(bytes, plan.scratch);
   const std::int64_t arena = plan.arena_bytes;
   switch (bytes.draw(0, 12)) {
-    case 0: if (step != nullptr) step->op = OpId(number32(bytes, graph.ops.size())); break;
-    case 1: if (step != nullptr) step->kind = static_cast<Step::Kind>(bytes.draw(0, 2)); break;
-    case 2: if (step != nullptr) step->buffer = BufferId(number32(bytes, graph.buffers.size())); break;
-    case 3: if (step != nullptr) step->until = number32(bytes, plan.steps.size() + 1); break;
-    case 4: if (placement != nullptr) placement->buffer = BufferId(number32(bytes, graph.buffers.size())); break;
-    case 5: if (placement != nullptr) placement->from = number32(bytes, plan.steps.size() + 1); break;
-    case 6: if (placement != nullptr) placement->to = number32(bytes, plan.steps.size() + 1); break;
-    case 7: if (placement != nullptr) placement->offset = bytes.chance(70) ? bytes.draw(0, arena > 0 ? arena / graph.align : 1) * graph.align : number(bytes, 64); break;
-    case 8: if (scratch != nullptr) scratch->step = number32(bytes, plan.steps.size() + 1); break;
-    case 9: if (scratch != nullptr) scratch->index = number32(bytes, 3); break;
-    case 10: if (scratch != nullptr) scratch->offset = number(bytes, arena > 0 ? arena : 1); break;
+    case 0:
+      if (step != nullptr) step->op = OpId(number32(bytes, graph.ops.size()));
+      break;
+    case 1:
+      if (step != nullptr) step->kind = static_cast<Step::Kind>(bytes.draw(0, 2));
+      break;
+    case 2:
+      if (step != nullptr) step->buffer = BufferId(number32(bytes, graph.buffers.size()));
+      break;
+    case 3:
+      if (step != nullptr) step->until = number32(bytes, plan.steps.size() + 1);
+      break;
+    case 4:
+      if (placement != nullptr) placement->buffer = BufferId(number32(bytes, graph.buffers.size()));
+      break;
+    case 5:
+      if (placement != nullptr) placement->from = number32(bytes, plan.steps.size() + 1);
+      break;
+    case 6:
+      if (placement != nullptr) placement->to = number32(bytes, plan.steps.size() + 1);
+      break;
+    case 7:
+      if (placement != nullptr)
+        placement->offset =
+            bytes.chance(70) ? bytes.draw(0, arena > 0 ? arena / graph.align : 1) * graph.align : number(bytes, 64);
+      break;
+    case 8:
+      if (scratch != nullptr) scratch->step = number32(bytes, plan.steps.size() + 1);
+      break;
+    case 9:
+      if (scratch != nullptr) scratch->index = number32(bytes, 3);
+      break;
+    case 10:
+      if (scratch != nullptr) scratch->offset = number(bytes, arena > 0 ? arena : 1);
+      break;
     case 11: plan.arena_bytes = number(bytes, arena > 0 ? arena : 1); break;
     default: plan.align = number(bytes, 64); break;
   }

@@ -11,11 +11,24 @@ namespace {
 constexpr std::array<std::int64_t, 6> kAligns = {1, 4, 64, 3, 512, std::int64_t{1} << 40};
 constexpr std::array<std::int64_t, 6> kUnits = {1, 1, 100, 4096, std::int64_t{1} << 30, std::int64_t{1} << 44};
 // What the rules of explain look for, and others.
-constexpr std::array<std::string_view, 14> kTargets = {
-    "aten::mm",   "aten::add_",  "aten::zero_", "aten::_log_softmax", "aten::nll_loss_forward", "aten::copy", "aten::linalg_vector_norm",
-    "aten::sqrt", "aten::clone", "aten::stack", "aten::mul_",         "aten::add",              "aten::cat",  "test::op"};
-constexpr std::array<std::string_view, 6> kNames = {"a", "", "</script><b>", "it's \"x\"\n\\", "\xc3\xa9\xe2\x80\xa8", "{{DATA}}"};
-constexpr std::array<std::string_view, 4> kMetas = {"", "{\"line\":\"train.py:7\"}", "{\"line\":\"a\\\"\\\\/b.py:1\"}", "{\"line\":3}"};
+constexpr std::array<std::string_view, 14> kTargets = {"aten::mm",
+                                                       "aten::add_",
+                                                       "aten::zero_",
+                                                       "aten::_log_softmax",
+                                                       "aten::nll_loss_forward",
+                                                       "aten::copy",
+                                                       "aten::linalg_vector_norm",
+                                                       "aten::sqrt",
+                                                       "aten::clone",
+                                                       "aten::stack",
+                                                       "aten::mul_",
+                                                       "aten::add",
+                                                       "aten::cat",
+                                                       "test::op"};
+constexpr std::array<std::string_view, 6> kNames = {
+    "a", "", "</script><b>", "it's \"x\"\n\\", "\xc3\xa9\xe2\x80\xa8", "{{DATA}}"};
+constexpr std::array<std::string_view, 4> kMetas = {"", "{\"line\":\"train.py:7\"}", "{\"line\":\"a\\\"\\\\/b.py:1\"}",
+                                                    "{\"line\":3}"};
 constexpr std::array<double, 8> kLinks = {0, 12, 0.05, 0.001, 1000, 1e-9, 1e6, 1e300};
 constexpr std::array<std::int64_t, 5> kNodes = {2'000, 200, 10, 1, 20'000};
 
@@ -75,7 +88,8 @@ class Decoder {
     op.cost_ns = bytes_.draw(0, 20) * cost_unit_;
     op.rng = (traits & 6) == 6;
     op.effect = (traits & 24) == 24;
-    if ((traits & 96) == 96 && !graph_.ops.empty()) op.after.emplace_back(static_cast<std::int32_t>(bytes_.draw(0, std::ssize(graph_.ops) - 1)));
+    if ((traits & 96) == 96 && !graph_.ops.empty())
+      op.after.emplace_back(static_cast<std::int32_t>(bytes_.draw(0, std::ssize(graph_.ops) - 1)));
     if ((traits & 128) != 0) add_inside(op);
     op.target = bytes_.pick(kTargets);
     op.name = std::to_string(graph_.ops.size()) + std::string(bytes_.pick(kNames));
@@ -87,10 +101,12 @@ class Decoder {
     op.ticks = static_cast<std::int32_t>(bytes_.draw(1, 4));
     for (auto i = bytes_.draw(0, 2); i > 0; --i) {
       const auto from = static_cast<std::int32_t>(bytes_.draw(0, op.ticks - 1));
-      op.scratch.push_back({std::max<std::int64_t>(size(), 0), from, static_cast<std::int32_t>(bytes_.draw(from + 1, op.ticks))});
+      op.scratch.push_back(
+          {std::max<std::int64_t>(size(), 0), from, static_cast<std::int32_t>(bytes_.draw(from + 1, op.ticks))});
     }
     if (bytes_.chance(50)) {
-      for (std::size_t i = 0; i < op.creates.size(); ++i) op.born.push_back(static_cast<std::int32_t>(bytes_.draw(0, op.ticks - 1)));
+      for (std::size_t i = 0; i < op.creates.size(); ++i)
+        op.born.push_back(static_cast<std::int32_t>(bytes_.draw(0, op.ticks - 1)));
     }
     for (const BufferId read : op.reads) {
       for (const BufferId created : op.creates) {

@@ -6,12 +6,12 @@
 //   STOWAGE_SEED        of the changes; default 1
 //   STOWAGE_FUZZ_LIMIT  seconds of processor time that an execution may take; default 1, or 5 under sanitizers, which are slower
 //
-// An execution that crashes, takes longer, or makes the process take more than a GiB (3 under sanitizers) ends it; its input is then in
-// TARGET.input of the working directory.
-#include <csignal>
+// An execution that crashes, takes longer, or makes the process take more than a GiB (3 under sanitizers) ends it; its
+// input is then in TARGET.input of the working directory.
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <algorithm>
 #include <cstdio>
@@ -89,7 +89,8 @@ void execute(std::string input) {
   g_input = std::move(input);
   g_started = seconds();
   ::setitimer(ITIMER_PROF, &g_limit, nullptr);
-  const auto exact = std::make_unique<std::uint8_t[]>(g_input.size());  // no byte more, so that sanitizers see who reads on
+  // No byte more, so that sanitizers see who reads on
+  const auto exact = std::make_unique<std::uint8_t[]>(g_input.size());
   std::copy(g_input.begin(), g_input.end(), exact.get());
   LLVMFuzzerTestOneInput(exact.get(), g_input.size());
   rusage used{};
@@ -148,7 +149,7 @@ int main(int argc, char** argv) {
   }
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  std::printf("%s: %zu files, then %llu executions in %.1f s; the slowest %.3f s, at most %ld MiB\n", target.c_str(), files,
-              static_cast<unsigned long long>(done), last - started, slowest, used.ru_maxrss >> 10);
+  std::printf("%s: %zu files, then %llu executions in %.1f s; the slowest %.3f s, at most %ld MiB\n", target.c_str(),
+              files, static_cast<unsigned long long>(done), last - started, slowest, used.ru_maxrss >> 10);
   return 0;
 }

@@ -1,4 +1,5 @@
-// explain on small graphs with the targets that its rules look for: bytes add up, prices are plans that fit, text and JSON are whole.
+// explain on small graphs with the targets that its rules look for: bytes add up, prices are plans that fit, text and
+// JSON are whole.
 #include <numeric>
 
 #include "fuzz/decode_graph.h"
@@ -15,12 +16,14 @@ void judge(const Graph& graph, const Explanation& e) {
   std::int64_t held = 0;
   for (const PeakHolder& holder : e.peak.holders) held += holder.bytes;
   require(held == e.peak.bytes, "what holds the peak adds up to it");
-  require(std::accumulate(e.peak.of_kind.begin(), e.peak.of_kind.end(), e.peak.scratch_bytes) == e.peak.bytes, "kinds add up to the peak");
+  require(std::accumulate(e.peak.of_kind.begin(), e.peak.of_kind.end(), e.peak.scratch_bytes) == e.peak.bytes,
+          "kinds add up to the peak");
   if (e.result.plan) require(check(graph, *e.result.plan).peak_bytes == e.peak.bytes, "the peak is the checker's");
   for (const Price& price : e.prices) {
     if (!price.result.plan) continue;
     require(check(graph, *price.result.plan).valid, "a price is a valid plan");
-    require(price.result.resident_bytes + price.result.plan->arena_bytes <= price.budget_bytes, "a price keeps its budget");
+    require(price.result.resident_bytes + price.result.plan->arena_bytes <= price.budget_bytes,
+            "a price keeps its budget");
   }
   require(io::is_json_object(to_json(graph, e)), "the explanation is JSON");
 }

@@ -1,4 +1,5 @@
-// The graph reader on any text: a graph that keeps the format's rules and is written as it was read, or one line that refuses.
+// The graph reader on any text: a graph that keeps the format's rules and is written as it was read, or one line that
+// refuses.
 #include "fuzz/target.h"
 #include "stowage/io.h"
 

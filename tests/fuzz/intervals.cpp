@@ -1,4 +1,5 @@
-// The reader of intervals on any text, and layouts of what it accepts: nothing overlaps, and nothing lies above the height.
+// The reader of intervals on any text, and layouts of what it accepts: nothing overlaps, and nothing lies above the
+// height.
 #include <algorithm>
 
 #include "fuzz/target.h"

@@ -1,5 +1,6 @@
-// The keeper of an eager budget, driven by any sequence of notes that its header allows: the bytes that it counts are those of a naive
-// twin, what it picks may be let go, what it advises can be done, and once all is forgotten nothing is left.
+// The keeper of an eager budget, driven by any sequence of notes that its header allows: the bytes that it counts are
+// those of a naive twin, what it picks may be let go, what it advises can be done, and once all is forgotten nothing is
+// left.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -51,7 +52,8 @@ eager::Options decode(ByteSource& bytes) {
 
 class Session {
  public:
-  explicit Session(ByteSource& bytes) : bytes_(bytes), options_(decode(bytes)), unit_(bytes.pick(kUnits)), keeper_(options_) {}
+  explicit Session(ByteSource& bytes)
+      : bytes_(bytes), options_(decode(bytes)), unit_(bytes.pick(kUnits)), keeper_(options_) {}
 
   void run() {
     for (int i = 0; i < 400 && !bytes_.empty(); ++i) {
@@ -156,7 +158,8 @@ class Session {
 
   void judge_how(const Twin& v, How how) const {
     require(how == How::kSwap || v.recipe, "only what can be made again is dropped");
-    require(how == How::kSwap || v.copy == HostCopy::kNone || options_.release == Release::kDropOnly, "what the host has is not dropped");
+    require(how == How::kSwap || v.copy == HostCopy::kNone || options_.release == Release::kDropOnly,
+            "what the host has is not dropped");
     require(options_.release != Release::kDropOnly || how == How::kDrop, "no swap where only drops are allowed");
     require(options_.release != Release::kSwapOnly || how == How::kSwap, "no drop where only swaps are allowed");
   }
@@ -199,7 +202,8 @@ class Session {
         judge_how(v, advice.how);
         let_go(v, advice.how);
       } else if (advice.kind == eager::Advice::Kind::kCopyOut) {
-        require(v.residence == Residence::kResident && v.copy == HostCopy::kNone, "copied is what is there and has no copy");
+        require(v.residence == Residence::kResident && v.copy == HostCopy::kNone,
+                "copied is what is there and has no copy");
         keeper_.copy_out_started(v.id);
         v.copy = HostCopy::kOnItsWay;
       } else {
@@ -300,8 +304,10 @@ class Session {
       const eager::Value& row = keeper_[v.id];
       resident += v.counted() ? v.bytes : 0;
       evictable += may_go(v) ? v.bytes : 0;
-      require(row.residence == v.residence && row.host_copy == v.copy && row.pins == v.pins, "a row is as its notes made it");
-      require(row.bytes == v.bytes && row.alive == v.alive && row.recomputable == v.recipe, "a row has its value's figures");
+      require(row.residence == v.residence && row.host_copy == v.copy && row.pins == v.pins,
+              "a row is as its notes made it");
+      require(row.bytes == v.bytes && row.alive == v.alive && row.recomputable == v.recipe,
+              "a row has its value's figures");
       require(keeper_.chain_ns(v.id) >= 0, "a chain takes time");
     }
     require(keeper_.values() == values_.size(), "a row for each value");

@@ -1,5 +1,5 @@
-// Changes of three kinds: of bytes (any format), of numbers as text (sizes and ids at the ends of their ranges), and of pieces
-// of JSON and CSV.
+// Changes of three kinds: of bytes (any format), of numbers as text (sizes and ids at the ends of their ranges), and of
+// pieces of JSON and CSV.
 #include "fuzz/mutate_bytes.h"
 
 #include <algorithm>
@@ -12,10 +12,26 @@ namespace {
 
 constexpr std::size_t kMostBytes = 1 << 16;
 
-constexpr std::array<std::string_view, 26> kPieces = {"{", "}", "[", "]", ",", ":", "\"", "-", "\\", "\n", "0", "1e", "1.5", "1e400", "null", "true",
-                                                      "\\u0000", "\\ud800", "\xc3", "\xef\xbb\xbf", "[[[[[[[[", "{\"a\":", "\"reads\"", "\"\"", " ", "\r\n"};
-constexpr std::array<std::string_view, 16> kNumbers = {"0", "1", "-1", "2", "127", "255", "256", "65536", "2147483647", "2147483648", "4294967295", "9007199254740991",
-                                                       "9007199254740992", "9223372036854775807", "18446744073709551615", "100000000000000000"};
+constexpr std::array<std::string_view, 26> kPieces = {
+    "{",        "}",       "[",         "]",     ",",    ":",    "\"",      "-",       "\\",   "\n",
+    "0",        "1e",      "1.5",       "1e400", "null", "true", "\\u0000", "\\ud800", "\xc3", "\xef\xbb\xbf",
+    "[[[[[[[[", "{\"a\":", "\"reads\"", "\"\"",  " ",    "\r\n"};
+constexpr std::array<std::string_view, 16> kNumbers = {"0",
+                                                       "1",
+                                                       "-1",
+                                                       "2",
+                                                       "127",
+                                                       "255",
+                                                       "256",
+                                                       "65536",
+                                                       "2147483647",
+                                                       "2147483648",
+                                                       "4294967295",
+                                                       "9007199254740991",
+                                                       "9007199254740992",
+                                                       "9223372036854775807",
+                                                       "18446744073709551615",
+                                                       "100000000000000000"};
 
 class Mutation {
  public:
@@ -55,7 +71,9 @@ class Mutation {
       case 4: text_.insert(at, text_.substr(at, count)); break;
       case 5: text_.insert(position(), text_.substr(at, count)); break;
       case 6: text_.insert(at, noise(count)); break;
-      case 7: if (below(4) == 0) text_.resize(at); break;
+      case 7:
+        if (below(4) == 0) text_.resize(at);
+        break;
       case 8: text_.insert(at, kPieces[below(kPieces.size())]); break;
       case 9: splice(at, count); break;
       default: replace_number(at); break;
@@ -85,6 +103,8 @@ class Mutation {
 
 }  // namespace
 
-std::string mutated(const std::vector<std::string>& pool, std::mt19937_64& random) { return Mutation(pool, random).run(); }
+std::string mutated(const std::vector<std::string>& pool, std::mt19937_64& random) {
+  return Mutation(pool, random).run();
+}
 
 }  // namespace stowage::fuzz

@@ -1,5 +1,5 @@
-// The planner with all its options on small graphs: a plan is valid for both checkers, keeps its limit and its figures, and nothing that
-// trying everything finds is below a proven bound.
+// The planner with all its options on small graphs: a plan is valid for both checkers, keeps its limit and its figures,
+// and nothing that trying everything finds is below a proven bound.
 #include <algorithm>
 
 #include "fuzz/decode_graph.h"
@@ -25,9 +25,11 @@ void judge_plan(const Graph& graph, const PlanOptions& options, const PlanResult
   require(result.peak_bytes <= plan.arena_bytes, "the arena holds the peak");
   require(result.gap >= 0 && result.gap == gap(result.peak_bytes, result.lower_bound_bytes), "the gap is not negative");
   require(result.step_ns >= result.program_step_ns + result.recompute_ns, "what runs again takes time");
-  require(result.smallest_bytes <= result.resident_bytes + plan.arena_bytes, "no budget smaller than the smallest was met");
+  require(result.smallest_bytes <= result.resident_bytes + plan.arena_bytes,
+          "no budget smaller than the smallest was met");
   const bool plain = result.recomputed_ops == 0 && result.swapped_bytes == 0;
-  require(!plain || result.lower_bound_bytes <= result.peak_bytes, "the bound holds for plans without recomputation and swapping");
+  require(!plain || result.lower_bound_bytes <= result.peak_bytes,
+          "the bound holds for plans without recomputation and swapping");
   require(!plain || !options.keep_order || in_program_order(plan), "the order is kept");
   bool proven = result.peak_bytes <= result.lower_bound_bytes;
   if (options.budget_bytes) {
@@ -42,7 +44,8 @@ void judge_plan(const Graph& graph, const PlanOptions& options, const PlanResult
       keep.keep_order = true;
       return plan.arena_bytes <= stowage::plan(graph, keep).plan->arena_bytes;
     };
-    require(result.peak_bytes <= result.program_peak_bytes || program(), "without a limit no plan is worse than program order");
+    require(result.peak_bytes <= result.program_peak_bytes || program(),
+            "without a limit no plan is worse than program order");
   }
   require(result.outcome == (proven ? Outcome::kOptimal : Outcome::kFeasible), "optimal means that every bound is met");
 }
@@ -60,7 +63,9 @@ void compare_with_every_order(const Graph& graph, const PlanOptions& options, co
 
 // Against every sequence of ops that fits, without a link.
 void compare_with_every_state(const Graph& graph, const PlanOptions& options, const PlanResult& result) {
-  if (!options.budget_bytes || options.link_gbps > 0 || !options.takeover || graph.ops.size() > 4 || graph.buffers.size() > 6) return;
+  if (!options.budget_bytes || options.link_gbps > 0 || !options.takeover || graph.ops.size() > 4 ||
+      graph.buffers.size() > 6)
+    return;
   const std::int64_t capacity = *options.budget_bytes - result.resident_bytes;
   const auto least = testing::least_ns(graph, capacity);
   if (!least) return require(!result.plan, "nothing fits where trying everything finds nothing");
@@ -87,11 +92,13 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::require(there == result.plan.has_value(), "a plan is there, or a reason");
   fuzz::require(result.lower_bound_bytes <= result.program_peak_bytes, "program order is not below the bound");
   fuzz::require(there || options.budget_bytes, "without a limit there is a plan");
-  fuzz::require(result.outcome != Outcome::kUnknown || options.budget_work > 0, "only a limit on work leaves a question open");
+  fuzz::require(result.outcome != Outcome::kUnknown || options.budget_work > 0,
+                "only a limit on work leaves a question open");
   if (there) {
     fuzz::judge_plan(*graph, options, result);
   } else {
-    fuzz::require(result.smallest_bytes == 0 || *options.budget_bytes < result.smallest_bytes, "what fits is not refused");
+    fuzz::require(result.smallest_bytes == 0 || *options.budget_bytes < result.smallest_bytes,
+                  "what fits is not refused");
   }
   fuzz::compare_with_every_order(*graph, options, result);
   fuzz::compare_with_every_state(*graph, options, result);

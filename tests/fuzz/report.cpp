@@ -1,5 +1,5 @@
-// The three kinds of report on small plans, some of them changed or under a budget, with any ledger and timeline: whole files, and
-// nothing of the input in the page but in its data.
+// The three kinds of report on small plans, some of them changed or under a budget, with any ledger and timeline: whole
+// files, and nothing of the input in the page but in its data.
 #include <random>
 
 #include "fuzz/decode_graph.h"
@@ -53,10 +53,12 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (timeline) input.options.timeline_json = bytes.rest();
   fuzz::accepts([&] {
     const std::string page = report_html(input);
-    fuzz::require(fuzz::count(page, "</script>") == 2 && fuzz::count(page, "{{") == 0, "the page has its own scripts, and no others");
+    fuzz::require(fuzz::count(page, "</script>") == 2 && fuzz::count(page, "{{") == 0,
+                  "the page has its own scripts, and no others");
   });
   fuzz::require(io::is_json_object(report_perfetto(input)), "a trace is JSON");
   const std::string snapshot = report_snapshot(input);
-  fuzz::require(snapshot.size() > 2 && snapshot.front() == '\x80' && snapshot.back() == '.', "a snapshot is a whole pickle");
+  fuzz::require(snapshot.size() > 2 && snapshot.front() == '\x80' && snapshot.back() == '.',
+                "a snapshot is a whole pickle");
   return 0;
 }

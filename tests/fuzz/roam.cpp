@@ -1,5 +1,5 @@
-// ROAM with all its switches on small graphs: a plan is valid for both checkers and has the figures it says, no order that trying them all
-// finds is better than a leaf that was solved to the end, and the same input gives the same plan.
+// ROAM with all its switches on small graphs: a plan is valid for both checkers and has the figures it says, no order
+// that trying them all finds is better than a leaf that was solved to the end, and the same input gives the same plan.
 #include "fuzz/decode_graph.h"
 #include "fuzz/target.h"
 #include "planner/roam_method.h"
@@ -51,15 +51,18 @@ void judge(const Graph& graph, const PlanOptions& options, const PlanResult& res
   require(result.recomputed_ops == 0 && result.swapped_bytes == 0, "nothing runs again or is copied");
   require(plan.meta.find("\"method\":\"roam\"") != std::string::npos, "the plan says who made it");
   require(result.gap >= 0 && result.gap == gap(result.peak_bytes, result.lower_bound_bytes), "the gap is not negative");
-  require((result.outcome == Outcome::kOptimal) == (result.peak_bytes <= result.lower_bound_bytes), "optimal means that the bound is met");
-  if (options.budget_bytes) require(result.resident_bytes + plan.arena_bytes <= *options.budget_bytes, "the budget is kept");
+  require((result.outcome == Outcome::kOptimal) == (result.peak_bytes <= result.lower_bound_bytes),
+          "optimal means that the bound is met");
+  if (options.budget_bytes)
+    require(result.resident_bytes + plan.arena_bytes <= *options.budget_bytes, "the budget is kept");
 }
 
 void judge_stats(const Graph& graph, const PlanOptions& options) {
   const RoamStats stats = plan_by_roam(graph, options, {}).stats;
   require(0 <= stats.order_proven && stats.order_proven <= stats.order_leaves, "of the leaves some are proven");
   require(0 <= stats.layout_proven && stats.layout_proven <= stats.layout_leaves, "of the layouts some are proven");
-  require(stats.order_ilps <= stats.order_leaves && stats.layout_ilps <= stats.layout_leaves + stats.evicted + 1, "a leaf has one ILP");
+  require(stats.order_ilps <= stats.order_leaves && stats.layout_ilps <= stats.layout_leaves + stats.evicted + 1,
+          "a leaf has one ILP");
   require(stats.delayed_branches <= stats.update_branches, "branches that wait are branches");
 }
 
@@ -72,9 +75,11 @@ void compare_with_every_order(const Graph& graph, const PlanOptions& options, co
   const RoamOptions& roam = options.roam;
   std::int64_t bytes = 0;
   for (const Buffer& buffer : graph.buffers) bytes += buffer.bytes;
-  if (!roam.order_ilp || roam.multi_stream || roam.segments || roam.updates || roam.node_limit < 4 || bytes > 1 << 16) return;
+  if (!roam.order_ilp || roam.multi_stream || roam.segments || roam.updates || roam.node_limit < 4 || bytes > 1 << 16)
+    return;
   const RoamStats stats = plan_by_roam(graph, options, {}).stats;
-  if (stats.order_leaves == stats.order_proven) require(result.peak_bytes == least.plain, "a leaf that is proven is the best");
+  if (stats.order_leaves == stats.order_proven)
+    require(result.peak_bytes == least.plain, "a leaf that is proven is the best");
 }
 
 }  // namespace
@@ -104,13 +109,16 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     return 0;
   }
   if (limited && !result.plan) {
-    fuzz::require(result.outcome == Outcome::kInfeasible || result.outcome == Outcome::kUnknown, "a plan is there, or a reason");
-    fuzz::require(result.smallest_bytes == 0 || *options.budget_bytes < result.smallest_bytes, "what fits is not refused");
+    fuzz::require(result.outcome == Outcome::kInfeasible || result.outcome == Outcome::kUnknown,
+                  "a plan is there, or a reason");
+    fuzz::require(result.smallest_bytes == 0 || *options.budget_bytes < result.smallest_bytes,
+                  "what fits is not refused");
     return 0;
   }
   fuzz::judge(*graph, options, result);
   fuzz::judge_stats(*graph, options);
   fuzz::compare_with_every_order(*graph, options, result);
-  if (twice) fuzz::require(to_json(*plan(*graph, options).plan) == to_json(*result.plan), "the same input gives the same plan");
+  if (twice)
+    fuzz::require(to_json(*plan(*graph, options).plan) == to_json(*result.plan), "the same input gives the same plan");
   return 0;
 }

@@ -1,5 +1,5 @@
-// The sharding planner on small programs: ops with rules, shaped as their names promise or not, on meshes of one or two axes. A plan
-// says for every op and tensor how it is split, its bytes add up, and its bounds hold.
+// The sharding planner on small programs: ops with rules, shaped as their names promise or not, on meshes of one or two
+// axes. A plan says for every op and tensor how it is split, its bytes add up, and its bounds hold.
 #include <limits>
 
 #include "fuzz/byte_source.h"
@@ -11,22 +11,57 @@
 namespace stowage::fuzz {
 namespace {
 
-constexpr std::array<std::string_view, 42> kTargets = {
-    "aten.relu.default", "aten.t.default", "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.view.default", "aten.permute.default",
-    "aten.expand.default", "aten.cat.default", "aten.select.int", "aten.select_backward.default", "aten.slice.Tensor", "aten.add.Tensor",
-    "aten.mul.Tensor", "aten.sum.dim_IntList", "aten.mean.dim", "aten.max.dim", "aten._log_softmax.default", "aten._softmax_backward_data.default",
-    "aten.topk.default", "aten.linalg_vector_norm.default", "aten.native_layer_norm.default", "aten.native_layer_norm_backward.default",
-    "aten.native_group_norm.default", "aten.native_batch_norm.default", "aten.embedding.default", "aten.embedding_dense_backward.default",
-    "aten.index_select.default", "aten.gather.default", "aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.convolution.default",
-    "aten.convolution_backward.default", "aten.max_pool2d_with_indices.default", "aten.nll_loss_forward.default", "aten.nll_loss_backward.default",
-    "aten.mse_loss.default", "aten._fused_adamw_.default", "aten.zeros.default", "aten.triu.default", "aten.roll.default",
-    "aten.constant_pad_nd.default", "aten.unknown.default"};
-constexpr std::array<std::string_view, 14> kArguments = {"self", "mat2", "mat1", "input", "weight", "bias", "target", "indices", "index", "grad_output", "query",
-                                                         "key", "value", "grads"};
-constexpr std::array<std::string_view, 12> kAttributes = {"dim", "dims", "dim0", "keepdim", "reduction", "normalized_shape", "groups", "transposed", "ord", "train",
-                                                          "size", "padding_idx"};
+constexpr std::array<std::string_view, 42> kTargets = {"aten.relu.default",
+                                                       "aten.t.default",
+                                                       "aten.mm.default",
+                                                       "aten.bmm.default",
+                                                       "aten.addmm.default",
+                                                       "aten.view.default",
+                                                       "aten.permute.default",
+                                                       "aten.expand.default",
+                                                       "aten.cat.default",
+                                                       "aten.select.int",
+                                                       "aten.select_backward.default",
+                                                       "aten.slice.Tensor",
+                                                       "aten.add.Tensor",
+                                                       "aten.mul.Tensor",
+                                                       "aten.sum.dim_IntList",
+                                                       "aten.mean.dim",
+                                                       "aten.max.dim",
+                                                       "aten._log_softmax.default",
+                                                       "aten._softmax_backward_data.default",
+                                                       "aten.topk.default",
+                                                       "aten.linalg_vector_norm.default",
+                                                       "aten.native_layer_norm.default",
+                                                       "aten.native_layer_norm_backward.default",
+                                                       "aten.native_group_norm.default",
+                                                       "aten.native_batch_norm.default",
+                                                       "aten.embedding.default",
+                                                       "aten.embedding_dense_backward.default",
+                                                       "aten.index_select.default",
+                                                       "aten.gather.default",
+                                                       "aten._scaled_dot_product_flash_attention_for_cpu.default",
+                                                       "aten.convolution.default",
+                                                       "aten.convolution_backward.default",
+                                                       "aten.max_pool2d_with_indices.default",
+                                                       "aten.nll_loss_forward.default",
+                                                       "aten.nll_loss_backward.default",
+                                                       "aten.mse_loss.default",
+                                                       "aten._fused_adamw_.default",
+                                                       "aten.zeros.default",
+                                                       "aten.triu.default",
+                                                       "aten.roll.default",
+                                                       "aten.constant_pad_nd.default",
+                                                       "aten.unknown.default"};
+constexpr std::array<std::string_view, 14> kArguments = {"self",  "mat2",   "mat1",    "input", "weight",
+                                                         "bias",  "target", "indices", "index", "grad_output",
+                                                         "query", "key",    "value",   "grads"};
+constexpr std::array<std::string_view, 12> kAttributes = {
+    "dim",    "dims",       "dim0", "keepdim", "reduction", "normalized_shape",
+    "groups", "transposed", "ord",  "train",   "size",      "padding_idx"};
 constexpr std::array<std::int64_t, 8> kSizes = {4, 2, 8, 1, 6, 0, 3, 1024};
-constexpr std::array<std::int64_t, 7> kValues = {0, 1, -1, 2, -2, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()};
+constexpr std::array<std::int64_t, 7> kValues = {
+    0, 1, -1, 2, -2, std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()};
 
 class Decoder {
  public:
@@ -66,7 +101,8 @@ class Decoder {
         shape_.back() = program_.tensors[last[0].index()].shape.back();
       }
     }
-    if (bytes_.chance(20)) std::swap(shape_.empty() ? unused_ : shape_.front(), shape_.empty() ? unused_ : shape_.back());
+    if (bytes_.chance(20))
+      std::swap(shape_.empty() ? unused_ : shape_.front(), shape_.empty() ? unused_ : shape_.back());
     if (bytes_.chance(20)) new_shape();
     return add_tensor(TensorKind::kActivation);
   }
@@ -93,10 +129,13 @@ class Decoder {
     if (with_first && bytes_.chance(25)) op.writes.push_back(op.args[0].tensors[0]);
     for (auto n = bytes_.draw(0, 3); n > 0; --n) {
       const std::string name(bytes_.pick(kAttributes));
-      if (bytes_.chance(50)) op.attributes[name] = bytes_.pick(kValues);
-      else op.attributes[name] = std::vector<std::int64_t>{bytes_.pick(kValues), bytes_.pick(kValues)};
+      if (bytes_.chance(50))
+        op.attributes[name] = bytes_.pick(kValues);
+      else
+        op.attributes[name] = std::vector<std::int64_t>{bytes_.pick(kValues), bytes_.pick(kValues)};
     }
-    if (bytes_.chance(20)) op.flops = bytes_.chance(50) ? std::numeric_limits<std::int64_t>::max() : bytes_.draw(0, 1 << 30);
+    if (bytes_.chance(20))
+      op.flops = bytes_.chance(50) ? std::numeric_limits<std::int64_t>::max() : bytes_.draw(0, 1 << 30);
     program_.ops.push_back(std::move(op));
   }
 
@@ -111,7 +150,10 @@ Mesh decode_mesh(ByteSource& bytes) {
   constexpr std::array<double, 5> kRates = {100, 1, 1e-3, 1e300, 1e-300};
   Mesh mesh;
   for (auto i = bytes.draw(1, 2); i > 0; --i) {
-    mesh.axes.push_back({.name = "", .size = bytes.pick(kDevices), .latency_ns = static_cast<double>(bytes.draw(0, 1000)), .gbps = bytes.pick(kRates)});
+    mesh.axes.push_back({.name = "",
+                         .size = bytes.pick(kDevices),
+                         .latency_ns = static_cast<double>(bytes.draw(0, 1000)),
+                         .gbps = bytes.pick(kRates)});
   }
   if (bytes.chance(20)) mesh.tflops = bytes.pick(kRates);
   if (bytes.chance(20)) mesh.memory_gbps = bytes.pick(kRates);
@@ -119,7 +161,9 @@ Mesh decode_mesh(ByteSource& bytes) {
 }
 
 ShardingOptions decode_sharding_options(ByteSource& bytes, const Mesh& mesh) {
-  constexpr std::array<AxisPlacement, 4> kPlacements = {AxisPlacement{}, {AxisPlacement::Kind::kShard, 0}, {AxisPlacement::Kind::kShard, 1},
+  constexpr std::array<AxisPlacement, 4> kPlacements = {AxisPlacement{},
+                                                        {AxisPlacement::Kind::kShard, 0},
+                                                        {AxisPlacement::Kind::kShard, 1},
                                                         {AxisPlacement::Kind::kPartialSum, -1}};
   ShardingOptions options;
   options.goal = bytes.chance(50) ? ShardingGoal::kLeastTime : ShardingGoal::kLeastRedundancy;
@@ -139,7 +183,8 @@ void judge(const TensorProgram& program, const ShardingOptions& options, const S
     const bool told = plan.time.outcome == Outcome::kInfeasible || plan.time.outcome == Outcome::kUnknown;
     return require(told, "there is a plan, or a reason");
   }
-  require(plan.ops.size() == program.ops.size() && plan.tensors.size() == program.tensors.size(), "every op and tensor has its part");
+  require(plan.ops.size() == program.ops.size() && plan.tensors.size() == program.tensors.size(),
+          "every op and tensor has its part");
   require(!options.memory_limit_bytes || plan.bytes.peak <= *options.memory_limit_bytes, "the limit is kept");
   require(plan.bytes.peak >= 0 && plan.bytes.redundant >= 0 && plan.bytes.saved >= 0, "bytes are not negative");
   require(plan.redundancy.bound <= plan.redundancy.value, "the bound on bytes holds");

@@ -10,7 +10,8 @@
 namespace stowage::fuzz {
 namespace {
 
-constexpr std::array<std::int64_t, 6> kUnits = {1, 1, 1000, std::int64_t{1} << 40, std::int64_t{1} << 52, kForbiddenCost / 20};
+constexpr std::array<std::int64_t, 6> kUnits = {
+    1, 1, 1000, std::int64_t{1} << 40, std::int64_t{1} << 52, kForbiddenCost / 20};
 
 StrategyProblem decode(ByteSource& bytes) {
   StrategyProblem problem;
@@ -29,8 +30,11 @@ StrategyProblem decode(ByteSource& bytes) {
     StrategyEdge& edge = problem.edges.emplace_back();
     edge.u = static_cast<std::int32_t>(bytes.draw(0, nodes - 1));
     edge.v = static_cast<std::int32_t>((edge.u + bytes.draw(1, nodes - 1)) % nodes);
-    const auto strategies = [&](std::int32_t node) { return problem.nodes[static_cast<std::size_t>(node)].costs.size(); };
-    for (auto pairs = strategies(edge.u) * strategies(edge.v); pairs > 0; --pairs) edge.costs.push_back(bytes.draw(0, 20) * cost_unit);
+    const auto strategies = [&](std::int32_t node) {
+      return problem.nodes[static_cast<std::size_t>(node)].costs.size();
+    };
+    for (auto pairs = strategies(edge.u) * strategies(edge.v); pairs > 0; --pairs)
+      edge.costs.push_back(bytes.draw(0, 20) * cost_unit);
   }
   if (bytes.chance(70)) problem.usage_limit = bytes.draw(0, 60) * usage_unit;
   return problem;
@@ -54,7 +58,8 @@ void judge(const StrategyProblem& problem, const StrategyResult& result) {
   if (result.strategies.empty()) return require(result.outcome == Outcome::kUnknown, "there is a choice, or a reason");
   require(strategy_cost(problem, result.strategies) == result.cost, "a choice costs what it says");
   require(least && result.bound <= *least && *least <= result.cost, "the best choice lies between bound and answer");
-  require((result.outcome == Outcome::kOptimal) == (result.bound == result.cost), "optimal means that the bound is met");
+  require((result.outcome == Outcome::kOptimal) == (result.bound == result.cost),
+          "optimal means that the bound is met");
 }
 
 }  // namespace

@@ -20,7 +20,9 @@ inline void require(bool holds, std::string_view promise) {
   std::abort();
 }
 
-inline std::string_view text_of(const std::uint8_t* data, std::size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
 
 // Runs a reader. False when it refuses its input, which it may do by an Error of one line and by nothing else.
 template <class Reader>

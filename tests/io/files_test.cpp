@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 
 class Files : public ::testing::Test {
  protected:
-  Files() : folder_(fs::temp_directory_path() / ("stowage-files-" + std::to_string(::getpid()))) { fs::create_directories(folder_); }
+  Files() : folder_(fs::temp_directory_path() / ("stowage-files-" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_);
+  }
   ~Files() override { fs::remove_all(folder_); }
 
   [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
@@ -57,7 +59,8 @@ std::string long_text(std::size_t size) {
 TEST_F(Files, ACompressedFileHoldsSoManyTimesItsSize) {
   const std::string bomb = io::gzip(std::string(std::size_t{300} << 20, ' '));
   put(path("bomb.json.gz"), bomb);
-  EXPECT_NE(message_of([&] { io::read_text(path("bomb.json.gz")); }).find("bomb.json.gz: holds more than "), std::string::npos);
+  EXPECT_NE(message_of([&] { io::read_text(path("bomb.json.gz")); }).find("bomb.json.gz: holds more than "),
+            std::string::npos);
   const std::string text = std::string(std::size_t{16} << 20, ' ');
   put(path("spaces.json.gz"), io::gzip(text));
   EXPECT_EQ(io::read_text(path("spaces.json.gz")), text);
@@ -86,7 +89,9 @@ TEST_F(Files, DamagedGzipIsRefused) {
   EXPECT_NE(message_of([&] { io::gunzip("plain text", 1 << 20); }).find("not valid gzip data"), std::string::npos);
 }
 
-TEST_F(Files, MembersOfGzipAreJoined) { EXPECT_EQ(io::gunzip(io::gzip("abc") + io::gzip("") + io::gzip("def"), 100), "abcdef"); }
+TEST_F(Files, MembersOfGzipAreJoined) {
+  EXPECT_EQ(io::gunzip(io::gzip("abc") + io::gzip("") + io::gzip("def"), 100), "abcdef");
+}
 
 TEST_F(Files, GzipBombIsRefused) {
   const std::string bomb = io::gzip(std::string(64 << 20, ' '));
@@ -107,13 +112,16 @@ TEST_F(Files, GraphRoundTripsPlainAndCompressed) {
 }
 
 TEST_F(Files, MissingFileIsNamed) {
-  EXPECT_EQ(message_of([&] { load_graph(path("none.json")); }), path("none.json") + ": cannot be opened: No such file or directory");
-  EXPECT_NE(message_of([&] { load_graph(folder_.string()); }).find("cannot be read: Is a directory"), std::string::npos);
+  EXPECT_EQ(message_of([&] { load_graph(path("none.json")); }),
+            path("none.json") + ": cannot be opened: No such file or directory");
+  EXPECT_NE(message_of([&] { load_graph(folder_.string()); }).find("cannot be read: Is a directory"),
+            std::string::npos);
 }
 
 TEST_F(Files, TruncatedGzipFileIsNamed) {
   put(path("t.graph.json.gz"), io::gzip(long_text(2000)).substr(0, 100));
-  EXPECT_EQ(message_of([&] { load_graph(path("t.graph.json.gz")); }), path("t.graph.json.gz") + ": is truncated: the gzip data ends too early");
+  EXPECT_EQ(message_of([&] { load_graph(path("t.graph.json.gz")); }),
+            path("t.graph.json.gz") + ": is truncated: the gzip data ends too early");
 }
 
 TEST_F(Files, WritingReplacesWholeFileAndKeepsItsMode) {
@@ -126,8 +134,10 @@ TEST_F(Files, WritingReplacesWholeFileAndKeepsItsMode) {
 }
 
 TEST_F(Files, FailedWriteLeavesNothingBehind) {
-  EXPECT_NE(message_of([&] { io::write_text(path("no/such/folder"), "x"); }).find("cannot be written"), std::string::npos);
-  EXPECT_NE(message_of([&] { io::write_text(folder_.string(), "x"); }).find("cannot be written: Is a directory"), std::string::npos);
+  EXPECT_NE(message_of([&] { io::write_text(path("no/such/folder"), "x"); }).find("cannot be written"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { io::write_text(folder_.string(), "x"); }).find("cannot be written: Is a directory"),
+            std::string::npos);
   EXPECT_EQ(files(), 0U);
 }
 

@@ -1,5 +1,6 @@
-// Readers and checker on damaged text: they accept it or throw Error with one line, and never do anything else. The graphs are
-// valid by construction; then bytes are changed, dropped, doubled or cut off. STOWAGE_TEST_SEED picks the seed.
+// Readers and checker on damaged text: they accept it or throw Error with one line, and never do anything else. The
+// graphs are valid by construction; then bytes are changed, dropped, doubled or cut off. STOWAGE_TEST_SEED picks the
+// seed.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,7 +16,7 @@
 namespace stowage::testing {
 namespace {
 
-constexpr std::array<std::string_view, 16> kPieces = {"{",  "}", "[",  "]",   ",",    ":",     "\"",    "-",
+constexpr std::array<std::string_view, 16> kPieces = {"{",  "}", "[",  "]",   ",",    ":",     "\"",   "-",
                                                       "\\", "0", "1e", "1.5", "null", "99999", "\xc3", R"("reads")"};
 
 void damage(std::string& text, std::mt19937_64& random) {
@@ -68,7 +69,8 @@ TEST(Fuzz, DamagedTextIsReadOrRefused) {
     std::string graph_text = to_json(graph);
     std::string plan_text = to_json(simple_plan(graph));
     for (auto* text : {&graph_text, &plan_text}) {
-      for (auto i = draw(random, 0, 2); i > 0; --i) chance(random, 50) ? damage(*text, random) : change_digits(*text, random);
+      for (auto i = draw(random, 0, 2); i > 0; --i)
+        chance(random, 50) ? damage(*text, random) : change_digits(*text, random);
     }
     const std::string message = error_of([&] {
       Graph read_graph = parse_graph(graph_text, "graph");

@@ -15,12 +15,13 @@ struct Case {
 
 // A graph with these buffers and ops.
 std::string graph(const std::string& buffers, const std::string& ops = "", const std::string& align = "64") {
-  return R"({"format":"stowage-graph","version":1,"name":"g","align":)" + align + R"(,"meta":{},"buffers":[)" + buffers + R"(],"ops":[)" +
-         ops + "]}";
+  return R"({"format":"stowage-graph","version":1,"name":"g","align":)" + align + R"(,"meta":{},"buffers":[)" +
+         buffers + R"(],"ops":[)" + ops + "]}";
 }
 
-const std::string kThree = R"({"name":"w","bytes":8,"kind":"parameter","resident":true},)"
-                           R"({"name":"a","bytes":8,"kind":"activation"},{"name":"b","bytes":4,"kind":"output","returned":true})";
+const std::string kThree =
+    R"({"name":"w","bytes":8,"kind":"parameter","resident":true},)"
+    R"({"name":"a","bytes":8,"kind":"activation"},{"name":"b","bytes":4,"kind":"output","returned":true})";
 const std::string kMakeBoth = R"({"name":"m","target":"t","reads":[0],"creates":[1,2]})";
 
 // An op that makes both buffers, with these members too.
@@ -43,12 +44,19 @@ std::vector<Case> document_cases() {
       {"TrailingText", good + "x", "not valid JSON"},
       {"TrailingDocument", good + good, "text after the JSON document"},
       {"TrailingBrace", good + "}", "text after the JSON document"},
-      {"BadUtf8", graph(R"({"name":")" "\xff" R"(","bytes":1,"kind":"input"})"), "not valid JSON"},
+      {"BadUtf8",
+       graph(R"({"name":")"
+             "\xff"
+             R"(","bytes":1,"kind":"input"})"),
+       "not valid JSON"},
       {"LoneSurrogate", graph(R"({"name":"\ud800","bytes":1,"kind":"input"})"), "buffer 0: name: must be a string"},
       {"MissingComma", R"({"format":"stowage-graph" "version":1})", "not valid JSON"},
-      {"OtherFormat", R"({"format":"stowage-plan","version":1,"align":1,"buffers":[],"ops":[]})", "format: is 'stowage-plan', not"},
-      {"OtherVersion", R"({"format":"stowage-graph","version":2,"align":1,"buffers":[],"ops":[]})", "version: version 2 is not supported"},
-      {"VersionString", R"({"format":"stowage-graph","version":"1","align":1,"buffers":[],"ops":[]})", "version: must be an integer"},
+      {"OtherFormat", R"({"format":"stowage-plan","version":1,"align":1,"buffers":[],"ops":[]})",
+       "format: is 'stowage-plan', not"},
+      {"OtherVersion", R"({"format":"stowage-graph","version":2,"align":1,"buffers":[],"ops":[]})",
+       "version: version 2 is not supported"},
+      {"VersionString", R"({"format":"stowage-graph","version":"1","align":1,"buffers":[],"ops":[]})",
+       "version: must be an integer"},
       {"NoFormat", R"({"version":1,"align":1,"buffers":[],"ops":[]})", "the key 'format' is missing"},
       {"NoVersion", R"({"format":"stowage-graph","align":1,"buffers":[],"ops":[]})", "the key 'version' is missing"},
       {"NoAlign", R"({"format":"stowage-graph","version":1,"buffers":[],"ops":[]})", "the key 'align' is missing"},
@@ -56,17 +64,21 @@ std::vector<Case> document_cases() {
       {"NoOps", R"({"format":"stowage-graph","version":1,"align":1,"buffers":[]})", "the key 'ops' is missing"},
       {"UnknownKey", R"({"format":"stowage-graph","extra":1})", "unknown key 'extra'"},
       {"RepeatedKey", R"({"format":"stowage-graph","format":"stowage-graph"})", "the key 'format' is there twice"},
-      {"RepeatedEscapedKey", R"({"format":"stowage-graph","form\u0061t":"stowage-graph"})", "the key 'format' is there twice"},
+      {"RepeatedEscapedKey", R"({"format":"stowage-graph","form\u0061t":"stowage-graph"})",
+       "the key 'format' is there twice"},
       {"AlignZero", graph("", "", "0"), "align: must be an integer from 1 to 2^53 - 1"},
       {"AlignFloat", graph("", "", "64.0"), "align: must be an integer"},
       {"AlignTooBig", graph("", "", "9007199254740992"), "align: must be an integer"},
-      {"BuffersNoList", R"({"format":"stowage-graph","version":1,"align":1,"buffers":{},"ops":[]})", "buffers: must be a list"},
+      {"BuffersNoList", R"({"format":"stowage-graph","version":1,"align":1,"buffers":{},"ops":[]})",
+       "buffers: must be a list"},
       {"BufferNoObject", graph("7"), "buffer 0: must be an object"},
       {"OpNoObject", graph("", "[]"), "op 0: must be an object"},
       {"MetaNoObject", R"({"format":"stowage-graph","meta":[]})", "meta: must be an object"},
       {"MetaBadJson", R"({"format":"stowage-graph","meta":{"a":tru}})", "meta: is not a valid JSON object"},
       {"MetaBadNumber", R"({"format":"stowage-graph","meta":{"a":01}})", "meta: is not a valid JSON object"},
-      {"MetaTooDeep", R"({"format":"stowage-graph","meta":{"a":)" + std::string(100, '[') + std::string(100, ']') + "}}", "nested deeper"},
+      {"MetaTooDeep",
+       R"({"format":"stowage-graph","meta":{"a":)" + std::string(100, '[') + std::string(100, ']') + "}}",
+       "nested deeper"},
   };
 }
 
@@ -74,29 +86,37 @@ std::vector<Case> buffer_cases() {
   return {
       {"NoBytes", graph(R"({"name":"x","kind":"input"})"), "buffer 0 'x': the key 'bytes' is missing"},
       {"NoKind", graph(R"({"name":"x","bytes":1})"), "buffer 0 'x': the key 'kind' is missing"},
-      {"NegativeBytes", graph(R"({"name":"x","bytes":-1,"kind":"input"})"), "buffer 0 'x': bytes: must be an integer from 0 to 2^53 - 1"},
+      {"NegativeBytes", graph(R"({"name":"x","bytes":-1,"kind":"input"})"),
+       "buffer 0 'x': bytes: must be an integer from 0 to 2^53 - 1"},
       {"FloatBytes", graph(R"({"name":"x","bytes":1.5,"kind":"input"})"), "bytes: must be an integer"},
       {"ExponentBytes", graph(R"({"name":"x","bytes":1e3,"kind":"input"})"), "bytes: must be an integer"},
       {"StringBytes", graph(R"({"name":"x","bytes":"1","kind":"input"})"), "bytes: must be an integer"},
       {"NullBytes", graph(R"({"name":"x","bytes":null,"kind":"input"})"), "bytes: must be an integer"},
       {"HugeBytes", graph(R"({"name":"x","bytes":9007199254740992,"kind":"input"})"), "bytes: must be an integer"},
-      {"BeyondInt64", graph(R"({"name":"x","bytes":99999999999999999999,"kind":"input"})"), "bytes: must be an integer"},
+      {"BeyondInt64", graph(R"({"name":"x","bytes":99999999999999999999,"kind":"input"})"),
+       "bytes: must be an integer"},
       {"LeadingZero", graph(R"({"name":"x","bytes":012,"kind":"input"})"), "bytes: must be an integer"},
       {"UnknownKind", graph(R"({"name":"x","bytes":1,"kind":"weight"})"), "buffer 0 'x': kind: unknown kind 'weight'"},
       {"NumberName", graph(R"({"name":7,"bytes":1,"kind":"input"})"), "buffer 0: name: must be a string"},
-      {"ResidentString", graph(R"({"bytes":1,"kind":"input","resident":"yes"})"), "buffer 0: resident: must be true or false"},
-      {"ReturnedNumber", graph(R"({"bytes":1,"kind":"input","returned":1})"), "buffer 0: returned: must be true or false"},
+      {"ResidentString", graph(R"({"bytes":1,"kind":"input","resident":"yes"})"),
+       "buffer 0: resident: must be true or false"},
+      {"ReturnedNumber", graph(R"({"bytes":1,"kind":"input","returned":1})"),
+       "buffer 0: returned: must be true or false"},
       {"UnknownKey", graph(R"({"name":"x","bytes":1,"kind":"input","size":2})"), "buffer 0 'x': unknown key 'size'"},
-      {"RepeatedKey", graph(R"({"name":"x","bytes":1,"bytes":2,"kind":"input"})"), "buffer 0 'x': the key 'bytes' is there twice"},
+      {"RepeatedKey", graph(R"({"name":"x","bytes":1,"bytes":2,"kind":"input"})"),
+       "buffer 0 'x': the key 'bytes' is there twice"},
       {"BadMeta", graph(R"({"name":"x","bytes":1,"kind":"input","meta":3})"), "buffer 0 'x': meta: must be an object"},
       {"ReturnedResident", graph(R"({"name":"x","bytes":1,"kind":"input","resident":true,"returned":true})"),
        "buffer 0 'x': returned: a resident buffer cannot be returned"},
       {"NeverCreated", graph(R"({"name":"x","bytes":1,"kind":"input"})"), "buffer 0 'x': no op creates it"},
       {"SumReaches2To53",
-       graph(R"({"bytes":9007199254740991,"kind":"input","resident":true},{"name":"y","bytes":1,"kind":"input","resident":true})"),
+       graph(
+           R"({"bytes":9007199254740991,"kind":"input","resident":true},{"name":"y","bytes":1,"kind":"input","resident":true})"),
        "buffer 1 'y': bytes: the sum of all sizes, each padded to align, reaches 2^53"},
-      {"PaddingReaches2To53", graph(R"({"bytes":1,"kind":"activation"},{"bytes":1,"kind":"activation"},{"name":"z","bytes":1,"kind":"activation"})",
-                                    "", "4503599627370495"),
+      {"PaddingReaches2To53",
+       graph(
+           R"({"bytes":1,"kind":"activation"},{"bytes":1,"kind":"activation"},{"name":"z","bytes":1,"kind":"activation"})",
+           "", "4503599627370495"),
        "buffer 2 'z': bytes: the sum of all sizes"},
   };
 }
@@ -114,16 +134,22 @@ std::vector<Case> op_cases() {
       {"CreateOutOfRange", then(R"("creates":[3])"), "op 1 'n': creates[0]: buffer id 3 is out of range"},
       {"ReadTwice", then(R"("reads":[1,0,1])"), "op 1 'n': reads[2]: buffer 1 is in the list twice"},
       {"WriteTwice", then(R"("writes":[1,1])"), "writes[1]: buffer 1 is in the list twice"},
-      {"CreateTwiceInOneList", graph(kThree, R"({"name":"m","creates":[1,1]})"), "op 0 'm': creates[1]: buffer 1 is in the list twice"},
+      {"CreateTwiceInOneList", graph(kThree, R"({"name":"m","creates":[1,1]})"),
+       "op 0 'm': creates[1]: buffer 1 is in the list twice"},
       {"CreatedTwice", then(R"("creates":[1])"), "op 1 'n': creates[0]: buffer 1 was already created by op 0"},
       {"CreateResident", then(R"("creates":[0])"), "op 1 'n': creates[0]: buffer 0 is resident"},
-      {"ReadsItsOwnCreation", graph(kThree, R"({"name":"m","reads":[1],"creates":[1,2]})"), "op 0 'm': reads[0]: buffer 1 is also in creates"},
-      {"WritesItsOwnCreation", graph(kThree, R"({"name":"m","writes":[2],"creates":[1,2]})"), "op 0 'm': writes[0]: buffer 2 is also in creates"},
-      {"ReadBeforeCreation", graph(kThree, R"({"name":"n","reads":[1]},)" + kMakeBoth), "op 0 'n': reads[0]: buffer 1 is used before an op creates it"},
-      {"WriteBeforeCreation", graph(kThree, R"({"name":"n","writes":[2]},)" + kMakeBoth), "op 0 'n': writes[0]: buffer 2 is used before"},
+      {"ReadsItsOwnCreation", graph(kThree, R"({"name":"m","reads":[1],"creates":[1,2]})"),
+       "op 0 'm': reads[0]: buffer 1 is also in creates"},
+      {"WritesItsOwnCreation", graph(kThree, R"({"name":"m","writes":[2],"creates":[1,2]})"),
+       "op 0 'm': writes[0]: buffer 2 is also in creates"},
+      {"ReadBeforeCreation", graph(kThree, R"({"name":"n","reads":[1]},)" + kMakeBoth),
+       "op 0 'n': reads[0]: buffer 1 is used before an op creates it"},
+      {"WriteBeforeCreation", graph(kThree, R"({"name":"n","writes":[2]},)" + kMakeBoth),
+       "op 0 'n': writes[0]: buffer 2 is used before"},
       {"NegativeCost", then(R"("cost_ns":-5)"), "op 1 'n': cost_ns: must be an integer from 0"},
       {"FloatCost", then(R"("cost_ns":0.5)"), "op 1 'n': cost_ns: must be an integer"},
-      {"CostSum", then(R"("cost_ns":9007199254740991},{"name":"o","cost_ns":1)"), "op 2 'o': cost_ns: the sum over all ops reaches 2^53"},
+      {"CostSum", then(R"("cost_ns":9007199254740991},{"name":"o","cost_ns":1)"),
+       "op 2 'o': cost_ns: the sum over all ops reaches 2^53"},
       {"TicksZero", then(R"("ticks":0)"), "op 1 'n': ticks: must be an integer from 1"},
       {"UnknownTrait", then(R"("traits":["random"])"), "op 1 'n': traits[0]: unknown trait 'random'"},
       {"RepeatedTrait", then(R"("traits":["rng","effect","rng"])"), "op 1 'n': traits[2]: 'rng' is in the list twice"},
@@ -138,10 +164,14 @@ std::vector<Case> inside_cases() {
       {"ScratchNoObject", then(R"("scratch":[7])"), "op 1 'n': scratch[0]: must be an object"},
       {"ScratchKey", then(R"("scratch":[{"bytes":1,"from":0,"to":1,"x":1}])"), "op 1 'n': scratch[0]: unknown key 'x'"},
       {"ScratchNoTo", then(R"("scratch":[{"bytes":1,"from":0}])"), "op 1 'n': scratch[0]: the key 'to' is missing"},
-      {"ScratchBytes", then(R"("scratch":[{"bytes":-1,"from":0,"to":1}])"), "op 1 'n': scratch[0].bytes: must be an integer from 0"},
-      {"ScratchEmpty", then(R"("scratch":[{"bytes":1,"from":0,"to":0}])"), "op 1 'n': scratch[0]: ticks [0, 0) are not inside [0, 1)"},
-      {"ScratchBeyondTicks", then(R"("ticks":2,"scratch":[{"bytes":1,"from":1,"to":3}])"), "scratch[0]: ticks [1, 3) are not inside [0, 2)"},
-      {"ScratchSum", then(R"("scratch":[{"bytes":9007199254740991,"from":0,"to":1}])"), "op 1 'n': scratch[0]: the sum of all sizes"},
+      {"ScratchBytes", then(R"("scratch":[{"bytes":-1,"from":0,"to":1}])"),
+       "op 1 'n': scratch[0].bytes: must be an integer from 0"},
+      {"ScratchEmpty", then(R"("scratch":[{"bytes":1,"from":0,"to":0}])"),
+       "op 1 'n': scratch[0]: ticks [0, 0) are not inside [0, 1)"},
+      {"ScratchBeyondTicks", then(R"("ticks":2,"scratch":[{"bytes":1,"from":1,"to":3}])"),
+       "scratch[0]: ticks [1, 3) are not inside [0, 2)"},
+      {"ScratchSum", then(R"("scratch":[{"bytes":9007199254740991,"from":0,"to":1}])"),
+       "op 1 'n': scratch[0]: the sum of all sizes"},
       {"BornLength", make_with(R"("born":[0])"), "op 0 'm': born: has 1 entries for 2 created buffers"},
       {"BornEmpty", make_with(R"("born":[])"), "op 0 'm': born: has 0 entries for 2 created buffers"},
       {"BornRange", make_with(R"("ticks":2,"born":[0,2])"), "op 0 'm': born[1]: tick 2 is not inside [0, 2)"},
@@ -149,11 +179,14 @@ std::vector<Case> inside_cases() {
       {"TakeoverShort", then(R"("reads":[1],"takeover":[[1]])"), "takeover[0]: must be a pair"},
       {"TakeoverLong", then(R"("reads":[1],"takeover":[[1,2,0]])"), "takeover[0]: must be a pair"},
       {"TakeoverNotRead", make_with(R"("takeover":[[1,2]])"), "op 0 'm': takeover[0]: buffer 1 is not in reads"},
-      {"TakeoverNotCreated", then(R"("reads":[1],"takeover":[[1,2]])"), "op 1 'n': takeover[0]: buffer 2 is not in creates"},
+      {"TakeoverNotCreated", then(R"("reads":[1],"takeover":[[1,2]])"),
+       "op 1 'n': takeover[0]: buffer 2 is not in creates"},
       {"TakeoverResident", make_with(R"("takeover":[[0,1]])"), "op 0 'm': takeover[0]: buffer 0 is resident"},
-      {"TakeoverOutOfRange", then(R"("reads":[1],"takeover":[[1,77]])"), "op 1 'n': takeover[0]: buffer id 77 is out of range"},
+      {"TakeoverOutOfRange", then(R"("reads":[1],"takeover":[[1,77]])"),
+       "op 1 'n': takeover[0]: buffer id 77 is out of range"},
       {"TakeoverLarger",
-       graph(kThree + R"(,{"bytes":9,"kind":"temporary"})", kMakeBoth + R"(,{"name":"n","reads":[1],"creates":[3],"takeover":[[1,3]]})"),
+       graph(kThree + R"(,{"bytes":9,"kind":"temporary"})",
+             kMakeBoth + R"(,{"name":"n","reads":[1],"creates":[3],"takeover":[[1,3]]})"),
        "op 1 'n': takeover[0]: buffer 3 is larger than buffer 1"},
   };
 }
@@ -213,7 +246,8 @@ TEST(GraphReader, ReadsEveryField) {
 
 TEST(GraphReader, TakesKeysInAnyOrder) {
   const Graph g = parse_graph(
-      R"({"ops":[{"creates":[0],"name":"m"}],"buffers":[{"kind":"input","bytes":1}],"align":1,"version":1,"format":"stowage-graph"})", "g");
+      R"({"ops":[{"creates":[0],"name":"m"}],"buffers":[{"kind":"input","bytes":1}],"align":1,"version":1,"format":"stowage-graph"})",
+      "g");
   EXPECT_EQ(g.ops.size(), 1U);
 }
 
@@ -230,7 +264,8 @@ TEST(GraphReader, LongNamesInMessagesAreCutBetweenCharacters) {
     parse_graph(graph(R"({"name":")" + name + R"(","bytes":-1,"kind":"input"})"), "g");
     FAIL();
   } catch (const InvalidGraph& error) {
-    EXPECT_EQ(error.what(), "g: buffer 0 '" + name.substr(0, 59) + "...': bytes: must be an integer from 0 to 2^53 - 1");
+    EXPECT_EQ(error.what(),
+              "g: buffer 0 '" + name.substr(0, 59) + "...': bytes: must be an integer from 0 to 2^53 - 1");
   }
 }
 

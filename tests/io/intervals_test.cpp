@@ -20,7 +20,8 @@ class Intervals : public ::testing::Test {
     return load_intervals(path_);
   }
 
-  std::string path_ = (std::filesystem::temp_directory_path() / ("stowage-intervals-" + std::to_string(::getpid()) + ".csv")).string();
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / ("stowage-intervals-" + std::to_string(::getpid()) + ".csv")).string();
 };
 
 TEST_F(Intervals, ReadsColumnsInAnyOrder) {
@@ -74,14 +75,23 @@ TEST_F(Intervals, SavesOffsetsAndReadsThemOver) {
 }
 
 TEST(ParseBytes, ReadsUnits) {
-  const std::vector<std::pair<const char*, std::int64_t>> cases = {
-      {"0", 0}, {"4096", 4096}, {"7B", 7}, {"512MiB", 536870912}, {"4GiB", 4294967296}, {"4GB", 4'000'000'000}, {"3KiB", 3072},
-      {"3kB", 3000}, {"2TiB", 2199023255552}, {"5TB", 5'000'000'000'000}, {"9007199254740991", 9007199254740991}};
+  const std::vector<std::pair<const char*, std::int64_t>> cases = {{"0", 0},
+                                                                   {"4096", 4096},
+                                                                   {"7B", 7},
+                                                                   {"512MiB", 536870912},
+                                                                   {"4GiB", 4294967296},
+                                                                   {"4GB", 4'000'000'000},
+                                                                   {"3KiB", 3072},
+                                                                   {"3kB", 3000},
+                                                                   {"2TiB", 2199023255552},
+                                                                   {"5TB", 5'000'000'000'000},
+                                                                   {"9007199254740991", 9007199254740991}};
   for (const auto& [text, bytes] : cases) EXPECT_EQ(parse_bytes(text), bytes) << text;
 }
 
 TEST(ParseBytes, RefusesTheRest) {
-  for (const char* text : {"", "GiB", "-1", "-0", "+1", "1.5GiB", "4 GiB", "4gib", "4G", "0x10", "9007199254740992", "99999999999999999999", "8192TiB", "4GiBx"}) {
+  for (const char* text : {"", "GiB", "-1", "-0", "+1", "1.5GiB", "4 GiB", "4gib", "4G", "0x10", "9007199254740992",
+                           "99999999999999999999", "8192TiB", "4GiBx"}) {
     EXPECT_THROW(parse_bytes(text), Error) << text;
   }
   try {

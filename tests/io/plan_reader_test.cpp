@@ -14,8 +14,8 @@ struct Case {
 };
 
 std::string plan(const std::string& steps, const std::string& placements = "", const std::string& scratch = "") {
-  return R"({"format":"stowage-plan","version":1,"graph_sha256":"00","align":64,"arena_bytes":128,"meta":{},"steps":[)" + steps +
-         R"(],"placements":[)" + placements + R"(],"scratch":[)" + scratch + "]}";
+  return R"({"format":"stowage-plan","version":1,"graph_sha256":"00","align":64,"arena_bytes":128,"meta":{},"steps":[)" +
+         steps + R"(],"placements":[)" + placements + R"(],"scratch":[)" + scratch + "]}";
 }
 
 std::vector<Case> cases() {
@@ -26,7 +26,8 @@ std::vector<Case> cases() {
       {"TrailingList", good + "[]", "not valid JSON"},
       {"OtherFormat", R"({"format":"stowage-graph"})", "format: is 'stowage-graph', not 'stowage-plan'"},
       {"OtherVersion", R"({"format":"stowage-plan","version":7})", "version: version 7 is not supported"},
-      {"NoSteps", R"({"format":"stowage-plan","version":1,"graph_sha256":"","align":1,"arena_bytes":0,"placements":[]})",
+      {"NoSteps",
+       R"({"format":"stowage-plan","version":1,"graph_sha256":"","align":1,"arena_bytes":0,"placements":[]})",
        "the key 'steps' is missing"},
       {"UnknownKey", R"({"format":"stowage-plan","peak_bytes":1})", "unknown key 'peak_bytes'"},
       {"NegativeArena", R"({"format":"stowage-plan","arena_bytes":-1})", "arena_bytes: must be an integer from 0"},
@@ -44,9 +45,12 @@ std::vector<Case> cases() {
       {"UntilItself", plan(R"({"op":0},{"swap_out":0,"until":1})"), "step 1: until: 1 is not in (1, 2]"},
       {"UntilBeyondTheEnd", plan(R"({"swap_out":0,"until":3},{"op":0})"), "step 0: until: 3 is not in (0, 2]"},
       {"PlacementNoOffset", plan("", R"({"buffer":0,"from":0,"to":1})"), "placement 0: the key 'offset' is missing"},
-      {"PlacementFloat", plan("", R"({"buffer":0,"from":0,"to":1,"offset":0.5})"), "placement 0: offset: must be an integer"},
-      {"PlacementHugeOffset", plan("", R"({"buffer":0,"from":0,"to":1,"offset":9223372036854775807})"), "placement 0: offset: must be"},
-      {"PlacementTwice", plan("", R"({"buffer":0,"buffer":1,"from":0,"to":1,"offset":0})"), "placement 0: the key 'buffer' is there twice"},
+      {"PlacementFloat", plan("", R"({"buffer":0,"from":0,"to":1,"offset":0.5})"),
+       "placement 0: offset: must be an integer"},
+      {"PlacementHugeOffset", plan("", R"({"buffer":0,"from":0,"to":1,"offset":9223372036854775807})"),
+       "placement 0: offset: must be"},
+      {"PlacementTwice", plan("", R"({"buffer":0,"buffer":1,"from":0,"to":1,"offset":0})"),
+       "placement 0: the key 'buffer' is there twice"},
       {"ScratchNoIndex", plan("", "", R"({"step":0,"offset":1})"), "scratch 0: the key 'index' is missing"},
       {"ScratchString", plan("", "", R"({"step":"0","index":0,"offset":1})"), "scratch 0: step: must be an integer"},
   };
@@ -87,7 +91,9 @@ TEST(PlanReader, ReadsEveryField) {
 }
 
 TEST(PlanReader, ScratchMayBeLeftOut) {
-  const Plan p = parse_plan(R"({"format":"stowage-plan","version":1,"graph_sha256":"","align":1,"arena_bytes":0,"steps":[],"placements":[]})", "p");
+  const Plan p = parse_plan(
+      R"({"format":"stowage-plan","version":1,"graph_sha256":"","align":1,"arena_bytes":0,"steps":[],"placements":[]})",
+      "p");
   EXPECT_TRUE(p.scratch.empty());
 }
 

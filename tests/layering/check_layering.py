@@ -1,6 +1,7 @@
-"""Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget, strategy, sharding} <-
-planner <- {cli, runtime, python}; within the runtime: {torch, memory} <- record <- replay, and {torch, memory} <- evict. Also: only runtime/ and
-python/ may know torch, and the core never knows Python. In the Python package the same for its rooms, by its import statements."""
+"""Fails when an #include points against the arrows of the design: base <- graph <- plan <- {order, layout, budget,
+strategy, sharding} <- planner <- {cli, runtime, python}; within the runtime: {torch, memory} <- record <- replay, and
+{torch, memory} <- evict. Also: only runtime/ and python/ may know torch, and the core never knows Python. In the Python
+package the same for its rooms, by its import statements."""
 
 import ast
 import re

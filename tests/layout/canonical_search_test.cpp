@@ -1,4 +1,5 @@
-// The complete search alone, against brute force: it finds a layout at the least height and proves that there is none below.
+// The complete search alone, against brute force: it finds a layout at the least height and proves that there is none
+// below.
 #include "layout/canonical_search.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,8 @@ TEST(CanonicalSearch, IsExactOnSmallOnesInEveryPreference) {
     const std::uint64_t seed = first_seed() * 100000 + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const std::vector<LayoutItem> items = i % 4 == 0 ? random_items(random, 4 + i % 5, 7, 12) : full_items(random, 6 + i % 5, 4 + i % 5);
+    const std::vector<LayoutItem> items =
+        i % 4 == 0 ? random_items(random, 4 + i % 5, 7, 12) : full_items(random, 6 + i % 5, 4 + i % 5);
     const LayoutInstance instance = make_instance(items, 1);
     std::int64_t least = instance.bound;
     while (!fits_somehow(items, least)) ++least;
@@ -54,7 +56,17 @@ TEST(CanonicalSearch, IsExactOnSmallOnesInEveryPreference) {
 TEST(CanonicalSearch, ProvesThatTheBoundCannotBeReached) {
   const std::vector<std::vector<LayoutItem>> sets = {
       {{0, 1, 4}, {0, 2, 4}, {1, 3, 2}, {1, 3, 1}, {2, 3, 1}, {1, 4, 1}, {2, 5, 3}, {4, 5, 1}, {3, 6, 4}, {5, 6, 4}},
-      {{0, 1, 3}, {0, 2, 4}, {0, 2, 1}, {1, 3, 2}, {2, 3, 2}, {1, 4, 1}, {2, 5, 3}, {4, 5, 1}, {3, 6, 4}, {5, 6, 2}, {5, 6, 2}}};
+      {{0, 1, 3},
+       {0, 2, 4},
+       {0, 2, 1},
+       {1, 3, 2},
+       {2, 3, 2},
+       {1, 4, 1},
+       {2, 5, 3},
+       {4, 5, 1},
+       {3, 6, 4},
+       {5, 6, 2},
+       {5, 6, 2}}};
   for (std::vector<LayoutItem> items : sets)
     for (const bool backwards : {false, true}) {
       for (LayoutItem& item : items)

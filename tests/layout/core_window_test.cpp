@@ -18,7 +18,9 @@ constexpr std::int64_t kNoCeiling = std::numeric_limits<std::int64_t>::max();
 //        ┌────┐          20 items cross the core, 1000 bytes full at every time of it; what lies on the slopes is as high
 //     ▁▂▃│core│▃▂▁       as half of the core at most.
 std::vector<LayoutItem> mountain(std::mt19937_64& random) {
-  const auto below = [&random](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); };
+  const auto below = [&random](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
   std::vector<LayoutItem> items;
   cut_up(random, {400, 600, 1000}, 4, items);
   for (int k = 0; k < 20; ++k) items.push_back({below(400), 601 + below(400), 1 + below(100)});

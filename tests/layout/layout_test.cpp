@@ -25,7 +25,8 @@ void expect_valid(const std::vector<LayoutItem>& items, const LayoutResult& resu
     }
     for (std::size_t j = 0; j < i; ++j)
       if (overlap(items[i], items[j])) {
-        EXPECT_TRUE(result.offsets[i] + items[i].bytes <= result.offsets[j] || result.offsets[j] + items[j].bytes <= result.offsets[i])
+        EXPECT_TRUE(result.offsets[i] + items[i].bytes <= result.offsets[j] ||
+                    result.offsets[j] + items[j].bytes <= result.offsets[i])
             << "items " << i << " and " << j;
       }
   }

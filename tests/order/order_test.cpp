@@ -102,7 +102,8 @@ TEST_P(OrderSearch, EverySearchGivesAnOrderAndItsPeak) {
   for_each_problem([](const OrderProblem& p) {
     const std::int64_t best = StateWalk(p).run().peak;
     for (const std::int64_t limit : {std::int64_t{0}, best, 2 * best}) {
-      for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise}) expect_order(p, greedy(p, rule, limit));
+      for (const GreedyRule rule : {GreedyRule::kProgramOrder, GreedyRule::kLeastRise})
+        expect_order(p, greedy(p, rule, limit));
       for (const CutSide side : {CutSide::kSmallest, CutSide::kLargest})
         for (const int repairs : {0, 12}) {
           std::int64_t work = 1'000'000'000, none = 0;
@@ -160,7 +161,8 @@ TEST_P(OrderSearch, ContractionKeepsTheLeastPeak) {
     const DecisionResult yes = decide(small.problem, best, work);
     ASSERT_EQ(yes.decision, Decision::kYes);
     Ordering order;
-    for (const std::int32_t op : yes.order) order.ops.insert(order.ops.end(), small.ops[op].begin(), small.ops[op].end());
+    for (const std::int32_t op : yes.order)
+      order.ops.insert(order.ops.end(), small.ops[op].begin(), small.ops[op].end());
     order.peak = peak(p, order.ops);
     expect_order(p, order);
     EXPECT_EQ(order.peak, best);

@@ -1,4 +1,5 @@
-// The whole order search against brute force on thousands of small graphs, and its two exact searches against each other on larger.
+// The whole order search against brute force on thousands of small graphs, and its two exact searches against each
+// other on larger.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -37,7 +38,8 @@ Graph side_by_side(std::mt19937_64& random, const Graph& first, const Graph& sec
     if (!take_first) {
       for (auto* list : {&op.reads, &op.writes, &op.creates})
         for (BufferId& b : *list) b = BufferId(b.value + shift);
-      for (Takeover& pair : op.takeover) pair = {BufferId(pair.read.value + shift), BufferId(pair.created.value + shift)};
+      for (Takeover& pair : op.takeover)
+        pair = {BufferId(pair.read.value + shift), BufferId(pair.created.value + shift)};
     }
     both.ops.push_back(std::move(op));
   }
@@ -51,7 +53,8 @@ Graph training_step(std::mt19937_64& random, int layers) {
   Graph graph;
   graph.align = 1;
   const auto buffer = [&](std::int64_t bytes) {
-    graph.buffers.push_back({"b" + std::to_string(graph.buffers.size()), bytes, BufferKind::kTemporary, false, false, ""});
+    graph.buffers.push_back(
+        {"b" + std::to_string(graph.buffers.size()), bytes, BufferKind::kTemporary, false, false, ""});
     return BufferId(static_cast<std::int32_t>(graph.buffers.size()) - 1);
   };
   const auto op = [&](std::vector<BufferId> reads, std::vector<BufferId> creates, std::int64_t scratch) {
@@ -92,7 +95,8 @@ void expect_exact(const Graph& graph) {
   const std::int64_t best = StateWalk(plain).run().peak, least = StateWalk(relaxed).run().peak;
   EXPECT_LE(plain_bound(graph), best);
   EXPECT_LE(root_bound(graph, 100'000'000), least);
-  const OrderResult without = find_order(graph, {100'000'000, {}, false}), with = find_order(graph, {100'000'000, {}, true});
+  const OrderResult without = find_order(graph, {100'000'000, {}, false}),
+                    with = find_order(graph, {100'000'000, {}, true});
   EXPECT_EQ(without.peak_bytes, best);
   EXPECT_EQ(without.bound_bytes, least);
   EXPECT_LE(with.peak_bytes, best);
@@ -162,7 +166,8 @@ TEST(FindOrder, EqualInputGivesEqualOrdersAndMoreWorkIsNeverWorse) {
     RandomGraphOptions options;
     options.ops = 60;
     const Graph graph = random_graph(random, options);
-    const OrderResult little = find_order(graph, {1'000'000, {}, true}), again = find_order(graph, {1'000'000, {}, true});
+    const OrderResult little = find_order(graph, {1'000'000, {}, true}),
+                      again = find_order(graph, {1'000'000, {}, true});
     EXPECT_EQ(little.orders, again.orders);
     EXPECT_EQ(little.bound_bytes, again.bound_bytes);
     const OrderResult more = find_order(graph, {50'000'000, {}, true});

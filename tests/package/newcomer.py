@@ -8,7 +8,11 @@ import stowage  # +
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(
-    torch.nn.Embedding(64, 32), torch.nn.Flatten(), torch.nn.Linear(32 * 16, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)
+    torch.nn.Embedding(64, 32),
+    torch.nn.Flatten(),
+    torch.nn.Linear(32 * 16, 256),
+    torch.nn.GELU(),
+    torch.nn.Linear(256, 64),
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(torch.randint(0, 64, (96, 17)), batch_size=8)

@@ -22,7 +22,8 @@ def run(*command) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """What `cmake --install` of the build tree that this package is in leaves, moved afterwards: paths must not be absolute."""
+    """What `cmake --install` of the build tree that this package is in leaves, moved afterwards: paths must not be
+    absolute."""
     build = next(p for p in Path(stowage._core.__file__).parents if (p / "CMakeCache.txt").exists())
     installed = tmp_path_factory.mktemp("install")
     done = run(CMAKE, "--install", build, "--component", "devel", "--prefix", installed / "first")

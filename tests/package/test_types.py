@@ -34,7 +34,16 @@ def test_a_user_s_program(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = dict(os.environ, MYPYPATH=str(Path(stowage.__file__).parents[1]))
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path), str(program)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--cache-dir",
+        str(tmp_path),
+        str(program),
+    ]
     out = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=tmp_path).stdout
     lines = [line for line in out.splitlines() if ".py:" in line]
     seen = {int(line.split(":")[1]): line for line in lines}
@@ -45,7 +54,10 @@ def test_a_user_s_program(tmp_path):
 
 def test_the_runtime_s_stub_is_as_generated():
     """Wheels are built without torch and bring the one that is kept among the sources."""
-    made, kept = Path(stowage._core.__file__).with_name("_runtime.pyi"), Path(__file__).parents[2] / "python" / "stowage" / "_runtime.pyi"
+    made, kept = (
+        Path(stowage._core.__file__).with_name("_runtime.pyi"),
+        Path(__file__).parents[2] / "python" / "stowage" / "_runtime.pyi",
+    )
     assert kept.read_text() == made.read_text(), f"copy {made} to {kept}"
 
 

@@ -1,4 +1,5 @@
-"""On first use the runtime is compiled in a few units, each of which includes many sources: their names must not collide."""
+"""On first use the runtime is compiled in a few units, each of which includes many sources: their names must not
+collide."""
 
 import re
 import subprocess
@@ -21,7 +22,12 @@ def test_all_sources_compile_as_one_unit(tmp_path):
     unit.write_text("".join(f'#include "{path}"\n' for path in sources))
     headers = Path(torch.__file__).parent / "include"
     own = [ROOT / "include", ROOT]
-    foreign = [nanobind.include_dir(), headers, headers / "torch" / "csrc" / "api" / "include", sysconfig.get_path("include")]
+    foreign = [
+        nanobind.include_dir(),
+        headers,
+        headers / "torch" / "csrc" / "api" / "include",
+        sysconfig.get_path("include"),
+    ]
     include = [f"-I{folder}" for folder in own] + [part for folder in foreign for part in ("-isystem", str(folder))]
     command = [*runtime_build._compiler(), *runtime_build._FLAGS, *include, "-fsyntax-only", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -1,8 +1,9 @@
-"""`pip install .` where nothing is but torch, numpy, rich, highspy: a newcomer's training script gets a plan and a report in minutes.
+"""`pip install .` where nothing is but torch, numpy, rich, highspy: a newcomer's training script gets a plan and a
+report in minutes.
 
-The wheel is built in isolation, where no torch is seen, and installed without its dependencies into a new virtual environment that sees
-those four packages and what they need. Building takes minutes, so `./dev test` and `./dev wheel` do that, and name it in STOWAGE_WHEEL.
-"""
+The wheel is built in isolation, where no torch is seen, and installed without its dependencies into a new virtual
+environment that sees those four packages and what they need. Building takes minutes, so `./dev test` and `./dev wheel`
+do that, and name it in STOWAGE_WHEEL."""
 
 import os
 import re
@@ -20,14 +21,27 @@ import stowage
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "newcomer.py"
 USERS_PACKAGES = ["torch", "numpy", "rich", "highspy"]
-EVERYWHERE = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libstdc++.so.6", "libgcc_s.so.1", "libz.so.1", "ld-linux-x86-64.so.2"}
+EVERYWHERE = {
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libz.so.1",
+    "ld-linux-x86-64.so.2",
+}
 MOST_SECONDS = 300
 
 
 def run(*command, **options) -> subprocess.CompletedProcess:
-    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"} and not k.startswith("STOWAGE_")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"} and not k.startswith("STOWAGE_")
+    }
     environment.update(options.pop("env", {}))
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=1200, env=environment, **options)
+    done = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, timeout=1200, env=environment, **options
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
@@ -61,7 +75,9 @@ def environment(wheel, tmp_path_factory):
     venv.create(folder, with_pip=False)
     site = next(folder.glob("lib/python3*/site-packages"))
     for name in with_needs(USERS_PACKAGES):
-        for top in {(Path(f.locate()), f.parts[0]) for f in files(name) or [] if f.parts[0] not in {"..", "__pycache__"}}:
+        for top in {
+            (Path(f.locate()), f.parts[0]) for f in files(name) or [] if f.parts[0] not in {"..", "__pycache__"}
+        }:
             source = Path(str(top[0])[: str(top[0]).index("site-packages") + len("site-packages")]) / top[1]
             if not (site / top[1]).exists():
                 (site / top[1]).symlink_to(source)
@@ -91,22 +107,29 @@ def test_the_command_line(environment):
 
 def test_no_compiler_is_one_line(environment, tmp_path):
     code = "import stowage\ntry: stowage.compile\nexcept stowage.Error as e: print(e)"
-    said = run(environment / "bin" / "python", "-c", code, env={"CXX": "no-such-compiler", "STOWAGE_CACHE": str(tmp_path)}).stdout
+    said = run(
+        environment / "bin" / "python", "-c", code, env={"CXX": "no-such-compiler", "STOWAGE_CACHE": str(tmp_path)}
+    ).stdout
     assert said.count("\n") == 1 and "CXX names 'no-such-compiler'" in said and "install g++" in said
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho 'x.cpp:1: error: it is broken' >&2\nexit 1\n")
     broken.chmod(0o755)
-    said = run(environment / "bin" / "python", "-c", code, env={"CXX": str(broken), "STOWAGE_CACHE": str(tmp_path)}).stdout
+    said = run(
+        environment / "bin" / "python", "-c", code, env={"CXX": str(broken), "STOWAGE_CACHE": str(tmp_path)}
+    ).stdout
     assert said.count("\n") == 1 and "x.cpp:1: error: it is broken" in said
     assert not list((tmp_path / "runtime").glob("*/_runtime.so"))
 
 
 def test_a_newcomer(environment, tmp_path):
-    """Two processes start at once where nothing was built yet: one builds, both train, with the same result as without Stowage."""
+    """Two processes start at once where nothing was built yet: one builds, both train, with the same result as without
+    Stowage."""
     cache = {"STOWAGE_CACHE": os.environ.get("STOWAGE_TEST_CACHE", str(tmp_path / "cache")), "OMP_NUM_THREADS": "1"}
     python = str(environment / "bin" / "python")
     start = time.monotonic()
-    with subprocess.Popen([python, "-c", "import torch, stowage; stowage.compile"], env={"PATH": os.environ["PATH"], **cache}) as other:
+    with subprocess.Popen(
+        [python, "-c", "import torch, stowage; stowage.compile"], env={"PATH": os.environ["PATH"], **cache}
+    ) as other:
         first = run(python, SCRIPT, tmp_path / "x.html", env=cache).stdout.splitlines()
         assert other.wait() == 0
     took = time.monotonic() - start

@@ -1,5 +1,6 @@
-// The checker against broken planners: what each of some fifty faults makes of random graphs is rejected whenever it is invalid by the
-// slow checker's account, and accepted where the fault happened to do no harm. STOWAGE_TEST_SEED picks the seed.
+// The checker against broken planners: what each of some fifty faults makes of random graphs is rejected whenever it is
+// invalid by the slow checker's account, and accepted where the fault happened to do no harm. STOWAGE_TEST_SEED picks
+// the seed.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -147,7 +147,9 @@ TEST(CheckTakeover, AZeroByteBufferTakesNothing) {
   g.op({}, {}, {r});
   g.op({r}, {}, {none, c}).takeover = {{BufferId(r), BufferId(none)}, {BufferId(r), BufferId(c)}};
   const Graph graph = g.build();
-  expect_valid(graph, {graph.sha256, 1, 8, {run(0), run(1)}, {place(r, 0, 2, 0), place(none, 1, 2, 0), place(c, 1, 2, 0)}, {}, {}}, 8);
+  expect_valid(
+      graph,
+      {graph.sha256, 1, 8, {run(0), run(1)}, {place(r, 0, 2, 0), place(none, 1, 2, 0), place(c, 1, 2, 0)}, {}, {}}, 8);
 }
 
 // c was there before: a second run of the op does not excuse that r came to lie over it.
@@ -158,7 +160,9 @@ TEST(CheckTakeover, NeedsTheCreatedToBeginThere) {
   g.op({}, {}, {r});
   g.op({r}, {}, {c}).takeover = {{BufferId(r), BufferId(c)}};
   const Graph graph = g.build();
-  Plan plan{graph.sha256, 1, 16, {run(0), run(1), run(0), run(1)}, {place(r, 0, 2, 8), place(c, 1, 4, 0), place(r, 2, 4, 0)}, {}, {}};
+  Plan plan{
+      graph.sha256, 1, 16, {run(0), run(1), run(0), run(1)}, {place(r, 0, 2, 8), place(c, 1, 4, 0), place(r, 2, 4, 0)},
+      {},           {}};
   expect_broken(graph, plan, 6);
   plan.placements[2].offset = 8;
   expect_valid(graph, plan, 16);

@@ -1,5 +1,5 @@
-// check() against the naive twin on random plans: walks of random changes from a valid plan, where each change that keeps the plan
-// valid is kept. STOWAGE_TEST_SEED picks the seed.
+// check() against the naive twin on random plans: walks of random changes from a valid plan, where each change that
+// keeps the plan valid is kept. STOWAGE_TEST_SEED picks the seed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -41,7 +41,8 @@ Plan example_plan(const Graph& graph) {
   plan.align = 4;
   plan.arena_bytes = 28;
   for (int k = 0; k < 6; ++k) plan.steps.push_back(run(k));
-  plan.placements = {place(1, 0, 4, 0), place(2, 1, 6, 8), place(3, 2, 6, 16), place(6, 2, 3, 28), place(4, 3, 5, 20), place(5, 5, 6, 0)};
+  plan.placements = {place(1, 0, 4, 0),  place(2, 1, 6, 8),  place(3, 2, 6, 16),
+                     place(6, 2, 3, 28), place(4, 3, 5, 20), place(5, 5, 6, 0)};
   plan.scratch = {{2, 0, 20}};
   return plan;
 }
@@ -69,8 +70,10 @@ const Case kCases[] = {
     {"EffectOrder", 1, "effect ops keep", [](Plan& p) { move_step(p, 5, 4); }},
     {"EffectTwice", 1, "again", [](Plan& p) { p.steps.push_back(run(4)); }},
     {"AfterIsEarlier", 1, "which it comes after", [](Plan& p) { move_step(p, 5, 2); }},
-    {"ReadWithoutPlacement", 2, "step 3 runs op 3 'op3': buffer 1 'b1' has no placement", [](Plan& p) { p.placements[0].to = 3; }},
-    {"CreateWithoutPlacement", 2, "buffer 4 'b4' has no placement", [](Plan& p) { p.placements.erase(p.placements.begin() + 4); }},
+    {"ReadWithoutPlacement", 2, "step 3 runs op 3 'op3': buffer 1 'b1' has no placement",
+     [](Plan& p) { p.placements[0].to = 3; }},
+    {"CreateWithoutPlacement", 2, "buffer 4 'b4' has no placement",
+     [](Plan& p) { p.placements.erase(p.placements.begin() + 4); }},
     {"StaleVersion", 2, "buffer 2 'b2' holds version 1, the op sees version 2",
      [](Plan& p) {
        p.steps.insert(p.steps.begin() + 5, run(1));  // makes b anew, without the write of op 2
@@ -98,7 +101,8 @@ const Case kCases[] = {
        p.placements[5].offset = 24;
        p.placements.push_back(place(4, 6, 7, 8));
      }},
-    {"Overlap", 6, "placement 0 of buffer 1 'b1' at [0, 8) and placement 1 of buffer 2 'b2' at [4, 12) overlap at step 1",
+    {"Overlap", 6,
+     "placement 0 of buffer 1 'b1' at [0, 8) and placement 1 of buffer 2 'b2' at [4, 12) overlap at step 1",
      [](Plan& p) { p.placements[1].offset = 4; }},
     {"OverlapWithScratch", 6, "scratch 0 of step 2", [](Plan& p) { p.scratch[0].offset = 12; }},
     {"OutsideArena", 6, "is not inside the arena of 27 bytes", [](Plan& p) { p.arena_bytes = 27; }},
@@ -106,7 +110,8 @@ const Case kCases[] = {
     {"HugeOffset", 6, "is not inside the arena", [](Plan& p) { p.placements[2].offset = INT64_MAX - 3; }},
     {"NegativeArena", 6, "arena_bytes is -1", [](Plan& p) { p.arena_bytes = -1; }},
     {"SmallestArena", 6, "arena_bytes is", [](Plan& p) { p.arena_bytes = INT64_MIN; }},
-    {"Misaligned", 6, "offset 22 is no multiple of 4", [](Plan& p) { p.placements[4].offset = 22, p.arena_bytes = 64; }},
+    {"Misaligned", 6, "offset 22 is no multiple of 4",
+     [](Plan& p) { p.placements[4].offset = 22, p.arena_bytes = 64; }},
     {"OtherAlign", 6, "align 8", [](Plan& p) { p.align = 8; }},
     {"AlignZero", 6, "align 0", [](Plan& p) { p.align = 0; }},
     {"ScratchMissing", 6, "step 2: scratch 0 of op 'op2' has no address", [](Plan& p) { p.scratch.clear(); }},

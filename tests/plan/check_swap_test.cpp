@@ -57,7 +57,8 @@ const Case kCases[] = {
        p.placements.erase(p.placements.begin() + 2);
        p.placements[2].offset = 4;
      }},
-    {"InPlacementEndsTooEarly", 4, "its placement ends before the copy is complete", [](Plan& p) { p.placements[2].to = 5; }},
+    {"InPlacementEndsTooEarly", 4, "its placement ends before the copy is complete",
+     [](Plan& p) { p.placements[2].to = 5; }},
     {"OpBeforeUntil", 4, "is being copied in until step 7", [](Plan& p) { p.steps[4].until = 7; }},
     {"SwapOfNothing", 3, "neither creates it nor swaps it in", [](Plan& p) { p.steps[4].buffer = BufferId(1); }},
 };
@@ -115,7 +116,13 @@ TEST(CheckSwap, NothingLeavesWhileItArrives) {
   const int x = g.buffer(4);
   g.op({}, {}, {x});
   const Graph graph = g.build();
-  Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 2), swap_in(x, 4), swap_out(x, 4)}, {place(x, 0, 2, 0), place(x, 2, 4, 0)}, {}, {}};
+  Plan plan{graph.sha256,
+            1,
+            4,
+            {run(0), swap_out(x, 2), swap_in(x, 4), swap_out(x, 4)},
+            {place(x, 0, 2, 0), place(x, 2, 4, 0)},
+            {},
+            {}};
   EXPECT_EQ(check(graph, plan).rule, 4);
   EXPECT_FALSE(naive_peak(graph, plan).has_value());
   plan.steps[2].until = 3;
@@ -129,7 +136,8 @@ TEST(CheckSwap, OldVersionComesBackOld) {
   g.op({}, {}, {x});
   g.op({}, {x}, {});
   const Graph graph = g.build();
-  Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 2), run(1), swap_in(x, 4)}, {place(x, 0, 3, 0), place(x, 3, 4, 0)}, {}, {}};
+  Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 2), run(1), swap_in(x, 4)}, {place(x, 0, 3, 0), place(x, 3, 4, 0)},
+            {},           {}};
   CheckReport report = check(graph, plan);
   EXPECT_EQ(report.rule, 5);
   EXPECT_NE(report.message.find("ends with version 1, the final one is 2"), std::string::npos) << report.message;
@@ -142,7 +150,13 @@ TEST(CheckSwap, ReadWhileLeavingIsFine) {
   g.op({x}, {}, {});
   g.op({x}, {}, {});
   const Graph graph = g.build();
-  const Plan plan{graph.sha256, 1, 4, {run(0), swap_out(x, 3), run(1), swap_in(x, 4), run(2)}, {place(x, 0, 3, 0), place(x, 3, 5, 0)}, {}, {}};
+  const Plan plan{graph.sha256,
+                  1,
+                  4,
+                  {run(0), swap_out(x, 3), run(1), swap_in(x, 4), run(2)},
+                  {place(x, 0, 3, 0), place(x, 3, 5, 0)},
+                  {},
+                  {}};
   EXPECT_TRUE(check(graph, plan).valid) << check(graph, plan).message;
 }
 

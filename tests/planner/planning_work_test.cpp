@@ -1,4 +1,5 @@
-// Planning steps of thousands of small ops: what the searches look at is counted, so that a slow loop shows on any machine.
+// Planning steps of thousands of small ops: what the searches look at is counted, so that a slow loop shows on any
+// machine.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +25,8 @@ PlanResult planned(const Graph& graph, bool takeover) {
 }
 
 TEST(PlanningWork, OfRecurrentSteps) {
-  for (const RecurrentOptions& options : {RecurrentOptions{4, 2, 90}, RecurrentOptions{3, 1, 170}, RecurrentOptions{1, 4, 90, 1600, false}}) {
+  for (const RecurrentOptions& options :
+       {RecurrentOptions{4, 2, 90}, RecurrentOptions{3, 1, 170}, RecurrentOptions{1, 4, 90, 1600, false}}) {
     const Graph graph = recurrent_graph(options);
     SCOPED_TRACE(std::to_string(options.gates) + " gates, " + std::to_string(graph.ops.size()) + " ops");
     EXPECT_GT(graph.ops.size(), 3'500U);

@@ -94,7 +94,8 @@ TEST(PlanTakeover, WhatIsReturnedIsNotTakenOver) {
 }
 
 TEST(PlanTakeover, ASmallerBufferKeepsTheWidthOfTheLargerAndIsNeverWorse) {
-  for (const int beside : {3, 6}) {  // live beside c, which is laid out 10 wide when it takes over r: 13 or 16, against 14 without
+  // Live beside c, which is laid out 10 wide when it takes over r: 13 or 16, against 14 without
+  for (const int beside : {3, 6}) {
     SCOPED_TRACE(beside);
     GraphBuilder g;
     const int r = g.buffer(10), c = g.buffer(4), e = g.buffer(beside), out = g.returned(1);

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import signal
 import sys
 import threading
 import traceback
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from api_pair import Wrong, attempt, in_thread, kind
@@ -62,7 +61,7 @@ def two_threads(world, seed, times):
         return
     for i in range(times):
         batch = data(seed + i, 4)
-        eagerly = lambda side, step: lambda: step(*batch(side))  # noqa: E731, B023  used at once
+        eagerly = lambda side, step: lambda: step(*batch(side))
         settles = main.begin("train", eagerly), other.begin("train", eagerly)
         outcomes: list = []
         beside = in_thread(lambda: outcomes.append(attempt(lambda: other.compiled["train"](*batch(other.planned)))))
@@ -92,13 +91,20 @@ def plain_call(world, step, seed, rows, layout):
     outcomes = []
     for side in world.main.sides:
         with side.its_generator():
-            outcomes.append(attempt(lambda: side.step(step)(*batch(side))))  # noqa: B023
+            outcomes.append(attempt(lambda: side.step(step)(*batch(side))))
     if kind(outcomes[0][1]) != kind(outcomes[1][1]):
         raise Wrong(f"plain calls: {outcomes}")
     world.main.same("a plain call")
 
 
-@action(1, lambda rng: {"seed": rng.randrange(10**6), "how": rng.choice(["no_grad", "inference", "autocast"]), "rows": rng.choice([4, 7])})
+@action(
+    1,
+    lambda rng: {
+        "seed": rng.randrange(10**6),
+        "how": rng.choice(["no_grad", "inference", "autocast"]),
+        "rows": rng.choice([4, 7]),
+    },
+)
 def infer(world, seed, how, rows):
     def run(side):
         with AROUND[how]():
@@ -150,32 +156,45 @@ def verify(world, seed, strict):
     pair = world.main
     batches = [batch_of(pair.planned, seed + i, 4, "plain") for i in range(2)]
     with pair.planned.its_generator():
-        found, error = attempt(lambda: stowage.verify(lambda batch: pair.planned.loop.train(*batch), batches, strict=strict))
+        found, error = attempt(
+            lambda: stowage.verify(lambda batch: pair.planned.loop.train(*batch), batches, strict=strict)
+        )
     pair.planned.loop.seen[:] = pair.eager.loop.seen  # its own counters stay as they are
     if (found is not None and not found.equal) or isinstance(error, stowage.Error):
         raise Wrong(f"verify: {found}, {error!r}")
     pair.same("verify")
 
 
-@action(0.8, lambda rng: {"seed": rng.randrange(10**6), "extra": rng.choice([1 << 15, 1 << 17, 1 << 30]), "times": rng.choice([1, 2]), "place": rng.choice(["", "", "loss"])})
+@action(
+    0.8,
+    lambda rng: {
+        "seed": rng.randrange(10**6),
+        "extra": rng.choice([1 << 15, 1 << 17, 1 << 30]),
+        "times": rng.choice([1, 2]),
+        "place": rng.choice(["", "", "loss"]),
+    },
+)
 def budget_block(world, seed, extra, times, place):
     pair = world.main
     for side in pair.sides:
         side.globals.RAISES_AT = place
     try:
         with pair.planned.its_generator():
+
             def run():
                 with stowage.budget(_runtime.live_bytes() + extra, progress=False, debug=True):
                     for i in range(times):
                         result = pair.compiled["train"](*batch_of(pair.planned, seed + i, 4, "plain"))
                 return result
 
-            result, error = attempt(run)
+            _result, error = attempt(run)
         if isinstance(error, stowage.OutOfMemory):  # stops in between, as eager does
             pair.resync()
             return
         with pair.eager.its_generator():
-            expected, other = attempt(lambda: [pair.eager.loop.train(*batch_of(pair.eager, seed + i, 4, "plain")) for i in range(times)])
+            _expected, other = attempt(
+                lambda: [pair.eager.loop.train(*batch_of(pair.eager, seed + i, 4, "plain")) for i in range(times)]
+            )
         if kind(error) != kind(other):
             raise Wrong(f"in a block {error!r}, eager {other!r}") from error
         pair.same("a budget's block")
@@ -194,7 +213,7 @@ def fork(world, seed, times):
         try:
             for i in range(times):
                 world.main.call("train", data(seed + i, 4))
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -220,7 +239,7 @@ def ask(world, what):
     if what == "summary":
         step.plan and step.plan.summary()
     elif what == "graph":
-        step.graph and step.graph.resident_bytes
+        _ = step.graph and step.graph.resident_bytes
     else:
         getattr(step, what)()
     world.main.same("a question")

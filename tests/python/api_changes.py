@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import random
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from api_pair import Side
@@ -33,20 +33,61 @@ def _parameter(side: Side, which: int) -> torch.nn.Parameter:
     return parameters[which % len(parameters)]
 
 
-@change(1.5, lambda rng: {"key": rng.choice(["lr", "lr", "weight_decay", "momentum", "eps", "maximize", "betas"]), "value": rng.uniform(0.001, 0.05)})
+@change(
+    1.5,
+    lambda rng: {
+        "key": rng.choice(["lr", "lr", "weight_decay", "momentum", "eps", "maximize", "betas"]),
+        "value": rng.uniform(0.001, 0.05),
+    },
+)
 def hyperparameter(side, key, value):
     for group in side.loop.optimizers[0].param_groups:
         if key in group:
             group[key] = {"betas": (0.8, 1 - value), "maximize": value < 0.02}.get(key, value)
 
 
-@change(1.5, lambda rng: dict([rng.choice([("scale", 0.75), ("scale", 1.0), ("chance", 0.0), ("chance", 0.25), ("depth", 0), ("depth", 2), ("depth", 1)])]))
+@change(
+    1.5,
+    lambda rng: dict(
+        [
+            rng.choice(
+                [
+                    ("scale", 0.75),
+                    ("scale", 1.0),
+                    ("chance", 0.0),
+                    ("chance", 0.25),
+                    ("depth", 0),
+                    ("depth", 2),
+                    ("depth", 1),
+                ]
+            )
+        ]
+    ),
+)
 def attribute(side, **values):
     for name, value in values.items():
         setattr(side.loop.model.body, name, value if side.loop.config["draws"] or name != "chance" else 0.0)
 
 
-@change(1, lambda rng: dict([rng.choice([("parts", 2), ("parts", 1), ("clips", 0.5), ("clips", 0.0), ("to_none", True), ("to_none", False), ("begins", True), ("begins", False)])]))
+@change(
+    1,
+    lambda rng: dict(
+        [
+            rng.choice(
+                [
+                    ("parts", 2),
+                    ("parts", 1),
+                    ("clips", 0.5),
+                    ("clips", 0.0),
+                    ("to_none", True),
+                    ("to_none", False),
+                    ("begins", True),
+                    ("begins", False),
+                ]
+            )
+        ]
+    ),
+)
 def setting(side, **values):
     for name, value in values.items():
         setattr(side.loop, name, value)
@@ -92,7 +133,10 @@ def parameter(side, which, how):
 def load_state_dict(side, assign, what):
     loop = side.loop
     if what != "optimizer":
-        loop.model.load_state_dict({k: v * 0.9 if v.is_floating_point() else v.clone() for k, v in loop.model.state_dict().items()}, assign=assign)
+        loop.model.load_state_dict(
+            {k: v * 0.9 if v.is_floating_point() else v.clone() for k, v in loop.model.state_dict().items()},
+            assign=assign,
+        )
         if assign:
             _renew(side, loop.model)
     if what != "model":
@@ -135,7 +179,7 @@ def deep_copy(side, goes_on, seed):
     if goes_on:
         _renew(side, model)
         return
-    x, y = batch_of(side, seed, 4, "plain")
+    x, _y = batch_of(side, seed, 4, "plain")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     loss = model(x).square().mean()
     if loss.requires_grad:
@@ -158,7 +202,14 @@ def zero_grad(side, to_none):
     side.loop.model.zero_grad(set_to_none=to_none)
 
 
-@change(1.2, lambda rng: {"which": rng.randrange(20), "seed": rng.randrange(1000), "layout": rng.choice(["plain", "transposed", "none", "shared"])})
+@change(
+    1.2,
+    lambda rng: {
+        "which": rng.randrange(20),
+        "seed": rng.randrange(1000),
+        "layout": rng.choice(["plain", "transposed", "none", "shared"]),
+    },
+)
 def set_grad(side, which, seed, layout):
     p = _parameter(side, which)
     values = torch.randn(p.shape, generator=torch.Generator().manual_seed(seed), dtype=p.dtype)
@@ -228,7 +279,9 @@ def keep(side, how):
     elif how == "grad" and loop.model.head.weight.grad is not None:
         side.kept.append(loop.model.head.weight.grad)
     elif how == "state":
-        side.kept += [v for v in loop.optimizers[0].state.get(loop.model.head.weight, {}).values() if isinstance(v, torch.Tensor)]
+        side.kept += [
+            v for v in loop.optimizers[0].state.get(loop.model.head.weight, {}).values() if isinstance(v, torch.Tensor)
+        ]
 
 
 @change(0.7, lambda rng: {"seed": rng.randrange(1000)})

@@ -1,10 +1,11 @@
-"""The training loop of test_api_model.py, with all that a user may change between two calls. The module is loaded twice, once for the eager
-twin and once for the compiled steps, so that its globals are two as well.
+"""The training loop of test_api_model.py, with all that a user may change between two calls. The module is loaded
+twice, once for the eager twin and once for the compiled steps, so that its globals are two as well.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ class Stop(Exception):
 
 
 def pass_by(place: str) -> None:
-    if RAISES_AT == place:
+    if place == RAISES_AT:
         raise Stop(place)
 
 
@@ -44,9 +45,15 @@ class Body(nn.Module):
 class Net(nn.Module):
     def __init__(self, kind: str, width: int, chance: float):
         super().__init__()
-        first = {"plain": lambda: nn.Sequential(nn.Linear(8, width), nn.ReLU(inplace=True)), "conv": lambda: nn.Conv1d(8, width, 3, padding=1),
-                 "gru": lambda: nn.GRU(8, width, batch_first=True), "attention": lambda: nn.Sequential(nn.Linear(8, width), nn.TransformerEncoderLayer(width, 2, width, dropout=chance, batch_first=True)),
-                 "embedding": lambda: nn.Embedding(16, width)}  # fmt: skip
+        first = {
+            "plain": lambda: nn.Sequential(nn.Linear(8, width), nn.ReLU(inplace=True)),
+            "conv": lambda: nn.Conv1d(8, width, 3, padding=1),
+            "gru": lambda: nn.GRU(8, width, batch_first=True),
+            "attention": lambda: nn.Sequential(
+                nn.Linear(8, width), nn.TransformerEncoderLayer(width, 2, width, dropout=chance, batch_first=True)
+            ),
+            "embedding": lambda: nn.Embedding(16, width),
+        }
         self.kind = kind
         self.first = first[kind]()
         self.body = Body(width, chance)
@@ -148,7 +155,11 @@ class Loop:
     def accumulate(self, x, y):
         """Adds to the gradients."""
         loss = self.backward(x, y)
-        return {"loss": loss, "largest": self.model.head.weight.grad.abs().max()} if self.model.head.weight.grad is not None else loss
+        return (
+            {"loss": loss, "largest": self.model.head.weight.grad.abs().max()}
+            if self.model.head.weight.grad is not None
+            else loss
+        )
 
     def add_hook(self, kind: str) -> None:
         body, weight = self.model.body, self.model.head.weight
@@ -165,4 +176,4 @@ class Loop:
 
 def raising_backward(module, grad_inputs, grad_outputs):
     pass_by("backward")
-    return None
+    return

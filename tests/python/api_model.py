@@ -1,11 +1,12 @@
-"""Random sequences of what a user does with compiled steps: calls of all kinds, changes between them, errors, interrupts, copies, forks, threads.
+"""Random sequences of what a user does with compiled steps: calls of all kinds, changes between them, errors,
+interrupts, copies, forks, threads.
 
     sequence(seed)        a config of the loop and a list of actions
     failure(seed, keep)   runs it, or the actions of it named by ``keep``; what went wrong, or ""
     shortest(...)         the actions that are needed for that
 
-``python api_model.py SEED COUNT`` tries so many sequences and prints each seed first, so that the one that ends the process is known;
-``python api_model.py SEED --keep 0,3,4`` runs some actions of one.
+``python api_model.py SEED COUNT`` tries so many sequences and prints each seed first, so that the one that ends the
+process is known; ``python api_model.py SEED --keep 0,3,4`` runs some actions of one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import api_calls  # noqa: F401  their actions
 import api_changes  # noqa: F401
@@ -32,11 +34,19 @@ _HANG_S = 240
 def sequence(seed: int) -> tuple[dict, list[Action]]:
     rng = random.Random(seed)
     config = {
-        "seed": seed % 1000, "net": rng.choice(["plain", "plain", "conv", "gru", "attention", "embedding"]), "width": rng.choice([8, 8, 32]),
-        "optimizer": rng.choice(["sgd", "momentum", "adam", "adamw", "amsgrad", "rmsprop", "adagrad", "nadam", "adadelta"]), "schedule": rng.random() < 0.4,
-        "begins": rng.random() < 0.6, "to_none": rng.random() < 0.8, "reads": rng.random() < 0.25, "moody": rng.random() < 0.15,
+        "seed": seed % 1000,
+        "net": rng.choice(["plain", "plain", "conv", "gru", "attention", "embedding"]),
+        "width": rng.choice([8, 8, 32]),
+        "optimizer": rng.choice(
+            ["sgd", "momentum", "adam", "adamw", "amsgrad", "rmsprop", "adagrad", "nadam", "adadelta"]
+        ),
+        "schedule": rng.random() < 0.4,
+        "begins": rng.random() < 0.6,
+        "to_none": rng.random() < 0.8,
+        "reads": rng.random() < 0.25,
+        "moody": rng.random() < 0.15,
         "draws": rng.random() < 0.6,
-    }  # fmt: skip
+    }
     names = list(ACTIONS)
     weights = [ACTIONS[name][0] for name in names]
     actions = [compile_options(rng)]
@@ -75,7 +85,7 @@ def failure(seed: int, keep: list[int] | None = None, told: Callable[[str], Any]
             for pair in world.pairs():
                 pair.same(str(actions[i]))
         return ""
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"{actions[i]}: {error!r}\n{''.join(traceback.format_exception(error)[-12:])}" if world else repr(error)
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -89,7 +99,8 @@ def failure(seed: int, keep: list[int] | None = None, told: Callable[[str], Any]
 
 
 def shortest(count: int, fails: Callable[[list[int]], bool], seconds: float = 90) -> list[int]:
-    """Indices of actions without which it does not fail, as far as found: halves are dropped, then quarters, ..., then one by one."""
+    """Indices of actions without which it does not fail, as far as found: halves are dropped, then quarters, ..., then
+    one by one."""
     keep, end = list(range(count)), time.monotonic() + seconds
     size = max(1, count // 2)
     while size:
@@ -109,11 +120,17 @@ def shortest(count: int, fails: Callable[[list[int]], bool], seconds: float = 90
 
 def told(seed: int, keep: list[int]) -> str:
     config, actions = sequence(seed)
-    return "\n".join([f"config {config}", *(f"  {i}: {actions[i]}" for i in keep), f"again: python {__file__} {seed} --keep {','.join(map(str, keep))}"])
+    return "\n".join(
+        [
+            f"config {config}",
+            *(f"  {i}: {actions[i]}" for i in keep),
+            f"again: python {__file__} {seed} --keep {','.join(map(str, keep))}",
+        ]
+    )
 
 
 def try_one(seed: int) -> str:
-    """"" or a failure, with the shortest sequence that fails in the same way."""
+    """ "" or a failure, with the shortest sequence that fails in the same way."""
     found = failure(seed)
     if not found:
         return ""

@@ -1,4 +1,5 @@
-"""A training loop (api_loop.py) twice, compiled and eagerly, and whether both are the same: every tensor bit for bit, every number.
+"""A training loop (api_loop.py) twice, compiled and eagerly, and whether both are the same: every tensor bit for bit,
+every number.
 
     pair = Pair(config)
     pair.both(lambda side: ...)       a change, made to both
@@ -13,7 +14,8 @@ import importlib.util
 import pathlib
 import sys
 import threading
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
@@ -73,7 +75,9 @@ class Side:
             for g, group in enumerate(optimizer.param_groups):
                 found |= {f"optimizer {o}, group {g}, {k}": bits(v) for k, v in group.items() if k != "params"}
                 for i, p in enumerate(group["params"]):
-                    found |= {f"optimizer {o}, parameter {g}.{i}, {k}": bits(v) for k, v in optimizer.state.get(p, {}).items()}
+                    found |= {
+                        f"optimizer {o}, parameter {g}.{i}, {k}": bits(v) for k, v in optimizer.state.get(p, {}).items()
+                    }
         if loop.scheduler is not None:
             found |= {f"scheduler {k}": repr(v) for k, v in loop.scheduler.state_dict().items() if k != "lr_lambdas"}
         found |= {f"kept {i}": bits(t) for i, t in enumerate(self.kept)}
@@ -118,7 +122,7 @@ def attempt(call: Callable[[], Any]) -> Outcome:
         return call(), None
     except Wrong:
         raise
-    except BaseException as error:  # noqa: BLE001  interrupts as well
+    except BaseException as error:
         return None, error
 
 
@@ -155,7 +159,9 @@ class Pair:
         options = dict(options)
         share, graph = options.pop("share", None), self.compiled["train"].graph if self.compiled else None
         if share is not None:
-            options["budget"] = "1GiB" if graph is None else graph.resident_bytes + int(share * graph.program_peak_bytes) + 4096
+            options["budget"] = (
+                "1GiB" if graph is None else graph.resident_bytes + int(share * graph.program_peak_bytes) + 4096
+            )
         self.options = options
         self.planned_calls += sum(step.stats()["planned_steps"] for step in self.compiled.values())
         self.compiled = {name: stowage.compile(self.planned.step(name), **options) for name in self.STEPS}
@@ -164,13 +170,15 @@ class Pair:
         outcomes = []
         for side in self.sides:
             with side.its_generator():
-                outcomes.append(attempt(lambda: change(side)))  # noqa: B023  called at once
+                outcomes.append(attempt(lambda: change(side)))
         if kind(outcomes[0][1]) != kind(outcomes[1][1]):
             raise Wrong(f"a change raises {outcomes[0][1]!r}, of eager's {outcomes[1][1]!r}")
         self.same("a change")
 
     def same(self, after: str) -> None:
-        what = first_difference(self.planned.state(), self.eager.state()) or first_difference(self.planned.gradients(), self.eager.gradients())
+        what = first_difference(self.planned.state(), self.eager.state()) or first_difference(
+            self.planned.gradients(), self.eager.gradients()
+        )
         if what:
             raise Wrong(f"{what} differs after {after}")
         for value, was in self.results:
@@ -179,14 +187,23 @@ class Pair:
 
     # ---- A call
 
-    def call(self, name: str, batch: Callable[[Side], tuple], wrap: Callable = lambda call: call, planned_wrap: Callable | None = None) -> BaseException | None:
-        """What the compiled step raised. ``wrap``: around the call, on both sides; ``planned_wrap``: of the compiled one instead."""
+    def call(
+        self,
+        name: str,
+        batch: Callable[[Side], tuple],
+        wrap: Callable = lambda call: call,
+        planned_wrap: Callable | None = None,
+    ) -> BaseException | None:
+        """What the compiled step raised. ``wrap``: around the call, on both sides; ``planned_wrap``: of the compiled
+        one instead."""
         settle = self.begin(name, lambda side, step: wrap(lambda: step(*batch(side))))
         with self.planned.its_generator():
             outcome = attempt((planned_wrap or wrap)(lambda: self.compiled[name](*batch(self.planned))))
         return settle(outcome)
 
-    def begin(self, name: str, eagerly: Callable[[Side, Callable], Callable[[], Any]]) -> Callable[[Outcome], BaseException | None]:
+    def begin(
+        self, name: str, eagerly: Callable[[Side, Callable], Callable[[], Any]]
+    ) -> Callable[[Outcome], BaseException | None]:
         """Before the call; what it returns is to be called after it."""
         self.calls += 1
         before, gradients, plain = self.planned.state(), self.planned.gradients(), self._plain_runs(name)
@@ -216,7 +233,9 @@ class Pair:
         self.same(name)
         self.results = [*self.results[-5:], (result, bits(leaves))]
 
-    def _stopped(self, name: str, error: BaseException, eagerly: Callable, before: dict, gradients: dict, plain: Any) -> None:
+    def _stopped(
+        self, name: str, error: BaseException, eagerly: Callable, before: dict, gradients: dict, plain: Any
+    ) -> None:
         """As before the call, or as after it (after the same error, for one of the user's Python); never between."""
         now, now_gradients = self.planned.state(), self.planned.gradients()
         ours = isinstance(error, (stowage.OutOfMemory, stowage.Infeasible)) and "budget" in self.options
@@ -233,11 +252,15 @@ class Pair:
             _, expected = self._eagerly(name, eagerly)
             if not interrupt and kind(expected) != kind(error):
                 raise Wrong(f"{name} raises {error!r}, eager {expected!r}") from error
-            other = first_difference({k: v for k, v in self.eager.state().items() if k in now}, now) or ("" if self.eager.gradients() == now_gradients else "a gradient")
+            other = first_difference({k: v for k, v in self.eager.state().items() if k in now}, now) or (
+                "" if self.eager.gradients() == now_gradients else "a gradient"
+            )
             plainly = interrupt and self._plain_runs(name) != plain
             if other and not as_before and not plainly:
                 notes = getattr(error, "__notes__", [])
-                raise Wrong(f"after {name} raised {error!r} {notes}: not as before ({what or 'a gradient'}), nor as after ({other})") from error
+                raise Wrong(
+                    f"after {name} raised {error!r} {notes}: not as before ({what or 'a gradient'}), nor as after ({other})"
+                ) from error
         self.resync()
         if ours:
             self.compile({"budget": getattr(error, "smallest_bytes", 0) or getattr(error, "bound_bytes", 0) or "1GiB"})
@@ -252,7 +275,9 @@ class Pair:
     def _plain_runs(self, name: str) -> Any:
         """Changes when the function runs without recording or plan: then an interrupt stops it between, as in eager."""
         step = self.compiled[name]
-        return step.plain_calls if hasattr(step, "plain_calls") else 0, {id(r): r._matcher.plain_runs for e in step._entries.values() for r in e.replays}
+        return step.plain_calls if hasattr(step, "plain_calls") else 0, {
+            id(r): r._matcher.plain_runs for e in step._entries.values() for r in e.replays
+        }
 
 
 def count_plain_calls() -> None:

@@ -1,11 +1,13 @@
-"""What the actions of test_api_model.py work on: the loop of a sequence, batches, ways to call, and the table of actions."""
+"""What the actions of test_api_model.py work on: the loop of a sequence, batches, ways to call, and the table of
+actions."""
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from api_pair import Pair, Side
@@ -22,7 +24,8 @@ class Action:
 
 
 class World:
-    """The loop of a sequence, and another one for a second thread, where none draws random numbers: they would come in any order."""
+    """The loop of a sequence, and another one for a second thread, where none draws random numbers: they would come in
+    any order."""
 
     def __init__(self, config: dict):
         self.config = config
@@ -72,10 +75,13 @@ def within(context: Callable[[], Any]) -> Callable:
 
 
 AROUND: dict[str, Callable] = {
-    "no_grad": torch.no_grad, "inference": torch.inference_mode, "enable_grad": torch.enable_grad,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16), "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "enable_grad": torch.enable_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
     "no mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
-}  # fmt: skip
+}
 
 
 def interrupted(at: int) -> Callable:
@@ -109,7 +115,12 @@ def action(weight: float, draw: Callable[[random.Random], dict] = lambda rng: {}
 
 def a_call(rng: random.Random) -> dict:
     layout = rng.choice(["plain"] * 6 + ["slice", "transposed", "strided", "negative", "expanded"])
-    return {"step": rng.choice(["train"] * 4 + ["accumulate"]), "seed": rng.randrange(10**6), "rows": rng.choice([4, 4, 4, 6, 3]), "layout": layout}
+    return {
+        "step": rng.choice(["train"] * 4 + ["accumulate"]),
+        "seed": rng.randrange(10**6),
+        "rows": rng.choice([4, 4, 4, 6, 3]),
+        "layout": layout,
+    }
 
 
 def data(seed: int, rows: int, layout: str = "plain") -> Callable[[Side], tuple]:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 
 
 def in_threads(works: Iterable[Callable], patience_s: float = 120) -> None:
-    """Each in a thread; the first thing that one raises is raised. A hang ends the process, with the stacks of all threads."""
+    """Each in a thread; the first thing that one raises is raised. A hang ends the process, with the stacks of all
+    threads."""
     raised = []
 
     def guarded(work):
         try:
             work()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             raised.append(error)
 
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]

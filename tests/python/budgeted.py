@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -89,8 +90,10 @@ class ResNet(nn.Module):
     @staticmethod
     def batches(count: int, batch: int = 4):
         generator = torch.Generator().manual_seed(3)
-        return [(torch.randn(batch, 3, 16, 16, generator=generator), torch.randint(0, 10, (batch,), generator=generator))
-                for _ in range(count)]
+        return [
+            (torch.randn(batch, 3, 16, 16, generator=generator), torch.randint(0, 10, (batch,), generator=generator))
+            for _ in range(count)
+        ]
 
 
 def plain_step(model, optimizer, batch):
@@ -109,8 +112,14 @@ def sgd(parameters, **options):
     return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9, **options)
 
 
-def train(make_model: Callable[[], nn.Module], budget: Any = None, *, step: Callable = plain_step, optimizer: Callable = adamw,
-          steps: int = 4) -> tuple[dict[str, bytes], int]:
+def train(
+    make_model: Callable[[], nn.Module],
+    budget: Any = None,
+    *,
+    step: Callable = plain_step,
+    optimizer: Callable = adamw,
+    steps: int = 4,
+) -> tuple[dict[str, bytes], int]:
     """All that training leaves behind, by name, and its peak of live bytes (that of the block, under a budget)."""
     gc.collect()
     torch.manual_seed(5)
@@ -125,14 +134,19 @@ def train(make_model: Callable[[], nn.Module], budget: Any = None, *, step: Call
             losses.append(step(model, opt, batch))
         opt.zero_grad()
     peak = _runtime.peak_bytes() if budget is None else budget.stats()["peak_bytes"]
-    left = {f"loss {i}": loss for i, loss in enumerate(losses)} | dict(model.state_dict()) | {"generator": torch.get_rng_state()}
+    left = (
+        {f"loss {i}": loss for i, loss in enumerate(losses)}
+        | dict(model.state_dict())
+        | {"generator": torch.get_rng_state()}
+    )
     for i, state in enumerate(opt.state.values()):
         left |= {f"optimizer {i} {key}": value for key, value in state.items() if isinstance(value, torch.Tensor)}
     return {name: content(tensor) for name, tensor in left.items()}, peak
 
 
 def share(peak: int, fraction: float) -> int:
-    """A limit: what is live now, which no budget can let go (tests before this one leave some), and ``fraction`` of the rest of the peak."""
+    """A limit: what is live now, which no budget can let go (tests before this one leave some), and ``fraction`` of the
+    rest of the peak."""
     live = _runtime.live_bytes()
     return live + int(fraction * (peak - live))
 
@@ -152,9 +166,19 @@ def assert_nothing_left(budget: stowage.budget) -> None:
     assert budget.alive() == {"values": 0, "recipes": 0, "keeper_values": 0, "host_bytes": 0}
 
 
-def assert_same_under(make_model: Callable[[], nn.Module], fraction: float, *, expect_evictions: bool = True, policy: str = "default",
-                      release: str = "both", link_gbps: float | None = None, prefetch: bool = True, **how: Any) -> dict:
-    """Trains twice, plainly and with ``fraction`` of the plain peak; every bit must be the same. Returns the budget's stats."""
+def assert_same_under(
+    make_model: Callable[[], nn.Module],
+    fraction: float,
+    *,
+    expect_evictions: bool = True,
+    policy: str = "default",
+    release: str = "both",
+    link_gbps: float | None = None,
+    prefetch: bool = True,
+    **how: Any,
+) -> dict:
+    """Trains twice, plainly and with ``fraction`` of the plain peak; every bit must be the same. Returns the budget's
+    stats."""
     expected, peak = train(make_model, **how)
     limit = share(peak, fraction)
     budget = stowage.budget(limit, policy, release, link_gbps, prefetch=prefetch, debug=True)

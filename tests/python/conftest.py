@@ -38,7 +38,20 @@ def pytest_pyfunc_call(pyfuncitem):
     """Tests marked ``alone`` run in a process of their own."""
     if pyfuncitem.get_closest_marker("alone") is None or os.environ.get("STOWAGE_TEST_ALONE"):
         return None
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(pyfuncitem.config.rootpath / pyfuncitem.nodeid)],
-                          cwd=pyfuncitem.config.rootpath, env={**os.environ, "STOWAGE_TEST_ALONE": "1"}, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            str(pyfuncitem.config.rootpath / pyfuncitem.nodeid),
+        ],
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, "STOWAGE_TEST_ALONE": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout[-5000:]
     return True

@@ -1,14 +1,14 @@
 """Random worlds of Python state for the guards: where a number lies, how the step reads it, and one change (or none).
 
-A world is source code. A leaf value lies in a chain of holders (lists, slots, closures, classes, weak references, ...), each with an
-expression that makes it, some that read it and some statements that change it:
+A world is source code. A leaf value lies in a chain of holders (lists, slots, closures, classes, weak references, ...),
+each with an expression that makes it, some that read it and some statements that change it:
 
     root (a global, a closure, a default, another module, ...)  ->  holder  ->  holder  ->  leaf
 
-The chain is read by a function that runs in the step itself, in a called function of another module, in forward, in a hook, in a
-comprehension or as a callback. What is read becomes a number (num) that the step's result depends on. ``python guard_worlds.py SEED COUNT``
-tries worlds without planning: thousands a minute. All that is random comes from the seed.
-"""
+The chain is read by a function that runs in the step itself, in a called function of another module, in forward, in a
+hook, in a comprehension or as a callback. What is read becomes a number (num) that the step's result depends on.
+``python guard_worlds.py SEED COUNT`` tries worlds without planning: thousands a minute. All that is random comes from
+the seed."""
 
 from __future__ import annotations
 
@@ -53,16 +53,53 @@ def num(value) -> float:
 # ---- Leaves: source of a value, and of one that differs (sometimes only in a bit or a type)
 
 LEAVES = [
-    ("1.5", "2.5"), ("0.0", "-0.0"), ("1", "True"), ("1", "1.0"), ("'a'", "'b'"), ("'a'", "b'a'"), ("(2,)", "(2.0,)"), ("None", "0"), ("3", "4"),
-    ("2**70", "2**70 + 1"), ("1j", "-1j"), ("complex(0.0, 0.0)", "complex(0.0, -0.0)"), ("(1, (0.0,))", "(1, (-0.0,))"), ("float('nan')", "-float('nan')"),
-    ("frozenset({1})", "frozenset({2})"), ("torch.float32", "torch.float64"), ("np.float32(1)", "np.float32(2)"), ("np.float64(0.0)", "np.float64(-0.0)"),
-    ("torch.Size([2])", "torch.Size([3])"), ("Color.RED", "Color.BLUE"), ("range(3)", "range(4)"), ("slice(1, 2)", "slice(1, 3)"), ("lambda: 1.0", "lambda: 2.0"),
-    ("float('inf')", "-float('inf')"), ("5e-324", "0.0"), ("'x' * 300", "'x' * 299 + 'y'"), ("Fraction(1, 3)", "Fraction(1, 4)"), ("Decimal('1.0')", "Decimal('1.00')"),
-]  # fmt: skip
+    ("1.5", "2.5"),
+    ("0.0", "-0.0"),
+    ("1", "True"),
+    ("1", "1.0"),
+    ("'a'", "'b'"),
+    ("'a'", "b'a'"),
+    ("(2,)", "(2.0,)"),
+    ("None", "0"),
+    ("3", "4"),
+    ("2**70", "2**70 + 1"),
+    ("1j", "-1j"),
+    ("complex(0.0, 0.0)", "complex(0.0, -0.0)"),
+    ("(1, (0.0,))", "(1, (-0.0,))"),
+    ("float('nan')", "-float('nan')"),
+    ("frozenset({1})", "frozenset({2})"),
+    ("torch.float32", "torch.float64"),
+    ("np.float32(1)", "np.float32(2)"),
+    ("np.float64(0.0)", "np.float64(-0.0)"),
+    ("torch.Size([2])", "torch.Size([3])"),
+    ("Color.RED", "Color.BLUE"),
+    ("range(3)", "range(4)"),
+    ("slice(1, 2)", "slice(1, 3)"),
+    ("lambda: 1.0", "lambda: 2.0"),
+    ("float('inf')", "-float('inf')"),
+    ("5e-324", "0.0"),
+    ("'x' * 300", "'x' * 299 + 'y'"),
+    ("Fraction(1, 3)", "Fraction(1, 4)"),
+    ("Decimal('1.0')", "Decimal('1.00')"),
+]
 # Leaves that change in place: source, statements that change them.
 MUTABLE = [
-    ("[1.0, 2.0]", ["E[0] = 3.0", "E.append(1)", "E.pop()", "E.reverse()", "E[0] = 1", "E.clear()", "del E[:1]", "E += [2]"]),
-    ("{'x': 1.0, 'y': 2.0}", ["E['x'] = 5.0", "E['z'] = 1", "del E['y']", "E['x'] = E.pop('x')", "E.clear()", "E.update(x=-1)", "E |= {'q': 1}"]),
+    (
+        "[1.0, 2.0]",
+        ["E[0] = 3.0", "E.append(1)", "E.pop()", "E.reverse()", "E[0] = 1", "E.clear()", "del E[:1]", "E += [2]"],
+    ),
+    (
+        "{'x': 1.0, 'y': 2.0}",
+        [
+            "E['x'] = 5.0",
+            "E['z'] = 1",
+            "del E['y']",
+            "E['x'] = E.pop('x')",
+            "E.clear()",
+            "E.update(x=-1)",
+            "E |= {'q': 1}",
+        ],
+    ),
     ("{1, 2, 3}", ["E.add(9)", "E.discard(2)", "E.clear()", "E ^= {1}"]),
     ("bytearray(b'abc')", ["E[0] = 1", "E.append(1)"]),
     ("np.array([1.0, 2.0])", ["E[0] = 7.0", "E *= -1", "E.sort(); E[1] = 9"]),
@@ -77,7 +114,8 @@ MUTABLE = [
 
 @dataclass(frozen=True)
 class Holder:
-    """``make``: V is the source of what it holds. ``read``: E is the holder. ``write``: statements over E, V is the new content."""
+    """``make``: V is the source of what it holds. ``read``: E is the holder. ``write``: statements over E, V is the new
+    content."""
 
     name: str
     make: str
@@ -85,12 +123,47 @@ class Holder:
     write: tuple[str, ...] = ()
 
 
-_ATTRIBUTE = ("E.a", "getattr(E, 'a')", "getattr(E, 'a', None)", "operator.attrgetter('a')(E)", "getattr(E, ATTR)", "[E.a for _ in (1,)][0]", "(lambda o: o.a)(E)",
-              "next(E.a for _ in (1,))", "MATCH(E)", "list(map(lambda o: o.a, [E]))[0]", "take_a(E)", "other.take_a(E)", "max([E], key=id).a", "reduce(lambda p, q: q.a, [0, E])")  # fmt: skip
-_OWN_DICT = (*_ATTRIBUTE, "E.__dict__['a']", "vars(E)['a']", "copy.copy(E).a", "dict(vars(E))['a']", "{k: v for k, v in vars(E).items()}['a']")
+_ATTRIBUTE = (
+    "E.a",
+    "getattr(E, 'a')",
+    "getattr(E, 'a', None)",
+    "operator.attrgetter('a')(E)",
+    "getattr(E, ATTR)",
+    "[E.a for _ in (1,)][0]",
+    "(lambda o: o.a)(E)",
+    "next(E.a for _ in (1,))",
+    "MATCH(E)",
+    "list(map(lambda o: o.a, [E]))[0]",
+    "take_a(E)",
+    "other.take_a(E)",
+    "max([E], key=id).a",
+    "reduce(lambda p, q: q.a, [0, E])",
+)
+_OWN_DICT = (
+    *_ATTRIBUTE,
+    "E.__dict__['a']",
+    "vars(E)['a']",
+    "copy.copy(E).a",
+    "dict(vars(E))['a']",
+    "{k: v for k, v in vars(E).items()}['a']",
+)
 _SET = ("E.a = V", "setattr(E, 'a', V)", "del E.a; E.a = V", "object.__setattr__(E, 'a', V)")
-_SET_DICT = (*_SET, "E.__dict__['a'] = V", "E.__dict__.update(a=V)", "E.__dict__ = {'a': V}", "vars(E).clear(); E.a = V")
-_ITEM = ("E['k']", "E.get('k')", "list(E.values())[0]", "[*E.items()][0][1]", "operator.itemgetter('k')(E)", "{**E}['k']", "next(iter(E.values()))")
+_SET_DICT = (
+    *_SET,
+    "E.__dict__['a'] = V",
+    "E.__dict__.update(a=V)",
+    "E.__dict__ = {'a': V}",
+    "vars(E).clear(); E.a = V",
+)
+_ITEM = (
+    "E['k']",
+    "E.get('k')",
+    "list(E.values())[0]",
+    "[*E.items()][0][1]",
+    "operator.itemgetter('k')(E)",
+    "{**E}['k']",
+    "next(iter(E.values()))",
+)
 _SET_ITEM = ("E['k'] = V", "E.update(k=V)", "E.clear(); E['k'] = V", "E.pop('k'); E.setdefault('k', V)")
 _CALL = ("E()", "[f() for f in (E,)][0]", "call(E)")
 
@@ -98,57 +171,141 @@ HOLDERS = [
     Holder("object", "Obj(V)", _OWN_DICT, (*_SET_DICT, "E.__class__ = Doubled")),
     Holder("slots", "Slots(V)", _ATTRIBUTE, _SET),
     Holder("slots of a base", "SlotsChild(V)", _ATTRIBUTE, _SET),
-    Holder("dataclass", "Data(V)", (*_OWN_DICT, "dataclasses.replace(E).a", "dataclasses.astuple(Data(1)) and E.a"), _SET_DICT),
-    Holder("slotted dataclass", "DataSlots(V)", (*_ATTRIBUTE, "[getattr(E, f.name) for f in dataclasses.fields(E)][0]"), _SET),
+    Holder(
+        "dataclass",
+        "Data(V)",
+        (*_OWN_DICT, "dataclasses.replace(E).a", "dataclasses.astuple(Data(1)) and E.a"),
+        _SET_DICT,
+    ),
+    Holder(
+        "slotted dataclass",
+        "DataSlots(V)",
+        (*_ATTRIBUTE, "[getattr(E, f.name) for f in dataclasses.fields(E)][0]"),
+        _SET,
+    ),
     Holder("frozen dataclass", "Frozen(V)", _ATTRIBUTE, ("object.__setattr__(E, 'a', V)",)),
     Holder("namespace", "types.SimpleNamespace(a=V)", _OWN_DICT[:14], ("E.a = V", "E.__dict__['a'] = V")),
     Holder("argparse", "argparse.Namespace(a=V)", _OWN_DICT, _SET),
-    Holder("list", "[0, V]", ("E[1]", "E[-1]", "[*E][1]", "list(reversed(E))[0]", "(lambda p, q: q)(*E)", "E[1:][0]", "next(itertools.islice(E, 1, 2))"), ("E[1] = V", "E[:] = [0, V]", "E.pop(); E.append(V)")),
+    Holder(
+        "list",
+        "[0, V]",
+        (
+            "E[1]",
+            "E[-1]",
+            "[*E][1]",
+            "list(reversed(E))[0]",
+            "(lambda p, q: q)(*E)",
+            "E[1:][0]",
+            "next(itertools.islice(E, 1, 2))",
+        ),
+        ("E[1] = V", "E[:] = [0, V]", "E.pop(); E.append(V)"),
+    ),
     Holder("dict", "{'k': V}", _ITEM, _SET_ITEM),
     Holder("dict by object", "{KEY: V}", ("E[KEY]",), ("E[KEY] = V",)),
     Holder("ordered", "collections.OrderedDict(k=V)", _ITEM, _SET_ITEM),
-    Holder("order", "collections.OrderedDict(k=V, z=0)", ("next(iter(E.values()))",), ("E['k'] = V", "E.move_to_end('k')", "E['k'] = V; E.move_to_end('z', last=False)")),
+    Holder(
+        "order",
+        "collections.OrderedDict(k=V, z=0)",
+        ("next(iter(E.values()))",),
+        ("E['k'] = V", "E.move_to_end('k')", "E['k'] = V; E.move_to_end('z', last=False)"),
+    ),
     Holder("default dict", "collections.defaultdict(int, k=V)", _ITEM, _SET_ITEM),
     Holder("user dict", "collections.UserDict(k=V)", _ITEM[:4], _SET_ITEM[:3]),
     Holder("chain map", "collections.ChainMap({}, {'k': V})", _ITEM[:2], ("E['k'] = V", "E.maps[1]['k'] = V")),
     Holder("proxy", "types.MappingProxyType({'k': V, 'self': None})", _ITEM[:2], ()),
-    Holder("deque", "collections.deque([V])", ("E[0]", "[*E][0]", "next(iter(E))"), ("E[0] = V", "E.appendleft(V)", "E.pop(); E.append(V)")),
+    Holder(
+        "deque",
+        "collections.deque([V])",
+        ("E[0]", "[*E][0]", "next(iter(E))"),
+        ("E[0] = V", "E.appendleft(V)", "E.pop(); E.append(V)"),
+    ),
     Holder("tuple", "(0, V)", ("E[1]", "E[-1]", "[x for x in E][1]")),
     Holder("named tuple", "Named(V)", ("E.a", "E[0]", "E._asdict()['a']")),
     Holder("closure", "closed(V)", _CALL, ("E.__closure__[0].cell_contents = V", "E.set(V)")),
     Holder("default", "defaulted(V)", _CALL, ("E.__defaults__ = (V,)",)),
     Holder("keyword default", "kwdefaulted(V)", _CALL, ("E.__kwdefaults__ = {'x': V}", "E.__kwdefaults__['x'] = V")),
-    Holder("function attribute", "with_attribute(V)", ("E.a", "getattr(E, 'a')", "E.__dict__['a']"), ("E.a = V", "E.__dict__['a'] = V")),
+    Holder(
+        "function attribute",
+        "with_attribute(V)",
+        ("E.a", "getattr(E, 'a')", "E.__dict__['a']"),
+        ("E.a = V", "E.__dict__['a'] = V"),
+    ),
     Holder("constant code", "closed(V)", _CALL, ("E.__code__ = other_code(E)", "E.set(V)")),
     Holder("partial", "functools.partial(same, V)", _CALL, ("E.__setstate__((same, (V,), {}, {}))",)),
     Holder("partial keywords", "functools.partial(same, x=V)", _CALL, ("E.keywords['x'] = V",)),
     Holder("bound method", "Obj(V).get", _CALL, ("E.__self__.a = V",)),
     Holder("property", "Prop(V)", ("E.p", "getattr(E, 'p')"), ("E._a = V", "E.p = V")),
-    Holder("cached property", "CachedProp(V)", ("E.p",), ("E.__dict__['p'] = V", "E.__dict__.pop('p', None); E._a = V")),
+    Holder(
+        "cached property", "CachedProp(V)", ("E.p",), ("E.__dict__['p'] = V", "E.__dict__.pop('p', None); E._a = V")
+    ),
     Holder("descriptor", "Described(V)", ("E.d",), ("E.d = V", "E.__dict__['_d'] = V")),
-    Holder("__getattr__", "Fallback(V)", ("E.a", "getattr(E, 'a')", "E.anything"), ("E._content['a'] = V; E._content['anything'] = V", "E.a = V; E.anything = V")),
+    Holder(
+        "__getattr__",
+        "Fallback(V)",
+        ("E.a", "getattr(E, 'a')", "E.anything"),
+        ("E._content['a'] = V; E._content['anything'] = V", "E.a = V; E.anything = V"),
+    ),
     Holder("__getattribute__", "Intercepting(V)", ("E.a", "E.alias"), ("E.__dict__['real'] = V",)),
     Holder("__getitem__", "Indexed(V)", ("E[0]", "E['k']", "next(iter(E))"), ("E.content = V",)),
     Holder("__call__", "Called(V)", _CALL, ("E.content = V",)),
     Holder("__len__", "Called(V)", _CALL, ("E.content = V",)),
-    Holder("class attribute", "type('C', (), {'a': V})", ("E.a", "getattr(E, 'a')", "E().a", "E.__dict__['a']", "vars(E)['a']"), ("E.a = V", "setattr(E, 'a', V)", "type.__setattr__(E, 'a', V)")),
-    Holder("inherited", "type('C', (type('B', (), {'a': V}),), {})", ("E.a", "E().a", "getattr(E(), 'a')", "super(E, E()).a"), ("E.a = V", "E.__bases__[0].a = V", "E.__bases__ = (type('D', (), {'a': V}),)")),
-    Holder("instance of inherited", "type('C', (type('B', (), {'a': V}),), {})()", ("E.a", "getattr(E, 'a', 0)"), ("E.a = V", "type(E).a = V", "type(E).__bases__[0].a = V", "type(E).__bases__ = (type('D', (), {'a': V}),)")),
-    Holder("class method", "type('C', (), {'b': V, 'get': classmethod(lambda cls: cls.b)})", ("E.get()", "E().get()"), ("E.b = V", "E.get = classmethod(lambda cls: V)", "E.get = staticmethod(lambda: V)")),
+    Holder(
+        "class attribute",
+        "type('C', (), {'a': V})",
+        ("E.a", "getattr(E, 'a')", "E().a", "E.__dict__['a']", "vars(E)['a']"),
+        ("E.a = V", "setattr(E, 'a', V)", "type.__setattr__(E, 'a', V)"),
+    ),
+    Holder(
+        "inherited",
+        "type('C', (type('B', (), {'a': V}),), {})",
+        ("E.a", "E().a", "getattr(E(), 'a')", "super(E, E()).a"),
+        ("E.a = V", "E.__bases__[0].a = V", "E.__bases__ = (type('D', (), {'a': V}),)"),
+    ),
+    Holder(
+        "instance of inherited",
+        "type('C', (type('B', (), {'a': V}),), {})()",
+        ("E.a", "getattr(E, 'a', 0)"),
+        ("E.a = V", "type(E).a = V", "type(E).__bases__[0].a = V", "type(E).__bases__ = (type('D', (), {'a': V}),)"),
+    ),
+    Holder(
+        "class method",
+        "type('C', (), {'b': V, 'get': classmethod(lambda cls: cls.b)})",
+        ("E.get()", "E().get()"),
+        ("E.b = V", "E.get = classmethod(lambda cls: V)", "E.get = staticmethod(lambda: V)"),
+    ),
     Holder("metaclass", "Meta('C', (), {})._with(V)", ("E.of_meta",), ("type(E).content[E] = V",)),
     Holder("slotted class attribute", "type('C', (), {'__slots__': (), 'a': V})()", ("E.a",), ("type(E).a = V",)),
-    Holder("method", "type('C', (), {'get': lambda self: self.b, 'b': V})()", ("E.get()",), ("type(E).b = V", "type(E).get = lambda self: V", "E.get = lambda: V")),
+    Holder(
+        "method",
+        "type('C', (), {'get': lambda self: self.b, 'b': V})()",
+        ("E.get()",),
+        ("type(E).b = V", "type(E).get = lambda self: V", "E.get = lambda: V"),
+    ),
     Holder("weak reference", "weak(V)", ("E().a",), ("E().a = V",)),
     Holder("weak values", "weak_values(V)", ("E['k'].a",), ("E['k'].a = V", "E['k'] = keep(Obj(V))")),
     Holder("weak keys", "weak_keys(V)", ("E[KEY]",), ("E[KEY] = V",)),
     Holder("context variable", "context(V)", ("E.get()",), ("E.set(V)",)),
     Holder("thread local", "local(V)", ("E.a", "E.__dict__['a']"), ("E.a = V",)),
     Holder("enumeration", "enum_with(V)", ("E.X.a", "E['X'].a"), ("E.X.a = V",)),
-    Holder("module", "module_with(V)", ("E.a", "getattr(E, 'a')", "E.__dict__['a']", "vars(E)['a']"), ("E.a = V", "E.__dict__['a'] = V")),
+    Holder(
+        "module",
+        "module_with(V)",
+        ("E.a", "getattr(E, 'a')", "E.__dict__['a']", "vars(E)['a']"),
+        ("E.a = V", "E.__dict__['a'] = V"),
+    ),
     Holder("module function", "module_with_function(V)", ("E.get()",), ("E.a = V", "E.get = lambda: V")),
-    Holder("nn.Module", "net_with(V)", ("E.a", "getattr(E, 'a')", "E.__dict__['a']"), ("E.a = V", "E.__dict__['a'] = V")),
-    Holder("nn.Sequential", "nn.Sequential(net_with(V))", ("E[0].a", "[m for m in E][0].a", "list(E.children())[0].a", "getattr(E, '0').a"), ("E[0].a = V", "E[0] = net_with(V)", "E._modules['0'] = net_with(V)")),
-    Holder("nn.ModuleDict", "nn.ModuleDict({'k': net_with(V)})", ("E['k'].a",), ("E['k'].a = V", "E['k'] = net_with(V)")),
+    Holder(
+        "nn.Module", "net_with(V)", ("E.a", "getattr(E, 'a')", "E.__dict__['a']"), ("E.a = V", "E.__dict__['a'] = V")
+    ),
+    Holder(
+        "nn.Sequential",
+        "nn.Sequential(net_with(V))",
+        ("E[0].a", "[m for m in E][0].a", "list(E.children())[0].a", "getattr(E, '0').a"),
+        ("E[0].a = V", "E[0] = net_with(V)", "E._modules['0'] = net_with(V)"),
+    ),
+    Holder(
+        "nn.ModuleDict", "nn.ModuleDict({'k': net_with(V)})", ("E['k'].a",), ("E['k'].a = V", "E['k'] = net_with(V)")
+    ),
     Holder("tensor attribute", "tensor_with(V)", ("E.a", "getattr(E, 'a')"), ("E.a = V",)),
     Holder("list subclass", "MyList([0], V)", ("E.a", "getattr(E, 'a')"), ("E.a = V",)),
     Holder("dict subclass", "MyDict(k=V)", ("E['k']", "E.k"), ("E['k'] = V",)),
@@ -165,14 +322,19 @@ HOLDERS = [
     Holder("private", "Private(V)", ("E.get()",), ("E._Private__a = V",)),
     Holder("object array", "object_array(V)", ("E[0]",), ("E[0] = V",)),
     Holder("count", "Counting(V)", ("E.read()",), ("E.inner.append(V)",)),
-    Holder("operator", "Adding(V)", ("(E + 1)", "(-E)"), ("E.a = V", "type(E).__add__ = lambda s, o: V; type(E).__neg__ = lambda s: V")),
+    Holder(
+        "operator",
+        "Adding(V)",
+        ("(E + 1)", "(-E)"),
+        ("E.a = V", "type(E).__add__ = lambda s, o: V; type(E).__neg__ = lambda s: V"),
+    ),
     Holder("with", "Entering(V)", ("entered(E)",), ("E.a = V",)),
     Holder("iterable", "Iterating(V)", ("[*E][0]", "next(iter(E))", "(lambda x: x)(*E)"), ("E.a = V",)),
     Holder("generator method", "Iterating(V)", ("[*E.each()][0]",), ("E.a = V",)),
     Holder("contains", "[V, V]", ("E[0]",), ("E[0] = V",)),
 ]
 
-PRELUDE = '''
+PRELUDE = """
 import argparse, array, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools, itertools, operator, threading, types, weakref
 from decimal import Decimal
 from fractions import Fraction
@@ -359,39 +521,105 @@ class Iterating:
     def __init__(self, a): self.a = a
     def __iter__(self): return iter([self.a])
     def each(self): yield self.a
-'''
+"""
 
-# Where the chain begins: definitions (R is its source), the expression that reads it inside ``def read():``, how to rebind it from outside.
+# Where the chain begins: definitions (R is its source), the expression that reads it inside ``def read():``, how to
+# rebind it from outside.
 ROOTS = {
     "global": ("root = R\n", "root", "W.root = V"),
     "global of another module": ("other.root = R\n", "other.root", "other.root = V"),
     "imported within": ("other.root = R\n", "(lambda: __import__(OTHER).root)()", "other.root = V"),
     "from import within": ("other.root = R\n", "imported()", "other.root = V"),
-    "closure": ("def make(root):\n    def get(): return root\n    def put(v):\n        nonlocal root\n        root = v\n    return get, put\nget, put = make(R)\n", "get()", "W.put(V)"),
+    "closure": (
+        "def make(root):\n    def get(): return root\n    def put(v):\n        nonlocal root\n        root = v\n    return get, put\nget, put = make(R)\n",
+        "get()",
+        "W.put(V)",
+    ),
     "default": ("def get(x=R): return x\n", "get()", "W.get.__defaults__ = (V,)"),
     "class": ("class CFG:\n    inner = R\n", "CFG.inner", "W.CFG.inner = V"),
     "nested class": ("class CFG:\n    class Sub:\n        inner = R\n", "CFG.Sub.inner", "W.CFG.Sub.inner = V"),
     "instance": ("cfg = Obj(R)\n", "cfg.a", "W.cfg.a = V"),
     "appearing attribute": ("cfg = Obj(0)\nroot = R\n", "getattr(cfg, 'later', root)", "W.cfg.later = V"),
-    "appearing global": ("root = R\ndef get():\n    try: return later\n    except NameError: return root\n", "get()", "W.later = V"),
+    "appearing global": (
+        "root = R\ndef get():\n    try: return later\n    except NameError: return root\n",
+        "get()",
+        "W.later = V",
+    ),
     "appearing attribute of a module": ("root = R\n", "getattr(other, 'later', root)", "other.later = V"),
-    "appearing attribute of a class": ("class CFG:\n    inner = R\n", "(CFG.later if hasattr(CFG, 'later') else CFG.inner)", "W.CFG.later = V"),
-    "shadowed builtin": ("root = R\n", "(root if len((1,)) == 1 else None, sorted([3, 1]))[0] if len('ab') == 2 else 7", "W.len = lambda x: 5"),
-    "environment": ("import os\nos.environ['GUARD_WORLD'] = 'x'\nroot = R\n", "(os.environ.get('GUARD_WORLD'), root)[1] if os.environ.get('GUARD_WORLD') == 'x' else 7", "__import__('os').environ['GUARD_WORLD'] = 'y'"),
-    "getenv": ("import os\nos.environ.pop('GUARD_NEW', None)\nroot = R\n", "(root if os.getenv('GUARD_NEW') is None else 7)", "__import__('os').environ['GUARD_NEW'] = 'y'"),
+    "appearing attribute of a class": (
+        "class CFG:\n    inner = R\n",
+        "(CFG.later if hasattr(CFG, 'later') else CFG.inner)",
+        "W.CFG.later = V",
+    ),
+    "shadowed builtin": (
+        "root = R\n",
+        "(root if len((1,)) == 1 else None, sorted([3, 1]))[0] if len('ab') == 2 else 7",
+        "W.len = lambda x: 5",
+    ),
+    "environment": (
+        "import os\nos.environ['GUARD_WORLD'] = 'x'\nroot = R\n",
+        "(os.environ.get('GUARD_WORLD'), root)[1] if os.environ.get('GUARD_WORLD') == 'x' else 7",
+        "__import__('os').environ['GUARD_WORLD'] = 'y'",
+    ),
+    "getenv": (
+        "import os\nos.environ.pop('GUARD_NEW', None)\nroot = R\n",
+        "(root if os.getenv('GUARD_NEW') is None else 7)",
+        "__import__('os').environ['GUARD_NEW'] = 'y'",
+    ),
     "membership": ("seen = {1, 2}\nroot = R\n", "(root if 3 not in seen else 7)", "W.seen.add(3)"),
     "length": ("seen = [1, 2]\nroot = R\n", "(root if len(seen) == 2 else 7)", "W.seen.append(3)"),
-    "type of": ("cfg = Obj(R)\n", "(cfg.a if isinstance(cfg, Obj) and not isinstance(cfg, Doubled) else 7)", "W.cfg.__class__ = W.Doubled"),
+    "type of": (
+        "cfg = Obj(R)\n",
+        "(cfg.a if isinstance(cfg, Obj) and not isinstance(cfg, Doubled) else 7)",
+        "W.cfg.__class__ = W.Doubled",
+    ),
     "function replaced": ("root = R\ndef get(): return root\n", "get()", "W.get = lambda: V"),
-    "function of another module": ("other.root = R\nexec('def get(): return root', other.__dict__)\n", "other.get()", "other.get = lambda: V"),
-    "global of a called function": ("other.root = R\nexec('def get(): return root', other.__dict__)\nfrom_other = other.get\n", "from_other()", "other.root = V"),
-    "code replaced": ("root = R\ndef get(): return root\ndef wrong(): return 7\n", "get()", "W.get.__code__ = W.wrong.__code__"),
+    "function of another module": (
+        "other.root = R\nexec('def get(): return root', other.__dict__)\n",
+        "other.get()",
+        "other.get = lambda: V",
+    ),
+    "global of a called function": (
+        "other.root = R\nexec('def get(): return root', other.__dict__)\nfrom_other = other.get\n",
+        "from_other()",
+        "other.root = V",
+    ),
+    "code replaced": (
+        "root = R\ndef get(): return root\ndef wrong(): return 7\n",
+        "get()",
+        "W.get.__code__ = W.wrong.__code__",
+    ),
     "library flag": ("import json.decoder\njson.decoder.FLAG = R\n", "json.decoder.FLAG", "W.json.decoder.FLAG = V"),
-    "library class": ("import string\nstring.Formatter.guard_world = R\n", "string.Formatter.guard_world", "W.string.Formatter.guard_world = V"),
-    "library class patched": ("import string\nroot = R\nclass F(string.Formatter):\n    pass\n", "(root if F().format('{}', 1) == '1' else 7)", "W.F.format = lambda *a: ''"),
+    "library class": (
+        "import string\nstring.Formatter.guard_world = R\n",
+        "string.Formatter.guard_world",
+        "W.string.Formatter.guard_world = V",
+    ),
+    "library class patched": (
+        "import string\nroot = R\nclass F(string.Formatter):\n    pass\n",
+        "(root if F().format('{}', 1) == '1' else 7)",
+        "W.F.format = lambda *a: ''",
+    ),
 }
-PLACES = ("step", "called", "other module", "forward", "forward hook", "forward pre hook", "tensor hook", "post accumulate hook", "backward hook", "autograd function",
-          "comprehension", "sort key", "generator", "static method", "thread of calls", "loss class", "wrapped by a library")  # fmt: skip
+PLACES = (
+    "step",
+    "called",
+    "other module",
+    "forward",
+    "forward hook",
+    "forward pre hook",
+    "tensor hook",
+    "post accumulate hook",
+    "backward hook",
+    "autograd function",
+    "comprehension",
+    "sort key",
+    "generator",
+    "static method",
+    "thread of calls",
+    "loss class",
+    "wrapped by a library",
+)
 
 
 @dataclass
@@ -435,7 +663,11 @@ def _substitute(template: str, **parts: str) -> str:
 def make(seed: int, kinds: list[Holder] | None = None) -> World:
     """The world of a seed."""
     r = random.Random(seed)
-    root_name = r.choice(list(ROOTS)) if r.random() < 0.6 else r.choice(["global", "closure", "class", "instance", "global of a called function"])
+    root_name = (
+        r.choice(list(ROOTS))
+        if r.random() < 0.6
+        else r.choice(["global", "closure", "class", "instance", "global of a called function"])
+    )
     define, root_read, rebind = ROOTS[root_name]
     depth = r.choice([0, 1, 1, 1, 2, 2, 3, 5, 12])
     chain = [r.choice(kinds or HOLDERS) for _ in range(depth)]
@@ -456,25 +688,38 @@ def make(seed: int, kinds: list[Holder] | None = None) -> World:
 
     reads = [r.choice(h.read) for h in chain]
     expression = root_read
-    outside = {"global": "W.root", "closure": "W.get()", "class": "W.CFG.inner", "nested class": "W.CFG.Sub.inner", "instance": "W.cfg.a"}.get(root_name, root_read)
+    outside = {
+        "global": "W.root",
+        "closure": "W.get()",
+        "class": "W.CFG.inner",
+        "nested class": "W.CFG.Sub.inner",
+        "instance": "W.cfg.a",
+    }.get(root_name, root_read)
     places = [outside]  # expression for each holder, from outside
     for read in reads:
         expression = _substitute(read, E=f"({expression})")
         outside = _substitute(read, E=f"({outside})")
         places.append(outside)
 
-    options: list[tuple[str, str]] = [(f"rebind the {root_name}", _substitute(rebind, V=f"({made(0, other_leaf)})"))] * 2
+    options: list[tuple[str, str]] = [
+        (f"rebind the {root_name}", _substitute(rebind, V=f"({made(0, other_leaf)})"))
+    ] * 2
     for level, holder in enumerate(chain):
         for write in holder.write:
             told = f"level {level}, {holder.name}: {write}"
-            options.append((told, f"e = {places[level]}\n" + _substitute(write, E="e", V=f"({made(level + 1, other_leaf)})")))
+            options.append(
+                (told, f"e = {places[level]}\n" + _substitute(write, E="e", V=f"({made(level + 1, other_leaf)})"))
+            )
     for mutation in mutations:
         options += [(f"leaf {leaf}: {mutation}", f"e = {places[-1]}\n" + _substitute(mutation, E="e"))] * 2
     told, changes = r.choice(options)
     if r.random() < 0.06:
         told, changes = "nothing", "pass"
     elif r.random() < 0.06:
-        told, changes = "something that nobody reads", r.choice(["W.unread = 3", "other.unread = 3", "W.Obj.unread = 3", "W.KEY.unread = 1", "KEPT.append(1)"])
+        told, changes = (
+            "something that nobody reads",
+            r.choice(["W.unread = 3", "other.unread = 3", "W.Obj.unread = 3", "W.KEY.unread = 1", "KEPT.append(1)"]),
+        )
 
     place = r.choice(PLACES)
     source = PRELUDE + _substitute(define, R=f"({made(0, leaf)})")
@@ -482,14 +727,19 @@ def make(seed: int, kinds: list[Holder] | None = None) -> World:
     name = f"guard_world_{seed}"
     module, other = types.ModuleType(name), types.ModuleType(name + "_other")
     sys.modules[name], sys.modules[other.__name__] = module, other
-    exec(compile(PRELUDE.split("ATTR =")[0] + "def take_a(o): return o.a\n", f"/worlds/{name}_other.py", "exec"), other.__dict__)
+    exec(
+        compile(PRELUDE.split("ATTR =")[0] + "def take_a(o): return o.a\n", f"/worlds/{name}_other.py", "exec"),
+        other.__dict__,
+    )
     module.__dict__.update(other=other, num=num, OTHER=other.__name__)
     exec(compile(source, f"/worlds/{name}.py", "exec"), module.__dict__)
-    described = f"{root_name} > {' > '.join(h.name for h in chain)} > {leaf}; read in {place} by {expression}; change: {told}"
+    described = (
+        f"{root_name} > {' > '.join(h.name for h in chain)} > {leaf}; read in {place} by {expression}; change: {told}"
+    )
     return World(seed, source, module, other, described, changes, [root_name, place, *(h.name for h in chain)])
 
 
-_PLACES_SOURCE = '''
+_PLACES_SOURCE = """
 def imported():
     import importlib
     return importlib.import_module(OTHER).root
@@ -548,7 +798,7 @@ def step(x):
     loss = Loss()(y) if place == "loss class" else y.sum()
     loss.backward()
     return loss.detach(), net.weight.grad, net.bias.grad, x.grad if place == "backward hook" else None
-'''
+"""
 
 
 # ---- The guards alone, without planning
@@ -630,14 +880,30 @@ def survey(first: int, count: int | None = None, seconds: float | None = None, r
             found = outcome(world)
         finally:
             world.close()
-        kind = ("missed" if found.missed else "alarm without a change" if found.alarm_without_change else "self-changing" if found.self_changing
-                else "impossible" if found.impossible else "false alarm" if found.false_alarm else "noticed" if found.noticed
-                else "blind, differed" if found.differed else "quiet")  # fmt: skip
+        kind = (
+            "missed"
+            if found.missed
+            else "alarm without a change"
+            if found.alarm_without_change
+            else "self-changing"
+            if found.self_changing
+            else "impossible"
+            if found.impossible
+            else "false alarm"
+            if found.false_alarm
+            else "noticed"
+            if found.noticed
+            else "blind, differed"
+            if found.differed
+            else "quiet"
+        )
         counts[kind] = counts.get(kind, 0) + 1
         if found.blind:
             counts["(blind)"] = counts.get("(blind)", 0) + 1
         if kind in ("missed", "alarm without a change", "self-changing"):
-            wrong.append(f"seed {seed}: {kind}: {found.missed or found.alarm_without_change or found.self_changing} [{world.told}]")
+            wrong.append(
+                f"seed {seed}: {kind}: {found.missed or found.alarm_without_change or found.self_changing} [{world.told}]"
+            )
             report(wrong[-1])
         elif "--" + kind.split()[0] in sys.argv or (found.blind and "--blind" in sys.argv):
             report(f"seed {seed}: {kind}: {world.told} {found.blind} {found.impossible}")

@@ -1,5 +1,5 @@
-// A CPU allocator of another library, for test_other_allocators.py: on malloc, behind C functions. `bare`: a block's context is its address,
-// as c10's own has it; else it is something else, and nobody can free a block by its address.
+// A CPU allocator of another library, for test_other_allocators.py: on malloc, behind C functions. `bare`: a block's
+// context is its address, as c10's own has it; else it is something else, and nobody can free a block by its address.
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>

@@ -28,7 +28,7 @@ def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeou
         try:
             getattr(importlib.import_module(module), function)(rank, size)
             said = ""
-        except BaseException:  # noqa: BLE001: told to the test
+        except BaseException:  # told to the test
             said = traceback.format_exc()
         with open(os.path.join(folder, f"{case}.{rank}"), "w", encoding="utf-8") as file:
             file.write(said)
@@ -36,8 +36,11 @@ def _work(rank: int, size: int, port: int, cases: list[str], folder: str, timeou
 
 
 def run(size: int, cases: list[str], folder: str, timeout: float = 60) -> dict[str, list[str]]:
-    """Cases are "module.function". By case: what each rank had to say, "" where all was well. A rank that did not come so far says so."""
-    context = mp.start_processes(_work, (size, _free_port(), cases, folder, timeout), nprocs=size, join=False, start_method="spawn")
+    """Cases are "module.function". By case: what each rank had to say, "" where all was well. A rank that did not come
+    so far says so."""
+    context = mp.start_processes(
+        _work, (size, _free_port(), cases, folder, timeout), nprocs=size, join=False, start_method="spawn"
+    )
     for process in context.processes:
         process.join(timeout * 4)
         if process.is_alive():
@@ -48,5 +51,7 @@ def run(size: int, cases: list[str], folder: str, timeout: float = 60) -> dict[s
         said[case] = []
         for rank in range(size):
             path = os.path.join(folder, f"{case}.{rank}")
-            said[case].append(open(path, encoding="utf-8").read() if os.path.exists(path) else f"rank {rank} did not finish")
+            said[case].append(
+                open(path, encoding="utf-8").read() if os.path.exists(path) else f"rank {rank} did not finish"
+            )
     return said

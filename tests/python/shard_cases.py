@@ -60,7 +60,8 @@ def _model(name: str, size: int, dtype=torch.float64, tolerance: float = 1e-9, e
     pair.check_ledger()
     assert pair.step.plan.summary()["redundancy"]["gap"] == 0
     masks = 16 if name == "gpt2" else 0  # GPT-2 looks whether sequences are packed, which fakes cannot know
-    unplaced = [op for op in pair.step._latest.ops.unplaced if "_foreach_" not in op]  # clipping of DTensors, not of fakes
+    # Clipping of DTensors, not of fakes
+    unplaced = [op for op in pair.step._latest.ops.unplaced if "_foreach_" not in op]
     assert len(unplaced) <= masks, unplaced
 
 
@@ -86,7 +87,9 @@ def gpt2_with_its_vocabulary_in_parts(rank, size):
     pair.run(1e-9)
     pair.check_planned()
     pair.check_ledger()
-    assert not any(name in op for op in pair.step.stats()["replicated_ops"] for name in ("embedding", "nll_loss", "log_softmax"))
+    assert not any(
+        name in op for op in pair.step.stats()["replicated_ops"] for name in ("embedding", "nll_loss", "log_softmax")
+    )
 
 
 def bert(rank, size):
@@ -144,8 +147,8 @@ class _Box:
 
 
 def saved_bytes_are_those_of_the_ledger(rank, size):
-    """What autograd keeps at the end of forward beside parameters, buffers and arguments, on this rank. The ledger has the loss's gradient
-    besides, which is made before backward begins; and the step has index tensors of its own."""
+    """What autograd keeps at the end of forward beside parameters, buffers and arguments, on this rank. The ledger has
+    the loss's gradient besides, which is made before backward begins; and the step has index tensors of its own."""
     for name, eps in (("gpt2", 0.3), ("vit", 0), ("convnet", 0.3)):
         _, batches = training(name)
         torch.manual_seed(0)
@@ -215,7 +218,13 @@ def checkpoint_continues_on_another_mesh(rank, size):
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(0.5)  # what is loaded counts
-    second = stowage.shard(step, (1, size), plan=lambda program, mesh: optimizer_apart_plan(program, mesh).replace('"S0"', '"R,S0"').replace('"R"', '"R,R"'))
+    second = stowage.shard(
+        step,
+        (1, size),
+        plan=lambda program, mesh: (
+            optimizer_apart_plan(program, mesh).replace('"S0"', '"R,S0"').replace('"R"', '"R,R"')
+        ),
+    )
     second.prepare(*batches[5])
     second.load(folder[0])
     for i, (loss, batch) in enumerate(zip(losses[5:], batches[5:])):
@@ -253,7 +262,9 @@ def an_op_without_a_rule_runs_whole_and_is_listed(rank, size):
         def train_step(x, y):
             optimizer.zero_grad()
             hidden = model[0](x)
-            loss = ((model[1](torch.linalg.inv(hidden.T @ hidden / 6 + torch.eye(6, dtype=x.dtype))) - y[:, :5]) ** 2).mean()
+            loss = (
+                (model[1](torch.linalg.inv(hidden.T @ hidden / 6 + torch.eye(6, dtype=x.dtype))) - y[:, :5]) ** 2
+            ).mean()
             loss.backward()
             optimizer.step()
             return loss.detach()

@@ -6,7 +6,7 @@ import datetime
 import os
 import threading
 import time
-from typing import Callable
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def ranks_with_other_models(rank, size):
 
 
 def a_step_that_reads_its_data(rank, size):
-    model, opt, _ = make_mlp()()
+    model, _opt, _ = make_mlp()()
 
     def train_step(x, y):
         loss = ((model(x) - y) ** 2).mean()
@@ -56,7 +56,8 @@ def a_step_that_reads_its_data(rank, size):
 
 
 def what_cannot_be_split_is_named(rank, size):
-    """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before anything has changed."""
+    """Sparse gradients, shapes that depend on data, collectives of the step's own: an error on every rank, before
+    anything has changed."""
     sparse = nn.Embedding(9, 4, sparse=True)
     optimizer = torch.optim.SGD(sparse.parameters(), lr=0.1)
 
@@ -71,7 +72,11 @@ def what_cannot_be_split_is_named(rank, size):
     def communicates(x):
         return torch.distributed._functional_collectives.all_reduce(x, "sum", dist.group.WORLD) * 1
 
-    for step, word in ((sparse_step, "sparse"), (shapes_from_data, "depend on data"), (communicates, "communicates by itself")):
+    for step, word in (
+        (sparse_step, "sparse"),
+        (shapes_from_data, "depend on data"),
+        (communicates, "communicates by itself"),
+    ):
         try:
             stowage.shard(step, (size,), plan=zero_plan)(torch.arange(8))
         except stowage.Error as error:
@@ -83,6 +88,7 @@ def what_cannot_be_split_is_named(rank, size):
 
 def a_wait_longer_than_the_timeout(rank, size):
     """Rank 0 plans for longer than the group lets a collective wait."""
+
     def slow_plan(program, mesh):
         time.sleep(5)
         return zero_plan(program, mesh)
@@ -127,7 +133,7 @@ def _a_rank_dies_while_another_plans(rank, size):
 
 
 def _a_rank_dies_in_its_first_step(rank, size):
-    model, _, train_step = make_mlp()()
+    _model, _, train_step = make_mlp()()
 
     def dying_step(x, y):
         if rank == size - 1 and not is_fake(x):

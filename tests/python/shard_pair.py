@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Callable
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -14,7 +15,10 @@ import stowage
 def zero_plan(program, mesh) -> str:
     """Everything that lives between steps is cut along its first dimension; the ops as DTensor runs them."""
     cut = ("parameter", "gradient", "optimizer_state")
-    tensors = [{"placement": ",".join(["S0" if t["kind"] in cut and t["shape"] else "R"] + ["R"] * (mesh.ndim - 1))} for t in program.tensors]
+    tensors = [
+        {"placement": ",".join(["S0" if t["kind"] in cut and t["shape"] else "R"] + ["R"] * (mesh.ndim - 1))}
+        for t in program.tensors
+    ]
     return json.dumps({"tensors": tensors, "ops": [None] * len(program.ops)})
 
 
@@ -60,7 +64,9 @@ class Pair:
         gradients = 0
         for i, batch in enumerate(self.batches[:steps]):
             for a, b in zip(_listed(self.alone_step(*batch)), _listed(self.step(*batch)), strict=True):
-                assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), f"step {i}: {a} and {b}"
+                assert (a - b).abs().max().item() <= tolerance * max(1.0, a.abs().max().item()), (
+                    f"step {i}: {a} and {b}"
+                )
             gradients += self.compare_gradients(tolerance)
         assert gradients > 0
         for (name, p), (_, q) in zip(self.alone.named_parameters(), self.model.named_parameters(), strict=True):
@@ -96,7 +102,7 @@ def make_mlp(dtype=torch.float64, widths=(7, 33, 5), clip=0.5, schedule=True, op
     def make():
         torch.manual_seed(0)
         layers = []
-        for a, b in zip(widths, widths[1:]):
+        for a, b in itertools.pairwise(widths):
             layers += [nn.Linear(a, b), nn.GELU()]
         model = nn.Sequential(*layers[:-1]).to(dtype)
         if optimizer == "sgd":

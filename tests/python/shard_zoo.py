@@ -1,5 +1,5 @@
-"""Small models of the families that sharding must get right. Dimensions that neither 2 nor 4 divides; no dropout; the seed is set, so
-that two calls give equal models. Each returns (model, loss_fn(model, *batch), batches)."""
+"""Small models of the families that sharding must get right. Dimensions that neither 2 nor 4 divides; no dropout; the
+seed is set, so that two calls give equal models. Each returns (model, loss_fn(model, *batch), batches)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ def _tokens(shape: tuple[int, ...], count: int):
 
 def _images(shape: tuple[int, ...], classes: int, count: int, dtype):
     generator = _generator()
-    return [(torch.randn(shape, generator=generator, dtype=dtype), torch.randint(0, classes, shape[:1], generator=generator)) for _ in range(count)]
+    return [
+        (
+            torch.randn(shape, generator=generator, dtype=dtype),
+            torch.randint(0, classes, shape[:1], generator=generator),
+        )
+        for _ in range(count)
+    ]
 
 
 def _next_token(model, x):
@@ -32,29 +38,61 @@ def _next_token(model, x):
 def gpt2(count: int, dtype):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=1, n_embd=30, n_head=3, n_positions=12, vocab_size=VOCABULARY, bos_token_id=0, eos_token_id=0, use_cache=False,
-                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    config = GPT2Config(
+        n_layer=1,
+        n_embd=30,
+        n_head=3,
+        n_positions=12,
+        vocab_size=VOCABULARY,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+    )
     return GPT2LMHeadModel(config), _next_token, _tokens((3, 10), count)
 
 
 def bert(count: int, dtype):
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(hidden_size=30, num_hidden_layers=1, num_attention_heads=3, intermediate_size=54, vocab_size=VOCABULARY,
-                        hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    config = BertConfig(
+        hidden_size=30,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=54,
+        vocab_size=VOCABULARY,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )
     return BertForMaskedLM(config), lambda m, x: m(input_ids=x, labels=x).loss, _tokens((3, 10), count)
 
 
 def vit(count: int, dtype):
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(hidden_size=30, num_hidden_layers=1, num_attention_heads=3, intermediate_size=54, image_size=15, patch_size=5, num_labels=7,
-                       hidden_dropout_prob=0, attention_probs_dropout_prob=0)
-    return ViTForImageClassification(config), lambda m, x, y: m(pixel_values=x, labels=y).loss, _images((3, 3, 15, 15), 7, count, dtype)
+    config = ViTConfig(
+        hidden_size=30,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=54,
+        image_size=15,
+        patch_size=5,
+        num_labels=7,
+        hidden_dropout_prob=0,
+        attention_probs_dropout_prob=0,
+    )
+    return (
+        ViTForImageClassification(config),
+        lambda m, x, y: m(pixel_values=x, labels=y).loss,
+        _images((3, 3, 15, 15), 7, count, dtype),
+    )
 
 
 class _Experts(nn.Module):
-    """Each token goes to its best two experts; all experts see all tokens, weighted, so that shapes do not depend on data."""
+    """Each token goes to its best two experts; all experts see all tokens, weighted, so that shapes do not depend on
+    data."""
 
     def __init__(self, width: int, hidden: int, experts: int):
         super().__init__()
@@ -110,7 +148,8 @@ BUILDERS = {f.__name__: f for f in (gpt2, bert, vit, moe, convnet)}
 
 
 def training(name: str, dtype=torch.float64, count: int = 7, clip: float = 1.0):
-    """A maker of (model, optimizer, train_step), and the batches. Steps return the loss, and the norm of all gradients before clipping."""
+    """A maker of (model, optimizer, train_step), and the batches. Steps return the loss, and the norm of all gradients
+    before clipping."""
     batches = BUILDERS[name](count, dtype)[2]
 
     def make():

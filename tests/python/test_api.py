@@ -12,14 +12,45 @@ from training import OPTIMIZERS, plain_step
 import stowage
 
 SUMMARY_KEYS = {
-    "outcome", "ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "gap", "arena_bytes",
-    "budget_bytes", "recomputed_ops", "recompute_ns", "swapped_bytes", "step_ns", "program_step_ns", "step_bound_ns", "seconds",
-}  # fmt: skip
+    "outcome",
+    "ops",
+    "buffers",
+    "resident_bytes",
+    "program_peak_bytes",
+    "peak_bytes",
+    "lower_bound_bytes",
+    "gap",
+    "arena_bytes",
+    "budget_bytes",
+    "recomputed_ops",
+    "recompute_ns",
+    "swapped_bytes",
+    "step_ns",
+    "program_step_ns",
+    "step_bound_ns",
+    "seconds",
+}
 STATS_KEYS = {
-    "arena_bytes", "resident_bytes", "planned_peak_bytes", "measured_peak_bytes", "lower_bound_bytes", "gap", "outcome", "misses",
-    "eager_steps", "planned_steps", "step_ns", "eager_step_ns", "recomputed_ops", "swapped_bytes", "host_bytes", "stall_ns",
-    "plan_from_cache", "checked_steps", "check_ns",
-}  # fmt: skip
+    "arena_bytes",
+    "resident_bytes",
+    "planned_peak_bytes",
+    "measured_peak_bytes",
+    "lower_bound_bytes",
+    "gap",
+    "outcome",
+    "misses",
+    "eager_steps",
+    "planned_steps",
+    "step_ns",
+    "eager_step_ns",
+    "recomputed_ops",
+    "swapped_bytes",
+    "host_bytes",
+    "stall_ns",
+    "plan_from_cache",
+    "checked_steps",
+    "check_ns",
+}
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +163,13 @@ def test_compiled_step_over_its_budget(monkeypatch):
         with pytest.raises(stowage.Infeasible) as caught:
             step(batch)
         assert caught.value.smallest_bytes > 100 << 10
-    assert all(torch.equal(a, b) for a, b in zip(before, (*model.state_dict().values(), torch.get_rng_state()), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(moments, (v for s in optimizer.state.values() for v in s.values()), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, (*model.state_dict().values(), torch.get_rng_state()), strict=True)
+    )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(moments, (v for s in optimizer.state.values() for v in s.values()), strict=True)
+    )
     assert step.stats()["eager_steps"] == 2
 
 
@@ -149,7 +185,14 @@ def test_structures_in_and_out():
         loss = (y - batch["pair"][1]).square().mean() * scale
         loss.backward()
         optimizer.step()
-        return {"loss": loss.detach(), "outputs": (y.detach(), y.detach().t()), "x": batch["x"], "none": None, "name": "a", "n": 3}
+        return {
+            "loss": loss.detach(),
+            "outputs": (y.detach(), y.detach().t()),
+            "x": batch["x"],
+            "none": None,
+            "name": "a",
+            "n": 3,
+        }
 
     step = stowage.compile(train_step, strict=True)
     generator = torch.Generator().manual_seed(1)

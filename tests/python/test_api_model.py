@@ -1,4 +1,5 @@
-"""Random sequences of what users do with compiled steps (api_model.py): the same results, the same errors, the same state as without."""
+"""Random sequences of what users do with compiled steps (api_model.py): the same results, the same errors, the same
+state as without."""
 
 import os
 import pathlib
@@ -16,8 +17,12 @@ _TOOL = pathlib.Path(__file__).with_name("api_model.py")
 
 def sequences(first: int, count: int, seconds: float = 1e6) -> str:
     """In a process of its own, so that one that crashes or hangs is told by its seed."""
-    done = subprocess.run([sys.executable, str(_TOOL), str(first), str(count), "--seconds", str(seconds)], capture_output=True, text=True)
-    assert done.returncode == 0, f"status {done.returncode}, first seed {first}\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+    done = subprocess.run(
+        [sys.executable, str(_TOOL), str(first), str(count), "--seconds", str(seconds)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, (
+        f"status {done.returncode}, first seed {first}\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+    )
     return done.stdout
 
 

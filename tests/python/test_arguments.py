@@ -1,5 +1,5 @@
-"""Steps that change what they are given: items of dictionaries and lists, fields, attributes of tensors. After a call the caller finds what
-eager leaves there, whether the call was planned or not."""
+"""Steps that change what they are given: items of dictionaries and lists, fields, attributes of tensors. After a call
+the caller finds what eager leaves there, whether the call was planned or not."""
 
 import dataclasses
 import os
@@ -28,7 +28,14 @@ class Batch:
 
 def batch() -> dict[str, Any]:
     x = torch.randn(4, 6)
-    return {"x": x, "same": x, "y": torch.randn(4, 3), "list": [torch.ones(2), 1], "batch": Batch(torch.randn(4, 6)), "n": 2}
+    return {
+        "x": x,
+        "same": x,
+        "y": torch.randn(4, 3),
+        "list": [torch.ones(2), 1],
+        "batch": Batch(torch.randn(4, 6)),
+        "n": 2,
+    }
 
 
 # Each changes what the argument holds, and may use the loss; what can be gone is looked for.

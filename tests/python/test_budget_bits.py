@@ -22,7 +22,8 @@ def budget_for(share: float, **options) -> int:
 
 
 def train_within(budget: int, **options):
-    """At the budget; or at the smallest that a plan is found for, which differs a little from run to run, as costs do."""
+    """At the budget; or at the smallest that a plan is found for, which differs a little from run to run, as costs
+    do."""
     for _ in range(4):
         try:
             return train(compiled=True, budget=budget, count=zoo.STEPS + 1, **options), budget

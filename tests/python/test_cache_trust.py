@@ -1,4 +1,5 @@
-"""The cache against whoever may write near it: forged and misshapen entries, foreign and open directories, links, and kills in mid-write."""
+"""The cache against whoever may write near it: forged and misshapen entries, foreign and open directories, links, and
+kills in mid-write."""
 
 import hashlib
 import itertools
@@ -102,8 +103,19 @@ def a_socket(path, good):
         os.chdir(here)
 
 
-SHAPES = [fifo, link_to_itself, link_elsewhere, dangling_link, empty_directory, full_directory, link_to_a_device, without_end, for_all_to_write,
-          a_socket, pytest.param(of_another_user, marks=root_only)]  # fmt: skip
+SHAPES = [
+    fifo,
+    link_to_itself,
+    link_elsewhere,
+    dangling_link,
+    empty_directory,
+    full_directory,
+    link_to_a_device,
+    without_end,
+    for_all_to_write,
+    a_socket,
+    pytest.param(of_another_user, marks=root_only),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -156,7 +168,11 @@ def split(content: bytes) -> tuple[dict, dict]:
 
 
 def forged(head, plan) -> bytes:
-    return sealed(zlib.compress(json.dumps(head).encode() + b"\n" + (plan if isinstance(plan, bytes) else json.dumps(plan).encode())))
+    return sealed(
+        zlib.compress(
+            json.dumps(head).encode() + b"\n" + (plan if isinstance(plan, bytes) else json.dumps(plan).encode())
+        )
+    )
 
 
 WRONG = [None, True, -1, 1 << 70, 0.5, "", "x", [], {}, [[]], {"": None}, 10**4000, float("nan"), float("inf")]
@@ -184,7 +200,8 @@ def as_good_as(plan, graph) -> bool:
 
 
 def test_forged_plans_are_absent_or_right(cache):
-    """Whatever a forger writes below a right digest: the plan is a valid one, no error comes of it, and nothing takes long."""
+    """Whatever a forger writes below a right digest: the plan is a valid one, no error comes of it, and nothing takes
+    long."""
     graph = chain()
     wanted = stowage.plan(graph)
     (path,) = (cache / "plans").iterdir()
@@ -193,16 +210,30 @@ def test_forged_plans_are_absent_or_right(cache):
     bomb = zlib.compressobj(9)
     bomb = bomb.compress(b" " * (1 << 28)) + bomb.flush()
     contents = [
-        sealed(b""), sealed(b"x"), sealed(zlib.compress(b"")), sealed(zlib.compress(deep)), sealed(zlib.compress(b"\n")),
-        sealed(zlib.compress(b"[]\n[]")), sealed(zlib.compress(b"null\n" + deep)), sealed(bomb), sealed(zlib.compress(b"\xff\xfe\n{}")),
-        sealed(zlib.compress(b"1" * 100_000 + b"\n{}")), forged(head, deep), forged(head, b'{"a":' * 100_000), forged({**head, "summary": []}, plan),
-        forged({**head, "costs_ns": head["costs_ns"][:-1]}, plan), forged({**head, "summary": {"peak_bytes": head["summary"]["peak_bytes"]}}, plan),
+        sealed(b""),
+        sealed(b"x"),
+        sealed(zlib.compress(b"")),
+        sealed(zlib.compress(deep)),
+        sealed(zlib.compress(b"\n")),
+        sealed(zlib.compress(b"[]\n[]")),
+        sealed(zlib.compress(b"null\n" + deep)),
+        sealed(bomb),
+        sealed(zlib.compress(b"\xff\xfe\n{}")),
+        sealed(zlib.compress(b"1" * 100_000 + b"\n{}")),
+        forged(head, deep),
+        forged(head, b'{"a":' * 100_000),
+        forged({**head, "summary": []}, plan),
+        forged({**head, "costs_ns": head["costs_ns"][:-1]}, plan),
+        forged({**head, "summary": {"peak_bytes": head["summary"]["peak_bytes"]}}, plan),
         sealed(zlib.compress(json.dumps(head).encode() + b"\n" + json.dumps(plan).encode()) + b"more"),
-    ]  # fmt: skip
+    ]
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
-    contents += [forged(random_change(rng, head), plan) if rng.random() < 0.6 else forged(head, random_change(rng, plan)) for _ in range(200)]
+    contents += [
+        forged(random_change(rng, head), plan) if rng.random() < 0.6 else forged(head, random_change(rng, plan))
+        for _ in range(200)
+    ]
     for content in contents:
         path.write_bytes(content)
         start = time.monotonic()
@@ -358,8 +389,19 @@ def modules(tmp_path_factory):
     paths = []
     for answer in (42, 13):
         paths.append(folder / f"m{answer}.so")
-        subprocess.run([*os.environ.get("CC", "gcc").split(), "-shared", "-fPIC", f"-DANSWER={answer}", "-I" + sysconfig.get_path("include"),
-                        str(folder / "m.c"), "-o", str(paths[-1])], check=True)  # fmt: skip
+        subprocess.run(
+            [
+                *os.environ.get("CC", "gcc").split(),
+                "-shared",
+                "-fPIC",
+                f"-DANSWER={answer}",
+                "-I" + sysconfig.get_path("include"),
+                str(folder / "m.c"),
+                "-o",
+                str(paths[-1]),
+            ],
+            check=True,
+        )
     return paths
 
 
@@ -454,6 +496,7 @@ def test_what_is_replaced_after_the_look_is_not_loaded(built, modules, monkeypat
 
 # ---- Kills
 
+
 def plan_cache_writer(cache, target):
     return lambda i: stowage.plan(chain(3 + i % 40))
 
@@ -504,7 +547,8 @@ def whole(cache, target, writer):
 @pytest.mark.parametrize(("writer", "suffix"), [(plan_cache_writer, ""), (costs_writer, ""), (plan_writer, ".plan.json"), (graph_writer, ".graph.json"),
                                                 (report_writer, ".html")])  # fmt: skip
 def test_a_kill_leaves_no_half_file(cache, tmp_path, writer, suffix):
-    """Killed at random moments of writing, again and again: what is there is read, or is not there; no warning, no error."""
+    """Killed at random moments of writing, again and again: what is there is read, or is not there; no warning, no
+    error."""
     target = tmp_path / f"target{suffix}"
     seed = random.randrange(1 << 32)
     print("seed", seed)
@@ -546,7 +590,8 @@ def test_leftovers_of_kills_are_removed_in_time(cache):
 
 
 def test_a_full_disk_keeps_nothing_and_says_nothing(cache):
-    """No file may grow beyond some bytes, as where the disk is full: training goes on, and what was kept before stays."""
+    """No file may grow beyond some bytes, as where the disk is full: training goes on, and what was kept before
+    stays."""
     code = f"""
 import resource, signal, sys, warnings
 sys.path.insert(0, {os.path.dirname(__file__)!r})

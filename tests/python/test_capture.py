@@ -15,7 +15,9 @@ import stowage
 def captured(name, form="loop", fake=False):
     def build():
         model, loss_fn, batches = zoo.make(name)
-        return stowage.capture(plain_step(model, OPTIMIZERS["adamw"](model.parameters(), **FORMS[form]), loss_fn), batches[0], name=name)
+        return stowage.capture(
+            plain_step(model, OPTIMIZERS["adamw"](model.parameters(), **FORMS[form]), loss_fn), batches[0], name=name
+        )
 
     if not fake:
         return json.loads(build().to_json())
@@ -35,7 +37,7 @@ def test_fakes_give_the_graph_of_real_tensors(name, form):
     for a, b in zip(real["ops"], fake["ops"]):
         for key in ("reads", "writes", "creates"):
             assert len(a.get(key, [])) == len(b.get(key, [])), (key, a, b)
-    made = lambda g: [b["bytes"] for b in g["buffers"] if not b.get("resident")]  # noqa: E731
+    made = lambda g: [b["bytes"] for b in g["buffers"] if not b.get("resident")]
     assert made(real) == made(fake)
 
 
@@ -64,7 +66,9 @@ def test_gpt2_xl_is_captured_and_planned_in_seconds():
     config = GPT2Config(n_layer=48, n_embd=1600, n_head=25, n_positions=1024, use_cache=False)
     with FakeTensorMode():
         model = GPT2LMHeadModel(config).train()
-        step = plain_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3), lambda m, x: m(input_ids=x, labels=x).loss)
+        step = plain_step(
+            model, torch.optim.AdamW(model.parameters(), lr=1e-3), lambda m, x: m(input_ids=x, labels=x).loss
+        )
         start = time.process_time()
         graph = stowage.capture(step, torch.zeros((1, 1024), dtype=torch.long))
         captured_in = time.process_time() - start

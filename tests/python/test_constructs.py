@@ -46,7 +46,14 @@ def simple(model, loss_of, optimizer=None):
 
 
 def net():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Flatten(), nn.Dropout(0.2), nn.Linear(512, 10))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(512, 10),
+    )
 
 
 class _Scaled(torch.autograd.Function):
@@ -103,7 +110,12 @@ def test_custom_operator_written_in_python():
 
 
 def test_channels_last():
-    same(lambda: simple(net().to(memory_format=torch.channels_last), lambda m, x: m(x.to(memory_format=torch.channels_last)).square().mean()))
+    same(
+        lambda: simple(
+            net().to(memory_format=torch.channels_last),
+            lambda m, x: m(x.to(memory_format=torch.channels_last)).square().mean(),
+        )
+    )
 
 
 def test_moving_average_of_weights():
@@ -217,14 +229,22 @@ def test_other_optimizers(name):
 def test_learning_rate_as_a_tensor():
     def make():
         model = net()
-        return simple(model, lambda m, x: m(x).square().mean(), torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3), foreach=False))
+        return simple(
+            model,
+            lambda m, x: m(x).square().mean(),
+            torch.optim.Adam(model.parameters(), lr=torch.tensor(1e-3), foreach=False),
+        )
 
     same(make)
 
 
 def test_weight_normalisation():
     def make():
-        model = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(192, 10)), nn.utils.parametrizations.spectral_norm(nn.Linear(10, 10)))
+        model = nn.Sequential(
+            nn.Flatten(),
+            nn.utils.parametrizations.weight_norm(nn.Linear(192, 10)),
+            nn.utils.parametrizations.spectral_norm(nn.Linear(10, 10)),
+        )
         return simple(model, lambda m, x: m(x).square().mean())
 
     same(make, planned=False)
@@ -235,7 +255,11 @@ def test_frozen_layers():
         model = net()
         for p in model[0].parameters():
             p.requires_grad_(False)
-        return simple(model, lambda m, x: m(x).square().mean(), torch.optim.Adam([p for p in model.parameters() if p.requires_grad]))
+        return simple(
+            model,
+            lambda m, x: m(x).square().mean(),
+            torch.optim.Adam([p for p in model.parameters() if p.requires_grad]),
+        )
 
     same(make)
 

@@ -41,7 +41,9 @@ def test_a_second_process_prices_its_graph_from_the_file(fresh):
     second = cost_file()
     assert second is not first and {k: second.cost_ns(k) for k in first.ops} == {k: first.cost_ns(k) for k in first.ops}
     model, loss_fn, batches = zoo.make("gpt2")
-    graph = stowage.capture(plain_step(model, OPTIMIZERS["adamw"](model.parameters(), foreach=False), loss_fn), batches[0])
+    graph = stowage.capture(
+        plain_step(model, OPTIMIZERS["adamw"](model.parameters(), foreach=False), loss_fn), batches[0]
+    )
     keys = run.step._latest._cost_keys
     known = sum(second.cost_ns(key) for key in keys if key)
     assert graph.program_step_ns == known

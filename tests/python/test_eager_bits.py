@@ -1,4 +1,5 @@
-"""stowage.budget changes no bit: losses, parameters, buffers, optimizer state and generator state equal an unlimited run."""
+"""stowage.budget changes no bit: losses, parameters, buffers, optimizer state and generator state equal an unlimited
+run."""
 
 from __future__ import annotations
 

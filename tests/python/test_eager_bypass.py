@@ -1,4 +1,5 @@
-"""Reads past the dispatcher under stowage.budget: the tensor is brought back first, or an error names it; never other bytes."""
+"""Reads past the dispatcher under stowage.budget: the tensor is brought back first, or an error names it; never other
+bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ EXPECTED = torch.arange(4096, dtype=torch.float32)
 
 def evicted(b, how: str) -> torch.Tensor:
     """A tensor that has left, recomputable or on the host."""
-    tensor = torch.arange(8192, dtype=torch.float32)[:4096].clone() if how == "swap" else torch.arange(4096, dtype=torch.float32)
+    tensor = (
+        torch.arange(8192, dtype=torch.float32)[:4096].clone()
+        if how == "swap"
+        else torch.arange(4096, dtype=torch.float32)
+    )
     state = b._runtime.evict(address(tensor), how == "drop")
     assert state == {"drop": "dropped", "swap": "swapped"}[how]
     return tensor
@@ -124,7 +129,9 @@ def test_in_place_ops_do_not_end_that_an_address_is_known(count, export):
 def test_any_other_read_is_an_error_that_names_the_tensor(how):
     with stowage.budget("64MiB") as b:
         tensor = evicted(b, how)
-        with pytest.raises(RuntimeError, match=r"stowage: a result of aten::\w+.* \(16384 bytes\) is not in memory now"):
+        with pytest.raises(
+            RuntimeError, match=r"stowage: a result of aten::\w+.* \(16384 bytes\) is not in memory now"
+        ):
             torch._C._to_dlpack(tensor)
         assert torch.equal(b.restore(tensor), EXPECTED)
         torch._C._to_dlpack(tensor)

@@ -29,7 +29,7 @@ def in_child(work) -> None:
         try:
             work()
             os._exit(0)
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(1)
@@ -194,7 +194,9 @@ def loader_run(limit, context):
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(96, 3, 16, 16), torch.randint(0, 10, (96,)))
     loader = DataLoader(data, 16, shuffle=True, num_workers=2, multiprocessing_context=context, timeout=PATIENCE_S)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 196, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 196, 10)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     losses = []
     _ = stowage._runtime.reset_peak()

@@ -1,4 +1,5 @@
-"""After the block every tensor is back and nothing of the runtime is alive; an exception or Ctrl-C in it changes nothing about that."""
+"""After the block every tensor is back and nothing of the runtime is alive; an exception or Ctrl-C in it changes
+nothing about that."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The limit of stowage.budget is hard: met at every moment, or a clear error that leaves model and optimizer usable and as they were."""
+"""The limit of stowage.budget is hard: met at every moment, or a clear error that leaves model and optimizer usable and
+as they were."""
 
 from __future__ import annotations
 
 import collections
+import itertools
 
 import budgeted
 import pytest
@@ -88,7 +90,9 @@ def test_an_optimizer_step_that_does_not_fit_is_taken_back(form):
     """The big parameter's update cannot fit; those before it have run by then."""
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.randn(size)) for size in (5000, 4000, 300, 90_000)]
-    optimizer = adamw(parameters, **{"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[form])
+    optimizer = adamw(
+        parameters, **{"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[form]
+    )
     for p in parameters:
         p.grad = torch.randn_like(p)
     optimizer.step()
@@ -124,12 +128,20 @@ def test_stats_and_timeline():
     b = stowage.budget(budgeted.share(budgeted.train(Gpt, steps=2)[1], 0.5))
     budgeted.train(Gpt, b, steps=2)
     stats = b.stats()
-    assert {"limit_bytes", "peak_bytes", "evictions", "recomputed_ops", "recompute_ns", "swapped_bytes", "stall_ns"} <= stats.keys()
+    assert {
+        "limit_bytes",
+        "peak_bytes",
+        "evictions",
+        "recomputed_ops",
+        "recompute_ns",
+        "swapped_bytes",
+        "stall_ns",
+    } <= stats.keys()
     assert stats["policy"]["name"] == "default"
     events = b.timeline()
     assert 0 < len(events) <= 65_536
     assert all(event.keys() == {"t_ns", "event", "bytes", "op"} for event in events)
-    assert all(a["t_ns"] <= b["t_ns"] for a, b in zip(events, events[1:]))
+    assert all(a["t_ns"] <= b["t_ns"] for a, b in itertools.pairwise(events))
     live = [event["bytes"] for event in events if event["event"] == "live"]
     assert 0 < max(live) <= stats["limit_bytes"]
     kinds = collections.Counter(event["event"] for event in events)
@@ -141,7 +153,9 @@ def test_progress_is_told_after_optimizer_steps_and_not_shown_where_nobody_looks
     limit = budgeted.share(budgeted.train(Gpt, steps=2)[1], 0.5)
     budgeted.train(Gpt, stowage.budget(limit, progress=lambda what, fraction: lines.append(what)), steps=3)
     assert len(lines) == 3
-    assert all(line.startswith("budget, ") and " MiB, " in line and line.endswith("% of the time for that") for line in lines)
+    assert all(
+        line.startswith("budget, ") and " MiB, " in line and line.endswith("% of the time for that") for line in lines
+    )
     budgeted.train(Gpt, stowage.budget(limit), steps=2)
     assert capfd.readouterr() == ("", "")
 

@@ -1,5 +1,6 @@
-"""Threads under one limit: tensors that die in one while another lets them go, fetches, notes and writes of many at once, and Python objects of
-storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK_SECONDS (./dev soak)."""
+"""Threads under one limit: tensors that die in one while another lets them go, fetches, notes and writes of many at
+once, and Python objects of storages; right numbers, no crash, no wait without end. Longer by STOWAGE_SOAK_SECONDS
+(./dev soak)."""
 
 from __future__ import annotations
 
@@ -22,13 +23,19 @@ SOAK = max(1, int(float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))) // 60)
 PATIENCE_S = 120 * SOAK
 
 
-HOW = [dict(policy="random", release="both"), dict(policy="random", release="swap", link_gbps=1.0), dict(policy="random", release="recompute"),
-       dict(policy="default", release="both", link_gbps=4.0), dict(policy="random", release="both", link_gbps=0.05)]  # fmt: skip
+HOW = [
+    {"policy": "random", "release": "both"},
+    {"policy": "random", "release": "swap", "link_gbps": 1.0},
+    {"policy": "random", "release": "recompute"},
+    {"policy": "default", "release": "both", "link_gbps": 4.0},
+    {"policy": "random", "release": "both", "link_gbps": 0.05},
+]
 
 
 @pytest.mark.parametrize("how", HOW, ids=lambda how: "-".join(map(str, how.values())))
 def test_tensors_that_die_while_others_let_them_go(how):
-    """Each thread makes, reads, overwrites and drops tensors of its own and of a common pool, at a limit that half of them fit in."""
+    """Each thread makes, reads, overwrites and drops tensors of its own and of a common pool, at a limit that half of
+    them fit in."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     limit = _runtime.live_bytes() + (1 << 20)
@@ -52,7 +59,8 @@ def test_tensors_that_die_while_others_let_them_go(how):
                     elif kind == 2:
                         pool[i] = torch.relu_(tensor - 1), max(value - 1, 0.0)
                     elif kind == 3:
-                        storage = torch._C.TensorBase.untyped_storage(tensor)  # past the budget: a Python object, which may outlive the tensor
+                        # Past the budget: a Python object, which may outlive the tensor
+                        storage = torch._C.TensorBase.untyped_storage(tensor)
                         assert storage.nbytes() == tensor.nbytes
                     elif kind == 4:
                         gc.collect(0)
@@ -103,7 +111,10 @@ def test_trainings_in_threads_are_as_alone(how):
     got = {}
     all_there = threading.Barrier(4)
     with stowage.budget(limit, debug=True, progress=False, **how) as b:
-        in_threads([lambda s=s: got.__setitem__(s, trained(s, b, lambda: all_there.wait(PATIENCE_S / 2))) for s in range(4)], PATIENCE_S)
+        in_threads(
+            [lambda s=s: got.__setitem__(s, trained(s, b, lambda: all_there.wait(PATIENCE_S / 2))) for s in range(4)],
+            PATIENCE_S,
+        )
     assert [got[seed] for seed in range(4)] == expected
     assert b.stats()["evictions"] > 0 and b.stats()["peak_bytes"] <= limit
     budgeted.assert_nothing_left(b)
@@ -130,7 +141,8 @@ def test_one_fetch_for_two_threads():
 
 @pytest.mark.parametrize("how", HOW[:2], ids=lambda how: "-".join(map(str, how.values())))
 def test_threads_write_rows_of_one_tensor(how):
-    """Each row has one thread that writes and reads it, which eager allows; the tensors are written to all the time, and do not all fit."""
+    """Each row has one thread that writes and reads it, which eager allows; the tensors are written to all the time,
+    and do not all fit."""
     limit = _runtime.live_bytes() + (1 << 20)
     with stowage.budget(limit, debug=True, progress=False, **how) as b:
         shared = [torch.zeros(4, 1 << 12) for _ in range(24)]
@@ -154,8 +166,8 @@ def test_threads_write_rows_of_one_tensor(how):
 
 @pytest.mark.parametrize("drop", [True, False])
 def test_what_only_a_python_object_has(drop):
-    """The tensor dies while its storage is away, and a Python object of the storage stays: what was made from it can be made again, and the
-    storage has its bytes when the block ends."""
+    """The tensor dies while its storage is away, and a Python object of the storage stays: what was made from it can be
+    made again, and the storage has its bytes when the block ends."""
     with stowage.budget(_runtime.live_bytes() + (1 << 20), debug=True, progress=False) as b:
         first = torch.full((1 << 14,), 3.0) * 2
         second = first + 1
@@ -171,7 +183,8 @@ def test_what_only_a_python_object_has(drop):
 @pytest.mark.alone
 @pytest.mark.parametrize("kept", [True, False], ids=["storage kept", "storage dies"])
 def test_what_dies_while_a_recipe_waits_for_its_copy(kept):
-    """A slow link brings back what a recomputation reads, and another thread lets go of it before the copy has ended."""
+    """A slow link brings back what a recomputation reads, and another thread lets go of it before the copy has
+    ended."""
     for wait_s in [0.0, 0.005, 0.01, 0.02]:
         with stowage.budget(_runtime.live_bytes() + (1 << 20), link_gbps=0.002, debug=True, progress=False) as b:
             first = [torch.full((1 << 14,), 3.0) * 2]  # 33 ms on the link
@@ -203,6 +216,8 @@ def test_trainings_that_begin_and_end_while_others_run():
     for _ in range(4 * SOAK):
         with stowage.budget(_runtime.live_bytes() + (2 << 20), progress=False) as b:
             got = {}
-            in_threads([lambda s=s: (time.sleep(0.01 * s), got.__setitem__(s, trained(s, b))) for s in range(3)], PATIENCE_S)
+            in_threads(
+                [lambda s=s: (time.sleep(0.01 * s), got.__setitem__(s, trained(s, b))) for s in range(3)], PATIENCE_S
+            )
             assert got == expected
         budgeted.assert_nothing_left(b)

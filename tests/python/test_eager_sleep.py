@@ -1,4 +1,5 @@
-"""A budget that is far from its limit sleeps, wakes when it is not, sleeps again after a spike, and never beside other threads."""
+"""A budget that is far from its limit sleeps, wakes when it is not, sleeps again after a spike, and never beside other
+threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""stowage.budget and threads: one budget in a process; threads that it sees compute right, others get an error, never other bytes."""
+"""stowage.budget and threads: one budget in a process; threads that it sees compute right, others get an error, never
+other bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def in_thread(work):
     def run():
         try:
             out.append(work())
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             out.append(error)
 
     thread = threading.Thread(target=run)

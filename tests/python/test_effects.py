@@ -1,5 +1,6 @@
-"""What a step's Python does besides computing: it prints, counts, fills queues, sets PyTorch's settings. It has happened after each call, planned or
-not, as often as in eager; also where the step only writes, and never reads, what it changes."""
+"""What a step's Python does besides computing: it prints, counts, fills queues, sets PyTorch's settings. It has
+happened after each call, planned or not, as often as in eager; also where the step only writes, and never reads, what
+it changes."""
 
 import array
 import collections
@@ -264,7 +265,9 @@ def counts_in_a_thread(model):
 
 @effect
 def sets_a_setting(model):
-    return lambda: torch.use_deterministic_algorithms(True), then(torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(False))
+    return lambda: torch.use_deterministic_algorithms(True), then(
+        torch.are_deterministic_algorithms_enabled, lambda: torch.use_deterministic_algorithms(False)
+    )
 
 
 @effect
@@ -291,7 +294,9 @@ def adds_a_hook(model):
 @effect
 def marks_a_parameter(model):
     weight = model[0].weight
-    return lambda: setattr(weight, "mark", 5), then(lambda: getattr(weight, "mark", 0), lambda: setattr(weight, "mark", 0))
+    return lambda: setattr(weight, "mark", 5), then(
+        lambda: getattr(weight, "mark", 0), lambda: setattr(weight, "mark", 0)
+    )
 
 
 def run(name: str, check: str | None, first: bool) -> tuple[list, int]:
@@ -331,5 +336,7 @@ def test_it_happens_in_each_call(name, first):
     for check in ("never", "auto"):
         planned, count = run(name, check, first)
         for call, ((loss, effect), (expected_loss, expected)) in enumerate(zip(planned, eager)):
-            assert torch.equal(loss, expected_loss) and effect == expected, f"call {call + 1}, check={check!r}: {effect}, not {expected}"
+            assert torch.equal(loss, expected_loss) and effect == expected, (
+                f"call {call + 1}, check={check!r}: {effect}, not {expected}"
+            )
         assert count > 0

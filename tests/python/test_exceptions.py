@@ -38,7 +38,9 @@ def test_bad_token_in_a_planned_step(form):
     planned = _trained(True, batches, 5, IndexError, form)
     assert planned[5].stats()["planned_steps"] >= 4
     assert all(torch.equal(a, b) for a, b in zip(eager[3], planned[3], strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(eager[0].state_dict().values(), planned[0].state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(eager[0].state_dict().values(), planned[0].state_dict().values(), strict=True)
+    )
     assert eager[2].state_dict()["last_epoch"] == planned[2].state_dict()["last_epoch"]
     assert torch.equal(eager[4], planned[4])
 

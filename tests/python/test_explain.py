@@ -1,4 +1,5 @@
-"""explain() of plans and compiled steps, on steps whose pattern is known; each rule has its C++ test in tests/explain."""
+"""explain() of plans and compiled steps, on steps whose pattern is known; each rule has its C++ test in
+tests/explain."""
 
 import pytest
 import torch

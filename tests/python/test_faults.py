@@ -1,5 +1,5 @@
-"""Memory, disk and processes that fail, and models that change between calls: each ends in the right result, or in one clear error with
-everything as before, and the next call goes on with the bits of eager."""
+"""Memory, disk and processes that fail, and models that change between calls: each ends in the right result, or in one
+clear error with everything as before, and the next call goes on with the bits of eager."""
 
 import copy
 import faulthandler
@@ -90,7 +90,9 @@ def test_the_host_store_fails_at_every_access(name, what, monkeypatch):
     by_hand(monkeypatch, lambda g, p: transformed(g, p, 5, 2, 6))
     raised = 0
     for k in range(0, 40, 1 if SOAK else 7):
-        monkeypatch.setattr(Room, "of_environment", lambda arena, gbps: Room(arena, _runtime.Host(**{what: k}), gbps, "memory"))
+        monkeypatch.setattr(
+            Room, "of_environment", lambda arena, gbps: Room(arena, _runtime.Host(**{what: k}), gbps, "memory")
+        )
         twins = Twins(WORLDS[name], check="never")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -134,9 +136,12 @@ def no_wait_without_end():
 @pytest.mark.parametrize("gbps", [0.0, 0.5])
 @pytest.mark.parametrize("no_more", [False, True], ids=["another", "none"])
 def test_a_copy_thread_that_ends_in_mid_step(gbps, no_more, monkeypatch, no_wait_without_end):
-    """In whichever part of whichever copy: what it was copying is copied again, what waits is copied by another one or by the caller."""
+    """In whichever part of whichever copy: what it was copying is copied again, what waits is copied by another one or
+    by the caller."""
     by_hand(monkeypatch, lambda g, p: transformed(g, p, 5, 2, 6))
-    monkeypatch.setattr(Room, "of_environment", lambda arena, link: Room(arena, _runtime.Host(gbps=gbps), link, "memory"))
+    monkeypatch.setattr(
+        Room, "of_environment", lambda arena, link: Room(arena, _runtime.Host(gbps=gbps), link, "memory")
+    )
     ended = 0
     for name in ("mlp", "dropout", "embedding"):
         twins = Twins(lambda: WORLDS[name](1024), check="never")
@@ -157,7 +162,9 @@ def test_a_copy_thread_that_ends_under_a_budget(no_more, no_wait_without_end):
     gc.collect()  # what dies within the block makes room in it
     rng = random.Random(SEED)
     ended = 0
-    with stowage.budget(_runtime.live_bytes() + (2 << 20), release="swap", link_gbps=4.0, debug=True, progress=False) as b:
+    with stowage.budget(
+        _runtime.live_bytes() + (2 << 20), release="swap", link_gbps=4.0, debug=True, progress=False
+    ) as b:
         kept = [torch.full((1 << 15,), float(i)) for i in range(48)]
         for k in range(2000 if SOAK else 100):
             i, j = rng.sample(range(len(kept)), 2)
@@ -208,7 +215,8 @@ def test_kill_while_cache_and_report_are_written(tmp_path, monkeypatch):
 
 
 def test_fork_in_mid_step():
-    """The child finishes its step and goes on; so does the parent: both to the bits of eager. In calls of every kind."""
+    """The child finishes its step and goes on; so does the parent: both to the bits of eager. In calls of every
+    kind."""
     children = []
 
     def forking() -> Loop:
@@ -249,13 +257,17 @@ def test_fork_in_mid_step():
 
 
 def test_copies_between_steps():
-    """Of model, optimizer and scheduler, by every way there is; and they train on by themselves as the original does."""
+    """Of model, optimizer and scheduler, by every way there is; and they train on by themselves as the original
+    does."""
     twins = Twins(WORLDS["transformer"])
     twins.settle()
     loop = twins.planned
     for way in (copy.deepcopy, lambda v: pickle.loads(pickle.dumps(v)), saved):
         model, state = way(loop.model), way(loop.optimizer.state_dict())
-        assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), loop.model.state_dict().values(), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(model.state_dict().values(), loop.model.state_dict().values(), strict=True)
+        )
         optimizer = torch.optim.AdamW(model.parameters(), 0.01, foreach=False)
         optimizer.load_state_dict(state)
         twin = Loop(model, optimizer)

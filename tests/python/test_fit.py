@@ -62,13 +62,16 @@ def classifier(layers, rows, width=64, classes=10):
 
 
 WIDE_GELU = classifier(lambda w: [nn.Linear(w, 8 * w), nn.GELU(), nn.Linear(8 * w, w)], rows=1)
-NORMS = classifier(lambda w: [nn.LayerNorm(w), nn.Linear(w, w), nn.SiLU(), nn.LayerNorm(w), nn.Linear(w, w), nn.Tanh()], rows=16)
+NORMS = classifier(
+    lambda w: [nn.LayerNorm(w), nn.Linear(w, w), nn.SiLU(), nn.LayerNorm(w), nn.Linear(w, w), nn.Tanh()], rows=16
+)
 
 
 @pytest.mark.parametrize("make_step", [WIDE_GELU, NORMS], ids=["wide-gelu", "norms"])
 @pytest.mark.parametrize("budget", ["4MiB", "9MiB"])
 def test_the_calls_before_the_plan_fit_too(make_step, budget):
-    """What the answer says is done: compiled at that batch within that budget, the step is recorded, planned and replayed."""
+    """What the answer says is done: compiled at that batch within that budget, the step is recorded, planned and
+    replayed."""
     found = stowage.max_batch(make_step, budget)
     step, batch = make_step(found.batch)
     compiled = stowage.compile(step, budget=budget)
@@ -92,7 +95,9 @@ def test_the_answer_is_that_of_trying_all(budget):
     make_step = perceptron()
     found = stowage.max_batch(make_step, budget)
     limit = stowage.planning.parse_bytes(budget)
-    assert fits(make_step, found.batch, limit) and not any(fits(make_step, found.batch + more, limit) for more in (1, 2, 3, 10))
+    assert fits(make_step, found.batch, limit) and not any(
+        fits(make_step, found.batch + more, limit) for more in (1, 2, 3, 10)
+    )
     s = found.summary()
     assert s["resident_bytes"] + s["arena_bytes"] <= limit == found.budget_bytes
     assert found.slowdown == pytest.approx(s["step_ns"] / s["program_step_ns"])
@@ -108,7 +113,9 @@ def test_a_model_that_no_machine_holds():
     """80 x 10^9 parameters; and nothing is allocated on the way."""
 
     def make_step(batch_size):
-        model = nn.Sequential(nn.Linear(200_000, 200_000, bias=False), nn.ReLU(), nn.Linear(200_000, 200_000, bias=False))
+        model = nn.Sequential(
+            nn.Linear(200_000, 200_000, bias=False), nn.ReLU(), nn.Linear(200_000, 200_000, bias=False)
+        )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def train_step(x):
@@ -201,5 +208,7 @@ def test_what_cannot_be_recorded_is_refused():
 
         return train_step, torch.randn(batch_size, 4)
 
-    with pytest.raises(stowage.Unsupported, match=r"test_fit.py:\d+: numbers that depend on data \(aten._local_scalar_dense"):
+    with pytest.raises(
+        stowage.Unsupported, match=r"test_fit.py:\d+: numbers that depend on data \(aten._local_scalar_dense"
+    ):
         stowage.max_batch(make_step, "1GiB")

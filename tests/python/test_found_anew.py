@@ -1,6 +1,6 @@
-"""Tensors that a step finds in containers and attributes, and that are others in the next call: the step has put them there, or its caller
-has, or they have moved up in a queue. Planned with the bits of eager, also where two of them change places, one stands in for two, or the
-caller writes into one between calls."""
+"""Tensors that a step finds in containers and attributes, and that are others in the next call: the step has put them
+there, or its caller has, or they have moved up in a queue. Planned with the bits of eager, also where two of them
+change places, one stands in for two, or the caller writes into one between calls."""
 
 import collections
 import os
@@ -110,7 +110,9 @@ class OneForTwo(Holder):
         self.together = rng.random() < 0.5
 
     def before(self, x, w):
-        return (self.a * self.b * w[0]).sum() + ((self.a * w[1]).sum() + (self.b * w[2]).sum() if self.together else (self.b * w[2]).sum())
+        return (self.a * self.b * w[0]).sum() + (
+            (self.a * w[1]).sum() + (self.b * w[2]).sum() if self.together else (self.b * w[2]).sum()
+        )
 
     def between(self, call):
         fresh = torch.full((WIDTH,), float(call))
@@ -175,7 +177,8 @@ class WrittenInStep(Holder):
 
 
 class ChosenTable(Holder):
-    """One of several that last, and another op where the caller says so: a call may begin as one recording and go on as another."""
+    """One of several that last, and another op where the caller says so: a call may begin as one recording and go on as
+    another."""
 
     def __init__(self, rng):
         super().__init__(rng)
@@ -189,7 +192,18 @@ class ChosenTable(Holder):
         self.chosen, self.more = self.rng.randrange(3), self.rng.random() < 0.5
 
 
-HOLDERS = [ChosenTable, InDict, InList, QueueOfArguments, QueueInOneOp, ChangePlaces, OneForTwo, WrittenBetween, OfNumpy, WrittenInStep]
+HOLDERS = [
+    ChosenTable,
+    InDict,
+    InList,
+    QueueOfArguments,
+    QueueInOneOp,
+    ChangePlaces,
+    OneForTwo,
+    WrittenBetween,
+    OfNumpy,
+    WrittenInStep,
+]
 
 
 def trained(seed: int, kinds: list[type], compiled: bool, calls: int = 22):
@@ -226,7 +240,7 @@ def check(seed: int, kinds: list[type]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected, _, _ = trained(seed, kinds, False)
-        got, planned, refusal = trained(seed, kinds, True)
+        got, planned, _refusal = trained(seed, kinds, True)
     for call, ((a, p), (b, q)) in enumerate(zip(expected, got, strict=True)):
         assert torch.equal(a, b) and torch.equal(p, q), f"seed {seed}, call {call}: {[k.__name__ for k in kinds]}"
     return planned

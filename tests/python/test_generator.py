@@ -1,5 +1,5 @@
-"""Steps whose Python moves the random generator: seeds it, sets it back, saves and restores it. Eager's numbers, and eager's generator after
-every call.
+"""Steps whose Python moves the random generator: seeds it, sets it back, saves and restores it. Eager's numbers, and
+eager's generator after every call.
 
 A program is a list of acts that its step does in order:
 
@@ -120,7 +120,8 @@ def test_moved_generators_are_planned(acts, check):
 
 
 def test_checkpoints_whose_draws_draw_nothing():
-    """Attention without dropout is an operator that may draw: the generator stays where it is, however often it is set back."""
+    """Attention without dropout is an operator that may draw: the generator stays where it is, however often it is set
+    back."""
 
     def trained(compiled):
         torch.manual_seed(0)

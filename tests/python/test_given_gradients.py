@@ -1,4 +1,5 @@
-"""What a step finds in the .grad of its parameters, and which parameters its optimizers hold, may be another thing in each call."""
+"""What a step finds in the .grad of its parameters, and which parameters its optimizers hold, may be another thing in
+each call."""
 
 import pytest
 import torch
@@ -6,13 +7,17 @@ from torch import nn
 
 import stowage
 
-OPTIMIZERS = {"sgd": lambda p: torch.optim.SGD(p, 0.1), "amsgrad": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True, foreach=True),
-              "fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True)}  # fmt: skip
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "amsgrad": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True, foreach=True),
+    "fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True),
+}
 CALLS, AT = 15, 9  # a change before call AT
 
 
 def trained(compiled, optimizer, begins, change, check="auto", steps=True):
-    """What each call returned, and parameters and gradients at the end. The step uses one parameter that its optimizer does not have."""
+    """What each call returned, and parameters and gradients at the end. The step uses one parameter that its optimizer
+    does not have."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
     spare = nn.Parameter(torch.ones(8))
@@ -39,7 +44,11 @@ def trained(compiled, optimizer, begins, change, check="auto", steps=True):
             change(model, spare, opt, second)
         results.append(run(torch.randn(4, 8, generator=made)))
     parameters = [*model.parameters(), spare]
-    return [*results, *(p.detach() for p in parameters), *(torch.zeros(0) if p.grad is None else p.grad for p in parameters)], run
+    return [
+        *results,
+        *(p.detach() for p in parameters),
+        *(torch.zeros(0) if p.grad is None else p.grad for p in parameters),
+    ], run
 
 
 def as_eager(check="auto", **how):

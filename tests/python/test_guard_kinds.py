@@ -1,4 +1,5 @@
-"""What guards watch, kind by kind: what the step draws, what it cannot see, what is PyTorch's own, and what is part of a signature."""
+"""What guards watch, kind by kind: what the step draws, what it cannot see, what is PyTorch's own, and what is part of
+a signature."""
 
 import ctypes
 import random
@@ -25,8 +26,17 @@ def watched(fn, *args):
     return world
 
 
-@pytest.mark.parametrize("draw", [random.random, lambda: random.gauss(0, 1), lambda: random.choice([1, 2]), lambda: random.shuffle([1, 2, 3]),
-                                  np.random.rand, lambda: np.random.randint(3)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        random.random,
+        lambda: random.gauss(0, 1),
+        lambda: random.choice([1, 2]),
+        lambda: random.shuffle([1, 2, 3]),
+        np.random.rand,
+        lambda: np.random.randint(3),
+    ],
+)
 def test_a_step_that_draws_is_told(draw):
     """Planned calls would draw nothing: the state itself is what the step changes and reads."""
 
@@ -77,7 +87,15 @@ _GENERATOR = made()
 _POINTER = ctypes.pointer(ctypes.c_double(1.0))
 
 
-@pytest.mark.parametrize("read,why", [(read_clock, "clock"), (read_file, "files"), (lambda: next(_GENERATOR), "made"), (lambda: _POINTER.contents.value, "state to itself")])
+@pytest.mark.parametrize(
+    "read,why",
+    [
+        (read_clock, "clock"),
+        (read_file, "files"),
+        (lambda: next(_GENERATOR), "made"),
+        (lambda: _POINTER.contents.value, "state to itself"),
+    ],
+)
 def test_what_cannot_be_seen_is_said(read, why):
     def step():
         return read()
@@ -125,19 +143,47 @@ def test_names_that_nobody_reads_are_no_matter():
     assert world.guard.changed() == "'log.scale'"
 
 
-@pytest.mark.parametrize("a,b", [(0.0, -0.0), (1, True), (1, 1.0), ("a", b"a"), ((2,), (2.0,)), ((0.0, (1,)), (-0.0, (1,))), (0j, -0j), (None, False),
-                                 (float("nan"), -float("nan")), (np.float32(1), np.float64(1)), (frozenset({1}), frozenset({True})), (slice(1), slice(True))])
+@pytest.mark.parametrize(
+    "a,b",
+    [
+        (0.0, -0.0),
+        (1, True),
+        (1, 1.0),
+        ("a", b"a"),
+        ((2,), (2.0,)),
+        ((0.0, (1,)), (-0.0, (1,))),
+        (0j, -0j),
+        (None, False),
+        (float("nan"), -float("nan")),
+        (np.float32(1), np.float64(1)),
+        (frozenset({1}), frozenset({True})),
+        (slice(1), slice(True)),
+    ],
+)
 def test_bits_and_types_tell_values_apart(a, b):
     assert not same_bits(a, b) and not same_bits(b, a)
     assert same_bits(a, a)
 
 
-@pytest.mark.parametrize("make", [lambda: 1e300 * 7, lambda: "ab" * 40, lambda: (1.5, (2, "x")), lambda: 2**80, lambda: b"x" * 9, lambda: complex(1, 2), lambda: np.float64(3)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: 1e300 * 7,
+        lambda: "ab" * 40,
+        lambda: (1.5, (2, "x")),
+        lambda: 2**80,
+        lambda: b"x" * 9,
+        lambda: complex(1, 2),
+        lambda: np.float64(3),
+    ],
+)
 def test_equal_values_are_the_same(make):
     assert same_bits(make(), make())
 
 
-@pytest.mark.parametrize("a,b", [(0.0, -0.0), ((2,), (2.0,)), ({1: 2}, {True: 2}), ({"k": [1]}, {"k": (1,)}), (1, True), ("a", b"a")])
+@pytest.mark.parametrize(
+    "a,b", [(0.0, -0.0), ((2,), (2.0,)), ({1: 2}, {True: 2}), ({"k": [1]}, {"k": (1,)}), (1, True), ("a", b"a")]
+)
 def test_signatures_tell_values_apart(a, b):
     first, second = signature((a,), {})[0], signature((b,), {})[0]
     assert first != second and first == signature((a,), {})[0]
@@ -149,7 +195,15 @@ def test_a_nan_is_the_argument_that_it_was():
     assert key == signature((float("nan"),), {})[0] and hash(key) == hash(signature((float("nan"),), {})[0])
 
 
-@pytest.mark.parametrize("change", [lambda t: t.conj(), lambda t: t.real, lambda t: t.clone().requires_grad_(), lambda t: nn.Parameter(t, requires_grad=False)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.conj(),
+        lambda t: t.real,
+        lambda t: t.clone().requires_grad_(),
+        lambda t: nn.Parameter(t, requires_grad=False),
+    ],
+)
 def test_signatures_tell_tensors_apart(change):
     t = torch.zeros(3, dtype=torch.complex64)
     assert signature((t,), {})[0] != signature((change(t),), {})[0]
@@ -161,23 +215,56 @@ def test_a_negative_bit_belongs_to_the_signature():
 
 
 SWITCHES = {
-    "flash attention": (lambda: torch.backends.cuda.enable_flash_sdp(False), lambda: torch.backends.cuda.enable_flash_sdp(True)),
-    "math attention": (lambda: torch.backends.cuda.enable_math_sdp(False), lambda: torch.backends.cuda.enable_math_sdp(True)),
-    "precision": (lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")),
-    "oneDNN": (lambda: setattr(torch.backends.mkldnn, "enabled", False), lambda: setattr(torch.backends.mkldnn, "enabled", True)),
-    "oneDNN deterministic": (lambda: setattr(torch.backends.mkldnn, "deterministic", True), lambda: setattr(torch.backends.mkldnn, "deterministic", False)),
-    "deterministic": (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
-    "fill": (lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False), lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)),
+    "flash attention": (
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+        lambda: torch.backends.cuda.enable_flash_sdp(True),
+    ),
+    "math attention": (
+        lambda: torch.backends.cuda.enable_math_sdp(False),
+        lambda: torch.backends.cuda.enable_math_sdp(True),
+    ),
+    "precision": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "oneDNN": (
+        lambda: setattr(torch.backends.mkldnn, "enabled", False),
+        lambda: setattr(torch.backends.mkldnn, "enabled", True),
+    ),
+    "oneDNN deterministic": (
+        lambda: setattr(torch.backends.mkldnn, "deterministic", True),
+        lambda: setattr(torch.backends.mkldnn, "deterministic", False),
+    ),
+    "deterministic": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "fill": (
+        lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        lambda: setattr(torch.utils.deterministic, "fill_uninitialized_memory", True),
+    ),
     "default device": (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None)),
     "default dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
     "anomalies": (lambda: torch.autograd.set_detect_anomaly(True), lambda: torch.autograd.set_detect_anomaly(False)),
     "autocast": (lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu", False)),
-    "autocast of other devices": (lambda: torch.set_autocast_enabled("cuda", True), lambda: torch.set_autocast_enabled("cuda", False)),
-    "autocast's type": (lambda: torch.set_autocast_dtype("cpu", torch.float16), lambda: torch.set_autocast_dtype("cpu", torch.bfloat16)),
-    "autocast's cache": (lambda: torch.set_autocast_cache_enabled(False), lambda: torch.set_autocast_cache_enabled(True)),
+    "autocast of other devices": (
+        lambda: torch.set_autocast_enabled("cuda", True),
+        lambda: torch.set_autocast_enabled("cuda", False),
+    ),
+    "autocast's type": (
+        lambda: torch.set_autocast_dtype("cpu", torch.float16),
+        lambda: torch.set_autocast_dtype("cpu", torch.bfloat16),
+    ),
+    "autocast's cache": (
+        lambda: torch.set_autocast_cache_enabled(False),
+        lambda: torch.set_autocast_cache_enabled(True),
+    ),
     "threads": (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1)),
     "gradients": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
-    "saved tensors": (lambda: torch._C._autograd._push_saved_tensors_default_hooks(_pack, _pack), lambda: torch._C._autograd._pop_saved_tensors_default_hooks()),
+    "saved tensors": (
+        lambda: torch._C._autograd._push_saved_tensors_default_hooks(_pack, _pack),
+        lambda: torch._C._autograd._pop_saved_tensors_default_hooks(),
+    ),
 }
 
 

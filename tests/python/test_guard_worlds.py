@@ -1,8 +1,8 @@
-"""Random worlds of Python state (guard_worlds.py): whenever a change alters what the step gives, the guard has noticed it, or has said
-that it is blind there; and a guard never sounds where nothing at all has changed.
+"""Random worlds of Python state (guard_worlds.py): whenever a change alters what the step gives, the guard has noticed
+it, or has said that it is blind there; and a guard never sounds where nothing at all has changed.
 
-STOWAGE_SOAK_SECONDS: how long to try worlds, from a seed of the clock on (printed; STOWAGE_SEED: another); without it a few hundred fixed ones.
-"""
+STOWAGE_SOAK_SECONDS: how long to try worlds, from a seed of the clock on (printed; STOWAGE_SEED: another); without it a
+few hundred fixed ones."""
 
 import os
 import time
@@ -26,7 +26,10 @@ def test_worlds_that_went_unnoticed_once():
         guard_worlds.survey(seed, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="a result cached by a function that wraps others is not followed to the end; a check sees the change")
+@pytest.mark.xfail(
+    strict=True,
+    reason="a result cached by a function that wraps others is not followed to the end; a check sees the change",
+)
 @pytest.mark.parametrize("seed", [229, 1094])
 def test_holes_that_are_known(seed):
     guard_worlds.survey(seed, 1)
@@ -86,7 +89,8 @@ def _same_bits_when_planned(seed: int, check: str = "auto") -> bool:
     if blind and check != "always":  # such a step is not to be trusted to its guard
         return False
     if (call := _first_difference(eager, planned)) and not _first_difference(eager, _results(seed)[0]):
-        raise AssertionError(f"seed {seed}: call {call} gives other bits when planned: {told}")  # and eager gives its own again
+        # And eager gives its own again
+        raise AssertionError(f"seed {seed}: call {call} gives other bits when planned: {told}")
     return step.stats()["planned_steps"] > 0
 
 
@@ -142,7 +146,7 @@ def test_ordinary_training_is_not_blind(name):
         return loss.detach()
 
     train_step(batches[0])
-    inputs = [t for t in (batches[1] if isinstance(batches[1], tuple) else batches[1:2])]
+    inputs = list(batches[1] if isinstance(batches[1], tuple) else batches[1:2])
     recording = record(train_step, (batches[1],), {}, inputs)
     guard = recording.world.guard
     assert recording.refusal == "" and recording.world.changes == "" and guard.changed() == ""

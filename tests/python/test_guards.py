@@ -283,7 +283,8 @@ def test_global_that_only_shares_an_attribute_name():
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_checks_find_what_guards_cannot_see(tmp_path, seen):
-    """A number in a file is not watched. Guards know that they cannot see it; where they did not, a check finds the change and says so."""
+    """A number in a file is not watched. Guards know that they cannot see it; where they did not, a check finds the
+    change and says so."""
     hidden = tmp_path / "scale"
 
     def losses(compiled):

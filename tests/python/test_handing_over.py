@@ -128,7 +128,9 @@ def test_what_recordings_keep_alive_counts_too(monkeypatch):
     got = Training()
     limits = []
     again = stowage.budget._again
-    monkeypatch.setattr(stowage.budget, "_again", lambda block, limit: limits.append(limit - got.outside) or again(block, limit))
+    monkeypatch.setattr(
+        stowage.budget, "_again", lambda block, limit: limits.append(limit - got.outside) or again(block, limit)
+    )
     budget = int(peak * 0.6)
     got.run(stowage.compile(got.step(), budget=budget, strict=True), sizes)
     assert len(limits) >= 5
@@ -136,7 +138,8 @@ def test_what_recordings_keep_alive_counts_too(monkeypatch):
 
 
 def test_calls_that_are_never_planned_learn_from_each_other():
-    """One block serves them all: what follows which op is foreseen from the second call on, and a limit far away puts it to sleep."""
+    """One block serves them all: what follows which op is foreseen from the second call on, and a limit far away puts
+    it to sleep."""
 
     def stats_of(share: float, calls: int) -> list[dict]:
         training = Training()

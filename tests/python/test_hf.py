@@ -28,19 +28,39 @@ class History(transformers.TrainerCallback):
         self.logs = []
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        self.logs.append({k: v for k, v in logs.items() if k in ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss")})
+        self.logs.append(
+            {k: v for k, v in logs.items() if k in ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss")}
+        )
 
 
-def train(directory, planned: bool, *, trainer_class=transformers.Trainer, callbacks=(), budget=None, samples=24, **arguments):
+def train(
+    directory, planned: bool, *, trainer_class=transformers.Trainer, callbacks=(), budget=None, samples=24, **arguments
+):
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=16, vocab_size=50, bos_token_id=0, eos_token_id=0, use_cache=False)
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, n_positions=16, vocab_size=50, bos_token_id=0, eos_token_id=0, use_cache=False
+    )
     model = transformers.GPT2LMHeadModel(config)
     history = History()
     args = transformers.TrainingArguments(
-        output_dir=str(directory), per_device_train_batch_size=2, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True,
-        save_strategy="no", max_steps=8, learning_rate=1e-2, **arguments,
-    )  # fmt: skip
-    trainer = trainer_class(model=model, args=args, train_dataset=Sentences(samples), eval_dataset=Sentences(4), callbacks=[history, *callbacks])
+        output_dir=str(directory),
+        per_device_train_batch_size=2,
+        logging_steps=1,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        save_strategy="no",
+        max_steps=8,
+        learning_rate=1e-2,
+        **arguments,
+    )
+    trainer = trainer_class(
+        model=model,
+        args=args,
+        train_dataset=Sentences(samples),
+        eval_dataset=Sentences(4),
+        callbacks=[history, *callbacks],
+    )
     plan = stowage.hf.plan(trainer, budget) if planned else None
     if planned:
         with pytest.raises(stowage.Error, match="planned already"):
@@ -142,7 +162,10 @@ class ReadsState(transformers.Trainer):
 
 @pytest.mark.parametrize(
     "how, message",
-    [({"callbacks": [ActsWithin]}, "ActsWithin: on_pre_optimizer_step"), ({"trainer_class": ReadsState}, "reads 'state' of the Trainer")],
+    [
+        ({"callbacks": [ActsWithin]}, "ActsWithin: on_pre_optimizer_step"),
+        ({"trainer_class": ReadsState}, "reads 'state' of the Trainer"),
+    ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(tmp_path, how, message):
     with pytest.raises(stowage.Unsupported, match=message):

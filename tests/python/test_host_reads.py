@@ -1,4 +1,5 @@
-"""Steps whose Python asks for whole tensors: tolist(), numpy(), np.asarray(). Planned with eager's bits, or refused by the true reason."""
+"""Steps whose Python asks for whole tensors: tolist(), numpy(), np.asarray(). Planned with eager's bits, or refused by
+the true reason."""
 
 from __future__ import annotations
 
@@ -141,7 +142,15 @@ def plateaus(model, optimizer, seen):
     return step
 
 
-PLANNED = [lists_predictions, counts_in_numpy, matches_by_cost, takes_a_slice, keeps_the_array, counts_its_arguments, plateaus]
+PLANNED = [
+    lists_predictions,
+    counts_in_numpy,
+    matches_by_cost,
+    takes_a_slice,
+    keeps_the_array,
+    counts_its_arguments,
+    plateaus,
+]
 
 
 @pytest.mark.parametrize("make", PLANNED, ids=lambda f: f.__name__)
@@ -251,7 +260,9 @@ HANDED_OUT = {
     "tolist": lambda model, optimizer: model[0].bias.tolist(),
     "numpy": lambda model, optimizer: model[0].weight.detach().numpy().copy(),
     "large numpy": lambda model, optimizer: model[4].table.numpy().copy(),
-    "state's numpy": lambda model, optimizer: optimizer.state[model[0].weight]["exp_avg"].numpy().copy() if optimizer.state else None,
+    "state's numpy": lambda model, optimizer: (
+        optimizer.state[model[0].weight]["exp_avg"].numpy().copy() if optimizer.state else None
+    ),
 }
 
 
@@ -283,7 +294,8 @@ class Counts(nn.Module):
 @pytest.mark.parametrize("what", HANDED_OUT)
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_is_read_behind_the_update_is_new(what, every):
-    """A checkpoint that the step itself writes holds what the step has made, as in eager; not what was there before it."""
+    """A checkpoint that the step itself writes holds what the step has made, as in eager; not what was there before
+    it."""
 
     def trained(compiled):
         torch.manual_seed(0)
@@ -306,7 +318,10 @@ def test_what_is_read_behind_the_update_is_new(what, every):
         data = torch.Generator().manual_seed(1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            losses = [run(torch.randn(12, 16, generator=data), torch.randint(0, 8, (12,), generator=data)).clone() for _ in range(13)]
+            losses = [
+                run(torch.randn(12, 16, generator=data), torch.randint(0, 8, (12,), generator=data)).clone()
+                for _ in range(13)
+            ]
         return losses, seen, list(model.state_dict().values())
 
     expected, got = pickle.dumps(_plain(trained(False))), pickle.dumps(_plain(trained(True)))

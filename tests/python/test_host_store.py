@@ -1,5 +1,7 @@
-"""A host store that is full or that fails: an error before anything is changed, or the step goes on; never lost data."""
+"""A host store that is full or that fails: an error before anything is changed, or the step goes on; never lost
+data."""
 
+import itertools
 import json
 import os
 import resource
@@ -114,7 +116,7 @@ def swap_in_forward(graph, plan):
         touches = steps.touches(buffer)
         if what.get("resident") or what["bytes"] < 1024:
             continue
-        gap = next(((a, b) for a, b in zip(touches, touches[1:]) if b - a >= 6 and b < first), None)
+        gap = next(((a, b) for a, b in itertools.pairwise(touches) if b - a >= 6 and b < first), None)
         if gap is not None:
             steps.swap(buffer, *gap)
             return steps.plan()
@@ -138,12 +140,12 @@ def test_reads_that_fail_leave_the_state_as_it_was(monkeypatch):
 
 def test_reads_that_fail_after_an_update_say_so(monkeypatch):
     by_hand(monkeypatch, swap_all)
-    model, optimizer, step, batches = compiled_unet(4)
+    _, _, step, batches = compiled_unet(4)
     for batch in batches[:4]:
         step(batch)
     reads = sum("swap_in" in s for s in steps_of(step.plan))
     failing(monkeypatch, good_reads=3 * reads - 1)
-    model, optimizer, step, batches = compiled_unet()
+    _model, _optimizer, step, batches = compiled_unet()
     for batch in batches[:4]:
         step(batch)
     with pytest.raises(stowage.Error, match="half done"):
@@ -151,7 +153,8 @@ def test_reads_that_fail_after_an_update_say_so(monkeypatch):
 
 
 def test_a_disk_that_fills_in_mid_step(monkeypatch, tmp_path):
-    """From the second planned step on no file may grow or be written beyond some bytes: what cannot go out waits in memory."""
+    """From the second planned step on no file may grow or be written beyond some bytes: what cannot go out waits in
+    memory."""
     by_hand(monkeypatch, swap_all)
     monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
     eager = train("unet", count=6)
@@ -200,7 +203,7 @@ def test_a_child_does_not_write_over_what_waits_for_its_parent(monkeypatch, tmp_
     by_hand(monkeypatch, swap_all)
     monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
     eager = train("unet", count=9)
-    model, optimizer, step, batches = compiled_unet()
+    _model, _optimizer, step, batches = compiled_unet()
     torch.manual_seed(11)
     results = [step(batch).tolist() for batch in batches[:4]]
     child = os.fork()

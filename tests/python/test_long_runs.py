@@ -12,8 +12,22 @@ def test_nothing_grows(kind, tmp_path):
     out = tmp_path / "out.json"
     in_block = kind == "in a budget's block"
     steps = 2400 if in_block else 800  # its timeline and history of accesses fill first
-    command = [sys.executable, "bench/long_runs.py", "--steps", str(steps), "--warm-up", "0.6" if in_block else "0.1", "--width", "16",
-               "--worlds", "transformer", "--kinds", kind, "-o", str(out)]  # fmt: skip
+    command = [
+        sys.executable,
+        "bench/long_runs.py",
+        "--steps",
+        str(steps),
+        "--warm-up",
+        "0.6" if in_block else "0.1",
+        "--width",
+        "16",
+        "--worlds",
+        "transformer",
+        "--kinds",
+        kind,
+        "-o",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     case = json.loads(out.read_text())["results"]["cases"][0]

@@ -60,13 +60,31 @@ def other(tmp_path_factory):
     """The library with the other allocator, as an expression that loads it."""
     library = tmp_path_factory.mktemp("other") / "libother.so"
     torch_folder = Path(torch.__file__).parent
-    subprocess.run([os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-w", str(HERE / "other_allocator.cpp"), "-isystem",
-                    str(torch_folder / "include"), f"-L{torch_folder / 'lib'}", "-lc10", "-o", str(library)], check=True)  # fmt: skip
+    subprocess.run(
+        [
+            os.environ.get("CXX", "g++"),
+            "-std=c++20",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-w",
+            str(HERE / "other_allocator.cpp"),
+            "-isystem",
+            str(torch_folder / "include"),
+            f"-L{torch_folder / 'lib'}",
+            "-lc10",
+            "-o",
+            str(library),
+        ],
+        check=True,
+    )
     return f"import torch, ctypes; other = ctypes.CDLL({str(library)!r})\n"
 
 
 def run(code: str, **environment: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -85,13 +103,22 @@ def test_one_that_nothing_can_lie_over(other):
 
 def test_put_in_place_after_with_no_priority(other):
     """PyTorch keeps the one with the higher priority, which is Stowage's."""
-    run(TRAIN.format(here=str(HERE)) + other + "train()\nother.put_in_place(0, 1)\ntrain()\nassert other.served() == 0\n")
+    run(
+        TRAIN.format(here=str(HERE))
+        + other
+        + "train()\nother.put_in_place(0, 1)\ntrain()\nassert other.served() == 0\n"
+    )
 
 
 @pytest.mark.parametrize("bare", [0, 1])
 def test_put_in_place_after(other, bare):
-    """In the middle of a training: an error before anything of the step has happened; what was allocated before dies as it should."""
-    run(TRAIN.format(here=str(HERE)) + REFUSED + other + f"""
+    """In the middle of a training: an error before anything of the step has happened; what was allocated before dies as
+    it should."""
+    run(
+        TRAIN.format(here=str(HERE))
+        + REFUSED
+        + other
+        + f"""
 import stowage
 twins = Twins(WORLDS["mlp"], check="never")
 twins.settle()
@@ -106,7 +133,8 @@ else:
     raise AssertionError("it ran")
 del twins
 refused("since stowage was imported")
-""")
+"""
+    )
 
 
 @SANITIZED
@@ -115,5 +143,8 @@ refused("since stowage was imported")
     pytest.param(JEMALLOC, marks=pytest.mark.skipif(JEMALLOC is None, reason="libjemalloc is not there"), id="jemalloc"),
 ])  # fmt: skip
 def test_malloc_of_another_library(library):
-    said = run(TRAIN.format(here=str(HERE)) + f"train()\nprint({library!r} in open('/proc/self/maps').read())\n", LD_PRELOAD=library)
+    said = run(
+        TRAIN.format(here=str(HERE)) + f"train()\nprint({library!r} in open('/proc/self/maps').read())\n",
+        LD_PRELOAD=library,
+    )
     assert said.endswith("True\n")

@@ -1,4 +1,5 @@
-"""Steps that put other tensors in lasting places (`p.data = …`, optimizer state, buffers), and optimizers that keep state in Python objects."""
+"""Steps that put other tensors in lasting places (`p.data = …`, optimizer state, buffers), and optimizers that keep
+state in Python objects."""
 
 from __future__ import annotations
 
@@ -89,10 +90,11 @@ def sharpness_aware(rng):
 
 
 class Remembers(torch.optim.Optimizer):
-    """Keeps a new tensor in its state in each step, counts in Python numbers, and does something else when the count says so."""
+    """Keeps a new tensor in its state in each step, counts in Python numbers, and does something else when the count
+    says so."""
 
     def __init__(self, parameters, rng):
-        super().__init__(parameters, dict(lr=0.05))
+        super().__init__(parameters, {"lr": 0.05})
         self.turn, self.every, self.warm = 0, rng.randrange(2, 7), rng.randrange(1, 8)
         self.history: list = []
 
@@ -231,7 +233,7 @@ def test_many_seeds():
 @pytest.mark.parametrize("make", STEPS, ids=lambda f: f.__name__)
 def test_within_a_budget(make):
     *expected, _ = left_by(make, 7, False, 14)
-    *got, step = left_by(make, 7, True, 14, budget="64KiB")
+    *got, _step = left_by(make, 7, True, 14, budget="64KiB")
     assert same(got, expected)
 
 

@@ -18,7 +18,10 @@ OFF = {"budget_bytes": None, "keep_order": False, "takeover": True, "time_limit"
 
 
 def chain(length=6, scale=64, cost_ns=1000, name="op"):
-    ops = [{"name": f"{name}{i}", "target": "t", "reads": [i - 1] if i else [], "creates": [i], "cost_ns": cost_ns} for i in range(length)]
+    ops = [
+        {"name": f"{name}{i}", "target": "t", "reads": [i - 1] if i else [], "creates": [i], "cost_ns": cost_ns}
+        for i in range(length)
+    ]
     buffers = [{"name": f"b{i}", "bytes": scale * (i + 1), "kind": "activation"} for i in range(length)]
     data = {"format": "stowage-graph", "version": 1, "name": "chain", "align": 64, "buffers": buffers, "ops": ops}
     return stowage.Graph.parse(json.dumps(data))
@@ -104,7 +107,9 @@ def test_an_entry_that_is_sealed_but_wrong_does_not_pass_the_checker(kept):
     entry = plan_cache.find(graph, OFF)
     data = json.loads(entry.plan.to_json())
     data["placements"] = [{**p, "offset": 0} for p in data["placements"]]
-    plan_cache.keep(graph, OFF, plan_cache.Entry(stowage._core.Plan.parse(json.dumps(data)), entry.summary, entry.costs_ns))
+    plan_cache.keep(
+        graph, OFF, plan_cache.Entry(stowage._core.Plan.parse(json.dumps(data)), entry.summary, entry.costs_ns)
+    )
     with pytest.warns(UserWarning, match="is ignored"):
         assert not stowage.plan(graph).from_cache
 

@@ -1,4 +1,5 @@
-"""Progress: on a pseudo-terminal once a second has passed, silent elsewhere, a callable as a value; rich is not imported before."""
+"""Progress: on a pseudo-terminal once a second has passed, silent elsewhere, a callable as a value; rich is not
+imported before."""
 
 import os
 import pty

@@ -1,4 +1,5 @@
-"""Steps whose Python asks for numbers that the step itself makes: planned all the same, with eager's bits, and eager's decisions."""
+"""Steps whose Python asks for numbers that the step itself makes: planned all the same, with eager's bits, and eager's
+decisions."""
 
 from __future__ import annotations
 
@@ -156,7 +157,8 @@ def one_hot(model, optimizer, seen):
 
 
 def rewards(model, optimizer, seen):
-    """A tensor made of numbers that the step has told, and normalised by itself: several ops use it, in no order that a plan must keep."""
+    """A tensor made of numbers that the step has told, and normalised by itself: several ops use it, in no order that a
+    plan must keep."""
 
     def step(x, y):
         logp, gains = [], []
@@ -191,13 +193,27 @@ def scaled(model, optimizer, seen):
     return step
 
 
-STEPS = [logs_the_loss, logs_at_the_end, skips_bad_steps, clips_where_large, weighs_by_a_number, two_updates, draws_by_the_loss,
-         samples_from_a_distribution, one_hot, rewards, scaled]  # fmt: skip
+STEPS = [
+    logs_the_loss,
+    logs_at_the_end,
+    skips_bad_steps,
+    clips_where_large,
+    weighs_by_a_number,
+    two_updates,
+    draws_by_the_loss,
+    samples_from_a_distribution,
+    one_hot,
+    rewards,
+    scaled,
+]
 
 
 def optimizers():
-    return {"sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
-            "foreach": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=True)}  # fmt: skip
+    return {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
+        "foreach": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=True),
+    }
 
 
 def trained(make, optimizer, data, compiled, **options):
@@ -209,13 +225,18 @@ def trained(make, optimizer, data, compiled, **options):
     run = stowage.compile(step, **options) if compiled else step
     torch.manual_seed(5)
     results = [copy.deepcopy(run(x, y)) for x, y in data]
-    state = [*model.state_dict().values(), *(v for s in opt.state_dict()["state"].values() for v in s.values() if torch.is_tensor(v))]
+    state = [
+        *model.state_dict().values(),
+        *(v for s in opt.state_dict()["state"].values() for v in s.values() if torch.is_tensor(v)),
+    ]
     return results, seen, [t.clone() for t in state], torch.get_rng_state(), run
 
 
 def same(a, b):
     if torch.is_tensor(a):
-        return torch.is_tensor(b) and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(0), b.nan_to_num(0))
+        return (
+            torch.is_tensor(b) and torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(0), b.nan_to_num(0))
+        )
     if isinstance(a, (tuple, list)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     return a == b or (a != a and b != b)
@@ -233,7 +254,9 @@ def test_eagers_numbers_and_decisions(make, optimizer):
     assert step.stats()["misses"] == 0
 
 
-@pytest.mark.parametrize("make", [logs_the_loss, clips_where_large, two_updates, draws_by_the_loss], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make", [logs_the_loss, clips_where_large, two_updates, draws_by_the_loss], ids=lambda f: f.__name__
+)
 def test_within_a_budget(make):
     data = batches()
     *expected, _ = trained(make, "adamw", data, compiled=False)
@@ -395,7 +418,26 @@ def test_tensors_that_python_makes_stay_its_own(make_constant):
 def programs(seed):
     """A random step: layers, numbers asked for at random places, some of which decide or go back into the step."""
     rng = random.Random(seed)
-    plan = [rng.choice(["linear", "relu", "dropout", "norm", "ask", "scale", "branch", "mask", "inplace", "select", "constant", "list", "array"]) for _ in range(rng.randrange(4, 10))]
+    plan = [
+        rng.choice(
+            [
+                "linear",
+                "relu",
+                "dropout",
+                "norm",
+                "ask",
+                "scale",
+                "branch",
+                "mask",
+                "inplace",
+                "select",
+                "constant",
+                "list",
+                "array",
+            ]
+        )
+        for _ in range(rng.randrange(4, 10))
+    ]
     late = rng.choice(["none", "ask", "branch", "grads"])
     threshold = rng.uniform(0.2, 0.9)
 

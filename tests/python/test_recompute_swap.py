@@ -1,9 +1,9 @@
 """Plans with recomputation and swaps give the bits of eager, at the planned peak, without a miss."""
 
+import itertools
 import json
 
 import pytest
-import torch
 import zoo
 from training import FORMS, assert_planned, assert_same_state, train
 from transform import Steps, transformed
@@ -35,7 +35,9 @@ def kinds(plan) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("name, join", [*((name, False) for name in zoo.BUILDERS if name != "resnet50"), ("unet", True), ("lstm", True)])
+@pytest.mark.parametrize(
+    "name, join", [*((name, False) for name in zoo.BUILDERS if name != "resnet50"), ("unet", True), ("lstm", True)]
+)
 def test_random_edits(name, join, monkeypatch):
     plans = by_hand(monkeypatch, lambda g, p: transformed(g, p, 5, 8, 6, join))
     eager = train(name)
@@ -51,7 +53,9 @@ def test_random_edits_with_poisoned_arena(form, monkeypatch):
     by_hand(monkeypatch, lambda g, p: transformed(g, p, 6, 40, 20))
     steps = []
     eager = train("gpt2", form=form)
-    planned = train("gpt2", form=form, compiled=True, between=lambda i, m, o: steps and steps[0]._arena.fill(0xFF), started=steps)
+    planned = train(
+        "gpt2", form=form, compiled=True, between=lambda i, m, o: steps and steps[0]._arena.fill(0xFF), started=steps
+    )
     assert_same_state(eager, planned)
     assert_planned(planned)
 
@@ -89,7 +93,7 @@ def test_every_batch_norm_runs_again(name, monkeypatch):
 
     def edit(graph, plan):
         steps = Steps.of(graph, plan)
-        for k, op in enumerate(steps.ops):
+        for _k, op in enumerate(steps.ops):
             if op["target"] == "aten::native_batch_norm":
                 steps.recompute(op["creates"][0], steps.touches(op["creates"][0])[1])
         return steps.plan()
@@ -109,7 +113,7 @@ def swap_all(graph, plan, least_gap=6):
         if what.get("resident") or what["bytes"] == 0:
             continue
         touches = steps.touches(buffer)
-        for a, b in reversed(list(zip(touches, touches[1:]))):
+        for a, b in reversed(list(itertools.pairwise(touches))):
             if b - a >= least_gap:
                 steps.swap(buffer, a, b, 2, 2)
     return steps.plan()

@@ -4,15 +4,14 @@ import contextlib
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import stowage
 
 
 def run(make_step, count=6, planned=False):
-    """Runs the step eagerly and compiled from the same seed; both must give the same results. Returns the refusal. ``planned``: whether
-    it must be planned; None: as it may be."""
+    """Runs the step eagerly and compiled from the same seed; both must give the same results. Returns the refusal.
+    ``planned``: whether it must be planned; None: as it may be."""
     results = []
     for compiled in (False, True):
         torch.manual_seed(0)
@@ -218,7 +217,9 @@ def test_tensor_subclass():
             def unwrap(v):
                 return v.inner if isinstance(v, Tagged) else v
 
-            return func(*torch.utils._pytree.tree_map(unwrap, args), **torch.utils._pytree.tree_map(unwrap, kwargs or {}))
+            return func(
+                *torch.utils._pytree.tree_map(unwrap, args), **torch.utils._pytree.tree_map(unwrap, kwargs or {})
+            )
 
     def make(model, optimizer):
         def train_step(x):
@@ -244,5 +245,3 @@ def test_argument_that_the_function_also_reaches():
         for _ in range(4):
             step(fixed)
     assert step.stats()["planned_steps"] == 0
-
-

@@ -55,7 +55,7 @@ def test_leaves_no_trace_and_takes_no_more_than_the_plan(name, form, monkeypatch
 
 
 def test_tells_a_difference_in_one_bit():
-    model, optimizer, step, inputs = started("gpt2")
+    model, _optimizer, step, inputs = started("gpt2")
     replay = step._latest
     rehearsal = rehearse(replay, inputs)
     loss = step._fn(*inputs)

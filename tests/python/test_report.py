@@ -1,4 +1,5 @@
-"""Reports of recorded steps: the page, the trace, and the snapshot as PyTorch's own viewer reads it, beside one that was measured."""
+"""Reports of recorded steps: the page, the trace, and the snapshot as PyTorch's own viewer reads it, beside one that
+was measured."""
 
 import json
 import pickle
@@ -14,7 +15,9 @@ from stowage.report.reports import write_report
 
 def small_step():
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def train_step(x):
@@ -39,14 +42,17 @@ def planned():
 
 
 def replayed_peak(snapshot) -> int:
-    """The most bytes that a snapshot's trace has live; allocations are found again, inside a segment, and never overlap."""
+    """The most bytes that a snapshot's trace has live; allocations are found again, inside a segment, and never
+    overlap."""
     live, peak = {}, 0
     for trace in snapshot["device_traces"]:
         for event in trace:
             start, end = event["addr"], event["addr"] + event["size"]
             if event["action"] == "alloc":
                 assert all(end <= a or b <= start for a, b in live.values()), event
-                assert any(s["address"] <= start and end <= s["address"] + s["total_size"] for s in snapshot["segments"])
+                assert any(
+                    s["address"] <= start and end <= s["address"] + s["total_size"] for s in snapshot["segments"]
+                )
                 live[start] = (start, end)
             elif event["action"] == "free_completed":
                 assert live.pop(start) == (start, end)
@@ -65,10 +71,16 @@ def test_the_snapshot_opens_in_pytorchs_viewer_beside_a_measured_one(planned, tm
     segments, trace, page = shown_by_pytorch(ours)
     assert "segment" in segments or "block" in segments.lower()
     allocations = sum(e["action"] == "alloc" for e in ours["device_traces"][0])
-    assert len(re.findall(r"^\w+ = [a-z]\d*\[\d+:", trace, re.MULTILINE)) == allocations > 20  # each in a segment that the trace made
+    # Each in a segment that the trace made
+    assert len(re.findall(r"^\w+ = [a-z]\d*\[\d+:", trace, re.MULTILINE)) == allocations > 20
     assert trace.count("cudaMalloc") == 2 and "MEM[" not in trace
     assert "Active Memory Timeline" in page
-    lines = {(f["filename"], f["line"]) for e in ours["device_traces"][0] for f in e["frames"] if f["filename"].endswith("test_report.py")}
+    lines = {
+        (f["filename"], f["line"])
+        for e in ours["device_traces"][0]
+        for f in e["frames"]
+        if f["filename"].endswith("test_report.py")
+    }
     assert len(lines) >= 3
 
     train_step, x = small_step()
@@ -77,7 +89,8 @@ def test_the_snapshot_opens_in_pytorchs_viewer_beside_a_measured_one(planned, tm
         train_step(x)
     measured = _memory_viz._profile_to_snapshot(profile)
     assert "Active Memory Timeline" in _memory_viz.trace_plot(measured)
-    # The viewer's own totals: what is there at the end of a step is what is there at the end of the plan, parameters and states.
+    # The viewer's own totals: what is there at the end of a step is what is there at the end of the plan, parameters
+    # and states.
     at_end = {id(s): sum(b["size"] for b in s["blocks"] if b["state"] == "active_allocated") for s in ours["segments"]}
     assert sum(at_end.values()) >= planned.stats()["resident_bytes"] > 0
     for key in ("action", "addr", "size", "stream", "frames"):
@@ -106,9 +119,19 @@ def test_the_page_and_the_trace_name_the_lines_of_the_step(planned, tmp_path):
 
 
 def test_pages_without_a_plan(tmp_path):
-    entries = [{"t_ns": 1_000_000 + k, "event": "live" if k % 2 else "drop", "bytes": 64 * k, "op": None} for k in range(9)]
+    entries = [
+        {"t_ns": 1_000_000 + k, "event": "live" if k % 2 else "drop", "bytes": 64 * k, "op": None} for k in range(9)
+    ]
     write_report(tmp_path / "eager.html", timeline=entries, limit_bytes=512)
-    row = {"tensor": "w", "bytes": 64, "placement": "S0", "local_bytes": 32, "redundant_bytes": 0, "why": "", "more": "is left out"}
+    row = {
+        "tensor": "w",
+        "bytes": 64,
+        "placement": "S0",
+        "local_bytes": 32,
+        "redundant_bytes": 0,
+        "why": "",
+        "more": "is left out",
+    }
     write_report(tmp_path / "sharding.html", ledger=[row], devices=2)
     for wrong in ({}, {"ledger": [row], "graph": object()}):
         with pytest.raises(TypeError):

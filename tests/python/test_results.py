@@ -1,6 +1,6 @@
-"""What a step returns and keeps, in every form: views of each other, of gradients, of parameters, of arguments, the same tensor twice, in
-objects that nobody looks into, in lists that outlive the call. Values, strides and offsets are those of eager, and so is who shares memory
-with whom: what the caller writes in place shows everywhere.
+"""What a step returns and keeps, in every form: views of each other, of gradients, of parameters, of arguments, the
+same tensor twice, in objects that nobody looks into, in lists that outlive the call. Values, strides and offsets are
+those of eager, and so is who shares memory with whom: what the caller writes in place shows everywhere.
 """
 
 import os
@@ -97,7 +97,19 @@ class Program:
 
     def __init__(self, seed: int):
         rng = random.Random(seed)
-        sources = ["out", "out", "out", "loss", "gradient", "parameter", "argument", "state", "buffer", "new buffer", "old buffer"]
+        sources = [
+            "out",
+            "out",
+            "out",
+            "loss",
+            "gradient",
+            "parameter",
+            "argument",
+            "state",
+            "buffer",
+            "new buffer",
+            "old buffer",
+        ]
         self.picked = [(rng.choice(sources), rng.choice(list(VIEWS))) for _ in range(rng.randint(1, 5))]
         self.holder, self.keeper = rng.choice(list(HOLDERS)), rng.choice(list(KEEPERS))
         self.twice = rng.random() < 0.3
@@ -128,8 +140,17 @@ class Program:
             with torch.no_grad():
                 net.mean.mul_(0.9).add_(y.mean(0))
                 old, net.var = net.var, net.var * 0.9 + y.var(0)
-            found = {"out": y.detach(), "loss": loss.detach().reshape(1).expand(3), "gradient": net.weight.grad, "parameter": net.weight.detach(),
-                     "argument": x, "state": optimizer.state[net.weight]["exp_avg"], "buffer": net.mean, "old buffer": old, "new buffer": net.var}  # fmt: skip
+            found = {
+                "out": y.detach(),
+                "loss": loss.detach().reshape(1).expand(3),
+                "gradient": net.weight.grad,
+                "parameter": net.weight.detach(),
+                "argument": x,
+                "state": optimizer.state[net.weight]["exp_avg"],
+                "buffer": net.mean,
+                "old buffer": old,
+                "new buffer": net.var,
+            }
             made = [applied(view, found[source]) for source, view in self.picked]
             if self.twice:
                 made.append(made[0])
@@ -145,7 +166,12 @@ class Program:
         for call in range(9):
             x = torch.randn(ROWS, WIDTH, generator=generator)
             result = tensors_in(called(x))
-            mine = [*result, *tensors_in([net.last, *log[-3:]]), *(p.grad for p in net.parameters() if p.grad is not None), x]
+            mine = [
+                *result,
+                *tensors_in([net.last, *log[-3:]]),
+                *(p.grad for p in net.parameters() if p.grad is not None),
+                x,
+            ]
             seen.append(described(mine))
             if self.writes and call % 2:
                 with torch.no_grad():
@@ -179,7 +205,13 @@ def check(seed: int) -> int:
 @pytest.mark.parametrize("view", list(VIEWS))
 def test_each_view(view):
     program = Program(0)
-    program.holder, program.keeper, program.twice, program.writes, program.budget = "tuple", "nobody", False, True, False
+    program.holder, program.keeper, program.twice, program.writes, program.budget = (
+        "tuple",
+        "nobody",
+        False,
+        True,
+        False,
+    )
     for source in ("out", "argument"):
         for check in ("auto", "never"):
             program.picked, program.check = [(source, view)], check

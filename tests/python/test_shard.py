@@ -1,4 +1,5 @@
-"""Sharded steps on 2 and 4 gloo ranks give the numbers of one process, hold the bytes of the ledger, and stop together."""
+"""Sharded steps on 2 and 4 gloo ranks give the numbers of one process, hold the bytes of the ledger, and stop
+together."""
 
 import time
 
@@ -7,11 +8,20 @@ import ranks
 import shard_cases
 import shard_faults
 
-CASES = [f"{module.__name__}.{name}" for module in (shard_cases, shard_faults) for name, f in vars(module).items()
-         if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)]
-ON_FOUR = ["shard_cases.mlp_cut_unevenly_with_clipping_and_schedule", "shard_cases.mlp_with_the_optimizer_apart",
-           "shard_faults.ranks_with_other_batches", "shard_cases.gpt2_of_least_redundancy",
-           "shard_cases.gpt2_with_its_vocabulary_in_parts", "shard_cases.conv_net_of_least_redundancy"]
+CASES = [
+    f"{module.__name__}.{name}"
+    for module in (shard_cases, shard_faults)
+    for name, f in vars(module).items()
+    if not name.startswith("_") and getattr(f, "__module__", "") == module.__name__ and callable(f)
+]
+ON_FOUR = [
+    "shard_cases.mlp_cut_unevenly_with_clipping_and_schedule",
+    "shard_cases.mlp_with_the_optimizer_apart",
+    "shard_faults.ranks_with_other_batches",
+    "shard_cases.gpt2_of_least_redundancy",
+    "shard_cases.gpt2_with_its_vocabulary_in_parts",
+    "shard_cases.conv_net_of_least_redundancy",
+]
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,9 @@ def test_the_ledger_adds_up_and_is_a_page(tmp_path):
     plan = stowage.shard_plan(step, (batch,), mesh=(8,))
     rows = plan.ledger()
     kept = [row for row in rows if row["why"] in ("parameter", "gradient", "optimizer state")]
-    assert sum(row["local_bytes"] for row in kept) == sum(plan.summary()["bytes"][k] for k in ("parameters", "gradients", "optimizer_state"))
+    assert sum(row["local_bytes"] for row in kept) == sum(
+        plan.summary()["bytes"][k] for k in ("parameters", "gradients", "optimizer_state")
+    )
     assert any(row["why"] == "saved for backward" for row in rows)
     assert [row["redundant_bytes"] for row in rows] == sorted((row["redundant_bytes"] for row in rows), reverse=True)
     plan.report(tmp_path / "ledger.html")
@@ -94,7 +96,8 @@ def test_the_ledger_adds_up_and_is_a_page(tmp_path):
 
 
 def test_states_that_a_plan_has_apart_come_together_and_totals_stay_true():
-    """One of Adam's moments whole instead of cut, with its bytes: the sum of both is that of the plan that had them together."""
+    """One of Adam's moments whole instead of cut, with its bytes: the sum of both is that of the plan that had them
+    together."""
     step, batch = _fake_step(1024)
     plan = stowage.shard_plan(step, (batch,), mesh=(8,))
     document = json.loads(plan.text)

@@ -1,5 +1,5 @@
-"""Every sharding rule, run: inputs are cut as the row says, the kernel runs on the parts, and what the parts leave is put together and
-compared with the whole."""
+"""Every sharding rule, run: inputs are cut as the row says, the kernel runs on the parts, and what the parts leave is
+put together and compared with the whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def _layer_norm():
 
 def _attention(heads=4, groups=4, mask=False):
     q, k, v = rand(6, heads, 5, 8), rand(6, groups, 5, 8), rand(6, groups, 5, 8)
-    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, not mask, attn_mask=rand(6, 1, 5, 5) if mask else None)
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, not mask, attn_mask=rand(6, 1, 5, 5) if mask else None
+    )
     return q, k, v, out, lse
 
 
@@ -53,63 +55,196 @@ def _samples():
     _, total = aten.nll_loss_forward(logits, target, None, 1, -100)
     group = aten.native_group_norm(image, rand(4), rand(4), 6, 4, 64, 2, 1e-5)
     return [
-        (aten.relu.default, rand(6, 5)), (aten.add.Tensor, rand(6, 5), rand(5)), (aten.add.Tensor, rand(6, 5), rand(6, 5)),
-        (aten.sub.Tensor, rand(6, 5), rand(6, 5)), (aten.mul.Tensor, rand(6, 1, 5), rand(6, 4, 1)), (aten.mul.Tensor, rand(6, 5), 3.0),
-        (aten.div.Tensor, rand(6, 5), rand()), (aten.where.self, rand(6, 5) > 0, rand(6, 5), rand()),
-        (aten.gelu_backward.default, rand(6, 5), rand(6, 5)), (aten.addcmul.default, rand(6, 5), rand(6, 5), rand(6, 5)),
-        (aten.div.Tensor_mode, rand(6, 5), 0.3, {"rounding_mode": "floor"}), (aten.silu_backward.default, rand(6, 5), rand(6, 5)),
-        (aten.clone.default, rand(6, 5)), (aten.masked_fill.Scalar, rand(6, 5), rand(6, 5) > 0, 0.0), (aten.pow.Tensor_Scalar, rand(6, 5), 2),
-        (aten.zeros_like.default, rand(6, 5)), (aten.new_zeros.default, rand(2), [6, 5]), (aten.full.default, [6, 5], 2.0),
-        (aten.view.default, rand(6, 5, 8), [30, 8]), (aten.view.default, rand(36, 8), [6, 6, 8]), (aten.view.default, rand(6, 24), [6, 12, 2]),
-        (aten.view.default, rand(1, 6, 8), [6, 8]), (aten.view.default, rand(6, 4, 6), [4, 6, 6]), (aten.expand.default, rand(6, 1, 5), [2, 6, 4, 5]),
-        (aten.permute.default, rand(6, 4, 5), [2, 0, 1]), (aten.transpose.int, rand(6, 4, 5), 1, 2), (aten.t.default, rand(6, 5)),
-        (aten.unsqueeze.default, rand(6, 5), 1), (aten.squeeze.dim, rand(6, 1, 5), 1), (aten.select.int, rand(6, 4, 5), 1, 2),
-        (aten.slice.Tensor, rand(6, 8), 1, 2, 6), (aten.split.Tensor, rand(6, 8), 4, 1), (aten.unbind.int, rand(6, 2, 5), 1),
-        (aten.cat.default, [rand(6, 4), rand(6, 5)], 1), (aten.stack.default, [rand(6, 4), rand(6, 4)], 1),
-        (aten.slice_backward.default, rand(6, 4), [6, 8], 1, 2, 6, 1), (aten.select_backward.default, rand(6, 5), [6, 4, 5], 1, 2),
-        (aten.tril.default, rand(6, 5, 5)), (aten.constant_pad_nd.default, rand(6, 5), [0, 2]), (aten.flip.default, rand(6, 5), [1]),
+        (aten.relu.default, rand(6, 5)),
+        (aten.add.Tensor, rand(6, 5), rand(5)),
+        (aten.add.Tensor, rand(6, 5), rand(6, 5)),
+        (aten.sub.Tensor, rand(6, 5), rand(6, 5)),
+        (aten.mul.Tensor, rand(6, 1, 5), rand(6, 4, 1)),
+        (aten.mul.Tensor, rand(6, 5), 3.0),
+        (aten.div.Tensor, rand(6, 5), rand()),
+        (aten.where.self, rand(6, 5) > 0, rand(6, 5), rand()),
+        (aten.gelu_backward.default, rand(6, 5), rand(6, 5)),
+        (aten.addcmul.default, rand(6, 5), rand(6, 5), rand(6, 5)),
+        (aten.div.Tensor_mode, rand(6, 5), 0.3, {"rounding_mode": "floor"}),
+        (aten.silu_backward.default, rand(6, 5), rand(6, 5)),
+        (aten.clone.default, rand(6, 5)),
+        (aten.masked_fill.Scalar, rand(6, 5), rand(6, 5) > 0, 0.0),
+        (aten.pow.Tensor_Scalar, rand(6, 5), 2),
+        (aten.zeros_like.default, rand(6, 5)),
+        (aten.new_zeros.default, rand(2), [6, 5]),
+        (aten.full.default, [6, 5], 2.0),
+        (aten.view.default, rand(6, 5, 8), [30, 8]),
+        (aten.view.default, rand(36, 8), [6, 6, 8]),
+        (aten.view.default, rand(6, 24), [6, 12, 2]),
+        (aten.view.default, rand(1, 6, 8), [6, 8]),
+        (aten.view.default, rand(6, 4, 6), [4, 6, 6]),
+        (aten.expand.default, rand(6, 1, 5), [2, 6, 4, 5]),
+        (aten.permute.default, rand(6, 4, 5), [2, 0, 1]),
+        (aten.transpose.int, rand(6, 4, 5), 1, 2),
+        (aten.t.default, rand(6, 5)),
+        (aten.unsqueeze.default, rand(6, 5), 1),
+        (aten.squeeze.dim, rand(6, 1, 5), 1),
+        (aten.select.int, rand(6, 4, 5), 1, 2),
+        (aten.slice.Tensor, rand(6, 8), 1, 2, 6),
+        (aten.split.Tensor, rand(6, 8), 4, 1),
+        (aten.unbind.int, rand(6, 2, 5), 1),
+        (aten.cat.default, [rand(6, 4), rand(6, 5)], 1),
+        (aten.stack.default, [rand(6, 4), rand(6, 4)], 1),
+        (aten.slice_backward.default, rand(6, 4), [6, 8], 1, 2, 6, 1),
+        (aten.select_backward.default, rand(6, 5), [6, 4, 5], 1, 2),
+        (aten.tril.default, rand(6, 5, 5)),
+        (aten.constant_pad_nd.default, rand(6, 5), [0, 2]),
+        (aten.flip.default, rand(6, 5), [1]),
         (aten.repeat.default, rand(6, 5), [1, 3]),
-        (aten.mm.default, rand(6, 5), rand(5, 4)), (aten.addmm.default, rand(4), rand(6, 5), rand(5, 4)),
-        (aten.addmm.default, rand(6, 4), rand(6, 5), rand(5, 4)), (aten.bmm.default, rand(6, 4, 5), rand(6, 5, 3)),
-        (aten.baddbmm.default, rand(6, 4, 3), rand(6, 4, 5), rand(6, 5, 3)), (aten.addmm.default, rand(1, 4), rand(6, 5), rand(5, 4)),
-        (aten.sum.dim_IntList, rand(6, 5, 4), [1], True), (aten.sum.dim_IntList, rand(6, 5, 4), [0, 2]), (aten.sum.default, rand(6, 5)),
-        (aten.mean.dim, rand(6, 5, 4), [-1], True), (aten.mean.default, rand(6, 5)), (aten.amax.default, rand(6, 5), [1]),
-        (aten.amin.default, rand(6, 5), [1]), (aten.var.correction, rand(6, 5), [1]), (aten.linalg_vector_norm.default, rand(6, 5)),
-        (aten.linalg_vector_norm.default, rand(6, 5, 4), 3, [0, 2], True), (aten.linalg_vector_norm.default, rand(6, 5), float("inf")),
-        (aten.argmax.default, rand(6, 5), 1), (aten._softmax.default, rand(6, 5, 4), -1, False), (aten._log_softmax.default, rand(6, 5), 1, False),
-        (aten._softmax_backward_data.default, rand(6, 5), rand(6, 5), 1, torch.float64), (aten.cumsum.default, rand(6, 5), 1),
-        (aten.topk.default, rand(6, 5), 2), (aten.sort.default, rand(6, 5)), (aten.max.dim, rand(6, 5), 1),
+        (aten.mm.default, rand(6, 5), rand(5, 4)),
+        (aten.addmm.default, rand(4), rand(6, 5), rand(5, 4)),
+        (aten.addmm.default, rand(6, 4), rand(6, 5), rand(5, 4)),
+        (aten.bmm.default, rand(6, 4, 5), rand(6, 5, 3)),
+        (aten.baddbmm.default, rand(6, 4, 3), rand(6, 4, 5), rand(6, 5, 3)),
+        (aten.addmm.default, rand(1, 4), rand(6, 5), rand(5, 4)),
+        (aten.sum.dim_IntList, rand(6, 5, 4), [1], True),
+        (aten.sum.dim_IntList, rand(6, 5, 4), [0, 2]),
+        (aten.sum.default, rand(6, 5)),
+        (aten.mean.dim, rand(6, 5, 4), [-1], True),
+        (aten.mean.default, rand(6, 5)),
+        (aten.amax.default, rand(6, 5), [1]),
+        (aten.amin.default, rand(6, 5), [1]),
+        (aten.var.correction, rand(6, 5), [1]),
+        (aten.linalg_vector_norm.default, rand(6, 5)),
+        (aten.linalg_vector_norm.default, rand(6, 5, 4), 3, [0, 2], True),
+        (aten.linalg_vector_norm.default, rand(6, 5), float("inf")),
+        (aten.argmax.default, rand(6, 5), 1),
+        (aten._softmax.default, rand(6, 5, 4), -1, False),
+        (aten._log_softmax.default, rand(6, 5), 1, False),
+        (aten._softmax_backward_data.default, rand(6, 5), rand(6, 5), 1, torch.float64),
+        (aten.cumsum.default, rand(6, 5), 1),
+        (aten.topk.default, rand(6, 5), 2),
+        (aten.sort.default, rand(6, 5)),
+        (aten.max.dim, rand(6, 5), 1),
         (aten.native_layer_norm.default, x, [8], w, b, 1e-5),
         (aten.native_layer_norm_backward.default, rand(6, 5, 8), x, [8], mean, rstd, w, b, [True, True, True]),
         (aten.native_batch_norm.default, norm[0], norm[1], norm[2], norm[3].clone(), norm[4].clone(), True, 0.1, 1e-5),
         (aten.native_batch_norm.default, norm[0], norm[1], norm[2], norm[3].clone(), norm[4].clone(), False, 0.1, 1e-5),
-        (aten.native_batch_norm_backward.default, rand(6, 4, 3, 3), norm[0], norm[1], norm[3], norm[4], stats[1], stats[2], True, 1e-5, [True, True, True]),
+        (
+            aten.native_batch_norm_backward.default,
+            rand(6, 4, 3, 3),
+            norm[0],
+            norm[1],
+            norm[3],
+            norm[4],
+            stats[1],
+            stats[2],
+            True,
+            1e-5,
+            [True, True, True],
+        ),
         (aten.native_group_norm.default, image, rand(4), rand(4), 6, 4, 64, 2, 1e-5),
-        (aten.native_group_norm_backward.default, rand(6, 4, 8, 8), image, group[1], group[2], rand(4), 6, 4, 64, 2, [True, True, True]),
-        (aten.embedding.default, rand(9, 4), ints(9, 6, 5)), (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, -1, False),
+        (
+            aten.native_group_norm_backward.default,
+            rand(6, 4, 8, 8),
+            image,
+            group[1],
+            group[2],
+            rand(4),
+            6,
+            4,
+            64,
+            2,
+            [True, True, True],
+        ),
+        (aten.embedding.default, rand(9, 4), ints(9, 6, 5)),
+        (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, -1, False),
         (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, -1, True),
-        (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, 4, False), (aten.embedding.default, rand(9, 4), ints(9, 6, 5), 4),
+        (aten.embedding_dense_backward.default, rand(6, 5, 4), ints(9, 6, 5), 9, 4, False),
+        (aten.embedding.default, rand(9, 4), ints(9, 6, 5), 4),
         (aten._log_softmax_backward_data.default, rand(6, 7), rand(6, 7).log_softmax(-1), 1, torch.float64),
         (aten._log_softmax.default, rand(6, 5, 4), 0, False),
-        (aten.index_select.default, rand(6, 5), 0, ints(6, 4)), (aten.gather.default, rand(6, 5), 1, ints(5, 6, 3)),
-        (aten.scatter.value, rand(6, 5), 1, ints(5, 6, 3), 1.0), (aten.scatter_add.default, rand(6, 5), 1, ints(5, 6, 3), rand(6, 3)),
+        (aten.index_select.default, rand(6, 5), 0, ints(6, 4)),
+        (aten.gather.default, rand(6, 5), 1, ints(5, 6, 3)),
+        (aten.scatter.value, rand(6, 5), 1, ints(5, 6, 3), 1.0),
+        (aten.scatter_add.default, rand(6, 5), 1, ints(5, 6, 3), rand(6, 3)),
         (aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, v, 0.0, True),
-        (aten._scaled_dot_product_flash_attention_for_cpu.default, *_attention(4, 4, True)[:3], 0.0, False, {"attn_mask": rand(6, 1, 5, 5)}),
-        (aten._scaled_dot_product_flash_attention_for_cpu_backward.default, rand(6, 4, 5, 8), q, k, v, out, lse, 0.0, True),
-        (aten.convolution.default, rand(6, 4, 8, 8), rand(6, 4, 3, 3), rand(6), [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
-        (aten.convolution.default, rand(6, 4, 8, 8), rand(4, 6, 3, 3), rand(6), [1, 1], [1, 1], [1, 1], True, [0, 0], 1),
+        (
+            aten._scaled_dot_product_flash_attention_for_cpu.default,
+            *_attention(4, 4, True)[:3],
+            0.0,
+            False,
+            {"attn_mask": rand(6, 1, 5, 5)},
+        ),
+        (
+            aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+            rand(6, 4, 5, 8),
+            q,
+            k,
+            v,
+            out,
+            lse,
+            0.0,
+            True,
+        ),
+        (
+            aten.convolution.default,
+            rand(6, 4, 8, 8),
+            rand(6, 4, 3, 3),
+            rand(6),
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+        ),
+        (
+            aten.convolution.default,
+            rand(6, 4, 8, 8),
+            rand(4, 6, 3, 3),
+            rand(6),
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            True,
+            [0, 0],
+            1,
+        ),
         (aten.convolution.default, rand(6, 4, 8, 8), rand(6, 2, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 2),
-        (aten.convolution_backward.default, rand(6, 6, 8, 8), rand(6, 4, 8, 8), rand(6, 4, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
-         [True, True, True]),
+        (
+            aten.convolution_backward.default,
+            rand(6, 6, 8, 8),
+            rand(6, 4, 8, 8),
+            rand(6, 4, 3, 3),
+            [6],
+            [1, 1],
+            [1, 1],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True, True, True],
+        ),
         (aten.max_pool2d_with_indices.default, image, [2, 2], [2, 2]),
-        (aten.max_pool2d_with_indices_backward.default, rand(6, 4, 4, 4), image, [2, 2], [2, 2], [0, 0], [1, 1], False, places),
-        (aten._adaptive_avg_pool2d.default, image, [1, 1]), (aten.avg_pool2d.default, image, [2, 2]),
-        (aten.nll_loss_forward.default, logits, target, None, 1, -100), (aten.nll_loss_forward.default, logits, target, None, 2, -100),
+        (
+            aten.max_pool2d_with_indices_backward.default,
+            rand(6, 4, 4, 4),
+            image,
+            [2, 2],
+            [2, 2],
+            [0, 0],
+            [1, 1],
+            False,
+            places,
+        ),
+        (aten._adaptive_avg_pool2d.default, image, [1, 1]),
+        (aten.avg_pool2d.default, image, [2, 2]),
+        (aten.nll_loss_forward.default, logits, target, None, 1, -100),
+        (aten.nll_loss_forward.default, logits, target, None, 2, -100),
         (aten.nll_loss_backward.default, rand(), logits, target, None, 1, -100, total),
-        (aten.nll_loss_forward.default, logits, target.clamp(0), None, 1, 3), (aten.nll_loss_forward.default, logits, target, None, 0, -100),
+        (aten.nll_loss_forward.default, logits, target.clamp(0), None, 1, 3),
+        (aten.nll_loss_forward.default, logits, target, None, 0, -100),
         (aten.nll_loss_backward.default, rand(), logits, target.clamp(0), None, 2, 3, total),
-        (aten.mse_loss.default, rand(6, 5), rand(6, 5)), (aten.mse_loss.default, rand(6, 5), rand(6, 5), 2),
-        (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 2), (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 1),
+        (aten.mse_loss.default, rand(6, 5), rand(6, 5)),
+        (aten.mse_loss.default, rand(6, 5), rand(6, 5), 2),
+        (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 2),
+        (aten.mse_loss_backward.default, rand(), rand(6, 5), rand(6, 5), 1),
     ]
 
 
@@ -193,7 +328,9 @@ class _ThreadCut:
         return self._begins(self._tensors[tensor], dim)
 
     def output_part(self, output, dim):
-        return self._begins(self._results[output], dim), _chunk(self._results[output], self._n, dim)[self._rank].shape[dim]
+        return self._begins(self._results[output], dim), _chunk(self._results[output], self._n, dim)[self._rank].shape[
+            dim
+        ]
 
     def _all(self, part, axes):
         if not axes:
@@ -218,11 +355,15 @@ def _run_recipe(op, args, kwargs, row, n, results, cut, flat):
 
     def device(rank):
         mine = iter([parts[rank].clone() for parts in cut])
-        take = lambda a: next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a  # noqa: E731
+        take = lambda a: (
+            next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a
+        )
         given = {a.name: a.default_value for a in op._schema.arguments} | dict(zip(names, [take(a) for a in args]))
         given |= {k: take(v) for k, v in kwargs.items()}
         try:
-            left[rank] = _listed(RECIPES[row["recipe"]](op, given, _ThreadCut(row, flat, results, n, rank, meeting, said)))
+            left[rank] = _listed(
+                RECIPES[row["recipe"]](op, given, _ThreadCut(row, flat, results, n, rank, meeting, said))
+            )
         except BaseException:
             meeting.abort()
             raise
@@ -238,12 +379,16 @@ def _run_recipe(op, args, kwargs, row, n, results, cut, flat):
 
 def _run_on_parts(op, args, kwargs, row, n, results):
     name = op._schema.name.removeprefix("aten::")
-    flat = [t for a in [*args, *kwargs.values()] for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)]
+    flat = [
+        t for a in [*args, *kwargs.values()] for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)
+    ]
     cut = [_parts(t, code, n) for t, code in zip(flat, row["inputs"], strict=True)]
     left = _run_recipe(op, args, kwargs, row, n, results, cut, flat) if row["recipe"] else []
     for rank in range(n) if not left else ():
         mine = iter([parts[rank].clone() for parts in cut])
-        take = lambda a: next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a  # noqa: E731
+        take = lambda a: (
+            next(mine) if isinstance(a, torch.Tensor) else [take(v) for v in a] if isinstance(a, list) else a
+        )
         local = [take(a) for a in args]
         named = {k: take(v) for k, v in kwargs.items()}
         if name in SIZES:
@@ -256,19 +401,29 @@ def _run_on_parts(op, args, kwargs, row, n, results):
             at = [a.name for a in op._schema.arguments].index("N")
             local[at] = local[0].shape[0]
         left.append(_listed(op(*local, **named)))
-    return [_joined([r[o] for r in left], code) if t is not None else None
-            for o, (t, code) in enumerate(zip(results, row["outputs"], strict=True))]
+    return [
+        _joined([r[o] for r in left], code) if t is not None else None
+        for o, (t, code) in enumerate(zip(results, row["outputs"], strict=True))
+    ]
 
 
 def _has_parts(row, rule, tensors, results, n):
     """Where the rule asks that no device is without a part."""
-    cuts = [*zip(tensors, row["inputs"], strict=True), *((t, c) for t, c in zip(results, row["outputs"], strict=True) if isinstance(t, torch.Tensor))]
-    return not rule["no_empty"] or all(c[0] != "S" or -(-t.shape[int(c[1:])] // n) * (n - 1) < t.shape[int(c[1:])] for t, c in cuts)
+    cuts = [
+        *zip(tensors, row["inputs"], strict=True),
+        *((t, c) for t, c in zip(results, row["outputs"], strict=True) if isinstance(t, torch.Tensor)),
+    ]
+    return not rule["no_empty"] or all(
+        c[0] != "S" or -(-t.shape[int(c[1:])] // n) * (n - 1) < t.shape[int(c[1:])] for t, c in cuts
+    )
 
 
 def _is_even(row, rule, tensors, results, n):
     for even in rule["even"]:
-        t, code = (results if even["output"] else tensors)[even["index"]], row["outputs" if even["output"] else "inputs"][even["index"]]
+        t, code = (
+            (results if even["output"] else tensors)[even["index"]],
+            row["outputs" if even["output"] else "inputs"][even["index"]],
+        )
         if code == f"S{even['dim']}" and t.shape[even["dim"]] % n:
             return False
     return True
@@ -281,7 +436,9 @@ def test_parts_make_the_whole(at):
     clones = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
     results = _listed(op(*clones, **kwargs))
     rule = json.loads(_core.sharding_rules(_program(op, args, kwargs, results)))[0]
-    flat = [t for a in [*args, *kwargs.values()] for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)]
+    flat = [
+        t for a in [*args, *kwargs.values()] for t in (a if isinstance(a, list) else [a]) if isinstance(t, torch.Tensor)
+    ]
     assert rule["rows"][0]["outputs"] == ["R"] * len(results)
     assert len(rule["rows"]) > 1 or rule["why"], f"{op}: only whole, and no word why"
     for n in (2, 3, 4):
@@ -308,19 +465,36 @@ def test_an_unknown_op_stays_whole_and_is_named():
 
 
 def test_programs_that_break_a_rule_are_refused_in_one_line():
-    good = {"format": "stowage-program", "version": 1, "tensors": [{"shape": [4], "item_bytes": 4, "kind": "input"}],
-            "ops": [{"target": "aten.relu.default", "args": {"self": 0}, "outputs": []}]}
+    good = {
+        "format": "stowage-program",
+        "version": 1,
+        "tensors": [{"shape": [4], "item_bytes": 4, "kind": "input"}],
+        "ops": [{"target": "aten.relu.default", "args": {"self": 0}, "outputs": []}],
+    }
     mesh = json.dumps({"axes": [{"size": 2}]})
-    for change, word in (({"ops": [{"target": "aten.relu.default", "args": {"self": 7}, "outputs": []}]}, "tensor 7"),
-                         ({"tensors": [{"shape": [-1], "item_bytes": 4, "kind": "input"}]}, "shape"),
-                         ({"tensors": [{"shape": [1], "item_bytes": 4, "kind": "thing"}]}, "thing"), ({"ops": []}, "no ops"), ({"x": 1}, "'x'")):
+    for change, word in (
+        ({"ops": [{"target": "aten.relu.default", "args": {"self": 7}, "outputs": []}]}, "tensor 7"),
+        ({"tensors": [{"shape": [-1], "item_bytes": 4, "kind": "input"}]}, "shape"),
+        ({"tensors": [{"shape": [1], "item_bytes": 4, "kind": "thing"}]}, "thing"),
+        ({"ops": []}, "no ops"),
+        ({"x": 1}, "'x'"),
+    ):
         with pytest.raises(_core.Error, match=word) as caught:
             _core.plan_sharding(json.dumps({**good, **change}), mesh)
         assert "\n" not in str(caught.value)
-    for bad, word in (({"axes": []}, "axes"), ({"axes": [{"size": 0}]}, "size"), ({"axes": [{"size": 2, "gbps": 0}]}, "gbps")):
+    for bad, word in (
+        ({"axes": []}, "axes"),
+        ({"axes": [{"size": 0}]}, "size"),
+        ({"axes": [{"size": 2, "gbps": 0}]}, "gbps"),
+    ):
         with pytest.raises(_core.Error, match=word):
             _core.plan_sharding(json.dumps(good), json.dumps(bad))
-    for bad, word in (({"fixed": {"0": "S3"}}, "dimension 3"), ({"fixed": {"9": "R"}}, "tensor 9"), ({"goal": "speed"}, "speed"), ({"eps": -1}, "eps")):
+    for bad, word in (
+        ({"fixed": {"0": "S3"}}, "dimension 3"),
+        ({"fixed": {"9": "R"}}, "tensor 9"),
+        ({"goal": "speed"}, "speed"),
+        ({"eps": -1}, "eps"),
+    ):
         with pytest.raises(_core.Error, match=word):
             _core.plan_sharding(json.dumps(good), mesh, json.dumps(bad))
 

@@ -1,5 +1,5 @@
-"""Interrupts at random moments, in calls of every kind: the state is that before the call or that after it, PyTorch works as before, and
-the next call goes on with the bits of eager."""
+"""Interrupts at random moments, in calls of every kind: the state is that before the call or that after it, PyTorch
+works as before, and the next call goes on with the bits of eager."""
 
 import dis
 import io
@@ -100,11 +100,13 @@ def test_planned_calls(name, check, storm):
 
 
 class Interruption:
-    """A trace function: raises at the ``at``-th place where Python could run a signal handler. Those are after a call of a function of C
-    that has returned, at the start of one of Python, and where a loop goes round; a few that it counts, after a function of Python, are none.
+    """A trace function: raises at the ``at``-th place where Python could run a signal handler. Those are after a call
+    of a function of C that has returned, at the start of one of Python, and where a loop goes round; a few that it
+    counts, after a function of Python, are none.
 
-    The trace function raises one instruction after the place. Where another handler would catch it there, it is no place: at a handler's
-    first instruction Python would even take the error that is being handled for the one of the caller, and never forget it."""
+    The trace function raises one instruction after the place. Where another handler would catch it there, it is no
+    place: at a handler's first instruction Python would even take the error that is being handled for the one of the
+    caller, and never forget it."""
 
     PLACES = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}
 
@@ -140,7 +142,11 @@ class Interruption:
 
 def handler_of(code) -> dict[int, tuple[int, int]]:
     """For each instruction within a try: the handler of its errors, and what stays on the stack there."""
-    return {at: (entry.target, entry.depth) for entry in dis._parse_exception_table(code) for at in range(entry.start, entry.end, 2)}
+    return {
+        at: (entry.target, entry.depth)
+        for entry in dis._parse_exception_table(code)
+        for at in range(entry.start, entry.end, 2)
+    }
 
 
 def call_interrupted_at(twins: Twins, at: int):
@@ -187,8 +193,12 @@ def test_at_each_place(name, check):
             if rng.random() < 0.2:
                 twins.step()
         except AssertionError as error:
-            raise Torn(f"seed {SEED}: interrupted at {interruption.where}, place {at} of {len(places)}: {error}") from error
-    print(f"seed {SEED}: {name} {check}: {len(places)} places, {interrupts} interrupts, {twins.befores} before, {twins.afters} after")
+            raise Torn(
+                f"seed {SEED}: interrupted at {interruption.where}, place {at} of {len(places)}: {error}"
+            ) from error
+    print(
+        f"seed {SEED}: {name} {check}: {len(places)} places, {interrupts} interrupts, {twins.befores} before, {twins.afters} after"
+    )
     assert interrupts > 50 and twins.compiled.refusal == ""
 
 
@@ -213,7 +223,8 @@ def varying() -> Loop:
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="counts the instructions of Python 3.11")
 def test_where_a_call_leaves_what_is_recorded():
-    """Within an operator, which calls Python to enter the budget: the interrupt stays one, and nothing has happened until an op has run."""
+    """Within an operator, which calls Python to enter the budget: the interrupt stays one, and nothing has happened
+    until an op has run."""
     rng = random.Random(SEED)
     within = 0
     for _ in range(400 if SOAK else 12):
@@ -251,14 +262,17 @@ def test_calls_that_record_and_rehearse(name, storm):
             caught += interrupted(storm, twins, 10 ** rng.uniform(-5, -1.2))
             twins.step()
         tries += 1
-    print(f"seed {SEED}: {name}: {caught} interrupts in {tries} beginnings, {twins.befores} before, {twins.afters} after in the last")
+    print(
+        f"seed {SEED}: {name}: {caught} interrupts in {tries} beginnings, {twins.befores} before, {twins.afters} after in the last"
+    )
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="counts the instructions of Python 3.11")
 @pytest.mark.parametrize("budget", [None, 1 << 30], ids=["no budget", "budget"])
 @pytest.mark.parametrize("name", ["mlp", "dropout", "conv"])
 def test_calls_before_the_plan_at_random_places(name, budget):
-    """One of the first five calls, which run eagerly, record and rehearse: nothing of ours is left in the process, and all goes on."""
+    """One of the first five calls, which run eagerly, record and rehearse: nothing of ours is left in the process, and
+    all goes on."""
     rng = random.Random(SEED + hash_of(name) + bool(budget))
     interrupts = 0
     for _ in range(300 if SOAK else 25):

@@ -1,5 +1,5 @@
-"""Batches that are slices or views of larger tensors: one signature wherever they begin, the bits of eager, and no confusion of
-arguments that lie in one storage."""
+"""Batches that are slices or views of larger tensors: one signature wherever they begin, the bits of eager, and no
+confusion of arguments that lie in one storage."""
 
 import json
 import warnings
@@ -95,7 +95,9 @@ def test_strided_slices():
 
         fn = stowage.compile(step, strict=True) if compiled else step
         torch.manual_seed(4)
-        results.append([fn(wide[i : i + 2 * ROWS : 2, 1 + i % 4 : 1 + i % 4 + WIDTH], labels[i : i + ROWS]) for i in range(9)])
+        results.append(
+            [fn(wide[i : i + 2 * ROWS : 2, 1 + i % 4 : 1 + i % 4 + WIDTH], labels[i : i + ROWS]) for i in range(9)]
+        )
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert fn.stats()["planned_steps"] == 6 and fn.refusal == ""
 
@@ -175,7 +177,9 @@ def test_views_of_another_dtype_need_their_alignment():
     assert fn.stats()["planned_steps"] == 4
 
 
-@pytest.mark.parametrize("reach", [lambda x: x._base[:ROWS], lambda x: x.as_strided((300,), (1,), 0)[:24].view(ROWS, WIDTH)])
+@pytest.mark.parametrize(
+    "reach", [lambda x: x._base[:ROWS], lambda x: x.as_strided((300,), (1,), 0)[:24].view(ROWS, WIDTH)]
+)
 def test_views_beyond_the_slice_are_refused(reach):
     results = []
     for compiled in (False, True):
@@ -220,7 +224,7 @@ def test_offsets_from_the_beginning_of_the_storage_hold_only_there():
 
 
 def test_an_argument_that_becomes_a_buffer_of_the_model_is_noticed():
-    model, optimizer, step = make()
+    model, _optimizer, step = make()
     model.register_buffer("rows", torch.randn(ROWS, WIDTH))
     fn = stowage.compile(step)
     data = torch.randn(100, WIDTH)
@@ -260,7 +264,7 @@ def test_a_warning_when_every_call_is_new():
 
 
 def test_the_warning_names_shapes():
-    model, optimizer, step = make()
+    _model, _optimizer, step = make()
     data = torch.randn(100, WIDTH)
     fn = stowage.compile(step)
     with pytest.warns(UserWarning, match=r"a tensor's shape is \(9, 6\), then \(10, 6\)"):

@@ -1,5 +1,6 @@
-"""Steps as strangers write them: their Python runs once in every call or not at all, their gradients and what they keep are there, and
-whatever they do that was not recorded has happened as in eager. Each is compared with eager, call by call, to the bit."""
+"""Steps as strangers write them: their Python runs once in every call or not at all, their gradients and what they keep
+are there, and whatever they do that was not recorded has happened as in eager. Each is compared with eager, call by
+call, to the bit."""
 
 import random
 import warnings
@@ -21,7 +22,8 @@ def one_thread():
 
 
 def trained(make, calls, planned, **options):
-    """[what each call showed], the compiled step. ``make()`` -> (step, model, show); ``calls``: arguments, or a function that makes them."""
+    """[what each call showed], the compiled step. ``make()`` -> (step, model, show); ``calls``: arguments, or a
+    function that makes them."""
     torch.manual_seed(0)
     random.seed(0)
     step, model, show = make()
@@ -31,8 +33,14 @@ def trained(make, calls, planned, **options):
     for i in range(calls):
         x, y = torch.randn(8, 16, generator=generator), torch.randint(0, 4, (8,), generator=generator)
         result = run(x, y, i)
-        seen.append((result.clone() if isinstance(result, torch.Tensor) else result, [p.detach().clone() for p in model.parameters()],
-                     [None if p.grad is None else p.grad.clone() for p in model.parameters()], show(i)))
+        seen.append(
+            (
+                result.clone() if isinstance(result, torch.Tensor) else result,
+                [p.detach().clone() for p in model.parameters()],
+                [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+                show(i),
+            )
+        )
     return seen, run
 
 
@@ -166,7 +174,7 @@ def test_two_models_that_leave_gradients_in_each_other():
     make.planned = False
     eager, _ = trained(make, 12, False)
     make.planned = True
-    compiled, step = trained(make, 12, False)
+    compiled, _step = trained(make, 12, False)
     assert same(eager, compiled)
 
 
@@ -305,7 +313,13 @@ def test_an_exception_of_the_step_leaves_what_eager_leaves():
                 seen.append(step(x, y, i))
             except Stop:
                 seen.append("stopped")
-            seen.append([[p.detach().clone() for p in model.parameters()], show(i), [None if p.grad is None else p.grad.clone() for p in model.parameters()]])
+            seen.append(
+                [
+                    [p.detach().clone() for p in model.parameters()],
+                    show(i),
+                    [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+                ]
+            )
         return seen
 
     assert same(run(False), run(True))
@@ -440,7 +454,9 @@ def activations():
         "exp_": lambda h: h.clone().exp_(),
         "copy_": lambda h: torch.zeros_like(h).copy_(h),
         "index_put_": lambda h: h.clone().index_put_((torch.tensor([1, 2]),), h[:2]),
-        "checkpoint": lambda h: torch.utils.checkpoint.checkpoint(lambda v: F.dropout(F.relu(v), 0.3), h, use_reentrant=False),
+        "checkpoint": lambda h: torch.utils.checkpoint.checkpoint(
+            lambda v: F.dropout(F.relu(v), 0.3), h, use_reentrant=False
+        ),
         "saved on cpu": lambda h: offloaded(h),
         "complex": lambda h: torch.fft.ifft(torch.fft.fft(h).conj() * 2).real,
         "vmap": lambda h: torch.func.vmap(lambda row: row * row.sum())(h),

@@ -1,4 +1,5 @@
-"""Four threads with a compiled step each (trainings_in_threads.py): all planned, with the bits of eager; with budgets and without."""
+"""Four threads with a compiled step each (trainings_in_threads.py): all planned, with the bits of eager; with budgets
+and without."""
 
 import os
 import pathlib
@@ -25,7 +26,9 @@ _TOOL = pathlib.Path(__file__).with_name("trainings_in_threads.py")
 
 def runs(first: int, count: int, *flags: str) -> str:
     done = subprocess.run([sys.executable, str(_TOOL), str(first), str(count), *flags], capture_output=True, text=True)
-    assert done.returncode == 0, f"status {done.returncode}, seeds from {first}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    assert done.returncode == 0, (
+        f"status {done.returncode}, seeds from {first}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+    )
     return done.stdout.splitlines()[-1]
 
 
@@ -136,7 +139,8 @@ def test_turns_together_and_alone():
 
 @pytest.mark.parametrize("inner_budget", [None, 1 << 28])
 def test_a_call_whose_python_waits_for_a_call_of_another_thread(inner_budget, monkeypatch):
-    """Within a limit nothing else may run, so neither could go on: the inner call gives up with an error, and both go on after it."""
+    """Within a limit nothing else may run, so neither could go on: the inner call gives up with an error, and both go
+    on after it."""
     monkeypatch.setattr(_runtime, "Turn", lambda gate=None, turn=_runtime.Turn: turn(gate, 0.3))
     inner = WORLDS["mlp"](16)
     inner_step = stowage.compile(inner.step, budget=inner_budget)
@@ -148,7 +152,7 @@ def test_a_call_whose_python_waits_for_a_call_of_another_thread(inner_budget, mo
         def call():
             try:
                 inner_step(*batch)
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 errors.append(error)
 
         thread = threading.Thread(target=call)
@@ -232,7 +236,9 @@ def test_no_call_leaves_the_thread_to_a_budget():
 
 
 def test_steps_with_budgets_beside_a_block_of_the_user():
-    """A block of another thread that begins in mid-step waits for its end; in it calls are eager; all with the bits of eager."""
+    """A block of another thread that begins in mid-step waits for its end; in it calls are eager; all with the bits of
+    eager."""
+
     def trained(compile_it, blocks):
         torch.manual_seed(1)
         loop = WORLDS["mlp"]()
@@ -243,7 +249,9 @@ def test_steps_with_budgets_beside_a_block_of_the_user():
         def train():
             try:
                 for _ in range(60):
-                    results.append(step(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made)))
+                    results.append(
+                        step(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made))
+                    )
             finally:
                 stop.set()
 

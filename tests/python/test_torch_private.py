@@ -36,7 +36,10 @@ def test_function_modes_are_a_stack():
 def test_function_modes_that_pytorch_has_lost_are_not_missed():
     """As where an interrupt comes between the lines of torch.overrides that take a mode off and put it back."""
     before = torch._C._len_torch_function_stack()
-    for lose in (torch._C._pop_torch_function_stack, lambda: torch._C._push_on_torch_function_stack(TorchFunctionMode())):
+    for lose in (
+        torch._C._pop_torch_function_stack,
+        lambda: torch._C._push_on_torch_function_stack(TorchFunctionMode()),
+    ):
         with pytest.raises(KeyboardInterrupt):
             torch_private.within_function_mode(TorchFunctionMode(), lambda: _interrupted_after(lose))
         assert torch._C._len_torch_function_stack() == before
@@ -86,7 +89,15 @@ def test_fused_optimizer_is_elementwise():
     sizes = (1, 7, 64, 1000, 100_000)
     lists = [[torch.rand(n) for n in sizes] for _ in range(4)]
     copies = [[t.clone() for t in column] for column in lists]
-    options = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "eps": 1e-8, "amsgrad": False, "maximize": False}
+    options = {
+        "lr": 1e-3,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "weight_decay": 0.01,
+        "eps": 1e-8,
+        "amsgrad": False,
+        "maximize": False,
+    }
     torch._fused_adamw_(*lists, [], [torch.tensor(3.0) for _ in sizes], **options)
     for i in range(len(sizes)):
         torch._fused_adamw_(*[[column[i]] for column in copies], [], [torch.tensor(3.0)], **options)
@@ -110,7 +121,9 @@ def test_allocator_counts_every_byte():
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path_factory.mktemp("ranks") / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path_factory.mktemp("ranks") / "store"), 1), rank=0, world_size=1
+    )
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 
@@ -131,7 +144,9 @@ def test_a_dtensor_is_redistributed_below_autograd(mesh):
     t = torch_private.make_dtensor(local, mesh, [Shard(0)], (4, 2), (2, 1))
     moved = torch_private.redistribute(t, [Replicate()])
     assert moved.placements == (Replicate(),) and not moved.requires_grad and torch.equal(moved._local_tensor, local)
-    summed = torch_private.redistribute(torch_private.make_dtensor(local, mesh, [Partial("sum")], (4, 2), (2, 1)), [Replicate()])
+    summed = torch_private.redistribute(
+        torch_private.make_dtensor(local, mesh, [Partial("sum")], (4, 2), (2, 1)), [Replicate()]
+    )
     assert torch.equal(summed._local_tensor, local)
     assert torch_private.local_shape((4, 2), mesh, [Shard(0)]) == (4, 2)
 
@@ -186,7 +201,11 @@ def test_parts_of_a_schema_that_sharding_reads():
     assert torch.Tag.nondeterministic_seeded in torch.ops.aten.native_dropout.default.tags
     assert torch.Tag.nondeterministic_seeded not in torch.ops.aten.mm.default.tags
     norm = torch.nn.BatchNorm1d(2)
-    assert list(norm._parameters) == ["weight", "bias"] and list(norm._buffers) == ["running_mean", "running_var", "num_batches_tracked"]
+    assert list(norm._parameters) == ["weight", "bias"] and list(norm._buffers) == [
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    ]
 
 
 def test_backward_is_told_from_forward():

@@ -1,5 +1,5 @@
-"""A planned step is a transaction: whichever of its ops raises, the state is that before the step or that after it, the error says
-which, and the next call goes on with the bits of eager."""
+"""A planned step is a transaction: whichever of its ops raises, the state is that before the step or that after it, the
+error says which, and the next call goes on with the bits of eager."""
 
 import os
 
@@ -101,13 +101,17 @@ def _backward(ctx, grad):
     return torch.ops.torn.tap(grad, ctx.saved_tensors[0]), None
 
 
-tap.register_autograd(_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(torch.roll(inputs[1], 0)))
+tap.register_autograd(
+    _backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(torch.roll(inputs[1], 0))
+)
 LAYERS = 3
 
 
 def tapped(width: int = 16) -> Loop:
     """Layers with running statistics; a tap after each, in forward and in backward, and updates that may raise."""
-    model = nn.ModuleList(nn.Sequential(nn.Linear(8 if i == 0 else width, width), nn.BatchNorm1d(6)) for i in range(LAYERS)).train()
+    model = nn.ModuleList(
+        nn.Sequential(nn.Linear(8 if i == 0 else width, width), nn.BatchNorm1d(6)) for i in range(LAYERS)
+    ).train()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)  # only holds the parameters
     loop = Loop(model, optimizer)
     loop.momenta = [torch.zeros_like(p) for p in model.parameters()]
@@ -156,7 +160,7 @@ def test_operators_that_raise(width, check):
     for k in range(TAPS) if SOAK else (0, LAYERS - 1, LAYERS, 2 * LAYERS - 1, 2 * LAYERS, 2 * LAYERS + 5, TAPS - 1):
         twins = Twins(lambda: tapped(width), check=check)
         twins.step()  # before anything is known of the step, it is eager
-        for call in range(7):
+        for _call in range(7):
             good = twins.batch
             bad = good[0].clone()
             bad[0].view(-1)[k] = 1000
@@ -175,7 +179,9 @@ def test_operators_that_raise(width, check):
 @pytest.mark.parametrize("check", ["never", "always"])
 @pytest.mark.parametrize("differs", [False, True], ids=["as recorded", "leaves"])
 def test_bad_data_within_a_budget(check, differs):
-    """A call that a budget runs eagerly stops as eager does, or is taken back as a whole: running statistics, generator, gradients, counters."""
+    """A call that a budget runs eagerly stops as eager does, or is taken back as a whole: running statistics,
+    generator, gradients, counters."""
+
     def normed() -> Loop:
         model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(16, 5)).train()
         optimizer = torch.optim.NAdam(model.parameters(), 0.01)
@@ -214,7 +220,11 @@ def stopped_as_eager(twins, error) -> bool:
     """The state is that before the call, and the error says so; else that after the same error in eager."""
     now, gradients = twins.planned.state(), twins.planned.gradients()
     twins.planned.generator = torch.get_rng_state()
-    said = any("nothing of this step has happened" in note for note in error.__notes__) if hasattr(error, "__notes__") else False
+    said = (
+        any("nothing of this step has happened" in note for note in error.__notes__)
+        if hasattr(error, "__notes__")
+        else False
+    )
     if not first_difference(twins.before, now):
         assert said and all(g is None or torch.equal(g, b) for g, b in zip(gradients, twins.grads_before))
         return True

@@ -1,4 +1,5 @@
-"""stowage.verify says equal where plan and eager agree, names what differs first where they do not, and leaves everything as it was."""
+"""stowage.verify says equal where plan and eager agree, names what differs first where they do not, and leaves
+everything as it was."""
 
 import ctypes
 import random
@@ -121,13 +122,17 @@ def test_names_the_operator_that_differs():
     found = stowage.verify(step, BATCHES)
     assert not found and not found.equal
     # In which call it shows is up to the addresses that malloc gives; in an eager one there is no operator to name.
-    assert "verify::twice" in str(found) or "does not repeat itself eagerly" in str(found) or found.planned_calls == 0 and "result 1" in str(found), found
+    assert (
+        "verify::twice" in str(found)
+        or "does not repeat itself eagerly" in str(found)
+        or (found.planned_calls == 0 and "result 1" in str(found))
+    ), found
     assert torch.equal(model.weight, before)
 
 
 def test_a_plan_that_breaks_bits_is_named(monkeypatch):
     """As a kernel would that depends on where its memory lies."""
-    model, step = with_metric(torch.ops.verify.twice)
+    _model, step = with_metric(torch.ops.verify.twice)
     compiled = stowage.compile(step)
     import dataclasses
 
@@ -140,7 +145,9 @@ def test_a_plan_that_breaks_bits_is_named(monkeypatch):
 def test_a_kernel_that_writes_outside_its_memory():
     model, step = with_metric(torch.ops.verify.beyond)
     before = model.weight.detach().clone()
-    with pytest.raises(stowage.Error, match=r"verify::beyond \(.*test_verify.py:\d+\) has written outside its own memory"):
+    with pytest.raises(
+        stowage.Error, match=r"verify::beyond \(.*test_verify.py:\d+\) has written outside its own memory"
+    ):
         stowage.verify(step, BATCHES, strict="paranoid")
     assert torch.equal(model.weight, before)
 

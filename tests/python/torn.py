@@ -1,15 +1,16 @@
 """Training loops small enough to be stopped at every op, and all of their state, for the tests that stop them.
 
-    twins = Twins(WORLDS["gru"], check="never")     the same loop eagerly and compiled, from the same start
-    twins.settle()                                  until it is planned
-    twins.stopped(error)                            after a call that raised: the state is that before the step, or that after it
-    twins.step()                                    both do one step: same result, same state
+twins = Twins(WORLDS["gru"], check="never")     the same loop eagerly and compiled, from the same start
+twins.settle()                                  until it is planned
+twins.stopped(error)                            after a call that raised: the state is that before the step, or that after it
+twins.step()                                    both do one step: same result, same state
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,13 @@ SETTLED = 12  # calls at most until a step is planned
 class Loop:
     """model, optimizer and what else a step changes; ``step(*batch)``."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None, scaler: torch.amp.GradScaler | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ):
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.step: Callable = None
         self.generator = torch.get_rng_state()
@@ -32,13 +39,19 @@ class Loop:
         """Everything, copied. Gradients apart."""
         state: dict[str, Any] = {f"model {k}": v.clone() for k, v in self.model.state_dict().items()}
         for i, values in enumerate(self.optimizer.state.values()):
-            state |= {f"optimizer {i} {k}": v.clone() if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in values.items()}
+            state |= {
+                f"optimizer {i} {k}": v.clone() if isinstance(v, torch.Tensor) else copy.deepcopy(v)
+                for k, v in values.items()
+            }
         for i, group in enumerate(self.optimizer.param_groups):
             state |= {f"group {i} {k}": v for k, v in group.items() if k != "params"}
         if self.scheduler is not None:
             state |= {f"scheduler {k}": copy.deepcopy(v) for k, v in self.scheduler.state_dict().items()}
         if self.scaler is not None:
-            state |= {"scaler": self.scaler.state_dict(), "scaler's stages": {k: str(v["stage"]) for k, v in self.scaler._per_optimizer_states.items()}}
+            state |= {
+                "scaler": self.scaler.state_dict(),
+                "scaler's stages": {k: str(v["stage"]) for k, v in self.scaler._per_optimizer_states.items()},
+            }
         state["generator"] = torch.get_rng_state()
         return state
 
@@ -121,7 +134,8 @@ class Twins:
         now, grads = self.planned.state(), self.planned.gradients()
         notes = " ".join(getattr(error, "__notes__", []))
         if not (what := differs(self.before, now)):
-            fine = all(g is None or same(g, b) for g, b in zip(grads, self.grads_before))  # None: zero_grad() comes first
+            # None: zero_grad() comes first
+            fine = all(g is None or same(g, b) for g, b in zip(grads, self.grads_before))
             if not fine or (says and "nothing of this step has happened" not in notes):
                 raise Torn(f"as before, but for {'what the error says' if fine else 'gradients'}: {error!r} {notes}")
             self.befores += 1
@@ -167,32 +181,54 @@ def classes(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def mlp(width: int = 16) -> Loop:
     model = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 5))
-    return _loop(model, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01, foreach=False), classes, schedule=True)
+    return _loop(
+        model, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01, foreach=False), classes, schedule=True
+    )
 
 
 class _Conv(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv1d(6, width, 3, padding=1), nn.BatchNorm1d(width), nn.ReLU(inplace=True), nn.Conv1d(width, 6, 3, padding=1),
-                                    nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(8, 5))  # fmt: skip
+        self.layers = nn.Sequential(
+            nn.Conv1d(6, width, 3, padding=1),
+            nn.BatchNorm1d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv1d(width, 6, 3, padding=1),
+            nn.BatchNorm1d(6),
+            nn.ReLU(),
+            nn.Linear(8, 5),
+        )
 
     def forward(self, x):
         return self.layers(x)
 
 
 def conv(width: int = 8) -> Loop:
-    return _loop(_Conv(width), lambda p: torch.optim.Adam(p, 0.01, foreach=True), lambda m, x, y: F.mse_loss(m(x).sum(-1), y.float()), begin=False)
+    return _loop(
+        _Conv(width),
+        lambda p: torch.optim.Adam(p, 0.01, foreach=True),
+        lambda m, x, y: F.mse_loss(m(x).sum(-1), y.float()),
+        begin=False,
+    )
 
 
 def transformer(width: int = 16) -> Loop:
-    model = nn.Sequential(nn.Linear(8, width), nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True), nn.Linear(width, 5))
+    model = nn.Sequential(
+        nn.Linear(8, width),
+        nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.1, batch_first=True),
+        nn.Linear(width, 5),
+    )
     return _loop(model, lambda p: torch.optim.AdamW(p, 0.01, foreach=False), classes, schedule=True)
 
 
 class _Recurrent(nn.Module):
     def __init__(self, width: int):
         super().__init__()
-        self.gru, self.lstm, self.out = nn.GRU(8, width, batch_first=True), nn.LSTM(width, width, batch_first=True), nn.Linear(width, 5)
+        self.gru, self.lstm, self.out = (
+            nn.GRU(8, width, batch_first=True),
+            nn.LSTM(width, width, batch_first=True),
+            nn.Linear(width, 5),
+        )
 
     def forward(self, x):
         return self.out(self.lstm(self.gru(x)[0])[0])
@@ -212,12 +248,21 @@ class _Embedding(nn.Module):
 
 
 def embedding(width: int = 16) -> Loop:
-    return _loop(_Embedding(width), lambda p: torch.optim.AdamW(p, 0.01, fused=True), lambda m, x, y: F.cross_entropy(m(y).flatten(0, 1), y.flatten()))
+    return _loop(
+        _Embedding(width),
+        lambda p: torch.optim.AdamW(p, 0.01, fused=True),
+        lambda m, x, y: F.cross_entropy(m(y).flatten(0, 1), y.flatten()),
+    )
 
 
 def dropout(width: int = 16) -> Loop:
     model = nn.Sequential(nn.Linear(8, width), nn.Dropout(0.2), nn.ReLU(), nn.Dropout(0.5), nn.Linear(width, 5))
-    return _loop(model, lambda p: torch.optim.NAdam(p, 0.01, foreach=False), lambda m, x, y: classes(m, x + 0.1 * torch.randn_like(x), y), begin=False)
+    return _loop(
+        model,
+        lambda p: torch.optim.NAdam(p, 0.01, foreach=False),
+        lambda m, x, y: classes(m, x + 0.1 * torch.randn_like(x), y),
+        begin=False,
+    )
 
 
 def accumulation(width: int = 16) -> Loop:
@@ -278,4 +323,14 @@ def scaled(width: int = 16) -> Loop:
 
 
 WORLDS = {f.__name__: f for f in (mlp, conv, transformer, recurrent, embedding, dropout, accumulation, reader, scaled)}
-WIDE = {"mlp": 128, "conv": 512, "transformer": 48, "recurrent": 48, "embedding": 1024, "dropout": 512, "accumulation": 512, "reader": 1024, "scaled": 1024}
+WIDE = {
+    "mlp": 128,
+    "conv": 512,
+    "transformer": 48,
+    "recurrent": 48,
+    "embedding": 1024,
+    "dropout": 512,
+    "accumulation": 512,
+    "reader": 1024,
+    "scaled": 1024,
+}

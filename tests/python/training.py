@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import zoo
@@ -41,9 +42,19 @@ def plain_step(model, optimizer, loss_fn):
     return train_step
 
 
-def train(name: str, make_step: StepMaker = plain_step, optimizer: str = "adamw", form: str = "loop", compiled: bool = False,
-          count: int = zoo.STEPS, between: Callable | None = None, started: list | None = None, **compile_options) -> Run:
-    """Trains ``count`` steps. ``between(i, model, optimizer)`` runs before step i; ``started`` receives the compiled step."""
+def train(
+    name: str,
+    make_step: StepMaker = plain_step,
+    optimizer: str = "adamw",
+    form: str = "loop",
+    compiled: bool = False,
+    count: int = zoo.STEPS,
+    between: Callable | None = None,
+    started: list | None = None,
+    **compile_options,
+) -> Run:
+    """Trains ``count`` steps. ``between(i, model, optimizer)`` runs before step i; ``started`` receives the compiled
+    step."""
     model, loss_fn, batches = zoo.make(name, count)
     opt = OPTIMIZERS[optimizer](model.parameters(), **FORMS[form])
     step = make_step(model, opt, loss_fn)
@@ -74,8 +85,8 @@ def assert_same_state(a: Run, b: Run) -> None:
 
 
 def assert_planned(run: Run, least_steps: int = 2, exact_peak: bool = True) -> None:
-    """The run really executed plans, and every allocation was where the plan put it. The peak is not exact where a result that
-    outlives the second run of its op is born late in it: the plan counts it from the start."""
+    """The run really executed plans, and every allocation was where the plan put it. The peak is not exact where a
+    result that outlives the second run of its op is born late in it: the plan counts it from the start."""
     stats = run.step.stats()
     assert run.step.refusal == "", run.step.refusal
     assert stats["planned_steps"] >= least_steps, stats

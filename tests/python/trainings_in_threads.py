@@ -2,8 +2,8 @@
 
     python trainings_in_threads.py FIRST RUNS     so many runs, each from a seed of its own; status 0 where each is right
 
-Random numbers come from one generator in the process, and two threads that draw have no order of their own, in eager either: of the four
-one draws at most.
+Random numbers come from one generator in the process, and two threads that draw have no order of their own, in eager
+either: of the four one draws at most.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,13 +33,26 @@ def mlp(chance: float) -> Loop:
 
 
 def conv(chance: float) -> Loop:
-    model = nn.Sequential(nn.Conv1d(6, 16, 3, padding=1), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(chance), nn.Conv1d(16, 6, 3, padding=1),
-                          nn.Linear(8, 5))  # fmt: skip
-    return _loop(model, lambda p: torch.optim.Adam(p, 0.01, foreach=False), lambda m, x, y: F.mse_loss(m(x).sum(-1), y.float()), begin=False)
+    model = nn.Sequential(
+        nn.Conv1d(6, 16, 3, padding=1),
+        nn.BatchNorm1d(16),
+        nn.ReLU(inplace=True),
+        nn.Dropout(chance),
+        nn.Conv1d(16, 6, 3, padding=1),
+        nn.Linear(8, 5),
+    )
+    return _loop(
+        model,
+        lambda p: torch.optim.Adam(p, 0.01, foreach=False),
+        lambda m, x, y: F.mse_loss(m(x).sum(-1), y.float()),
+        begin=False,
+    )
 
 
 def transformer(chance: float) -> Loop:
-    model = nn.Sequential(nn.Linear(8, 16), nn.TransformerEncoderLayer(16, 2, 32, dropout=chance, batch_first=True), nn.Linear(16, 5))
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.TransformerEncoderLayer(16, 2, 32, dropout=chance, batch_first=True), nn.Linear(16, 5)
+    )
     return _loop(model, lambda p: torch.optim.AdamW(p, 0.01, fused=True), classes)
 
 
@@ -69,9 +83,14 @@ def trained(loop: Loop, step: Callable, seed: int, between: Callable = lambda: N
     results = []
     for i in range(CALLS):
         rows = 3 if i == CALLS - 2 else 4  # once another shape
-        results.append(step(torch.randn(rows, 6, 8, generator=batches), torch.randint(0, 5, (rows, 6), generator=batches)))
+        results.append(
+            step(torch.randn(rows, 6, 8, generator=batches), torch.randint(0, 5, (rows, 6), generator=batches))
+        )
         between()
-    return [bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy()) for t in (*results, *loop.model.state_dict().values())]
+    return [
+        bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        for t in (*results, *loop.model.state_dict().values())
+    ]
 
 
 def run(seed: int, draws: bool) -> tuple[int, int]:
@@ -80,7 +99,13 @@ def run(seed: int, draws: bool) -> tuple[int, int]:
     sys.setswitchinterval(rng.choice([1e-3, 1e-4, 1e-5, 1e-6]))  # threads change places often
     models = rng.sample(MODELS, THREADS) if rng.random() < 0.7 else [rng.choice(MODELS) for _ in range(THREADS)]
     drawing = rng.randrange(THREADS) if draws else -1
-    options = [{"budget": rng.choice([None, None, "1GiB", 1 << 21]), "check": rng.choice(["auto", "auto", "always", "never", 3])} for _ in models]
+    options = [
+        {
+            "budget": rng.choice([None, None, "1GiB", 1 << 21]),
+            "check": rng.choice(["auto", "auto", "always", "never", 3]),
+        }
+        for _ in models
+    ]
     chances = [0.2 if i == drawing else 0.0 for i in range(THREADS)]
     loops = [made(model, seed + i, chances[i]) for i, model in enumerate(models)]
     torch.manual_seed(seed)
@@ -96,7 +121,7 @@ def run(seed: int, draws: bool) -> tuple[int, int]:
         try:
             start.wait(PATIENCE_S)
             found[i] = trained(loops[i], steps[i], seed + i, lambda: time.sleep(pauses.choice([0, 0, 0, 0.002])))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             found[i] = error
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(THREADS)]

@@ -1,11 +1,13 @@
-"""Plans with recomputation and swaps, made by hand from plans without: what the executor's tests run, whatever the planner can do.
+"""Plans with recomputation and swaps, made by hand from plans without: what the executor's tests run, whatever the
+planner can do.
 
-``Steps`` is a list of steps that is edited (run op k again before step i, swap a buffer out and in), from which ``plan`` derives
-placements by liveness, lays them out first-fit, and has the result checked by stowage.check.
+``Steps`` is a list of steps that is edited (run op k again before step i, swap a buffer out and in), from which
+``plan`` derives placements by liveness, lays them out first-fit, and has the result checked by stowage.check.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import defaultdict
@@ -18,7 +20,8 @@ def _padded(n: int, align: int) -> int:
 
 
 class Steps:
-    """A step is ("op", k), ("out", b, token) or ("in", b, token); ("due", token) marks where the copy must be complete."""
+    """A step is ("op", k), ("out", b, token) or ("in", b, token); ("due", token) marks where the copy must be
+    complete."""
 
     def __init__(self, graph: stowage.Graph, order: list[int]):
         self.graph = graph
@@ -29,10 +32,10 @@ class Steps:
         self.tokens = 0
 
     @classmethod
-    def of(cls, graph: stowage.Graph, plan: stowage.Plan) -> "Steps":
+    def of(cls, graph: stowage.Graph, plan: stowage.Plan) -> Steps:
         return cls(graph, [s["op"] for s in json.loads(plan._plan.to_json())["steps"]])
 
-    def copy(self) -> "Steps":
+    def copy(self) -> Steps:
         other = object.__new__(Steps)
         other.__dict__.update(self.__dict__)
         other.steps = list(self.steps)
@@ -48,12 +51,15 @@ class Steps:
         """Steps that run an op on the buffer."""
         found = []
         for i, step in enumerate(self.steps):
-            if step[0] == "op" and any(buffer in self.ops[step[1]].get(key, []) for key in ("reads", "writes", "creates")):
+            if step[0] == "op" and any(
+                buffer in self.ops[step[1]].get(key, []) for key in ("reads", "writes", "creates")
+            ):
                 found.append(i)
         return found
 
     def recompute(self, buffer: int, before: int) -> None:
-        """Runs what makes the buffer again: its creator and every op that writes it in place before the step ``before``."""
+        """Runs what makes the buffer again: its creator and every op that writes it in place before the step
+        ``before``."""
         done = {s[1] for s in self.steps[:before] if s[0] == "op"}
         chain = sorted([self.creator(buffer), *(k for k in self.writers(buffer) if k in done)])
         self.steps[before:before] = [("op", k) for k in chain]
@@ -79,18 +85,31 @@ class Steps:
             else:
                 steps.append(step)
         spans = self._spans(steps, due, join_side_results)
-        scratch = [(i, j) for i, s in enumerate(steps) if s[0] == "op" for j in range(len(self.ops[s[1]].get("scratch", [])))]
+        scratch = [
+            (i, j) for i, s in enumerate(steps) if s[0] == "op" for j in range(len(self.ops[s[1]].get("scratch", [])))
+        ]
         offsets, arena = self._layout(steps, spans, scratch)
         data = {
-            "format": "stowage-plan", "version": 1, "graph_sha256": self.graph.sha256, "align": self.graph.align, "arena_bytes": arena,
+            "format": "stowage-plan",
+            "version": 1,
+            "graph_sha256": self.graph.sha256,
+            "align": self.graph.align,
+            "arena_bytes": arena,
             "steps": [self._step(s, due) for s in steps],
-            "placements": [{"buffer": b, "from": f, "to": t, "offset": offsets[n]} for n, (b, f, t) in enumerate(spans)],
+            "placements": [
+                {"buffer": b, "from": f, "to": t, "offset": offsets[n]} for n, (b, f, t) in enumerate(spans)
+            ],
             "scratch": [{"step": i, "index": j, "offset": offsets[len(spans) + n]} for n, (i, j) in enumerate(scratch)],
-        }  # fmt: skip
+        }
         plan = stowage.Plan(stowage._core.Plan.parse(json.dumps(data)), {})
         peak = stowage.check(self.graph, plan)
         again = len([s for s in steps if s[0] == "op"]) - len(self.ops)
-        plan._summary = {"arena_bytes": arena, "peak_bytes": peak, "resident_bytes": self.graph.resident_bytes, "recomputed_ops": again}
+        plan._summary = {
+            "arena_bytes": arena,
+            "peak_bytes": peak,
+            "resident_bytes": self.graph.resident_bytes,
+            "recomputed_ops": again,
+        }
         return plan
 
     @staticmethod
@@ -100,7 +119,8 @@ class Steps:
         return {"swap_out" if step[0] == "out" else "swap_in": step[1], "until": due[step[2]]}
 
     def _spans(self, steps: list[tuple], due: dict, join: bool) -> list[tuple[int, int, int]]:
-        """(buffer, from, to): a placement begins wherever content is given, and ends after the last use before the next such step."""
+        """(buffer, from, to): a placement begins wherever content is given, and ends after the last use before the next
+        such step."""
         events = defaultdict(list)  # buffer -> (step, gives content, held until)
         for i, step in enumerate(steps):
             if step[0] == "op":
@@ -133,7 +153,9 @@ class Steps:
         placed: list[int] = []
         for n in sorted(range(len(rects)), key=lambda n: (-rects[n][2], n)):
             lower, upper, size = rects[n]
-            taken = sorted((offsets[m], offsets[m] + rects[m][2]) for m in placed if rects[m][0] < upper and lower < rects[m][1])
+            taken = sorted(
+                (offsets[m], offsets[m] + rects[m][2]) for m in placed if rects[m][0] < upper and lower < rects[m][1]
+            )
             at = 0
             for lo, hi in taken:
                 if at + size <= lo:
@@ -152,7 +174,9 @@ def _valid(steps: Steps, join: bool) -> bool:
     return True
 
 
-def transformed(graph: stowage.Graph, plan: stowage.Plan, seed: int, recomputations: int, swaps: int, join: bool = False) -> stowage.Plan:
+def transformed(
+    graph: stowage.Graph, plan: stowage.Plan, seed: int, recomputations: int, swaps: int, join: bool = False
+) -> stowage.Plan:
     """The plan with that many random recomputations and swaps, each kept only if the checker accepts it."""
     rng = random.Random(seed)
     steps = Steps.of(graph, plan)
@@ -179,7 +203,7 @@ def _try_recompute(steps: Steps, buffer: int, rng: random.Random) -> bool:
 
 def _try_swap(steps: Steps, buffer: int, rng: random.Random) -> bool:
     touches = steps.touches(buffer)
-    gaps = [(a, b) for a, b in zip(touches, touches[1:]) if b - a > 3]
+    gaps = [(a, b) for a, b in itertools.pairwise(touches) if b - a > 3]
     if not gaps:
         return False
     after, before = rng.choice(gaps)

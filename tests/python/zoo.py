@@ -19,52 +19,89 @@ def _tokens(vocab: int, shape: tuple[int, ...], count: int) -> list[torch.Tensor
 
 def _images(shape: tuple[int, ...], classes: int, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(7)
-    return [(torch.randn(shape, generator=generator), torch.randint(0, classes, shape[:1], generator=generator)) for _ in range(count)]
+    return [
+        (torch.randn(shape, generator=generator), torch.randint(0, classes, shape[:1], generator=generator))
+        for _ in range(count)
+    ]
 
 
 def gpt2(count: int = STEPS):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, n_positions=32, vocab_size=211, bos_token_id=0, eos_token_id=0, use_cache=False)
+    config = GPT2Config(
+        n_layer=2, n_embd=64, n_head=4, n_positions=32, vocab_size=211, bos_token_id=0, eos_token_id=0, use_cache=False
+    )
     return GPT2LMHeadModel(config), lambda m, x: m(input_ids=x, labels=x).loss, _tokens(211, (2, 32), count)
 
 
 def bert(count: int = STEPS):
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=211)
+    config = BertConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=211
+    )
     return BertForMaskedLM(config), lambda m, x: m(input_ids=x, labels=x).loss, _tokens(211, (2, 32), count)
 
 
 def t5(count: int = STEPS):
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, vocab_size=211, use_cache=False,
-                      decoder_start_token_id=0)
+    config = T5Config(
+        d_model=64,
+        d_kv=16,
+        d_ff=128,
+        num_layers=2,
+        num_heads=4,
+        vocab_size=211,
+        use_cache=False,
+        decoder_start_token_id=0,
+    )
     return T5ForConditionalGeneration(config), lambda m, x: m(input_ids=x, labels=x).loss, _tokens(211, (2, 24), count)
 
 
 def llama(count: int = STEPS):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                         vocab_size=211, use_cache=False)
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=211,
+        use_cache=False,
+    )
     return LlamaForCausalLM(config), lambda m, x: m(input_ids=x, labels=x).loss, _tokens(211, (2, 32), count)
 
 
 def vit(count: int = STEPS):
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, image_size=32, patch_size=8,
-                       num_labels=10, hidden_dropout_prob=0.1)
-    return ViTForImageClassification(config), lambda m, b: m(pixel_values=b[0], labels=b[1]).loss, _images((2, 3, 32, 32), 10, count)
+    config = ViTConfig(
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        image_size=32,
+        patch_size=8,
+        num_labels=10,
+        hidden_dropout_prob=0.1,
+    )
+    return (
+        ViTForImageClassification(config),
+        lambda m, b: m(pixel_values=b[0], labels=b[1]).loss,
+        _images((2, 3, 32, 32), 10, count),
+    )
 
 
 def resnet50(count: int = STEPS):
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    return (ResNetForImageClassification(ResNetConfig(num_labels=10)), lambda m, b: m(pixel_values=b[0], labels=b[1]).loss,
-            _images((2, 3, 64, 64), 10, count))
+    return (
+        ResNetForImageClassification(ResNetConfig(num_labels=10)),
+        lambda m, b: m(pixel_values=b[0], labels=b[1]).loss,
+        _images((2, 3, 64, 64), 10, count),
+    )
 
 
 class _LstmTagger(nn.Module):
@@ -83,8 +120,14 @@ def lstm(count: int = STEPS):
 
 
 def _double_conv(i: int, o: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True), nn.Conv2d(o, o, 3, padding=1),
-                         nn.BatchNorm2d(o), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(i, o, 3, padding=1),
+        nn.BatchNorm2d(o),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(o, o, 3, padding=1),
+        nn.BatchNorm2d(o),
+        nn.ReLU(inplace=True),
+    )
 
 
 class _UNet(nn.Module):

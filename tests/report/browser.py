@@ -1,4 +1,5 @@
-"""Headless Chromium driven over a pipe: the DevTools protocol is JSON messages with a NUL between them, so no package is needed.
+"""Headless Chromium driven over a pipe: the DevTools protocol is JSON messages with a NUL between them, so no package
+is needed.
 
     with Browser() as browser:
         page = browser.open("file:///.../report.html")
@@ -17,16 +18,27 @@ import tempfile
 import time
 from pathlib import Path
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-_FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
-          "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"]  # fmt: skip
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--remote-debugging-pipe",
+]
 
 
 class Browser:
     def __init__(self, width: int = 1400, height: int = 900):
         self._size = (width, height)
 
-    def __enter__(self) -> "Browser":
+    def __enter__(self) -> Browser:
         self._profile = tempfile.mkdtemp(prefix="stowage-chromium-")
         out_read, self._write = os.pipe()
         self._read, in_write = os.pipe()
@@ -36,8 +48,16 @@ class Browser:
             os.dup2(a, 3)
             os.dup2(b, 4)
 
-        command = [CHROMIUM, *_FLAGS, f"--user-data-dir={self._profile}", f"--window-size={self._size[0]},{self._size[1]}", "about:blank"]
-        self._process = subprocess.Popen(command, preexec_fn=move_pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            CHROMIUM,
+            *_FLAGS,
+            f"--user-data-dir={self._profile}",
+            f"--window-size={self._size[0]},{self._size[1]}",
+            "about:blank",
+        ]
+        self._process = subprocess.Popen(
+            command, preexec_fn=move_pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         os.close(out_read)
         os.close(in_write)
         self._buffer = b""
@@ -79,7 +99,7 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, url: str, dark: bool = False) -> "Page":
+    def open(self, url: str, dark: bool = False) -> Page:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -103,7 +123,9 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def resize(self, width: int, height: int, scale: float = 1) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
+        )
 
     def evaluate(self, expression: str):
         """The value of an expression; a promise is waited for. Raises with the page's own message when it throws."""
@@ -123,7 +145,9 @@ class Page:
     def key(self, key: str) -> None:
         text = key if len(key) == 1 else None
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, **({"text": text} if text and kind == "keyDown" else {}))
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, **({"text": text} if text and kind == "keyDown" else {})
+            )
 
     def mouse(self, kind: str, x: float, y: float, **more) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
@@ -138,10 +162,17 @@ class Page:
 
     def events(self, method: str) -> list[dict]:
         self.evaluate("0")  # what was sent before has come
-        return [e["params"] for e in self._browser.events if e.get("method") == method and e.get("sessionId") == self._session]
+        return [
+            e["params"]
+            for e in self._browser.events
+            if e.get("method") == method and e.get("sessionId") == self._session
+        ]
 
     def complaints(self) -> list[str]:
         """What the console, the log and uncaught exceptions say."""
-        thrown = [e["exceptionDetails"].get("exception", {}).get("description", e["exceptionDetails"]["text"]) for e in self.events("Runtime.exceptionThrown")]
+        thrown = [
+            e["exceptionDetails"].get("exception", {}).get("description", e["exceptionDetails"]["text"])
+            for e in self.events("Runtime.exceptionThrown")
+        ]
         logged = [e["entry"]["text"] for e in self.events("Log.entryAdded")]
         return thrown + logged + [str(e["args"]) for e in self.events("Runtime.consoleAPICalled")]

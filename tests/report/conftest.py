@@ -39,7 +39,8 @@ def stowage_cli():
 
 
 def training_graph(layers: int, line: str = "train.py:{}", name: str = "layers") -> dict:
-    """Layers forward and backward with an update for each weight; activations of uneven sizes, scratch, takeover, source lines."""
+    """Layers forward and backward with an update for each weight; activations of uneven sizes, scratch, takeover,
+    source lines."""
     buffers, ops = [], []
 
     def buffer(called, size, kind, **more):
@@ -47,7 +48,15 @@ def training_graph(layers: int, line: str = "train.py:{}", name: str = "layers")
         return len(buffers) - 1
 
     def op(called, target, where, **more):
-        ops.append({"name": called, "target": target, "cost_ns": 20_000 + 137 * (len(ops) % 11), **more, "meta": {"line": line.format(where)}})
+        ops.append(
+            {
+                "name": called,
+                "target": target,
+                "cost_ns": 20_000 + 137 * (len(ops) % 11),
+                **more,
+                "meta": {"line": line.format(where)},
+            }
+        )
 
     weights = [buffer(f"layers.{i}.weight", 4096, "parameter", resident=True) for i in range(layers)]
     x = buffer("x", 8192, "input", resident=True)
@@ -55,7 +64,14 @@ def training_graph(layers: int, line: str = "train.py:{}", name: str = "layers")
     for i in range(layers):
         hidden = buffer(f"mm_{i}", 16384 + 512 * (i % 7), "activation")
         out = buffer(f"gelu_{i}", 16384 + 512 * (i % 7), "activation")
-        op(f"mm_{i}", "aten::mm", 10 + i % 5, reads=[weights[i], x], creates=[hidden], scratch=[{"bytes": 2048, "from": 0, "to": 1}])
+        op(
+            f"mm_{i}",
+            "aten::mm",
+            10 + i % 5,
+            reads=[weights[i], x],
+            creates=[hidden],
+            scratch=[{"bytes": 2048, "from": 0, "to": 1}],
+        )
         op(f"gelu_{i}", "aten::gelu", 20 + i % 5, reads=[hidden], creates=[out])
         saved.append((x, hidden))
         x = out
@@ -76,7 +92,15 @@ def training_graph(layers: int, line: str = "train.py:{}", name: str = "layers")
         gradient = following
     for weight, weight_gradient, i in updates:
         op(f"adamw_{i}", "aten::_fused_adamw_", 50, reads=[weight_gradient], writes=[weight])
-    return {"format": "stowage-graph", "version": 1, "name": name, "align": 64, "meta": {}, "buffers": buffers, "ops": ops}
+    return {
+        "format": "stowage-graph",
+        "version": 1,
+        "name": name,
+        "align": 64,
+        "meta": {},
+        "buffers": buffers,
+        "ops": ops,
+    }
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +111,11 @@ def report_of(stowage_cli, tmp_path_factory):
         folder = tmp_path_factory.mktemp("report")
         (folder / "graph.json").write_text(json.dumps(graph))
         stowage_cli("plan", folder / "graph.json", "-o", folder / "plan.json", *plan_options)
-        same = [o for k, o in enumerate(plan_options) if o in ("--budget", "--link-gbps") or (k and plan_options[k - 1] in ("--budget", "--link-gbps"))]
+        same = [
+            o
+            for k, o in enumerate(plan_options)
+            if o in ("--budget", "--link-gbps") or (k and plan_options[k - 1] in ("--budget", "--link-gbps"))
+        ]
         stowage_cli("report", folder / "graph.json", folder / "plan.json", "-o", folder / name, *same, *report_options)
         return (folder / name).as_uri()
 

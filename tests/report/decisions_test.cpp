@@ -26,8 +26,8 @@ bool uses(const Op& op, BufferId b) {
   return false;
 }
 
-// The peak of the plan without the steps `gone`, every buffer held from where it is made to its last use before it is made again. For
-// graphs whose ops have one tick and nothing to take over. A step that is gone holds nothing.
+// The peak of the plan without the steps `gone`, every buffer held from where it is made to its last use before it is
+// made again. For graphs whose ops have one tick and nothing to take over. A step that is gone holds nothing.
 std::int64_t naive_peak(const Graph& graph, const Plan& plan, const std::set<std::int32_t>& gone) {
   const auto steps = static_cast<std::int32_t>(plan.steps.size());
   std::vector<std::int64_t> live(plan.steps.size());
@@ -40,7 +40,8 @@ std::int64_t naive_peak(const Graph& graph, const Plan& plan, const std::set<std
       const Step& step = plan.steps[static_cast<std::size_t>(s)];
       const bool run = step.kind == Step::Kind::kRun;
       const auto& creates = run ? graph.op(step.op).creates : std::vector<BufferId>{};
-      if ((run && std::find(creates.begin(), creates.end(), b) != creates.end()) || (step.kind == Step::Kind::kSwapIn && step.buffer == b)) {
+      if ((run && std::find(creates.begin(), creates.end(), b) != creates.end()) ||
+          (step.kind == Step::Kind::kSwapIn && step.buffer == b)) {
         pieces.emplace_back(s, s + 1);
       } else if (run && uses(graph.op(step.op), b)) {
         pieces.back().second = s + 1;
@@ -84,7 +85,8 @@ TEST(Decisions, UndoingOneGivesThePeakOfThePlanWrittenWithoutIt) {
     ReportOptions report;
     report.link_gbps = options.link_gbps;
     const PlanData data = plan_data(graph, *result.plan, report);
-    if (naive_peak(graph, *result.plan, {}) != data.curve.peak_bytes) continue;  // the plan holds something longer than it needs
+    // The plan holds something longer than it needs
+    if (naive_peak(graph, *result.plan, {}) != data.curve.peak_bytes) continue;
     std::int64_t cost = 0;
     for (const Decision& decision : data.decisions.list) {
       cost += decision.cost_ns;
@@ -92,7 +94,8 @@ TEST(Decisions, UndoingOneGivesThePeakOfThePlanWrittenWithoutIt) {
       const std::set<std::int32_t> gone(decision.steps.begin(), decision.steps.end());
       (decision.kind == Decision::Kind::kSwap ? swapped : recomputed) += 1;
       const std::int64_t peak = naive_peak(graph, *result.plan, gone);
-      EXPECT_EQ(*decision.saved_bytes, peak - data.curve.peak_bytes) << "steps " << decision.from << " to " << decision.to;
+      EXPECT_EQ(*decision.saved_bytes, peak - data.curve.peak_bytes)
+          << "steps " << decision.from << " to " << decision.to;
       lowered += *decision.saved_bytes > 0;
     }
     EXPECT_EQ(data.program_step_ns + cost, data.timing.step_ns);
@@ -145,7 +148,8 @@ Graph two_branches() {
     o.meta = std::string(R"({"line":"net.py:)") + name + "\"}";
     graph.ops.push_back(o);
   };
-  const BufferId a = buffer("a", 100), b = buffer("b", 90), x = buffer("x", 1), y = buffer("y", 1), out = buffer("out", 1);
+  const BufferId a = buffer("a", 100), b = buffer("b", 90), x = buffer("x", 1), y = buffer("y", 1),
+                 out = buffer("out", 1);
   graph.buffers[out.index()].returned = true;
   op("make a", {}, {a});
   op("make b", {}, {b});

@@ -1,4 +1,5 @@
-"""The page in a real browser: nothing leaves it, nothing in it runs, it shows what the plan says, and it is quick when it is large."""
+"""The page in a real browser: nothing leaves it, nothing in it runs, it shows what the plan says, and it is quick when
+it is large."""
 
 import json
 import os
@@ -7,15 +8,40 @@ import pytest
 from conftest import training_graph
 
 BUDGET = ("--budget", "160KiB", "--link-gbps", "0.5")
-HOSTILE = ['</script><script>window.hacked=1</script>', '<img src=x onerror="window.hacked=1">', "<!--<script>", "`${window.hacked=1}`",
-           '"><svg onload=window.hacked=1>', "https://example.org/\u2028\u202e", "{{SCRIPT}}", "javascript:window.hacked=1"]  # fmt: skip
+HOSTILE = [
+    "</script><script>window.hacked=1</script>",
+    '<img src=x onerror="window.hacked=1">',
+    "<!--<script>",
+    "`${window.hacked=1}`",
+    '"><svg onload=window.hacked=1>',
+    "https://example.org/\u2028\u202e",
+    "{{SCRIPT}}",
+    "javascript:window.hacked=1",
+]
 
 
 @pytest.fixture(scope="module")
 def small(report_of, tmp_path_factory):
-    rows = [{"tensor": f"layers.{i}.weight", "bytes": 4096, "placement": "S0" if i % 3 else "R", "local_bytes": 1024 if i % 3 else 4096,
-             "redundant_bytes": 0 if i % 3 else 3072, "why": "" if i % 3 else "no rule fits: runs on whole tensors"} for i in range(8)]  # fmt: skip
-    events = [{"t_ns": 40_000 * k, "event": ("drop", "swap_out", "recompute", "swap_in")[k % 4], "bytes": 512 * (1 + k % 5), "op": "aten::mm"} for k in range(60)]
+    rows = [
+        {
+            "tensor": f"layers.{i}.weight",
+            "bytes": 4096,
+            "placement": "S0" if i % 3 else "R",
+            "local_bytes": 1024 if i % 3 else 4096,
+            "redundant_bytes": 0 if i % 3 else 3072,
+            "why": "" if i % 3 else "no rule fits: runs on whole tensors",
+        }
+        for i in range(8)
+    ]
+    events = [
+        {
+            "t_ns": 40_000 * k,
+            "event": ("drop", "swap_out", "recompute", "swap_in")[k % 4],
+            "bytes": 512 * (1 + k % 5),
+            "op": "aten::mm",
+        }
+        for k in range(60)
+    ]
     live = [{"t_ns": 8_000 * k, "bytes": 8192 + 1024 * (k % 13) + 96 * min(k, 300 - k)} for k in range(300)]
     extra = sections(tmp_path_factory.mktemp("sections"), rows, events, live, limit=40_000)
     return report_of(training_graph(8, name="eight layers"), *BUDGET, report_options=extra)
@@ -38,14 +64,22 @@ def test_the_page_makes_no_request_and_has_no_complaint(browser, small):
 def test_the_policy_blocks_requests_and_foreign_scripts(browser, small):
     page = opened(browser, small)
     assert page.evaluate("fetch('https://example.org/').then(() => 'sent', () => 'blocked')") == "blocked"
-    page.evaluate("(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); })()")
-    page.evaluate("(() => { const i = document.createElement('img'); i.src = 'https://example.org/x.png'; document.body.append(i); })()")
+    page.evaluate(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); })()"
+    )
+    page.evaluate(
+        "(() => { const i = document.createElement('img'); i.src = 'https://example.org/x.png'; document.body.append(i); })()"
+    )
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<b onclick=\"window.hacked=1\" id=bad>x</b>')")
     page.evaluate("document.getElementById('bad').click()")
     assert page.evaluate("window.hacked === undefined")
-    gone = [e["request"]["url"] for e in page.events("Network.requestWillBeSent") if "example.org" in e["request"]["url"]]
+    gone = [
+        e["request"]["url"] for e in page.events("Network.requestWillBeSent") if "example.org" in e["request"]["url"]
+    ]
     sent = [e for e in page.events("Network.responseReceived") if "example.org" in e["response"]["url"]]
-    assert sent == [] and len(gone) == len([e for e in page.events("Network.loadingFailed") if e.get("blockedReason") == "csp"])
+    assert sent == [] and len(gone) == len(
+        [e for e in page.events("Network.loadingFailed") if e.get("blockedReason") == "csp"]
+    )
 
 
 def test_hostile_names_are_text(browser, report_of, tmp_path):
@@ -54,9 +88,21 @@ def test_hostile_names_are_text(browser, report_of, tmp_path):
         buffer["name"] = HOSTILE[i % len(HOSTILE)] + str(i)
     for i, op in enumerate(graph["ops"]):
         op["name"], op["target"] = HOSTILE[i % len(HOSTILE)] + f" op{i}", HOSTILE[(i + 1) % len(HOSTILE)]
-    hostile = {"tensor": HOSTILE[1], "bytes": 8, "placement": HOSTILE[0], "local_bytes": 8, "redundant_bytes": 4, "why": HOSTILE[4]}
+    hostile = {
+        "tensor": HOSTILE[1],
+        "bytes": 8,
+        "placement": HOSTILE[0],
+        "local_bytes": 8,
+        "redundant_bytes": 4,
+        "why": HOSTILE[4],
+    }
     event = {"t_ns": 5, "event": HOSTILE[1], "bytes": 8, "op": HOSTILE[0]}
-    page = opened(browser, report_of(graph, "--budget", "160KiB", "--link-gbps", "0.2", report_options=sections(tmp_path, [hostile], [event])))
+    page = opened(
+        browser,
+        report_of(
+            graph, "--budget", "160KiB", "--link-gbps", "0.2", report_options=sections(tmp_path, [hostile], [event])
+        ),
+    )
     for _ in range(12):  # the details of twelve buffers, one after the other
         page.evaluate("document.getElementById('map-box').dispatchEvent(new KeyboardEvent('keydown', {key: 'n'}))")
     assert page.evaluate("window.hacked === undefined")
@@ -94,7 +140,9 @@ def test_decisions_of_every_kind_are_shown(browser, small):
     page = opened(browser, small)
     kinds = set(page.evaluate("stowageReport.plan.decisions.map(d => d.kind)"))
     assert kinds >= {"recompute", "swap", "takeover"}
-    costs = page.evaluate("stowageReport.plan.decisions.reduce((n, d) => n + d.cost_ns, stowageReport.plan.program_step_ns)")
+    costs = page.evaluate(
+        "stowageReport.plan.decisions.reduce((n, d) => n + d.cost_ns, stowageReport.plan.program_step_ns)"
+    )
     assert costs == page.evaluate("stowageReport.plan.step_ns")
     rows = page.evaluate("document.querySelectorAll('#decision-table tbody tr').length")
     assert rows == min(25, page.evaluate("stowageReport.plan.decisions.length"))
@@ -129,14 +177,17 @@ def test_hover_search_and_keys(browser, small):
     for letter in "gelu_3":
         page.key(letter)
     page.wait("stowageReport.map.matches !== null")
-    found = page.evaluate("[...stowageReport.map.matches].map(i => stowageReport.names.rect(stowageReport.plan.rects, i))")
+    found = page.evaluate(
+        "[...stowageReport.map.matches].map(i => stowageReport.names.rect(stowageReport.plan.rects, i))"
+    )
     assert set(found) >= {"gelu_3"} and all("gelu_3" in f for f in found)
 
 
 def test_nearest_hit_equals_looking_at_every_rectangle(browser, small):
     """The spatial index against brute force, over random windows of a zoomed view."""
     page = opened(browser, small)
-    assert page.evaluate("""(() => {
+    assert (
+        page.evaluate("""(() => {
         const map = stowageReport.map, r = map.plan.rects;
         let seed = 1;
         const random = () => (seed = seed * 48271 % 2147483647) / 2147483647;
@@ -148,7 +199,9 @@ def test_nearest_hit_equals_looking_at_every_rectangle(browser, small):
             if (found.size !== all.size || [...all].some(i => !found.has(i))) return `window ${k}`;
         }
         return "same";
-    })()""") == "same"
+    })()""")
+        == "same"
+    )
 
 
 def test_light_dark_and_the_toggle(browser, small, artefacts):
@@ -157,7 +210,8 @@ def test_light_dark_and_the_toggle(browser, small, artefacts):
         assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
         page.resize(1400, 1690)
         page.wait("stowageReport.frames > 0")
-        page.screenshot(artefacts / f"small-{'dark' if dark else 'light'}.png")  # docs/pictures/report-*.png are these, in 96 colours
+        # Docs/pictures/report-*.png are these, in 96 colours
+        page.screenshot(artefacts / f"small-{'dark' if dark else 'light'}.png")
         page.evaluate("document.getElementById('holders').scrollIntoView()")
         page.screenshot(artefacts / f"small-{'dark' if dark else 'light'}-below.png")
         page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
@@ -177,7 +231,12 @@ def test_a_narrow_screen_does_not_scroll_sideways(browser, small, artefacts):
 
 def test_a_graph_without_costs_lines_or_buffers(browser, report_of, artefacts):
     empty = {"format": "stowage-graph", "version": 1, "name": "nothing", "align": 64, "buffers": [], "ops": []}
-    bare = {**empty, "name": "bare", "buffers": [{"name": "a", "bytes": 0, "kind": "output", "returned": True}], "ops": [{"name": "op", "target": "t", "creates": [0]}]}
+    bare = {
+        **empty,
+        "name": "bare",
+        "buffers": [{"name": "a", "bytes": 0, "kind": "output", "returned": True}],
+        "ops": [{"name": "op", "target": "t", "creates": [0]}],
+    }
     for graph in (empty, bare):
         page = opened(browser, report_of(graph))
         assert page.complaints() == []
@@ -199,7 +258,9 @@ def test_fifty_thousand_buffers_load_in_two_seconds_and_pan_at_thirty_frames(bro
     windows = [pan_for_a_while(page) for _ in range(4)]
     drawn = page.evaluate("stowageReport.map.drawn")
     best, busy = max(rate for rate, _ in windows), min(ms for _, ms in windows)
-    print(f"loaded in {min(loads):.0f} ms; {best:.0f} frames a second, {busy:.1f} ms of processor time each, {drawn} rectangles in sight")
+    print(
+        f"loaded in {min(loads):.0f} ms; {best:.0f} frames a second, {busy:.1f} ms of processor time each, {drawn} rectangles in sight"
+    )
     page.screenshot(artefacts / "large-light.png")
     assert drawn > 40_000
     assert busy < 1000 / 30
@@ -209,7 +270,8 @@ def test_fifty_thousand_buffers_load_in_two_seconds_and_pan_at_thirty_frames(bro
 
 
 def pan_for_a_while(page) -> tuple[float, float]:
-    """Frames a second over 0.7 s in which every frame moves the view, and the page's processor time for one frame in ms."""
+    """Frames a second over 0.7 s in which every frame moves the view, and the page's processor time for one frame in
+    ms."""
 
     def metrics():
         return {m["name"]: m["value"] for m in page.call("Performance.getMetrics")["metrics"]}

@@ -18,10 +18,11 @@ TEST(CachingAllocator, TakesSegmentsByTheSizeOfTheRequest) {
   struct Row {
     std::int64_t request, allocated, reserved;
   };
-  for (const Row& row : {Row{0, 0, 0}, Row{1, 512, 2 * kMiB}, Row{512, 512, 2 * kMiB}, Row{513, 1024, 2 * kMiB}, Row{kMiB, kMiB, 2 * kMiB},
-                         Row{kMiB + 1, kMiB + 512, 20 * kMiB}, Row{10 * kMiB - 1, 10 * kMiB, 10 * kMiB},
-                         Row{9 * kMiB, 9 * kMiB, 20 * kMiB}, Row{10 * kMiB, 10 * kMiB, 10 * kMiB}, Row{11 * kMiB, 12 * kMiB, 12 * kMiB},
-                         Row{25 * kMiB + 1, 26 * kMiB, 26 * kMiB}}) {
+  for (const Row& row :
+       {Row{0, 0, 0}, Row{1, 512, 2 * kMiB}, Row{512, 512, 2 * kMiB}, Row{513, 1024, 2 * kMiB},
+        Row{kMiB, kMiB, 2 * kMiB}, Row{kMiB + 1, kMiB + 512, 20 * kMiB}, Row{10 * kMiB - 1, 10 * kMiB, 10 * kMiB},
+        Row{9 * kMiB, 9 * kMiB, 20 * kMiB}, Row{10 * kMiB, 10 * kMiB, 10 * kMiB}, Row{11 * kMiB, 12 * kMiB, 12 * kMiB},
+        Row{25 * kMiB + 1, 26 * kMiB, 26 * kMiB}}) {
     SCOPED_TRACE(row.request);
     CachingAllocator allocator;
     allocator.allocate(row.request);
@@ -30,7 +31,8 @@ TEST(CachingAllocator, TakesSegmentsByTheSizeOfTheRequest) {
   }
 }
 
-// A remainder of at most 1 MiB is not split off in the large pool: the block keeps it. (Above: 11 MiB take all 12 of their segment.)
+// A remainder of at most 1 MiB is not split off in the large pool: the block keeps it. (Above: 11 MiB take all 12 of
+// their segment.)
 TEST(CachingAllocator, KeepsSmallRemaindersOfLargeBlocks) {
   CachingAllocator allocator;
   allocator.allocate(25 * kMiB + 1);
@@ -76,7 +78,8 @@ TEST(CachingAllocator, FitsBest) {
   EXPECT_EQ(allocator.reserved_bytes(), 70 * kMiB);
 }
 
-// x 12 MiB lives from op 0 to op 1; op 1 takes scratch of 30 MiB and gives it back before y 30 MiB is born, so both share a segment.
+// x 12 MiB lives from op 0 to op 1; op 1 takes scratch of 30 MiB and gives it back before y 30 MiB is born, so both
+// share a segment.
 TEST(CachingAllocatorPeaks, FollowsTheTicksOfAnOp) {
   testing::GraphBuilder g(64);
   const int x = g.buffer(12 * kMiB), y = g.returned(30 * kMiB);

@@ -1,4 +1,5 @@
-// Checkmate's program on chains whose best schedule is known, and on small random graphs beside a search of all schedules.
+// Checkmate's program on chains whose best schedule is known, and on small random graphs beside a search of all
+// schedules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ CheckmateResult within(const Graph& graph, std::int64_t capacity, std::vector<Op
   return checkmate_milp(graph, options);
 }
 
-// Forward a -> b -> c -> d, 10 bytes each, then gradients (10 bytes) that need d, c, b, a in this order. Costs 1 2 4 8 forward, 16 backward.
+// Forward a -> b -> c -> d, 10 bytes each, then gradients (10 bytes) that need d, c, b, a in this order. Costs 1 2 4 8
+// forward, 16 backward.
 Graph chain() {
   GraphBuilder g;
   std::vector<int> x{g.resident(5)};
@@ -76,7 +78,8 @@ TEST(Checkmate, WhatIsWrittenInPlaceIsMadeAgainAsAWhole) {
   EXPECT_EQ(within(g.build(), 30).step_ns, 281);  // the weight changes after the last run
 
   GraphBuilder early;
-  const int w = early.resident(1), a = early.buffer(10), b = early.buffer(20), c = early.buffer(1), end = early.returned(1);
+  const int w = early.resident(1), a = early.buffer(10), b = early.buffer(20), c = early.buffer(1),
+            end = early.returned(1);
   early.op({w}, {}, {a});
   early.op({}, {w}, {});
   early.op({}, {}, {b});
@@ -185,7 +188,8 @@ class AllSchedules {
   std::int64_t capacity_;
   std::vector<std::vector<int>> seen_;  // per op: the version of each buffer that it sees
   std::vector<int> final_;
-  std::priority_queue<std::pair<std::int64_t, State>, std::vector<std::pair<std::int64_t, State>>, std::greater<>> open_;
+  std::priority_queue<std::pair<std::int64_t, State>, std::vector<std::pair<std::int64_t, State>>, std::greater<>>
+      open_;
   std::map<State, std::int64_t> best_;
 };
 
@@ -200,7 +204,8 @@ TEST(Checkmate, IsTheBestOfAllSchedules) {
     for (Op& op : graph.ops) op.takeover.clear();  // the program knows none
     const std::int64_t program = program_peak_bytes(graph);
     for (const int percent : {50, 65, 80, 90}) {
-      SCOPED_TRACE("seed " + std::to_string(seed) + ", ops " + std::to_string(shape.ops) + ", percent " + std::to_string(percent));
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", ops " + std::to_string(shape.ops) + ", percent " +
+                   std::to_string(percent));
       const std::int64_t capacity = program * percent / 100;
       const CheckmateResult result = within(graph, capacity);
       const std::optional<std::int64_t> least = AllSchedules(graph, capacity).least_ns();

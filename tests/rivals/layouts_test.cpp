@@ -27,7 +27,8 @@ TEST(Llfb, PutsTheLongestLivedOnTheLowestLedge) {
 // No item fits into the notch between two towers: it is raised to the lower of them, and the long item goes on top.
 TEST(Llfb, RaisesALedgeThatNothingFits) {
   const Items items = {{0, 3, 4}, {5, 9, 6}, {2, 6, 1}};
-  // [5,9) is the longest with [2,6): equal lifetimes, the larger first; then the lowest ledge is [0,5), which holds [0,3).
+  // [5,9) is the longest with [2,6): equal lifetimes, the larger first; then the lowest ledge is [0,5), which holds
+  // [0,3).
   EXPECT_EQ(llfb_layout(items, 1), (Offsets{0, 0, 6}));
 }
 
@@ -38,15 +39,17 @@ TEST(Llfb, IgnoresWhatTakesNoSpaceAndRoundsToTheAlignment) {
   EXPECT_EQ(std::abs(offsets[0] - offsets[3]), 8);
 }
 
-// By size: 10 at 0; 6 on it; then the fives: [0,2) at 16, [2,4) below the 6; 4 above all that it meets; the gaps left for the last
-// one over [2,3) are [5,10) and [16,21), and the lower of equals is taken.
+// By size: 10 at 0; 6 on it; then the fives: [0,2) at 16, [2,4) below the 6; 4 above all that it meets; the gaps left
+// for the last one over [2,3) are [5,10) and [16,21), and the lower of equals is taken.
 TEST(GreedyFit, PlacesBySizeIntoTheGapsBelow) {
   const Items items = {{0, 2, 10}, {0, 3, 6}, {0, 2, 5}, {1, 4, 4}, {2, 4, 5}, {2, 3, 1}};
-  for (const Fit fit : {Fit::kFirst, Fit::kBest}) EXPECT_EQ(greedy_layout(items, 1, Serve::kSize, fit), (Offsets{0, 10, 16, 21, 0, 5}));
+  for (const Fit fit : {Fit::kFirst, Fit::kBest})
+    EXPECT_EQ(greedy_layout(items, 1, Serve::kSize, fit), (Offsets{0, 10, 16, 21, 0, 5}));
 }
 
 TEST(GreedyFit, BestFitTakesTheTighterGap) {
-  // Stacked as they start: 4, 1, 2, 1. At time 4 the first and third are gone and leave gaps of 4 and 2 to the last one.
+  // Stacked as they start: 4, 1, 2, 1. At time 4 the first and third are gone and leave gaps of 4 and 2 to the last
+  // one.
   const Items by_start = {{0, 4, 4}, {1, 9, 1}, {2, 4, 2}, {3, 9, 1}, {4, 9, 2}};
   const Offsets first = greedy_layout(by_start, 1, Serve::kStart, Fit::kFirst);
   const Offsets best = greedy_layout(by_start, 1, Serve::kStart, Fit::kBest);
@@ -76,8 +79,8 @@ TEST(Layouts, NeverOverlapAndKeepTheAlignment) {
       for (std::size_t a = 0; a < items.size(); ++a) {
         EXPECT_EQ(offsets[a] % align, 0);
         for (std::size_t b = 0; b < a; ++b)
-          EXPECT_FALSE(items[a].bytes > 0 && items[b].bytes > 0 && items[a].lower < items[a].upper && items[b].lower < items[b].upper &&
-                       overlaps(items[a], offsets[a], items[b], offsets[b]));
+          EXPECT_FALSE(items[a].bytes > 0 && items[b].bytes > 0 && items[a].lower < items[a].upper &&
+                       items[b].lower < items[b].upper && overlaps(items[a], offsets[a], items[b], offsets[b]));
       }
   }
 }

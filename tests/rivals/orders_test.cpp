@@ -31,7 +31,8 @@ std::vector<int> ids(const std::vector<OpId>& order) {
 //   └──────────▶ 3 ──d 40──▶ 4 ──e 5 ──▶┘
 Graph two_branches() {
   GraphBuilder g;
-  const int a = g.buffer(10), b = g.buffer(90), c = g.buffer(10), d = g.buffer(40), e = g.buffer(5), out = g.returned(1);
+  const int a = g.buffer(10), b = g.buffer(90), c = g.buffer(10), d = g.buffer(40), e = g.buffer(5),
+            out = g.returned(1);
   g.op({}, {}, {a}).name = "a";
   g.op({a}, {}, {b}).name = "b";
   g.op({b}, {}, {c}).name = "c";
@@ -41,8 +42,8 @@ Graph two_branches() {
   return g.build();
 }
 
-// After op 0 (live 10, peak 10) nothing fits: op 3 has the least rise (peak 50). Then op 4 frees d (live 15, peak 55); op 1 must
-// follow (105, then a is freed: 95), op 2 (105), op 5.
+// After op 0 (live 10, peak 10) nothing fits: op 3 has the least rise (peak 50). Then op 4 frees d (live 15, peak 55);
+// op 1 must follow (105, then a is freed: 95), op 2 (105), op 5.
 TEST(Lescea, TakesTheLeastNewPeakWhenNothingFits) {
   const Graph graph = two_branches();
   EXPECT_EQ(ids(lescea_order(graph)), (std::vector{0, 3, 4, 1, 2, 5}));
@@ -61,8 +62,8 @@ TEST(ListScheduling, BreaksTies) {
   EXPECT_EQ(ids(lpmf_order(graph)), (std::vector{0, 1, 2}));
 }
 
-// LPMF begins with the returned bytes as its peak: under them the op that grows least runs first, without them the one that rises
-// least. Op 0 makes 4 bytes that stay, op 1 makes 6 and drops them at once.
+// LPMF begins with the returned bytes as its peak: under them the op that grows least runs first, without them the one
+// that rises least. Op 0 makes 4 bytes that stay, op 1 makes 6 and drops them at once.
 TEST(InductorLpmf, KnowsTheReturnedBytes) {
   GraphBuilder g;
   const int kept = g.returned(4), dropped = g.buffer(6), out = g.returned(6);
@@ -91,7 +92,8 @@ TEST(InductorOrders, GoBreadthAndDepthFirst) {
   EXPECT_EQ(ids(dfs_order(graph)), (std::vector{1, 3, 5, 0, 2, 4}));
 }
 
-// BFS compares all positions of the predecessors, the earliest first: op 4 waited for (0, 1), op 3 for (0, 2), op 5 for (1).
+// BFS compares all positions of the predecessors, the earliest first: op 4 waited for (0, 1), op 3 for (0, 2), op 5 for
+// (1).
 TEST(InductorOrders, BreadthFirstComparesPositionsAsLists) {
   GraphBuilder g;
   std::vector<int> buffers;
@@ -113,7 +115,8 @@ std::int64_t live_after(const Graph& graph, const std::vector<OpId>& ran) {
   for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
     if (graph.buffers[b].resident || !has_run(use.creator[b])) continue;
     const auto users = use.users[b];
-    if (graph.buffers[b].returned || !std::all_of(users.begin(), users.end(), has_run)) sum += graph.padded(graph.buffers[b].bytes);
+    if (graph.buffers[b].returned || !std::all_of(users.begin(), users.end(), has_run))
+      sum += graph.padded(graph.buffers[b].bytes);
   }
   return sum;
 }
@@ -136,7 +139,9 @@ std::vector<OpId> naive_lescea(const Graph& graph) {
     std::int64_t best_step = 0;
     for (std::size_t i = 0; i < graph.ops.size(); ++i) {
       const auto preds = edges.preds[i];
-      if (done[i] || !std::all_of(preds.begin(), preds.end(), [&](std::int32_t p) { return done[static_cast<std::size_t>(p)]; })) continue;
+      if (done[i] ||
+          !std::all_of(preds.begin(), preds.end(), [&](std::int32_t p) { return done[static_cast<std::size_t>(p)]; }))
+        continue;
       std::vector<OpId> tried = order;
       tried.emplace_back(i);
       const std::int64_t step = live_after(graph, order) + added_bytes(graph, graph.ops[i]);

@@ -43,13 +43,14 @@ TEST(Segments, InsensitiveOpsHaveOnePositionInEveryOrder) {
   EXPECT_GT(found, 100);
 }
 
-// Segments [0,2) [2,4) loss [4,5) [5,7) [7,9), each of the four with a buffer that lives from one side to its mirror image.
+// Segments [0,2) [2,4) loss [4,5) [5,7) [7,9), each of the four with a buffer that lives from one side to its mirror
+// image.
 OrderProblem mirrored_step() {
   Graph graph;
   graph.align = 1;
   for (int i = 0; i < 3; ++i) graph.buffers.push_back({"b", 10, BufferKind::kActivation, false, false, ""});
-  const std::vector<std::pair<std::vector<int>, std::vector<int>>> ops = {{{}, {0}}, {{}, {}}, {{}, {1}}, {{}, {}}, {{}, {2}},
-                                                                         {{1}, {}}, {{2}, {}}, {{0}, {}}, {{}, {}}};
+  const std::vector<std::pair<std::vector<int>, std::vector<int>>> ops = {
+      {{}, {0}}, {{}, {}}, {{}, {1}}, {{}, {}}, {{}, {2}}, {{1}, {}}, {{2}, {}}, {{0}, {}}, {{}, {}}};
   for (const auto& [reads, creates] : ops) {
     Op op;
     for (const int b : reads) op.reads.emplace_back(b);

@@ -109,7 +109,9 @@ TEST(OrderIlp, TwoWindowsShareTheirPeak) {
     const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     const OrderProblem a = whole(small_graph(seed, 6)), b = whole(small_graph(seed + 400, 6));
-    const auto alone = [](const OrderProblem& p) { return order_ilp({{p}}, {{serial(p)}}, Streams::kSingle, patient()).peak; };
+    const auto alone = [](const OrderProblem& p) {
+      return order_ilp({{p}}, {{serial(p)}}, Streams::kSingle, patient()).peak;
+    };
     const std::vector<OrderProblem> both = {a, b};
     const std::vector<Schedule> starts = {serial(a), serial(b)};
     EXPECT_EQ(order_ilp(both, starts, Streams::kSingle, patient()).peak, std::max(alone(a), alone(b)));
@@ -162,7 +164,8 @@ void expect_valid(const Floored& problem, const Offsets& offsets) {
     EXPECT_LE(offsets.at[i] + problem.rects[i].bytes, offsets.height);
     for (std::size_t j = 0; j < i; ++j)
       if (meet(problem.rects[i], problem.rects[j])) {
-        EXPECT_TRUE(offsets.at[i] + problem.rects[i].bytes <= offsets.at[j] || offsets.at[j] + problem.rects[j].bytes <= offsets.at[i]);
+        EXPECT_TRUE(offsets.at[i] + problem.rects[i].bytes <= offsets.at[j] ||
+                    offsets.at[j] + problem.rects[j].bytes <= offsets.at[i]);
       }
   }
 }

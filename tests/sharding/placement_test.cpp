@@ -11,7 +11,8 @@ namespace {
 
 Mesh mesh_of(std::vector<std::int32_t> sizes) {
   Mesh mesh;
-  for (const std::int32_t size : sizes) mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
+  for (const std::int32_t size : sizes)
+    mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
   return mesh;
 }
 
@@ -49,7 +50,9 @@ TEST(Placement, LocalBytesAreThoseOfChunks) {
 TEST(Placement, LaterAxesCutTheSlicesOfEarlierOnes) {
   const ProgramTensor tensor = tensor_of({10, 3}, 2);
   const Mesh mesh = mesh_of({2, 2});
-  const auto bytes = [&](std::int32_t a, std::int32_t b) { return local_bytes(tensor, parse_placement("S0,S0"), mesh, {a, b}); };
+  const auto bytes = [&](std::int32_t a, std::int32_t b) {
+    return local_bytes(tensor, parse_placement("S0,S0"), mesh, {a, b});
+  };
   EXPECT_EQ(bytes(0, 0), 3 * 6);
   EXPECT_EQ(bytes(0, 1), 2 * 6);
   EXPECT_EQ(bytes(1, 0), 3 * 6);
@@ -63,7 +66,8 @@ TEST(Placement, FirstDeviceIsTheFullest) {
     const ProgramTensor tensor = tensor_of({7, 5}, 1);
     std::int64_t most = 0;
     for (std::int32_t a = 0; a < 3; ++a)
-      for (std::int32_t b = 0; b < 2; ++b) most = std::max(most, local_bytes(tensor, to_placement(code, 2), mesh, {a, b}));
+      for (std::int32_t b = 0; b < 2; ++b)
+        most = std::max(most, local_bytes(tensor, to_placement(code, 2), mesh, {a, b}));
     EXPECT_EQ(largest_bytes(tensor, code, mesh), most);
   }
 }
@@ -76,7 +80,9 @@ TEST(Placement, TextsRoundTripAndBadOnesAreRefused) {
 TEST(Redistribution, CostsOfOneStep) {
   const ProgramTensor tensor = tensor_of({8, 8}, 100);
   const Ways ways(tensor, mesh_of({4}), kPartSum);
-  const auto ns = [&](const char* from, const char* to) { return ways.between(to_code(parse_placement(from)), to_code(parse_placement(to))).ns; };
+  const auto ns = [&](const char* from, const char* to) {
+    return ways.between(to_code(parse_placement(from)), to_code(parse_placement(to))).ns;
+  };
   const double gather = 3 * 1000 + 0.75 * 6400 / 100;
   EXPECT_DOUBLE_EQ(ns("S0", "R"), gather);
   EXPECT_DOUBLE_EQ(ns("Psum", "S1"), gather);

@@ -16,10 +16,16 @@ namespace {
 TensorProgram linear_step(std::int64_t rows, std::int64_t in, std::int64_t out) {
   TensorProgram p;
   const auto tensor = [&](std::vector<std::int64_t> shape, TensorKind kind, int of = -1, int alias = -1) {
-    p.tensors.push_back({.name = "", .shape = std::move(shape), .item_bytes = 4, .kind = kind, .of = TensorId(of), .alias_of = TensorId(alias)});
+    p.tensors.push_back({.name = "",
+                         .shape = std::move(shape),
+                         .item_bytes = 4,
+                         .kind = kind,
+                         .of = TensorId(of),
+                         .alias_of = TensorId(alias)});
     return static_cast<int>(p.tensors.size()) - 1;
   };
-  const auto op = [&](const char* target, Phase phase, std::vector<std::pair<const char*, int>> args, std::vector<int> outs) -> ProgramOp& {
+  const auto op = [&](const char* target, Phase phase, std::vector<std::pair<const char*, int>> args,
+                      std::vector<int> outs) -> ProgramOp& {
     ProgramOp& made = p.ops.emplace_back();
     made.target = target;
     made.phase = phase;
@@ -27,7 +33,8 @@ TensorProgram linear_step(std::int64_t rows, std::int64_t in, std::int64_t out) 
     for (const int t : outs) made.outputs.emplace_back(t);
     return made;
   };
-  const int x = tensor({rows, in}, TensorKind::kInput), w = tensor({in, out}, TensorKind::kParameter), m = tensor({in, out}, TensorKind::kOptimizerState, 1);
+  const int x = tensor({rows, in}, TensorKind::kInput), w = tensor({in, out}, TensorKind::kParameter),
+            m = tensor({in, out}, TensorKind::kOptimizerState, 1);
   const int y = tensor({rows, out}, TensorKind::kActivation), r = tensor({rows, out}, TensorKind::kActivation);
   op("aten.mm.default", Phase::kForward, {{"self", x}, {"mat2", w}}, {y});
   op("aten.relu.default", Phase::kForward, {{"self", y}}, {r});
@@ -36,13 +43,15 @@ TensorProgram linear_step(std::int64_t rows, std::int64_t in, std::int64_t out) 
   op("aten.t.default", Phase::kBackward, {{"self", x}}, {xt});
   const int dw = tensor({in, out}, TensorKind::kGradient, w);
   op("aten.mm.default", Phase::kBackward, {{"self", xt}, {"mat2", dy}}, {dw});
-  op("aten._fused_sgd_.default", Phase::kOptimizer, {{"self", w}, {"grads", dw}, {"momentum_buffer_list", m}}, {}).writes = {TensorId(w), TensorId(m)};
+  op("aten._fused_sgd_.default", Phase::kOptimizer, {{"self", w}, {"grads", dw}, {"momentum_buffer_list", m}}, {})
+      .writes = {TensorId(w), TensorId(m)};
   return p;
 }
 
 Mesh mesh_of(std::vector<std::int32_t> sizes) {
   Mesh mesh;
-  for (const std::int32_t size : sizes) mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
+  for (const std::int32_t size : sizes)
+    mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
   return mesh;
 }
 
@@ -51,7 +60,8 @@ TEST(ShardingPlan, NothingIsRedundantWhereShapesDivide) {
     const ShardingPlan plan = plan_sharding(linear_step(32, 16, 64), mesh_of(sizes), {});
     EXPECT_EQ(plan.redundancy.outcome, Outcome::kOptimal);
     EXPECT_EQ(plan.bytes.redundant, 0);
-    EXPECT_EQ(plan.bytes.parameters + plan.bytes.optimizer_state + plan.bytes.gradients, 3 * 16 * 64 * 4 / mesh_of(sizes).devices());
+    EXPECT_EQ(plan.bytes.parameters + plan.bytes.optimizer_state + plan.bytes.gradients,
+              3 * 16 * 64 * 4 / mesh_of(sizes).devices());
     EXPECT_EQ(plan.bytes.saved, 32 * 64 * 4 / mesh_of(sizes).devices());  // relu's result; x is an input
     EXPECT_EQ(plan.time.outcome, Outcome::kOptimal);
   }
@@ -106,29 +116,68 @@ TEST(ShardingPlan, ALimitHoldsOrIsSaidNotToFit) {
 
 TEST(ShardingPlan, SizeOfTheSearchDependsOnAxesNotOnDevices) {
   const TensorProgram program = linear_step(4096, 4096, 4096);
-  const ShardingPlan few = plan_sharding(program, mesh_of({2, 4}), {}), many = plan_sharding(program, mesh_of({32, 32}), {});
+  const ShardingPlan few = plan_sharding(program, mesh_of({2, 4}), {}),
+                     many = plan_sharding(program, mesh_of({32, 32}), {});
   EXPECT_EQ(few.choices, many.choices);
-  EXPECT_NEAR(static_cast<double>(many.variables), static_cast<double>(few.variables), 0.25 * static_cast<double>(few.variables));  // cheapest ways differ
+  // Cheapest ways differ
+  EXPECT_NEAR(static_cast<double>(many.variables), static_cast<double>(few.variables),
+              0.25 * static_cast<double>(few.variables));
 }
 
 // Ops that are not shaped as their names promise run on whole tensors, and say so; nothing else is touched.
 TEST(ShardingPlan, MisshapenOpsRunWhole) {
-  static const char* const kTargets[] = {
-      "aten.t.default", "aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.view.default", "aten.permute.default", "aten.expand.default",
-      "aten.cat.default", "aten.select.int", "aten.select_backward.default", "aten.slice.Tensor", "aten.add.Tensor", "aten.mul.Tensor", "aten.sum.dim_IntList",
-      "aten.mean.dim", "aten.max.dim", "aten._log_softmax.default", "aten._softmax_backward_data.default", "aten.topk.default",
-      "aten.linalg_vector_norm.default", "aten.native_layer_norm.default", "aten.native_layer_norm_backward.default", "aten.native_group_norm.default",
-      "aten.native_batch_norm.default", "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.index_select.default",
-      "aten.gather.default", "aten._scaled_dot_product_flash_attention_for_cpu.default", "aten.convolution.default", "aten.convolution_backward.default",
-      "aten.max_pool2d_with_indices.default", "aten.nll_loss_forward.default", "aten.nll_loss_backward.default", "aten.mse_loss.default",
-      "aten._fused_adamw_.default", "aten.zeros.default", "aten.triu.default", "aten.roll.default", "aten.constant_pad_nd.default", "aten.unknown.default"};
-  static const char* const kArguments[] = {"self", "mat2", "mat1", "input", "weight", "bias", "target", "indices", "index", "grad_output", "query", "key", "value"};
-  static const char* const kAttributes[] = {"dim", "dims", "dim0", "keepdim", "reduction", "normalized_shape", "groups", "transposed", "ord", "train"};
+  static const char* const kTargets[] = {"aten.t.default",
+                                         "aten.mm.default",
+                                         "aten.bmm.default",
+                                         "aten.addmm.default",
+                                         "aten.view.default",
+                                         "aten.permute.default",
+                                         "aten.expand.default",
+                                         "aten.cat.default",
+                                         "aten.select.int",
+                                         "aten.select_backward.default",
+                                         "aten.slice.Tensor",
+                                         "aten.add.Tensor",
+                                         "aten.mul.Tensor",
+                                         "aten.sum.dim_IntList",
+                                         "aten.mean.dim",
+                                         "aten.max.dim",
+                                         "aten._log_softmax.default",
+                                         "aten._softmax_backward_data.default",
+                                         "aten.topk.default",
+                                         "aten.linalg_vector_norm.default",
+                                         "aten.native_layer_norm.default",
+                                         "aten.native_layer_norm_backward.default",
+                                         "aten.native_group_norm.default",
+                                         "aten.native_batch_norm.default",
+                                         "aten.embedding.default",
+                                         "aten.embedding_dense_backward.default",
+                                         "aten.index_select.default",
+                                         "aten.gather.default",
+                                         "aten._scaled_dot_product_flash_attention_for_cpu.default",
+                                         "aten.convolution.default",
+                                         "aten.convolution_backward.default",
+                                         "aten.max_pool2d_with_indices.default",
+                                         "aten.nll_loss_forward.default",
+                                         "aten.nll_loss_backward.default",
+                                         "aten.mse_loss.default",
+                                         "aten._fused_adamw_.default",
+                                         "aten.zeros.default",
+                                         "aten.triu.default",
+                                         "aten.roll.default",
+                                         "aten.constant_pad_nd.default",
+                                         "aten.unknown.default"};
+  static const char* const kArguments[] = {"self",    "mat2",  "mat1",        "input", "weight", "bias", "target",
+                                           "indices", "index", "grad_output", "query", "key",    "value"};
+  static const char* const kAttributes[] = {"dim",    "dims",       "dim0", "keepdim", "reduction", "normalized_shape",
+                                            "groups", "transposed", "ord",  "train"};
   int planned = 0;
   for (std::uint64_t seed = first_seed(); seed < first_seed() + 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    const auto below = [&](std::size_t n) { return static_cast<std::size_t>(draw(random, 0, static_cast<std::int64_t>(n) - 1)); };
+    const auto below = [&](std::size_t n) {
+      return static_cast<std::size_t>(draw(random, 0, static_cast<std::int64_t>(n) - 1));
+    };
     TensorProgram p;
     const auto tensor = [&](TensorKind kind) {
       ProgramTensor& t = p.tensors.emplace_back();
@@ -143,7 +192,8 @@ TEST(ShardingPlan, MisshapenOpsRunWhole) {
       op.phase = static_cast<Phase>(below(3));
       const bool list = below(5) == 0;
       for (std::size_t a = below(4); a > 0; --a) {
-        TensorArgument& argument = op.args.emplace_back(TensorArgument{kArguments[below(std::size(kArguments))], {}, list});
+        TensorArgument& argument =
+            op.args.emplace_back(TensorArgument{kArguments[below(std::size(kArguments))], {}, list});
         for (std::size_t n = list ? below(3) : 1; n > 0; --n) argument.tensors.emplace_back(below(p.tensors.size()));
       }
       for (std::size_t n = below(4); n > 0; --n) {
@@ -158,19 +208,23 @@ TEST(ShardingPlan, MisshapenOpsRunWhole) {
       if (!op.args.empty() && !op.args[0].tensors.empty() && below(4) == 0) op.writes.push_back(op.args[0].tensors[0]);
       for (std::size_t n = below(3); n > 0; --n) {
         const char* name = kAttributes[below(std::size(kAttributes))];
-        if (below(2) == 0) op.attributes[name] = draw(random, -3, 3);
-        else op.attributes[name] = std::vector<std::int64_t>{draw(random, -3, 3), draw(random, -1, 1)};
+        if (below(2) == 0)
+          op.attributes[name] = draw(random, -3, 3);
+        else
+          op.attributes[name] = std::vector<std::int64_t>{draw(random, -3, 3), draw(random, -1, 1)};
       }
       p.ops.push_back(std::move(op));
     }
     ShardingOptions options;
     options.goal = below(2) == 0 ? ShardingGoal::kLeastTime : ShardingGoal::kLeastRedundancy;
-    options.cluster_rounds = below(3) == 0 ? std::numeric_limits<std::int32_t>::max() : static_cast<std::int32_t>(below(3));
+    options.cluster_rounds =
+        below(3) == 0 ? std::numeric_limits<std::int32_t>::max() : static_cast<std::int32_t>(below(3));
     if (seed % 10 != 0) {  // the search starts a solver: fewer of them
       sharding_rules_json(p);
       continue;
     }
-    const ShardingPlan plan = plan_sharding(p, mesh_of(below(2) == 0 ? std::vector<std::int32_t>{2} : std::vector<std::int32_t>{2, 3}), options);
+    const ShardingPlan plan = plan_sharding(
+        p, mesh_of(below(2) == 0 ? std::vector<std::int32_t>{2} : std::vector<std::int32_t>{2, 3}), options);
     EXPECT_EQ(plan.ops.size(), plan.ops.empty() ? 0 : p.ops.size());
     ++planned;
   }
@@ -186,7 +240,8 @@ TEST(ShardingPlan, TooManyPlacementsAreRefused) {
 
 TEST(ShardingPlan, SamePlanEachTime) {
   const TensorProgram program = linear_step(64, 48, 40);
-  EXPECT_EQ(to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40), to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40));
+  EXPECT_EQ(to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40),
+            to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40));
   const ShardingPlan a = plan_sharding(program, mesh_of({2, 2}), {}), b = plan_sharding(program, mesh_of({2, 2}), {});
   for (std::size_t t = 0; t < a.tensors.size(); ++t) EXPECT_EQ(a.tensors[t].placement, b.tensors[t].placement) << t;
 }

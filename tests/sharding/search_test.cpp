@@ -30,12 +30,21 @@ class ProgramMaker {
   }
 
  private:
-  std::int64_t pick(std::initializer_list<std::int64_t> of) { return *(of.begin() + static_cast<std::ptrdiff_t>(random_() % of.size())); }
+  std::int64_t pick(std::initializer_list<std::int64_t> of) {
+    return *(of.begin() + static_cast<std::ptrdiff_t>(random_() % of.size()));
+  }
   int any_tensor() { return static_cast<int>(random_() % program_.tensors.size()); }
-  [[nodiscard]] const std::vector<std::int64_t>& shape(int t) const { return program_.tensors[static_cast<std::size_t>(t)].shape; }
+  [[nodiscard]] const std::vector<std::int64_t>& shape(int t) const {
+    return program_.tensors[static_cast<std::size_t>(t)].shape;
+  }
 
   int add_tensor(std::vector<std::int64_t> size, TensorKind kind, int alias = -1) {
-    program_.tensors.push_back({.name = "", .shape = std::move(size), .item_bytes = 1000, .kind = kind, .of = {}, .alias_of = TensorId(alias)});
+    program_.tensors.push_back({.name = "",
+                                .shape = std::move(size),
+                                .item_bytes = 1000,
+                                .kind = kind,
+                                .of = {},
+                                .alias_of = TensorId(alias)});
     return static_cast<int>(program_.tensors.size()) - 1;
   }
 
@@ -61,7 +70,9 @@ class ProgramMaker {
     switch (random_() % 7) {
       case 0: emit("aten.relu.default", {{"self", a}}, add_tensor(shape(a), TensorKind::kActivation)); return;
       case 1:
-        if (rank == 2) return static_cast<void>(emit("aten.t.default", {{"self", a}}, add_tensor({shape(a)[1], shape(a)[0]}, TensorKind::kActivation, a)));
+        if (rank == 2)
+          return static_cast<void>(emit("aten.t.default", {{"self", a}},
+                                        add_tensor({shape(a)[1], shape(a)[0]}, TensorKind::kActivation, a)));
         break;
       case 2:
         if (rank == 2) {
@@ -71,7 +82,8 @@ class ProgramMaker {
         break;
       case 3:
         if (rank == 2) {
-          ProgramOp& op = emit("aten.sum.dim_IntList", {{"self", a}}, add_tensor({shape(a)[1]}, TensorKind::kActivation));
+          ProgramOp& op =
+              emit("aten.sum.dim_IntList", {{"self", a}}, add_tensor({shape(a)[1]}, TensorKind::kActivation));
           op.attributes["dim"] = std::vector<std::int64_t>{0};
           return;
         }
@@ -82,9 +94,11 @@ class ProgramMaker {
     for (int tries = 0; tries < 20; ++tries) {
       const int b = any_tensor();
       if (rank == 2 && shape(b).size() == 2 && shape(a)[1] == shape(b)[0])
-        return static_cast<void>(emit("aten.mm.default", {{"self", a}, {"mat2", b}}, add_tensor({shape(a)[0], shape(b)[1]}, TensorKind::kActivation)));
+        return static_cast<void>(emit("aten.mm.default", {{"self", a}, {"mat2", b}},
+                                      add_tensor({shape(a)[0], shape(b)[1]}, TensorKind::kActivation)));
       if (shape(a) == shape(b))
-        return static_cast<void>(emit("aten.add.Tensor", {{"self", a}, {"other", b}}, add_tensor(shape(a), TensorKind::kActivation)));
+        return static_cast<void>(
+            emit("aten.add.Tensor", {{"self", a}, {"other", b}}, add_tensor(shape(a), TensorKind::kActivation)));
     }
     emit("aten.neg.default", {{"self", a}}, add_tensor(shape(a), TensorKind::kActivation));
   }
@@ -94,12 +108,14 @@ class ProgramMaker {
   Phase phase_ = Phase::kForward;
 };
 
-std::int64_t counted(const ShardingBytes& b) { return b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved; }
+std::int64_t counted(const ShardingBytes& b) {
+  return b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved;
+}
 double time_of(const ShardingPlan& plan) { return plan.compute_ns + plan.communication_ns; }
 
 struct Best {
   std::int64_t fewest = -1;
-  double fastest = -1;  // of all, whatever the bytes
+  double fastest = -1;                                  // of all, whatever the bytes
   std::vector<std::pair<std::int64_t, double>> points;  // counted bytes, time
   std::vector<std::pair<std::int64_t, double>> peaks;   // peak, time
 };
@@ -109,7 +125,9 @@ bool keeps_pins(const Space& space, const Choice& choice) {
   return std::all_of(space.edges.begin(), space.edges.end(), [&](const SpaceEdge& edge) {
     const std::size_t h = space.home_of(edge);
     const Code home = space.home_code(edge, space.homes[h].codes[static_cast<std::size_t>(choice.homes[h])]);
-    return !edge.pinned || home == space.unit_codes(edge)[static_cast<std::size_t>(choice.strategies[static_cast<std::size_t>(edge.unit)])];
+    return !edge.pinned ||
+           home ==
+               space.unit_codes(edge)[static_cast<std::size_t>(choice.strategies[static_cast<std::size_t>(edge.unit)])];
   });
 }
 
@@ -126,7 +144,8 @@ std::optional<Best> try_everything(const Space& space) {
   while (true) {
     Choice choice;
     for (std::size_t h = 0; h < space.homes.size(); ++h) choice.homes.push_back(static_cast<std::int32_t>(digit[h]));
-    for (std::size_t u = 0; u < space.units.size(); ++u) choice.strategies.push_back(static_cast<std::int32_t>(digit[space.homes.size() + u]));
+    for (std::size_t u = 0; u < space.units.size(); ++u)
+      choice.strategies.push_back(static_cast<std::int32_t>(digit[space.homes.size() + u]));
     settle_strategies(space, choice);
     const ShardingPlan plan = make_ledger(space, choice);
     if (time_of(plan) < 1e300 && keeps_pins(space, choice)) {
@@ -189,8 +208,9 @@ TEST(ShardingSearch, AgreesWithTryingEverything) {
   EXPECT_GE(compared, 60);
 }
 
-// A plan under a limit keeps it; no choice that was tried and keeps it is below the bound, and none is faster than a plan called optimal.
-// (Strategies that are slower and copy less are not among those tried, so that a plan may be faster than all of them.)
+// A plan under a limit keeps it; no choice that was tried and keeps it is below the bound, and none is faster than a
+// plan called optimal. (Strategies that are slower and copy less are not among those tried, so that a plan may be
+// faster than all of them.)
 TEST(ShardingSearch, ALimitOnThePeakIsKeptAndItsBoundHolds) {
   const std::uint64_t seed = testing::first_seed();
   int met = 0, optimal = 0;

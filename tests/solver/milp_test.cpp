@@ -193,14 +193,16 @@ TEST(Milp, RandomSmallProblemsEqualTheBestOfAllTheirPoints) {
     const auto columns = draw(random, 1, 6), rows = draw(random, 0, 4);
     for (int j = 0; j < columns; ++j) {
       const auto lower = static_cast<double>(draw(random, -2, 1));
-      p.add_column(static_cast<double>(draw(random, -9, 9)), lower, lower + static_cast<double>(draw(random, 0, 3)), true);
+      p.add_column(static_cast<double>(draw(random, -9, 9)), lower, lower + static_cast<double>(draw(random, 0, 3)),
+                   true);
     }
     for (int r = 0; r < rows; ++r) {
       std::vector<Term> terms;
       for (int j = 0; j < columns; ++j)
         if (chance(random, 70)) terms.push_back({j, static_cast<double>(draw(random, -5, 5))});
       const auto least = static_cast<double>(draw(random, -8, 8));
-      p.add_row(chance(random, 30) ? -kInfinity : least, chance(random, 30) ? kInfinity : least + static_cast<double>(draw(random, 0, 6)), terms);
+      p.add_row(chance(random, 30) ? -kInfinity : least,
+                chance(random, 30) ? kInfinity : least + static_cast<double>(draw(random, 0, 6)), terms);
     }
     const Exhausted all = try_all(p);
     const MilpResult r = solve(p, {});

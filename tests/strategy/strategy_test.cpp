@@ -76,7 +76,8 @@ std::optional<std::int64_t> least_cost(const StrategyProblem& problem) {
       least = std::min(least.value_or(std::numeric_limits<std::int64_t>::max()), sum);
     }
     std::size_t i = 0;
-    while (i < choice.size() && ++choice[i] == static_cast<std::int32_t>(problem.nodes[i].costs.size())) choice[i++] = 0;
+    while (i < choice.size() && ++choice[i] == static_cast<std::int32_t>(problem.nodes[i].costs.size()))
+      choice[i++] = 0;
     if (i == choice.size()) return least;
   }
 }
@@ -124,7 +125,10 @@ TEST(Strategy, SearchAgreesWithTryingAll) {
 TEST(Strategy, CostsOfAnySizeAreProven) {
   for (const std::int64_t unit : {std::int64_t{1}, std::int64_t{1} << 30, std::int64_t{1} << 50}) {
     StrategyProblem problem;
-    problem.nodes = {{3, 7, {unit + 1}, {10}}, {4, 7, {unit, unit + 2}, {25, 25}}, {5, 9, {25, unit, 35}, {15, 20, 15}}, {8, 10, {85, 75}, {10, 10}}};
+    problem.nodes = {{3, 7, {unit + 1}, {10}},
+                     {4, 7, {unit, unit + 2}, {25, 25}},
+                     {5, 9, {25, unit, 35}, {15, 20, 15}},
+                     {8, 10, {85, 75}, {10, 10}}};
     problem.edges = {{0, 1, {30, 40}}, {0, 2, {50, 10, 40}}, {1, 3, {unit, 10, 20, 80}}};
     problem.usage_limit = 50;
     const StrategyResult result = choose_strategies(problem, {});
@@ -137,8 +141,10 @@ TEST(Strategy, CostsOfAnySizeAreProven) {
 TEST(Strategy, ALimitOnWorkGrowsWithTheProblem) {
   StrategyProblem problem;  // 17 labels too many to try all; the bound stays open, since a ring of three is frustrated
   for (int i = 0; i < 18; ++i) problem.nodes.push_back({0, 1, {0, 1}, {1, 2}});
-  for (int i = 0; i < 18; ++i) problem.edges.push_back({i, (i + 1) % 18, {std::int64_t{1} << 52, 0, 0, (std::int64_t{1} << 52) + i}});
-  for (int i = 0; i < 18; i += 3) problem.edges.push_back({i, (i + 2) % 18, {std::int64_t{1} << 51, 0, 0, std::int64_t{1} << 51}});
+  for (int i = 0; i < 18; ++i)
+    problem.edges.push_back({i, (i + 1) % 18, {std::int64_t{1} << 52, 0, 0, (std::int64_t{1} << 52) + i}});
+  for (int i = 0; i < 18; i += 3)
+    problem.edges.push_back({i, (i + 2) % 18, {std::int64_t{1} << 51, 0, 0, std::int64_t{1} << 51}});
   problem.usage_limit = 20;
   const auto start = std::chrono::steady_clock::now();
   const StrategyResult result = choose_strategies(problem, {});
@@ -172,7 +178,8 @@ TEST(Strategy, SumsThatOverflowAreRefused) {
   EXPECT_EQ(choose_strategies(costs, {}).cost, 40 * (kForbiddenCost - 1));
 }
 
-// A choice known to be allowed is planted in a ring of 60 nodes: big enough that annealing runs, and the integer program after it.
+// A choice known to be allowed is planted in a ring of 60 nodes: big enough that annealing runs, and the integer
+// program after it.
 TEST(Strategy, AnnealingMeetsThePlantedLimit) {
   std::mt19937_64 random(first_seed());
   StrategyProblem problem;
@@ -189,8 +196,10 @@ TEST(Strategy, AnnealingMeetsThePlantedLimit) {
   }
   for (int i = 0; i < 60; ++i) {
     StrategyEdge edge{i, (i + 1) % 60, {}};
-    for (int pair = 0; pair < 64; ++pair) edge.costs.push_back(random() % 3 == 0 ? kForbiddenCost : static_cast<std::int64_t>(random() % 100));
-    edge.costs[static_cast<std::size_t>(planted[static_cast<std::size_t>(i)] * 8 + planted[static_cast<std::size_t>((i + 1) % 60)])] = 60;
+    for (int pair = 0; pair < 64; ++pair)
+      edge.costs.push_back(random() % 3 == 0 ? kForbiddenCost : static_cast<std::int64_t>(random() % 100));
+    edge.costs[static_cast<std::size_t>(planted[static_cast<std::size_t>(i)] * 8 +
+                                        planted[static_cast<std::size_t>((i + 1) % 60)])] = 60;
     problem.edges.push_back(edge);
   }
   problem.usage_limit = 5 * 16;

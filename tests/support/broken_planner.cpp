@@ -1,5 +1,5 @@
-// Three stages, each in a class of its own: steps, stretches of time, addresses. Times inside a step are ticks, as in the checker; but
-// nothing is shared with it.
+// Three stages, each in a class of its own: steps, stretches of time, addresses. Times inside a step are ticks, as in
+// the checker; but nothing is shared with it.
 #include "support/broken_planner.h"
 
 #include <algorithm>
@@ -26,23 +26,35 @@ class StepStage {
       : graph_(graph), steps_(std::move(steps)), fault_(fault), random_(random) {}
 
   std::vector<Step> run() {
-    const auto both = [](bool Op::*trait) { return [trait](const Op& a, const Op& b) { return a.*trait && b.*trait; }; };
+    const auto both = [](bool Op::* trait) {
+      return [trait](const Op& a, const Op& b) { return a.*trait && b.*trait; };
+    };
     switch (fault_) {
       case Fault::kDropsAnOp: erase(any(Kind::kRun)); break;
-      case Fault::kReadsBeforeTheMaker: exchange([](const Op& a, const Op& b) { return meet(a.creates, b.reads); }); break;
-      case Fault::kWritesBeforeAReader: exchange([](const Op& a, const Op& b) { return meet(a.reads, b.writes); }); break;
+      case Fault::kReadsBeforeTheMaker:
+        exchange([](const Op& a, const Op& b) { return meet(a.creates, b.reads); });
+        break;
+      case Fault::kWritesBeforeAReader:
+        exchange([](const Op& a, const Op& b) { return meet(a.reads, b.writes); });
+        break;
       case Fault::kExchangesRngOps: exchange(both(&Op::rng)); break;
       case Fault::kExchangesEffects: exchange(both(&Op::effect)); break;
-      case Fault::kIgnoresAfter: exchange([this](const Op& a, const Op& b) { return std::ranges::find(b.after, id_of(a)) != b.after.end(); }); break;
+      case Fault::kIgnoresAfter:
+        exchange([this](const Op& a, const Op& b) { return std::ranges::find(b.after, id_of(a)) != b.after.end(); });
+        break;
       case Fault::kRepeatsAnEffect: repeat([](const Op& op) { return op.effect; }, 1); break;
       case Fault::kRepeatsAWriter: repeat([](const Op& op) { return !op.writes.empty(); }, 1); break;
-      case Fault::kRepeatsAfterAWrite: repeat([](const Op& op) { return !op.creates.empty() && !op.reads.empty(); }, std::ssize(steps_)); break;
+      case Fault::kRepeatsAfterAWrite:
+        repeat([](const Op& op) { return !op.creates.empty() && !op.reads.empty(); }, std::ssize(steps_));
+        break;
       case Fault::kForgetsToRunAgain: erase(any_second_run()); break;
       case Fault::kForgetsToCopyOut: erase(any(Kind::kSwapOut)); break;
       case Fault::kCopiesBackTooSoon: delay(any(Kind::kSwapOut)); break;
       case Fault::kUsesWhatArrives: delay(any(Kind::kSwapIn)); break;
       case Fault::kChangesWhatLeaves: copy_what_is_written(); break;
-      case Fault::kCopiesAResident: copy_out(draw(random_, 0, last()), [](const Buffer& b) { return b.resident; }); break;
+      case Fault::kCopiesAResident:
+        copy_out(draw(random_, 0, last()), [](const Buffer& b) { return b.resident; });
+        break;
       case Fault::kCopiesOutWhatIsNotThere: copy_out(0, [](const Buffer& b) { return !b.resident; }); break;
       case Fault::kTakesWhatLeaves: copy_what_is_taken(); break;
       case Fault::kRunsWhatIsNoOp: steps_.push_back(Step::run(OpId(graph_.ops.size()))); break;
@@ -144,7 +156,10 @@ class StepStage {
   void copy_out(std::int64_t at, const std::function<bool(const Buffer&)>& which) {
     const auto found = std::ranges::find_if(graph_.buffers, which);
     if (found == graph_.buffers.end()) return;
-    insert(at, {Kind::kSwapOut, {}, BufferId(static_cast<std::int32_t>(found - graph_.buffers.begin())), static_cast<std::int32_t>(at + 1)});
+    insert(at, {Kind::kSwapOut,
+                {},
+                BufferId(static_cast<std::int32_t>(found - graph_.buffers.begin())),
+                static_cast<std::int32_t>(at + 1)});
   }
 
   const Graph& graph_;
@@ -162,7 +177,8 @@ class TimeStage {
   std::vector<Placement> run() {
     for (std::int32_t i = 0; i < std::ssize(steps_); ++i) add_step(i);
     for (std::size_t b = 0; b < open_.size(); ++b)
-      if (graph_.buffers[b].returned && fault_ != Fault::kReturnedEndsAtItsLastUse) use(BufferId(b), static_cast<std::int32_t>(std::ssize(steps_)));
+      if (graph_.buffers[b].returned && fault_ != Fault::kReturnedEndsAtItsLastUse)
+        use(BufferId(b), static_cast<std::int32_t>(std::ssize(steps_)));
     spoil();
     return std::move(stretches_);
   }
@@ -170,7 +186,8 @@ class TimeStage {
  private:
   void add_step(std::int32_t i) {
     const Step& step = steps_[static_cast<std::size_t>(i)];
-    if (step.kind == Kind::kSwapOut) return use(step.buffer, fault_ == Fault::kLeavesDuringTheCopy ? i + 1 : step.until);
+    if (step.kind == Kind::kSwapOut)
+      return use(step.buffer, fault_ == Fault::kLeavesDuringTheCopy ? i + 1 : step.until);
     if (step.kind == Kind::kSwapIn) {
       begin(step.buffer, i);
       return use(step.buffer, step.until);
@@ -225,12 +242,14 @@ class AddressStage {
   void run() {
     for (std::int32_t i = 0; i < std::ssize(plan_.steps); ++i) {
       const Step& step = plan_.steps[static_cast<std::size_t>(i)];
-      const Op* const op = step.kind == Kind::kRun && step.op.index() < graph_.ops.size() ? &graph_.op(step.op) : nullptr;
+      const Op* const op =
+          step.kind == Kind::kRun && step.op.index() < graph_.ops.size() ? &graph_.op(step.op) : nullptr;
       for (std::size_t p = 0; p < plan_.placements.size(); ++p)
         if (plan_.placements[p].from == i) add_buffer(p, op, i);
       if (op != nullptr) add_scratch(*op, step.op, i);
     }
-    plan_.arena_bytes = fault_ == Fault::kArenaOfLiveBytes ? height_ / 2 : height_ - (fault_ == Fault::kArenaOneShort ? 1 : 0);
+    plan_.arena_bytes =
+        fault_ == Fault::kArenaOfLiveBytes ? height_ / 2 : height_ - (fault_ == Fault::kArenaOneShort ? 1 : 0);
     spoil();
   }
 
@@ -270,12 +289,18 @@ class AddressStage {
       if (read.from >= step || read.to <= step || graph_.buffer(created.buffer).bytes == 0) continue;
       if (graph_.buffer(created.buffer).bytes > graph_.buffer(read.buffer).bytes) continue;
       const auto is_it = [&](const Takeover& t) { return t.read == read.buffer && t.created == created.buffer; };
-      if (std::ranges::none_of(op.takeover, is_it) && !(fault_ == Fault::kTakesWithoutAPair && has(op.reads, read.buffer))) continue;
+      if (std::ranges::none_of(op.takeover, is_it) &&
+          !(fault_ == Fault::kTakesWithoutAPair && has(op.reads, read.buffer)))
+        continue;
       if (read.to != step + 1 && fault_ != Fault::kTakesWhatIsReadLater) continue;
       if (taken_[r] && fault_ != Fault::kTakesOneTwice) continue;
       if (leaves(read.buffer, step) && fault_ != Fault::kTakesWhatLeaves) continue;
-      if (graph_.buffer(read.buffer).returned && read.to == std::ssize(plan_.steps) && fault_ != Fault::kTakesWhatIsReturned) continue;
-      if (fault_ != Fault::kTakesWhatIsReadLater && !is_free((step + 1) * kTicks, created.to * kTicks, read.offset, graph_.buffer(created.buffer).bytes)) continue;
+      if (graph_.buffer(read.buffer).returned && read.to == std::ssize(plan_.steps) &&
+          fault_ != Fault::kTakesWhatIsReturned)
+        continue;
+      if (fault_ != Fault::kTakesWhatIsReadLater &&
+          !is_free((step + 1) * kTicks, created.to * kTicks, read.offset, graph_.buffer(created.buffer).bytes))
+        continue;
       taken_[r] = true;
       return r;
     }
@@ -292,11 +317,13 @@ class AddressStage {
 
   void add_scratch(const Op& op, OpId id, std::int32_t step) {
     const auto before = plan_.steps.begin() + step;
-    const bool again = std::any_of(plan_.steps.begin(), before, [&](const Step& s) { return s.kind == Kind::kRun && s.op == id; });
+    const bool again =
+        std::any_of(plan_.steps.begin(), before, [&](const Step& s) { return s.kind == Kind::kRun && s.op == id; });
     if (again && fault_ == Fault::kScratchOfFirstRunsOnly) return;
     for (std::int32_t i = 0; i < std::ssize(op.scratch); ++i) {
       const Scratch& scratch = op.scratch[static_cast<std::size_t>(i)];
-      const std::int64_t start = step * kTicks + scratch.from, end = fault_ == Fault::kCutsScratchShort ? start + 1 : step * kTicks + scratch.to;
+      const std::int64_t start = step * kTicks + scratch.from,
+                         end = fault_ == Fault::kCutsScratchShort ? start + 1 : step * kTicks + scratch.to;
       const std::int64_t offset = fault_ == Fault::kLaysOverScratch ? 0 : lowest(start, end, scratch.bytes);
       height_ = std::max(height_, offset + scratch.bytes);
       plan_.scratch.push_back({step, i, offset});
@@ -305,7 +332,9 @@ class AddressStage {
     }
   }
 
-  [[nodiscard]] std::int64_t width(std::int64_t bytes) const { return fault_ == Fault::kCountsHalfTheBytes ? bytes / 2 : bytes; }
+  [[nodiscard]] std::int64_t width(std::int64_t bytes) const {
+    return fault_ == Fault::kCountsHalfTheBytes ? bytes / 2 : bytes;
+  }
 
   [[nodiscard]] bool is_free(std::int64_t start, std::int64_t end, std::int64_t offset, std::int64_t bytes) const {
     return std::ranges::none_of(placed_, [&](const Rectangle& r) {
@@ -320,7 +349,8 @@ class AddressStage {
       offsets.push_back(fault_ == Fault::kPacksWithoutPadding ? above : graph_.padded(above));
     }
     std::ranges::sort(offsets);
-    const std::int64_t offset = *std::ranges::find_if(offsets, [&](std::int64_t o) { return is_free(start, end, o, bytes); });
+    const std::int64_t offset =
+        *std::ranges::find_if(offsets, [&](std::int64_t o) { return is_free(start, end, o, bytes); });
     height_ = std::max(height_, offset + bytes);
     return offset;
   }
@@ -361,10 +391,12 @@ void forget_to_copy_back(Plan& plan) {
 void copy_back_late(const Graph& graph, Plan& plan) {
   const auto in = std::ranges::find(plan.steps, Kind::kSwapIn, &Step::kind);
   const auto use = std::find_if(in, plan.steps.end(), [&](const Step& step) {
-    return step.kind == Kind::kRun && (has(graph.op(step.op).reads, in->buffer) || has(graph.op(step.op).writes, in->buffer));
+    return step.kind == Kind::kRun &&
+           (has(graph.op(step.op).reads, in->buffer) || has(graph.op(step.op).writes, in->buffer));
   });
   if (use == plan.steps.end()) return;
-  const auto from = static_cast<std::int32_t>(in - plan.steps.begin()), to = static_cast<std::int32_t>(use - plan.steps.begin());
+  const auto from = static_cast<std::int32_t>(in - plan.steps.begin()),
+             to = static_cast<std::int32_t>(use - plan.steps.begin());
   const auto moved = [&](std::int32_t step) { return step == from ? to : step > from && step <= to ? step - 1 : step; };
   std::rotate(in, in + 1, use + 1);
   plan.steps[static_cast<std::size_t>(to)].until = std::max(plan.steps[static_cast<std::size_t>(to)].until, to + 1);
@@ -376,15 +408,58 @@ void copy_back_late(const Graph& graph, Plan& plan) {
 }
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Fault::kCount)> kFaultNames = {
-    "none", "drops an op", "reads before the maker", "writes before a reader", "exchanges rng ops", "exchanges effects", "ignores after",
-    "repeats an effect", "repeats a writer", "repeats after a write", "forgets to run again", "forgets to copy back", "forgets to copy out",
-    "copies back late", "copies back too soon", "uses what arrives", "changes what leaves", "copies a resident", "copies out what is not there",
-    "runs what is no op", "ends one early", "starts one late", "starts one early", "returned ends at its last use", "reads are no uses",
-    "writes are no uses", "leaves during the copy", "stays where it was", "forgets a placement", "places it twice", "places a resident",
-    "packs without padding", "counts half the bytes", "lays over the last step", "lays over scratch", "ignores ticks of birth", "cuts scratch short",
-    "arena of live bytes", "arena one short", "begins below zero", "exchanges addresses", "exchanges buffers", "scratch of first runs only",
-    "scratch twice", "takes what is read later", "takes without a pair", "takes one twice", "takes beside it", "takes what leaves",
-    "takes what is returned", "names another graph", "aligns otherwise"};
+    "none",
+    "drops an op",
+    "reads before the maker",
+    "writes before a reader",
+    "exchanges rng ops",
+    "exchanges effects",
+    "ignores after",
+    "repeats an effect",
+    "repeats a writer",
+    "repeats after a write",
+    "forgets to run again",
+    "forgets to copy back",
+    "forgets to copy out",
+    "copies back late",
+    "copies back too soon",
+    "uses what arrives",
+    "changes what leaves",
+    "copies a resident",
+    "copies out what is not there",
+    "runs what is no op",
+    "ends one early",
+    "starts one late",
+    "starts one early",
+    "returned ends at its last use",
+    "reads are no uses",
+    "writes are no uses",
+    "leaves during the copy",
+    "stays where it was",
+    "forgets a placement",
+    "places it twice",
+    "places a resident",
+    "packs without padding",
+    "counts half the bytes",
+    "lays over the last step",
+    "lays over scratch",
+    "ignores ticks of birth",
+    "cuts scratch short",
+    "arena of live bytes",
+    "arena one short",
+    "begins below zero",
+    "exchanges addresses",
+    "exchanges buffers",
+    "scratch of first runs only",
+    "scratch twice",
+    "takes what is read later",
+    "takes without a pair",
+    "takes one twice",
+    "takes beside it",
+    "takes what leaves",
+    "takes what is returned",
+    "names another graph",
+    "aligns otherwise"};
 
 }  // namespace
 

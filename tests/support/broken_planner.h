@@ -1,6 +1,6 @@
-// A small planner that can be broken: thirty and more ways in which a planner goes wrong, one line each, to be chosen one at a time.
-// Unbroken, its plans are valid. It takes the steps of a valid plan (ops that run again and copies over the link included), asks anew how
-// long each buffer must be there, and gives addresses by first fit.
+// A small planner that can be broken: thirty and more ways in which a planner goes wrong, one line each, to be chosen
+// one at a time. Unbroken, its plans are valid. It takes the steps of a valid plan (ops that run again and copies over
+// the link included), asks anew how long each buffer must be there, and gives addresses by first fit.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,61 @@ namespace stowage::testing {
 enum class Fault : std::uint8_t {
   kNone,
   // Steps.
-  kDropsAnOp, kReadsBeforeTheMaker, kWritesBeforeAReader, kExchangesRngOps, kExchangesEffects, kIgnoresAfter, kRepeatsAnEffect, kRepeatsAWriter,
-  kRepeatsAfterAWrite, kForgetsToRunAgain, kForgetsToCopyBack, kForgetsToCopyOut, kCopiesBackLate, kCopiesBackTooSoon, kUsesWhatArrives,
-  kChangesWhatLeaves, kCopiesAResident, kCopiesOutWhatIsNotThere, kRunsWhatIsNoOp,
+  kDropsAnOp,
+  kReadsBeforeTheMaker,
+  kWritesBeforeAReader,
+  kExchangesRngOps,
+  kExchangesEffects,
+  kIgnoresAfter,
+  kRepeatsAnEffect,
+  kRepeatsAWriter,
+  kRepeatsAfterAWrite,
+  kForgetsToRunAgain,
+  kForgetsToCopyBack,
+  kForgetsToCopyOut,
+  kCopiesBackLate,
+  kCopiesBackTooSoon,
+  kUsesWhatArrives,
+  kChangesWhatLeaves,
+  kCopiesAResident,
+  kCopiesOutWhatIsNotThere,
+  kRunsWhatIsNoOp,
   // How long buffers are there.
-  kEndsOneEarly, kStartsOneLate, kStartsOneEarly, kReturnedEndsAtItsLastUse, kReadsAreNoUses, kWritesAreNoUses, kLeavesDuringTheCopy,
-  kStaysWhereItWas, kForgetsAPlacement, kPlacesItTwice, kPlacesAResident,
+  kEndsOneEarly,
+  kStartsOneLate,
+  kStartsOneEarly,
+  kReturnedEndsAtItsLastUse,
+  kReadsAreNoUses,
+  kWritesAreNoUses,
+  kLeavesDuringTheCopy,
+  kStaysWhereItWas,
+  kForgetsAPlacement,
+  kPlacesItTwice,
+  kPlacesAResident,
   // Addresses.
-  kPacksWithoutPadding, kCountsHalfTheBytes, kLaysOverTheLastStep, kLaysOverScratch, kIgnoresTicksOfBirth, kCutsScratchShort, kArenaOfLiveBytes,
-  kArenaOneShort, kBeginsBelowZero, kExchangesAddresses, kExchangesBuffers, kScratchOfFirstRunsOnly, kScratchTwice,
+  kPacksWithoutPadding,
+  kCountsHalfTheBytes,
+  kLaysOverTheLastStep,
+  kLaysOverScratch,
+  kIgnoresTicksOfBirth,
+  kCutsScratchShort,
+  kArenaOfLiveBytes,
+  kArenaOneShort,
+  kBeginsBelowZero,
+  kExchangesAddresses,
+  kExchangesBuffers,
+  kScratchOfFirstRunsOnly,
+  kScratchTwice,
   // Takeovers.
-  kTakesWhatIsReadLater, kTakesWithoutAPair, kTakesOneTwice, kTakesBesideIt, kTakesWhatLeaves, kTakesWhatIsReturned,
+  kTakesWhatIsReadLater,
+  kTakesWithoutAPair,
+  kTakesOneTwice,
+  kTakesBesideIt,
+  kTakesWhatLeaves,
+  kTakesWhatIsReturned,
   // The head of the file.
-  kNamesAnotherGraph, kAlignsOtherwise,
+  kNamesAnotherGraph,
+  kAlignsOtherwise,
   kCount,
 };
 

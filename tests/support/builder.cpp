@@ -41,7 +41,8 @@ int GraphBuilder::returned(std::int64_t bytes) {
   return id;
 }
 
-Op& GraphBuilder::op(std::initializer_list<int> reads, std::initializer_list<int> writes, std::initializer_list<int> creates) {
+Op& GraphBuilder::op(std::initializer_list<int> reads, std::initializer_list<int> writes,
+                     std::initializer_list<int> creates) {
   Op op;
   op.name = "op" + std::to_string(graph_.ops.size());
   op.target = "test::op";

@@ -1,5 +1,5 @@
-// The least peak of a small graph by trying every permutation of its ops, with the checker as the only judge. Knows nothing of
-// dependencies, bounds or layouts.
+// The least peak of a small graph by trying every permutation of its ops, with the checker as the only judge. Knows
+// nothing of dependencies, bounds or layouts.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,8 @@
 namespace stowage::testing {
 namespace {
 
-// Dijkstra over (ops that have run, version of each buffer on the device). Knows the rules of validity, nothing of the planner.
+// Dijkstra over (ops that have run, version of each buffer on the device). Knows the rules of validity, nothing of the
+// planner.
 class AllStates {
  public:
   AllStates(const Graph& graph, std::int64_t capacity) : graph_(graph), capacity_(capacity) {
@@ -74,7 +75,8 @@ class AllStates {
     } else {
       for (std::size_t j = 0; j < k; ++j) {
         const Op& other = graph_.ops[j];
-        const bool first = (op.rng && other.rng) || (op.effect && other.effect) || std::ranges::find(op.after, OpId(j)) != op.after.end();
+        const bool first = (op.rng && other.rng) || (op.effect && other.effect) ||
+                           std::ranges::find(op.after, OpId(j)) != op.after.end();
         if (first && (state.ran >> j & 1) == 0) return false;
       }
     }
@@ -89,7 +91,9 @@ class AllStates {
     std::vector<std::vector<Takeover>> result{{}};
     for (const Takeover& pair : op.takeover)
       for (std::size_t i = 0, there = result.size(); i < there; ++i) {
-        if (std::ranges::any_of(result[i], [&](const Takeover& t) { return t.read == pair.read || t.created == pair.created; })) continue;
+        if (std::ranges::any_of(result[i],
+                                [&](const Takeover& t) { return t.read == pair.read || t.created == pair.created; }))
+          continue;
         result.push_back(result[i]);
         result.back().push_back(pair);
       }
@@ -121,6 +125,8 @@ class AllStates {
 
 }  // namespace
 
-std::optional<std::int64_t> least_ns(const Graph& graph, std::int64_t capacity) { return AllStates(graph, capacity).least_ns(); }
+std::optional<std::int64_t> least_ns(const Graph& graph, std::int64_t capacity) {
+  return AllStates(graph, capacity).least_ns();
+}
 
 }  // namespace stowage::testing

@@ -10,13 +10,16 @@ bool has(const std::vector<BufferId>& ids, BufferId id) { return std::ranges::fi
 
 class NaiveChecker {
  public:
-  NaiveChecker(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan), steps_(static_cast<int>(plan.steps.size())) {}
+  NaiveChecker(const Graph& graph, const Plan& plan)
+      : graph_(graph), plan_(plan), steps_(static_cast<int>(plan.steps.size())) {}
 
   std::optional<std::int64_t> run() const {
-    if (plan_.graph_sha256 != graph_.sha256 || plan_.align != graph_.align || plan_.arena_bytes < 0) return std::nullopt;
+    if (plan_.graph_sha256 != graph_.sha256 || plan_.align != graph_.align || plan_.arena_bytes < 0)
+      return std::nullopt;
     if (!ids_in_range() || !rule_1() || !rule_3()) return std::nullopt;
     for (int i = 0; i < steps_; ++i) {
-      if (is_run(i) ? !op_sees_its_versions(i) : is_out(i) ? !swap_out_holds(i) : !swap_in_holds(i)) return std::nullopt;
+      if (is_run(i) ? !op_sees_its_versions(i) : is_out(i) ? !swap_out_holds(i) : !swap_in_holds(i))
+        return std::nullopt;
     }
     if (!rule_5() || !scratch_is_complete() || !inside_arena()) return std::nullopt;
     return sweep_all_ticks();
@@ -58,7 +61,8 @@ class NaiveChecker {
       }
       for (std::int32_t j = 0; j < k; ++j) {
         const Op& earlier = graph_.op(OpId(j));
-        const bool ordered = (op.rng && earlier.rng) || (op.effect && earlier.effect) || std::ranges::count(op.after, OpId(j)) > 0;
+        const bool ordered =
+            (op.rng && earlier.rng) || (op.effect && earlier.effect) || std::ranges::count(op.after, OpId(j)) > 0;
         if (ordered && first_run(OpId(j)) > mine) return false;
       }
     }
@@ -67,7 +71,8 @@ class NaiveChecker {
 
   bool rule_3() const {
     for (const Placement& p : plan_.placements) {
-      const bool content = is_run(p.from) ? has(op_at(p.from).creates, p.buffer) : is_in(p.from) && step(p.from).buffer == p.buffer;
+      const bool content =
+          is_run(p.from) ? has(op_at(p.from).creates, p.buffer) : is_in(p.from) && step(p.from).buffer == p.buffer;
       if (!content) return false;
       for (const Placement& q : plan_.placements) {
         if (&p != &q && p.buffer == q.buffer && p.from < q.to && q.from < p.to) return false;
@@ -86,7 +91,8 @@ class NaiveChecker {
   // How often ops before k create or write b: the version that op k sees.
   int version_before(std::int32_t k, BufferId b) const {
     int version = 0;
-    for (std::int32_t j = 0; j < k; ++j) version += has(graph_.op(OpId(j)).writes, b) + has(graph_.op(OpId(j)).creates, b);
+    for (std::int32_t j = 0; j < k; ++j)
+      version += has(graph_.op(OpId(j)).writes, b) + has(graph_.op(OpId(j)).creates, b);
     return version;
   }
 
@@ -143,7 +149,9 @@ class NaiveChecker {
         const Placement* p = placement_at(b, i);
         if (!graph_.buffer(b).resident && (p == nullptr || arriving(b, i))) return false;
         if (list != &op.reads && leaving(b, i)) return false;
-        if (list != &op.creates && device_version(b, i, p != nullptr ? p->from : 0) != version_before(step(i).op.value, b)) return false;
+        if (list != &op.creates &&
+            device_version(b, i, p != nullptr ? p->from : 0) != version_before(step(i).op.value, b))
+          return false;
       }
     }
     return std::ranges::none_of(op.takeover, [&](const Takeover& pair) {
@@ -169,14 +177,15 @@ class NaiveChecker {
       const Placement* p = placement_at(BufferId(b), steps_ - 1);
       if (!buffer.resident && p == nullptr) return false;
       const auto all = static_cast<std::int32_t>(graph_.ops.size());
-      if (device_version(BufferId(b), steps_, p != nullptr ? p->from : 0) != version_before(all, BufferId(b))) return false;
+      if (device_version(BufferId(b), steps_, p != nullptr ? p->from : 0) != version_before(all, BufferId(b)))
+        return false;
     }
     return true;
   }
 
   std::size_t addresses_of(int i, int index) const {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(plan_.scratch, [&](const ScratchPlacement& s) { return s.step == i && s.index == index; }));
+    return static_cast<std::size_t>(std::ranges::count_if(
+        plan_.scratch, [&](const ScratchPlacement& s) { return s.step == i && s.index == index; }));
   }
 
   bool scratch_is_complete() const {
@@ -194,11 +203,15 @@ class NaiveChecker {
     return offset >= 0 && offset <= plan_.arena_bytes - bytes && offset % graph_.align == 0;
   }
 
-  const Scratch& scratch_of(const ScratchPlacement& s) const { return op_at(s.step).scratch[static_cast<std::size_t>(s.index)]; }
+  const Scratch& scratch_of(const ScratchPlacement& s) const {
+    return op_at(s.step).scratch[static_cast<std::size_t>(s.index)];
+  }
 
   bool inside_arena() const {
-    return std::ranges::all_of(plan_.placements, [&](const Placement& p) { return fits(p.offset, graph_.buffer(p.buffer).bytes); }) &&
-           std::ranges::all_of(plan_.scratch, [&](const ScratchPlacement& s) { return fits(s.offset, scratch_of(s).bytes); });
+    return std::ranges::all_of(plan_.placements,
+                               [&](const Placement& p) { return fits(p.offset, graph_.buffer(p.buffer).bytes); }) &&
+           std::ranges::all_of(plan_.scratch,
+                               [&](const ScratchPlacement& s) { return fits(s.offset, scratch_of(s).bytes); });
   }
 
   struct Block {
@@ -217,7 +230,8 @@ class NaiveChecker {
   std::vector<Block> blocks_at(int i, int tick) const {
     std::vector<Block> blocks;
     for (const Placement& p : plan_.placements) {
-      if (p.from <= i && i < p.to && born(p, i, tick)) blocks.push_back({p.offset, graph_.buffer(p.buffer).bytes, p.buffer});
+      if (p.from <= i && i < p.to && born(p, i, tick))
+        blocks.push_back({p.offset, graph_.buffer(p.buffer).bytes, p.buffer});
     }
     for (const ScratchPlacement& s : plan_.scratch) {
       if (s.step != i || tick < scratch_of(s).from || tick >= scratch_of(s).to) continue;
@@ -229,13 +243,16 @@ class NaiveChecker {
   bool excused(const Block& a, const Block& b, int i) const {
     if (!is_run(i)) return false;
     return std::ranges::any_of(op_at(i).takeover, [&](const Takeover& pair) {
-      return ((pair.read == a.buffer && pair.created == b.buffer) || (pair.read == b.buffer && pair.created == a.buffer)) && shares(pair, i);
+      return ((pair.read == a.buffer && pair.created == b.buffer) ||
+              (pair.read == b.buffer && pair.created == a.buffer)) &&
+             shares(pair, i);
     });
   }
 
   bool taken_over(const Block& block, const std::vector<Block>& others, int i) const {
     return std::ranges::any_of(others, [&](const Block& other) {
-      return other.buffer.valid() && block.buffer.valid() && is_run(i) && excused(block, other, i) && has(op_at(i).creates, block.buffer);
+      return other.buffer.valid() && block.buffer.valid() && is_run(i) && excused(block, other, i) &&
+             has(op_at(i).creates, block.buffer);
     });
   }
 
@@ -249,7 +266,8 @@ class NaiveChecker {
         for (const Block& a : blocks) {
           if (!taken_over(a, blocks, i)) live += graph_.padded(a.bytes);
           for (const Block& b : blocks) {
-            const bool overlap = &a != &b && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+            const bool overlap = &a != &b && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes &&
+                                 b.offset < a.offset + a.bytes;
             if (overlap && !excused(a, b, i)) return std::nullopt;
           }
         }

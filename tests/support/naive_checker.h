@@ -1,5 +1,5 @@
-// A checker that is slow and plain on purpose, as an oracle for check(): it asks the history anew at every step instead of keeping
-// a state, and compares all pairs at every tick instead of sweeping.
+// A checker that is slow and plain on purpose, as an oracle for check(): it asks the history anew at every step instead
+// of keeping a state, and compares all pairs at every tick instead of sweeping.
 #pragma once
 
 #include <cstdint>

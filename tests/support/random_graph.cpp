@@ -8,8 +8,9 @@
 namespace stowage::testing {
 namespace {
 
-constexpr std::array<const char*, 9> kTargets = {"aten::mm",   "aten::add_",         "aten::zero_",       "aten::_log_softmax", "aten::nll_loss_forward",
-                                                "aten::copy", "aten::linalg_norm",  "aten::sqrt",        "aten::add"};
+constexpr std::array<const char*, 9> kTargets = {
+    "aten::mm",   "aten::add_",        "aten::zero_", "aten::_log_softmax", "aten::nll_loss_forward",
+    "aten::copy", "aten::linalg_norm", "aten::sqrt",  "aten::add"};
 
 class Generator {
  public:
@@ -52,10 +53,12 @@ class Generator {
     op.ticks = static_cast<std::int32_t>(draw(random_, 1, 3));
     for (auto i = draw(random_, 0, 2); i > 0; --i) {
       const auto from = static_cast<std::int32_t>(draw(random_, 0, op.ticks - 1));
-      op.scratch.push_back({draw(random_, 0, options_.most_bytes), from, static_cast<std::int32_t>(draw(random_, from + 1, op.ticks))});
+      op.scratch.push_back(
+          {draw(random_, 0, options_.most_bytes), from, static_cast<std::int32_t>(draw(random_, from + 1, op.ticks))});
     }
     if (chance(random_, 50)) {
-      for (std::size_t i = 0; i < op.creates.size(); ++i) op.born.push_back(static_cast<std::int32_t>(draw(random_, 0, op.ticks - 1)));
+      for (std::size_t i = 0; i < op.creates.size(); ++i)
+        op.born.push_back(static_cast<std::int32_t>(draw(random_, 0, op.ticks - 1)));
     }
     for (const BufferId read : op.reads) {
       for (const BufferId created : op.creates) {
@@ -68,9 +71,11 @@ class Generator {
   void add_op(int id) {
     Op op;
     op.name = "op" + std::to_string(id);
-    op.target = options_.targets ? kTargets[static_cast<std::size_t>(draw(random_, 0, std::ssize(kTargets) - 1))] : "test::op";
+    op.target =
+        options_.targets ? kTargets[static_cast<std::size_t>(draw(random_, 0, std::ssize(kTargets) - 1))] : "test::op";
     op.reads = pick(3);
-    if (options_.in_place && chance(random_, 30)) op.writes = pick(options_.most_writes > 1 && chance(random_, 30) ? options_.most_writes : 1);
+    if (options_.in_place && chance(random_, 30))
+      op.writes = pick(options_.most_writes > 1 && chance(random_, 30) ? options_.most_writes : 1);
     for (auto i = draw(random_, 0, 2); i > 0; --i) {
       op.creates.emplace_back(graph_.buffers.size());
       add_buffer();
@@ -92,7 +97,9 @@ class Generator {
 
 }  // namespace
 
-Graph random_graph(std::mt19937_64& random, const RandomGraphOptions& options) { return Generator(random, options).run(); }
+Graph random_graph(std::mt19937_64& random, const RandomGraphOptions& options) {
+  return Generator(random, options).run();
+}
 
 std::int64_t draw(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
   return low + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(high - low + 1));

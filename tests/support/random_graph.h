@@ -13,11 +13,11 @@ struct RandomGraphOptions {
   std::int64_t align = 4;
   std::int64_t most_bytes = 40;
   std::int64_t most_cost_ns = 1000;
-  bool in_place = true;   // writes
-  int most_writes = 3;    // of one op
-  bool insides = true;    // ticks, scratch, born, takeover
-  bool ordering = true;   // rng, effect, after
-  bool targets = false;   // of training: those that explain's rules look for; else all alike
+  bool in_place = true;  // writes
+  int most_writes = 3;   // of one op
+  bool insides = true;   // ticks, scratch, born, takeover
+  bool ordering = true;  // rng, effect, after
+  bool targets = false;  // of training: those that explain's rules look for; else all alike
 };
 
 // Validated and sealed. The same generator state gives the same graph.

@@ -77,7 +77,8 @@ std::vector<LayoutItem> full_items(std::mt19937_64& random, std::int64_t height,
       room += item.bytes;
       ended.push_back(item);
     }
-    for (live = kept; room > 0; room -= live.back().bytes) live.push_back({time, times, draw(random, 1, std::min<std::int64_t>(room, 4))});
+    for (live = kept; room > 0; room -= live.back().bytes)
+      live.push_back({time, times, draw(random, 1, std::min<std::int64_t>(room, 4))});
   }
   ended.insert(ended.end(), live.begin(), live.end());
   return ended;

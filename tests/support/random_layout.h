@@ -19,8 +19,8 @@ bool fits_somehow(const std::vector<LayoutItem>& items, std::int64_t capacity);
 
 std::vector<LayoutItem> random_items(std::mt19937_64& random, int count, int times, int most);
 
-// Always `height` bytes live in [0, times): at each time some items end and others of the same sum begin. A layout without a hole
-// need not exist.
+// Always `height` bytes live in [0, times): at each time some items end and others of the same sum begin. A layout
+// without a hole need not exist.
 std::vector<LayoutItem> full_items(std::mt19937_64& random, std::int64_t height, std::int64_t times);
 
 // A full square of `height` by `times` cut into rectangles by random guillotine cuts: a layout without a hole exists.

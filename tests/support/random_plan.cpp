@@ -31,7 +31,8 @@ class SimplePlanner {
   void add_step(std::int32_t k) {
     const Op& op = graph_.op(OpId(k));
     plan_.steps.push_back(Step::run(OpId(k)));
-    for (const BufferId b : op.creates) plan_.placements.push_back({b, k, last_use_[b.index()], take(graph_.buffer(b).bytes)});
+    for (const BufferId b : op.creates)
+      plan_.placements.push_back({b, k, last_use_[b.index()], take(graph_.buffer(b).bytes)});
     for (std::int32_t i = 0; i < std::ssize(op.scratch); ++i) {
       plan_.scratch.push_back({k, i, take(op.scratch[static_cast<std::size_t>(i)].bytes)});
     }
@@ -50,7 +51,8 @@ class SimplePlanner {
 
 class Mutator {
  public:
-  Mutator(const Graph& graph, Plan plan, std::mt19937_64& random) : graph_(graph), plan_(std::move(plan)), random_(random) {}
+  Mutator(const Graph& graph, Plan plan, std::mt19937_64& random)
+      : graph_(graph), plan_(std::move(plan)), random_(random) {}
 
   Plan run() {
     switch (draw(random_, 0, 11)) {
@@ -58,10 +60,13 @@ class Mutator {
       case 1: drop_step(); break;
       case 2: insert_run(position(), any_op()); break;
       case 3: shift_time(); break;
-      case 4: case 5: shift_offset(); break;
+      case 4:
+      case 5: shift_offset(); break;
       case 6: take_over(); break;
-      case 7: case 8: recompute(); break;
-      case 9: case 10: swap(); break;
+      case 7:
+      case 8: recompute(); break;
+      case 9:
+      case 10: swap(); break;
       default: shift_until(); break;
     }
     return std::move(plan_);
@@ -132,7 +137,8 @@ class Mutator {
 
   void shift_offset() {
     if (plan_.placements.empty()) return;
-    std::int64_t& offset = !plan_.scratch.empty() && chance(random_, 30) ? any(plan_.scratch).offset : any(plan_.placements).offset;
+    std::int64_t& offset =
+        !plan_.scratch.empty() && chance(random_, 30) ? any(plan_.scratch).offset : any(plan_.placements).offset;
     offset = chance(random_, 5) ? offset + 1 : draw(random_, 0, plan_.arena_bytes / graph_.align) * graph_.align;
   }
 
@@ -169,7 +175,8 @@ class Mutator {
       insert_run(at, OpId(k));
       split(index, static_cast<std::int32_t>(draw(random_, old.from + 1, at)), at);
       for (const BufferId sibling : creates) {
-        if (sibling != old.buffer && chance(random_, 70)) plan_.placements.push_back({sibling, at, at + 1, grow(graph_.buffer(sibling).bytes)});
+        if (sibling != old.buffer && chance(random_, 70))
+          plan_.placements.push_back({sibling, at, at + 1, grow(graph_.buffer(sibling).bytes)});
       }
     }
   }
@@ -188,7 +195,8 @@ class Mutator {
 
   void shift_until() {
     for (Step& step : plan_.steps) {
-      if (step.kind != Step::Kind::kRun && chance(random_, 50)) step.until += static_cast<std::int32_t>(draw(random_, -1, 2));
+      if (step.kind != Step::Kind::kRun && chance(random_, 50))
+        step.until += static_cast<std::int32_t>(draw(random_, -1, 2));
     }
   }
 
@@ -201,6 +209,8 @@ class Mutator {
 
 Plan simple_plan(const Graph& graph) { return SimplePlanner(graph).run(); }
 
-Plan mutate(const Graph& graph, Plan plan, std::mt19937_64& random) { return Mutator(graph, std::move(plan), random).run(); }
+Plan mutate(const Graph& graph, Plan plan, std::mt19937_64& random) {
+  return Mutator(graph, std::move(plan), random).run();
+}
 
 }  // namespace stowage::testing

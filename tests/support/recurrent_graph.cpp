@@ -59,7 +59,8 @@ class Writer {
     op.cost_ns = 1000;
     if (elementwise)
       for (const BufferId r : reads)
-        if (!graph_.buffer(r).resident && graph_.buffer(r).bytes == graph_.buffer(made).bytes) op.takeover.push_back({r, made});
+        if (!graph_.buffer(r).resident && graph_.buffer(r).bytes == graph_.buffer(made).bytes)
+          op.takeover.push_back({r, made});
     op.reads = std::move(reads);
     op.creates = {made};
     graph_.ops.push_back(std::move(op));
@@ -107,12 +108,15 @@ class Writer {
         hidden[l] = now = cells_.back().bent;
         if (o_.gates > 1) carried[l] = cells_.back().carried;
       }
-      if (o_.each_output || t + 1 == o_.steps) outputs_.push_back(op("linear", {now, all_[out_].value}, buffer(32, BufferKind::kActivation)));
+      if (o_.each_output || t + 1 == o_.steps)
+        outputs_.push_back(op("linear", {now, all_[out_].value}, buffer(32, BufferKind::kActivation)));
     }
-    const BufferId all = op("cat", outputs_, buffer(32 * static_cast<std::int64_t>(outputs_.size()), BufferKind::kActivation));
+    const BufferId all =
+        op("cat", outputs_, buffer(32 * static_cast<std::int64_t>(outputs_.size()), BufferKind::kActivation));
     loss_ = op("mse_loss", {all}, buffer(4, BufferKind::kOutput));
     graph_.buffers[loss_.index()].returned = true;
-    gradient_ = op("mse_loss_backward", {all}, buffer(32 * static_cast<std::int64_t>(outputs_.size()), BufferKind::kGradient));
+    gradient_ =
+        op("mse_loss_backward", {all}, buffer(32 * static_cast<std::int64_t>(outputs_.size()), BufferKind::kGradient));
   }
 
   // Makes the gradient the first time, and adds to it later.
@@ -127,7 +131,9 @@ class Writer {
     write("add_", {part}, w.gradient);
   }
 
-  BufferId sum(BufferId a, BufferId b) { return a.valid() && b.valid() ? op("add", {a, b}, state(), true) : a.valid() ? a : b; }
+  BufferId sum(BufferId a, BufferId b) {
+    return a.valid() && b.valid() ? op("add", {a, b}, state(), true) : a.valid() ? a : b;
+  }
 
   void backward() {
     Ids hidden(static_cast<std::size_t>(o_.layers)), carried(static_cast<std::size_t>(o_.layers));
@@ -152,7 +158,8 @@ class Writer {
         } else {
           parts.push_back(op("tanh_backward", {flow, c.bent}, state(), true));
         }
-        for (std::size_t g = 0; g < parts.size(); ++g) parts[g] = op("sigmoid_backward", {parts[g], c.gates[g % c.gates.size()]}, state(), true);
+        for (std::size_t g = 0; g < parts.size(); ++g)
+          parts[g] = op("sigmoid_backward", {parts[g], c.gates[g % c.gates.size()]}, state(), true);
         const BufferId gates = op("cat", parts, wide());
         accumulate(weights_[l].first, {gates, c.input});
         accumulate(weights_[l].second, {gates, c.before});
@@ -165,7 +172,8 @@ class Writer {
   void update(const Weight& w) {
     const std::int64_t bytes = graph_.buffer(w.value).bytes;
     BufferId made = w.gradient;
-    for (int i = 0; i < o_.temporaries; ++i) made = op("mul", {made, w.state}, buffer(bytes, BufferKind::kTemporary), i > 0);
+    for (int i = 0; i < o_.temporaries; ++i)
+      made = op("mul", {made, w.state}, buffer(bytes, BufferKind::kTemporary), i > 0);
     write("addcmul_", {w.gradient}, w.state);
     write("sub_", {made}, w.value);
   }

@@ -1,5 +1,5 @@
-// A training step of an unrolled recurrent net: cells over time steps and layers, backward through time, an optimizer in a Python loop.
-// Thousands of small ops, most of which may lay their result over an input.
+// A training step of an unrolled recurrent net: cells over time steps and layers, backward through time, an optimizer
+// in a Python loop. Thousands of small ops, most of which may lay their result over an input.
 #pragma once
 
 #include <cstdint>

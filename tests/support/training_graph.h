@@ -1,4 +1,5 @@
-// A training step in small: layers forward, a loss, layers backward, and an optimizer step for each weight at the end of the program.
+// A training step in small: layers forward, a loss, layers backward, and an optimizer step for each weight at the end
+// of the program.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,16 @@
 """Calls a function as soon as torch has been imported; at once where it already is. Does not import it.
 
-    import stowage ──► a finder in front of sys.meta_path
-    import torch   ──► the finder leaves, lets the others find torch, and calls the function when its module has run
+import stowage ──► a finder in front of sys.meta_path
+import torch   ──► the finder leaves, lets the others find torch, and calls the function when its module has run
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
-from typing import Any, Callable
+from typing import Any
 
 
 def when_torch_is_imported(then: Callable[[], None]) -> None:

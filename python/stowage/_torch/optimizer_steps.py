@@ -1,5 +1,5 @@
-"""Who hears of optimizer steps: recordings and budgets. PyTorch's own registry is entered once and for good, as it must not change while another
-thread is in an optimizer's step, which goes through it.
+"""Who hears of optimizer steps: recordings and budgets. PyTorch's own registry is entered once and for good, as it must
+not change while another thread is in an optimizer's step, which goes through it.
 """
 
 from __future__ import annotations

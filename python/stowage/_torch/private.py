@@ -1,4 +1,5 @@
-"""Every private PyTorch interface that the Python side uses, in one place; tests/python/test_torch_private.py fails when one changes.
+"""Every private PyTorch interface that the Python side uses, in one place; tests/python/test_torch_private.py fails
+when one changes.
 
 - ``Tensor._cdata``: the address of the TensorImpl. Tensors cross into C++ by it, so that nothing links libtorch_python.
 - ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
@@ -6,14 +7,16 @@
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch._C._current_graph_task_id``: whether backward is running.
-- ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a TorchFunctionMode calls.
+- ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
+TorchFunctionMode calls.
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
-- ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective may take.
+- ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective
+may take.
 - the dicts of hooks that run for all modules and all optimizers.
 - ``torch._C._get_*`` and the like: the global settings that decide which operators a step runs, or what they compute.
-- ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how parts move.
-"""
+- ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how
+parts move."""
 
 from __future__ import annotations
 
@@ -24,7 +27,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils import _pytree
 
 
@@ -78,7 +86,12 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def global_hooks() -> list[dict]:
     """Of torch.nn.modules.module and torch.optim.optimizer: hooks that run for every module, every optimizer."""
     spaces = (sys.modules["torch.nn.modules.module"].__dict__, sys.modules["torch.optim.optimizer"].__dict__)
-    return [value for space in spaces for name, value in space.items() if name.startswith("_global_") and isinstance(value, dict)]
+    return [
+        value
+        for space in spaces
+        for name, value in space.items()
+        if name.startswith("_global_") and isinstance(value, dict)
+    ]
 
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)  # raised under FakeTensorMode
@@ -97,17 +110,44 @@ def dispatch_mode_active() -> bool:
 
 # Functions without arguments of torch._C, by name. A name that a version lacks is left out there.
 SETTINGS = (
-    "is_grad_enabled", "is_inference_mode_enabled", "is_anomaly_enabled", "is_anomaly_check_nan_enabled", "is_autocast_cache_enabled",
-    "get_num_threads", "get_default_dtype", "_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only",
-    "_get_deterministic_fill_uninitialized_memory", "_get_mkldnn_enabled", "_get_mkldnn_deterministic", "_get_onednn_allow_tf32", "_get_nnpack_enabled",
-    "_get_float32_matmul_precision", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled",
-    "_get_overrideable_sdp_enabled", "_get_fa3_sdp_enabled", "_get_math_sdp_allow_fp16_bf16_reduction",
-    "_get_cpu_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_tf32", "_get_cublas_allow_fp16_reduced_precision_reduction",
-    "_get_cublas_allow_bf16_reduced_precision_reduction", "_get_cublas_allow_fp16_accumulation", "_get_cudnn_allow_tf32", "_get_cudnn_benchmark",
-    "_get_cudnn_deterministic", "_get_cudnn_enabled", "_get_qengine",
-    "_get_backcompat_broadcast_warn", "_len_torch_dispatch_stack", "_is_torch_function_enabled",
-    "_is_torch_function_all_disabled", "_get_tracing_state",
-)  # fmt: skip
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "is_anomaly_enabled",
+    "is_anomaly_check_nan_enabled",
+    "is_autocast_cache_enabled",
+    "get_num_threads",
+    "get_default_dtype",
+    "_get_deterministic_algorithms",
+    "_get_deterministic_algorithms_warn_only",
+    "_get_deterministic_fill_uninitialized_memory",
+    "_get_mkldnn_enabled",
+    "_get_mkldnn_deterministic",
+    "_get_onednn_allow_tf32",
+    "_get_nnpack_enabled",
+    "_get_float32_matmul_precision",
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_overrideable_sdp_enabled",
+    "_get_fa3_sdp_enabled",
+    "_get_math_sdp_allow_fp16_bf16_reduction",
+    "_get_cpu_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_tf32",
+    "_get_cublas_allow_fp16_reduced_precision_reduction",
+    "_get_cublas_allow_bf16_reduced_precision_reduction",
+    "_get_cublas_allow_fp16_accumulation",
+    "_get_cudnn_allow_tf32",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_cudnn_enabled",
+    "_get_qengine",
+    "_get_backcompat_broadcast_warn",
+    "_len_torch_dispatch_stack",
+    "_is_torch_function_enabled",
+    "_is_torch_function_all_disabled",
+    "_get_tracing_state",
+)
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _PRECISIONS = [(backend, op) for backend in ("generic", "mkldnn", "cuda") for op in ("all", "matmul", "conv", "rnn")]
 
@@ -124,10 +164,16 @@ def _made_settings() -> list[tuple[str, Any]]:
                 torch._C._get_fp32_precision_getter(backend, op)
             except RuntimeError:  # no such operator there
                 continue
-            found.append((f"precision {backend} {op}", functools.partial(torch._C._get_fp32_precision_getter, backend, op)))
+            found.append(
+                (f"precision {backend} {op}", functools.partial(torch._C._get_fp32_precision_getter, backend, op))
+            )
     found.append(("saved tensors hooks", functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)))
     found.append(("saved tensors hooks disabled", torch._C._autograd._saved_tensors_hooks_get_disabled_error_message))
-    for name, kind in (("_get_sdp_priority_order", tuple), ("_get_linalg_preferred_backend", int), ("_get_blas_preferred_backend", int)):
+    for name, kind in (
+        ("_get_sdp_priority_order", tuple),
+        ("_get_linalg_preferred_backend", int),
+        ("_get_blas_preferred_backend", int),
+    ):
         if hasattr(torch._C, name):
             found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
     found.append(("multithreading", torch._C._is_multithreading_enabled))
@@ -220,9 +266,13 @@ def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
 
 @contextlib.contextmanager
 def masks_as_run():
-    """Transformers' models make other attention masks for fake tensors than for real ones, and then call other kernels; not in here."""
+    """Transformers' models make other attention masks for fake tensors than for real ones, and then call other kernels;
+    not in here."""
     masks = sys.modules.get("transformers.masking_utils")
-    changed = {"is_tracing": lambda *args, **kwargs: False, "find_packed_sequence_indices": lambda *args, **kwargs: None}
+    changed = {
+        "is_tracing": lambda *args, **kwargs: False,
+        "find_packed_sequence_indices": lambda *args, **kwargs: None,
+    }
     before = {name: getattr(masks, name) for name in changed if hasattr(masks, name)}
     for name in before:
         setattr(masks, name, changed[name])
@@ -235,7 +285,8 @@ def masks_as_run():
 
 @contextlib.contextmanager
 def hook_open():
-    """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this block."""
+    """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this
+    block."""
     key = _HOOK_KEY
     closed = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
     torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
@@ -262,9 +313,10 @@ _function_modes = torch._C._len_torch_function_stack
 
 
 def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
-    """call(), whose functions of torch go through ``mode``. By functions of C: an interrupt cannot come between the call and what it
-    does, as it can in the mode's own methods. It can come while PyTorch has taken modes off the stack; the thread's state brings them back, and the
-    end of the call's turn takes off what a suspended generator of PyTorch's puts there later."""
+    """call(), whose functions of torch go through ``mode``. By functions of C: an interrupt cannot come between the
+    call and what it does, as it can in the mode's own methods. It can come while PyTorch has taken modes off the stack;
+    the thread's state brings them back, and the end of the call's turn takes off what a suspended generator of
+    PyTorch's puts there later."""
     before = _function_modes()
     try:
         torch._C._push_on_torch_function_stack(mode)
@@ -277,5 +329,32 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
-__all__ = ["DATA_DEPENDENT", "FakeTensorMode", "address", "addresses", "dispatch_mode_active", "fake_mode_active", "flatten", "global_hooks", "global_state", "group_timeout", "hook_open", "in_backward", "is_fake", "is_shell",
-           "local_offset", "local_shape", "local_tensor", "make_dtensor", "masks_as_run", "redistribute", "setting_names", "set_group_timeout", "storage_address", "tree_map", "unflatten", "waiting_collectives", "within_function_mode"]
+__all__ = [
+    "DATA_DEPENDENT",
+    "FakeTensorMode",
+    "address",
+    "addresses",
+    "dispatch_mode_active",
+    "fake_mode_active",
+    "flatten",
+    "global_hooks",
+    "global_state",
+    "group_timeout",
+    "hook_open",
+    "in_backward",
+    "is_fake",
+    "is_shell",
+    "local_offset",
+    "local_shape",
+    "local_tensor",
+    "make_dtensor",
+    "masks_as_run",
+    "redistribute",
+    "set_group_timeout",
+    "setting_names",
+    "storage_address",
+    "tree_map",
+    "unflatten",
+    "waiting_collectives",
+    "within_function_mode",
+]

@@ -1,16 +1,17 @@
-"""The runtime, built on first use: the compiled half of Stowage that talks to libtorch, whose C++ interface changes with every
-version of torch. So a wheel brings its sources, and each torch gets a build of its own in the cache directory:
+"""The runtime, built on first use: the compiled half of Stowage that talks to libtorch, whose C++ interface changes
+with every version of torch. So a wheel brings its sources, and each torch gets a build of its own in the cache
+directory:
 
     runtime/2.13.0-1f0a…/_runtime.so     the key: sources, core library, flags, Python, torch
     runtime/2.13.0-1f0a….lock            one process builds, the others wait and then find it
     runtime/2.13.0-1f0a….log             what the compiler said, where it failed
 
-All sources are compiled as a few units, in parallel: what takes time is reading the headers of torch, once for each unit (about 25 s
-of one core in all). The library is linked to libstowage_core.so, libc10.so and libtorch_cpu.so by name only: all are in the process
-before it is loaded, so it serves every environment that has the same ones.
+All sources are compiled as a few units, in parallel: what takes time is reading the headers of torch, once for each
+unit (about 25 s of one core in all). The library is linked to libstowage_core.so, libc10.so and libtorch_cpu.so by name
+only: all are in the process before it is loaded, so it serves every environment that has the same ones.
 
-Code is loaded from here, so the directories must be the user's own and closed to others, and so must the library: else there is an
-error, and nothing is loaded. It is loaded through the descriptor of the directory that was looked at.
+Code is loaded from here, so the directories must be the user's own and closed to others, and so must the library: else
+there is an error, and nothing is loaded. It is loaded through the descriptor of the directory that was looked at.
 """
 
 from __future__ import annotations
@@ -54,10 +55,14 @@ def load(name: str) -> ModuleType:
         try:
             os.close(folder.open(_LIBRARY, os.O_RDONLY))
         except NoEntry as error:
-            raise Refused(f"'{library}' is not loaded: {error}; remove '{folder.path}', so that it is built again") from None
+            raise Refused(
+                f"'{library}' is not loaded: {error}; remove '{folder.path}', so that it is built again"
+            ) from None
         folder.used_now(_LIBRARY)
         # A descriptor of its own, which stays: the loader remembers a library by the name that it was opened with.
-        path = f"/proc/self/fd/{os.dup(folder.descriptor)}/{_LIBRARY}" if os.path.isdir("/proc/self/fd") else str(library)
+        path = (
+            f"/proc/self/fd/{os.dup(folder.descriptor)}/{_LIBRARY}" if os.path.isdir("/proc/self/fd") else str(library)
+        )
         loader = importlib.machinery.ExtensionFileLoader(name, path)
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         module = importlib.util.module_from_spec(spec)
@@ -88,8 +93,10 @@ def _built() -> tuple[Path, str, str]:
     except NoEntry as error:
         raise Refused(f"'{folder.path / build}.lock' is not used as a lock: {error}; remove it") from None
     except OSError as error:
-        raise Error(f"the runtime for torch {torch.__version__} cannot be kept in '{place[0] / 'runtime'}': {error.strerror}; "
-                    "name another directory in STOWAGE_CACHE") from None
+        raise Error(
+            f"the runtime for torch {torch.__version__} cannot be kept in '{place[0] / 'runtime'}': {error.strerror}; "
+            "name another directory in STOWAGE_CACHE"
+        ) from None
     return place
 
 
@@ -97,7 +104,13 @@ def _key(torch: ModuleType) -> str:
     """Digest of everything that the compiled library depends on."""
     digest = hashlib.sha256()
     libtorch = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    built_for = [torch.version.git_version, libtorch.stat().st_size, sysconfig.get_config_var("SOABI"), platform.machine(), _FLAGS]
+    built_for = [
+        torch.version.git_version,
+        libtorch.stat().st_size,
+        sysconfig.get_config_var("SOABI"),
+        platform.machine(),
+        _FLAGS,
+    ]
     digest.update(repr(built_for).encode())
     for path in sorted([*_SOURCES.rglob("*.*"), *_LIBRARIES.iterdir()]):
         digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
@@ -113,10 +126,14 @@ def _compiler() -> list[str]:
             break
     else:
         which = f"CXX names '{named[0]}', which was not found" if named else "no C++ compiler was found"
-        raise Error(f"stowage builds its runtime for the installed torch once, but {which}: install g++, or name one in CXX")
+        raise Error(
+            f"stowage builds its runtime for the installed torch once, but {which}: install g++, or name one in CXX"
+        )
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         package = f"python{sysconfig.get_python_version()}-dev"
-        raise Error(f"stowage builds its runtime for the installed torch once, but Python.h was not found: install {package}")
+        raise Error(
+            f"stowage builds its runtime for the installed torch once, but Python.h was not found: install {package}"
+        )
     return command
 
 
@@ -134,16 +151,35 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
     shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
     work.mkdir(mode=0o700)
     try:
-        include = [f"-I{_SOURCES / 'include'}", f"-I{_SOURCES}", "-isystem", str(torch / "include"), "-isystem",
-                   str(torch / "include" / "torch" / "csrc" / "api" / "include"), "-isystem", sysconfig.get_path("include")]  # fmt: skip
+        include = [
+            f"-I{_SOURCES / 'include'}",
+            f"-I{_SOURCES}",
+            "-isystem",
+            str(torch / "include"),
+            "-isystem",
+            str(torch / "include" / "torch" / "csrc" / "api" / "include"),
+            "-isystem",
+            sysconfig.get_path("include"),
+        ]
         commands, objects = [], []
         for i, sources in enumerate(_units()):
             unit = work / f"unit{i}.cpp"
             unit.write_text("".join(f'#include "{path}"\n' for path in sources))
             objects.append(str(unit.with_suffix(".o")))
             commands.append([*compiler, *_FLAGS, *include, "-c", str(unit), "-o", objects[-1]])
-        link = [*compiler, "-shared", "-Wl,--gc-sections,-s", *objects, *map(str, sorted(_LIBRARIES.glob("libnanobind*.a"))), str(_CORE),
-                f"-L{torch / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(work / _LIBRARY)]  # fmt: skip
+        link = [
+            *compiler,
+            "-shared",
+            "-Wl,--gc-sections,-s",
+            *objects,
+            *map(str, sorted(_LIBRARIES.glob("libnanobind*.a"))),
+            str(_CORE),
+            f"-L{torch / 'lib'}",
+            "-lc10",
+            "-ltorch_cpu",
+            "-o",
+            str(work / _LIBRARY),
+        ]
         log = folder.with_name(folder.name + ".log")
         with _progress(version):
             _run(commands, log, version)
@@ -171,9 +207,11 @@ def _units() -> list[list[Path]]:
 def _run(commands: list[list[str]], log: Path, version: str) -> None:
     """Runs them at once. Error with the first line that says "error" when one fails."""
     with open(log, "w+", opener=_no_link) as said:
-        processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) for command in commands]
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) for command in commands
+        ]
         try:
-            failed = any([process.wait() != 0 for process in processes])
+            failed = any(process.wait() != 0 for process in processes)
         finally:
             for process in processes:
                 process.kill()

@@ -4,9 +4,9 @@
     rehearsal            each op timed in the arena
     first planned steps  timed too; then the file is written
 
-One file for each torch version, CPU model and number of threads. It is replaced as a whole, so several processes may share it; what
-cannot be read (damaged, forged, no plain file, too large or deep) is ignored with a warning, and written anew. A directory that others may
-write to is not used (directory.py).
+One file for each torch version, CPU model and number of threads. It is replaced as a whole, so several processes may
+share it; what cannot be read (damaged, forged, no plain file, too large or deep) is ignored with a warning, and written
+anew. A directory that others may write to is not used (directory.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from stowage.errors import warn
 
 _VERSION = 1
 _KEPT = 8  # samples of a key, the newest
-_MOST_KEYS = 8192  # those measured last: steps of ever new shapes would make the file ever longer, and each save costs what it is long
+# Those measured last: steps of ever new shapes would make the file ever longer, and each save costs what it is long
+_MOST_KEYS = 8192
 _ENOUGH = 4
 _MOST_BYTES = 64 << 20  # of the file
 _MOST_NS = 1 << 53
 _MOST_GBPS = 1e6
-_FILES: dict[Path, "CostFile"] = {}
+_FILES: dict[Path, CostFile] = {}
 
 
 class CostFile:
@@ -71,8 +72,8 @@ class CostFile:
         return _median(samples) if samples else None
 
     def price(self, tape) -> float:
-        """Sets the tape's costs: what is known of a key, else the median over its ops of what the tape says. Returns the share of
-        the latter in the whole."""
+        """Sets the tape's costs: what is known of a key, else the median over its ops of what the tape says. Returns
+        the share of the latter in the whole."""
         keys, recorded = tape.cost_keys(), tape.costs_ns
         seen = defaultdict(list)
         for key, ns in zip(keys, recorded):
@@ -107,7 +108,8 @@ class CostFile:
             self._fresh.add(key)
 
     def save(self) -> None:
-        """Merges with what other processes have written, and replaces the file. Without a writable directory nothing is kept."""
+        """Merges with what other processes have written, and replaces the file. Without a writable directory nothing is
+        kept."""
         others: dict[str, list[int]] = {}
         link: dict[str, float] = {}
         self._load(others, link)

@@ -5,10 +5,10 @@
         plans/          plan_cache.py
         runtime/        _torch/runtime_build.py
 
-What lies there is read, and code from there is run, so nobody else may write to it. A directory is opened once and then looked at through
-its descriptor: owner and mode are of what is used, whatever happens to the path meanwhile. In it no link is followed, nothing but a plain file
-of the user's own is read, and never more of it than the reader asks for. SECURITY.md says what is promised.
-"""
+What lies there is read, and code from there is run, so nobody else may write to it. A directory is opened once and then
+looked at through its descriptor: owner and mode are of what is used, whatever happens to the path meanwhile. In it no
+link is followed, nothing but a plain file of the user's own is read, and never more of it than the reader asks for.
+SECURITY.md says what is promised."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # of a FIFO, open() must n
 
 
 class Refused(Error):
-    """Somebody else may write to a directory or file of the cache, or owns it. The message names it and says what to do."""
+    """Somebody else may write to a directory or file of the cache, or owns it. The message names it and says what to
+    do."""
 
 
 class NoEntry(ValueError):
@@ -64,15 +65,19 @@ class Folder:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_uid not in _trusted_users() or info.st_mode & _OTHERS_WRITE:
             os.close(descriptor)
-            raise NoEntry("it is no plain file" if not stat.S_ISREG(info.st_mode) else "another user owns it or may write to it")
+            raise NoEntry(
+                "it is no plain file" if not stat.S_ISREG(info.st_mode) else "another user owns it or may write to it"
+            )
         return descriptor
 
     def replace(self, name: str, content: bytes) -> bool:
-        """Writes a file as a whole: another process sees the old one or the new one, and so does the next one after a kill. False
-        where that cannot be done."""
+        """Writes a file as a whole: another process sees the old one or the new one, and so does the next one after a
+        kill. False where that cannot be done."""
         temporary = f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
+            handle = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor
+            )
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
             try:
@@ -125,8 +130,8 @@ def cache_directory() -> Path:
 def opened(top: Path, *below: str, make: bool = False) -> Iterator[Folder]:
     """The directory ``top``/below, open while the block runs; ``make``: made, 0700, where it is missing.
 
-    Refused where a directory from ``top`` on is not the user's own; OSError where it cannot be had. ``top`` may be a link of the user's
-    choice, what is below it may not.
+    Refused where a directory from ``top`` on is not the user's own; OSError where it cannot be had. ``top`` may be a
+    link of the user's choice, what is below it may not.
     """
     path, descriptor = top, -1
     try:

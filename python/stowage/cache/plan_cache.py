@@ -2,14 +2,14 @@
 
     plans/KEY.plan      KEY: digest of the planner, of the graph without its names and costs, and of the options
 
-An entry holds a plan, its summary and the costs that it was made with. Without a budget costs decide nothing, and any entry serves; with
-one the costs must be the same. Measured costs differ from process to process, so whoever measures them asks first what the kept plan
-was made with (``kept_costs``), and takes those where they are near.
+An entry holds a plan, its summary and the costs that it was made with. Without a budget costs decide nothing, and any
+entry serves; with one the costs must be the same. Measured costs differ from process to process, so whoever measures
+them asks first what the kept plan was made with (``kept_costs``), and takes those where they are near.
 
-Entries are written as a whole, and carry a digest of themselves; several processes may share the directory. What is damaged, forged or of
-another kind (no plain file, too large, too deep) is ignored with a warning and replaced, and whatever is loaded must pass the checker.
-STOWAGE_PLAN_CACHE bounds their size ("1GiB"; default 256 MiB), the least recently used leave first; "off" keeps none. A directory that
-others may write to is not used (directory.py).
+Entries are written as a whole, and carry a digest of themselves; several processes may share the directory. What is
+damaged, forged or of another kind (no plain file, too large, too deep) is ignored with a warning and replaced, and
+whatever is loaded must pass the checker. STOWAGE_PLAN_CACHE bounds their size ("1GiB"; default 256 MiB), the least
+recently used leave first; "off" keeps none. A directory that others may write to is not used (directory.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _WARNED: set[tuple] = set()  # of an entry, or of the directory, once
 
 @dataclasses.dataclass
 class Entry:
-    """``provisional``: made with guessed costs, for a graph that the rehearsal then replaced by another; good enough for a rehearsal."""
+    """``provisional``: made with guessed costs, for a graph that the rehearsal then replaced by another; good enough
+    for a rehearsal."""
 
     plan: _core.Plan
     summary: dict
@@ -49,7 +50,8 @@ class Entry:
 
 
 def find(graph: Graph, options: dict[str, Any]) -> Entry | None:
-    """The kept plan of this graph, checked; None where there is none, or one that was made with other costs and they matter."""
+    """The kept plan of this graph, checked; None where there is none, or one that was made with other costs and they
+    matter."""
     entry = _load(graph, options)
     if entry is None or (options["budget_bytes"] is not None and entry.costs_ns != graph.costs_ns):
         return None
@@ -57,8 +59,9 @@ def find(graph: Graph, options: dict[str, Any]) -> Entry | None:
 
 
 def kept_costs(graph: Graph, options: dict[str, Any], measured: bool) -> tuple[list[int], bool] | None:
-    """Costs of the ops that the kept plan was made with, and whether it is provisional; None where they are far from the graph's.
-    measured: the graph's costs are, and a provisional plan serves whatever its costs, as it is only rehearsed."""
+    """Costs of the ops that the kept plan was made with, and whether it is provisional; None where they are far from
+    the graph's. measured: the graph's costs are, and a provisional plan serves whatever its costs, as it is only
+    rehearsed."""
     entry = _load(graph, options)
     if entry is None:
         return None
@@ -109,8 +112,14 @@ def _load(graph: Graph, options: dict[str, Any]) -> Entry | None:
                 return None
             except Exception as error:  # whatever its bytes make a reader do
                 info = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
-                why = str(error) if isinstance(error, (ValueError, _core.Error)) else f"it is damaged ({type(error).__name__})"
-                _warn_once((name, info.st_ino, info.st_mtime_ns), f"the kept plan '{folder.path / name}' is ignored: {why}")
+                why = (
+                    str(error)
+                    if isinstance(error, (ValueError, _core.Error))
+                    else f"it is damaged ({type(error).__name__})"
+                )
+                _warn_once(
+                    (name, info.st_ino, info.st_mtime_ns), f"the kept plan '{folder.path / name}' is ignored: {why}"
+                )
                 return None
             folder.used_now(name)
             return entry
@@ -137,13 +146,19 @@ def _read(content: bytes, key: str, graph: Graph, budget_bytes: int | None) -> E
         raise ValueError("it is no plan of this version")
     if head_line[len(_MAGIC) :].decode() != hashlib.sha256(body).hexdigest():
         raise ValueError("it is damaged")
-    head_json, _, plan_json = _unpacked(body, _LEAST_UNPACKED + _UNPACKED_EACH * (graph.ops + graph.buffers)).partition(b"\n")
+    head_json, _, plan_json = _unpacked(body, _LEAST_UNPACKED + _UNPACKED_EACH * (graph.ops + graph.buffers)).partition(
+        b"\n"
+    )
     head = json.loads(head_json)
     if head["key"] != key:
         raise ValueError("it is of another graph, or made with other options")
     plan = _core.Plan.parse(plan_json.decode()).of_graph(graph)
     summary, costs_ns = head["summary"], head["costs_ns"]
-    if not _is_summary(summary) or _core.check(graph, plan) != summary["peak_bytes"] or not _agrees(summary, graph, plan, budget_bytes):
+    if (
+        not _is_summary(summary)
+        or _core.check(graph, plan) != summary["peak_bytes"]
+        or not _agrees(summary, graph, plan, budget_bytes)
+    ):
         raise ValueError("its summary is not that of its plan")
     if budget_bytes is not None and graph.resident_bytes + plan.arena_bytes > budget_bytes:
         raise ValueError("it does not fit the budget")
@@ -168,14 +183,26 @@ def _is_count(value: Any) -> bool:
 _SUMMARY = {
     "outcome": lambda v: v in ("optimal", "feasible"),
     **dict.fromkeys(
-        ("ops", "buffers", "resident_bytes", "program_peak_bytes", "peak_bytes", "lower_bound_bytes", "arena_bytes", "recomputed_ops",
-         "recompute_ns", "swapped_bytes", "step_ns", "program_step_ns"),
+        (
+            "ops",
+            "buffers",
+            "resident_bytes",
+            "program_peak_bytes",
+            "peak_bytes",
+            "lower_bound_bytes",
+            "arena_bytes",
+            "recomputed_ops",
+            "recompute_ns",
+            "swapped_bytes",
+            "step_ns",
+            "program_step_ns",
+        ),
         _is_count,
     ),
     **dict.fromkeys(("budget_bytes", "step_bound_ns"), lambda v: v is None or _is_count(v)),
     "gap": lambda v: type(v) in (int, float) and v == v,
     "seconds": lambda v: type(v) is dict and all(type(s) in (int, float) for s in v.values()),
-}  # fmt: skip
+}
 
 
 def _is_summary(value: Any) -> bool:
@@ -183,7 +210,9 @@ def _is_summary(value: Any) -> bool:
 
 
 def _key(graph: Graph, options: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([_planner(), graph.structure_sha256, options], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([_planner(), graph.structure_sha256, options], sort_keys=True).encode()
+    ).hexdigest()
 
 
 @functools.cache
@@ -198,8 +227,14 @@ def _planner() -> str:
 
 def _agrees(summary: dict, graph: Graph, plan: _core.Plan, budget_bytes: int | None) -> bool:
     """With what is known of the graph; what only a search could tell is believed."""
-    known = {"ops": graph.ops, "buffers": graph.buffers, "resident_bytes": graph.resident_bytes, "program_peak_bytes": graph.program_peak_bytes,
-             "arena_bytes": plan.arena_bytes, "budget_bytes": budget_bytes}  # fmt: skip
+    known = {
+        "ops": graph.ops,
+        "buffers": graph.buffers,
+        "resident_bytes": graph.resident_bytes,
+        "program_peak_bytes": graph.program_peak_bytes,
+        "arena_bytes": plan.arena_bytes,
+        "budget_bytes": budget_bytes,
+    }
     return all(summary[name] == value for name, value in known.items())
 
 
@@ -210,7 +245,11 @@ def _name(key: str) -> str:
 def _evict(folder: Folder, most: int) -> None:
     """What lies there under the name of an entry and is no file counts as nothing, and stays until it is replaced."""
     folder.tidy()
-    found = [(i.st_mtime_ns, i.st_size, name) for name, i in folder.entries() if name.endswith(".plan") and stat.S_ISREG(i.st_mode)]
+    found = [
+        (i.st_mtime_ns, i.st_size, name)
+        for name, i in folder.entries()
+        if name.endswith(".plan") and stat.S_ISREG(i.st_mode)
+    ]
     total = sum(size for _, size, _ in found)
     for _, size, name in sorted(found):
         if total <= most:

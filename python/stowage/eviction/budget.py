@@ -5,8 +5,8 @@
             loss = model(batch).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
     print(b.stats())
 
-Before live tensor bytes would pass the limit, tensors leave: they are dropped, to be computed again, or copied to the host; and they
-are back before anything reads them. The numbers are, bit for bit, those of a run without a limit.
+Before live tensor bytes would pass the limit, tensors leave: they are dropped, to be computed again, or copied to the
+host; and they are back before anything reads them. The numbers are, bit for bit, those of a run without a limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import contextlib
 import functools
 import gc
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -31,8 +32,8 @@ from stowage.report.reports import write_report
 class OutOfMemory(Error, torch.OutOfMemoryError):
     """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short.
 
-    ``bound_bytes``: of a compiled step with a budget: the smallest budget that may be enough for its eager calls, as far as is known.
-    """
+    ``bound_bytes``: of a compiled step with a budget: the smallest budget that may be enough for its eager calls, as
+    far as is known."""
 
     bound_bytes = 0
 
@@ -40,29 +41,42 @@ class OutOfMemory(Error, torch.OutOfMemoryError):
 _RELEASES = ("both", "recompute", "swap")
 
 
-class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.budget("2GiB") as b
+class budget(_runtime.Block):
     """Context manager that keeps every live tensor byte handed out since ``import stowage`` within ``limit``.
 
-    limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside are included.
-    policy: which tensors leave, and how: "default" (learns the order of accesses from earlier iterations), "delta", "dtr", "capuchin",
+    limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside
+    are included. policy: which tensors leave, and how: "default" (learns the order of accesses from earlier
+    iterations), "delta", "dtr", "capuchin",
         "lru", "size", "random".
     release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
-    link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast as memory is.
-    prefetch: bring copies back ahead of use, beside the kernels.
+    link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast
+    as memory is. prefetch: bring copies back ahead of use, beside the kernels.
     debug: fill memory that is let go, so that a stale read shows at once.
-    progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a terminal; a callable
+    progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a
+    terminal; a callable
         gets (what, None) after optimizer steps instead; False keeps silent.
 
-    The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it is), saying what
-    is pinned and by how much the limit is short. When the block is left, by an exception too, every tensor is back. One block at a time
-    in a process. Other threads that compute on the loop's tensors do so in ``with b.attach():``. Reads past the dispatcher that go
-    through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling, copying) bring their tensor back; any other raises an error that
-    names it. NumPy arrays that were made of a tensor before the block are seen, and the tensor stays where it is; a bare data_ptr() that was
-    taken before it leaves no trace: call restore(tensor), which keeps it there.
-    """
+    The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it
+    is), saying what is pinned and by how much the limit is short. When the block is left, by an exception too, every
+    tensor is back. One block at a time in a process. Other threads that compute on the loop's tensors do so in ``with
+    b.attach():``. Reads past the dispatcher that go through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling,
+    copying) bring their tensor back; any other raises an error that names it. NumPy arrays that were made of a tensor
+    before the block are seen, and the tensor stays where it is; a bare data_ptr() that was taken before it leaves no
+    trace: call restore(tensor), which keeps it there."""
 
-    def __init__(self, limit: int | str, policy: str = "default", release: str = "both", link_gbps: float | None = None, *,
-                 prefetch: bool = True, debug: bool = False, seed: int = 0, progress: Callable | bool | None = None, _replay_generator: bool = True):
+    def __init__(
+        self,
+        limit: int | str,
+        policy: str = "default",
+        release: str = "both",
+        link_gbps: float | None = None,
+        *,
+        prefetch: bool = True,
+        debug: bool = False,
+        seed: int = 0,
+        progress: Callable | bool | None = None,
+        _replay_generator: bool = True,
+    ):
         super().__init__()
         self.limit_bytes = parse_bytes(limit)
         if self.limit_bytes is None or self.limit_bytes <= 0:
@@ -75,7 +89,9 @@ class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.
             raise ValueError(f"link_gbps must be above 0: {link_gbps}")
         self.policy = policy
         self.release = release
-        self._runtime = _runtime.Budget(self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed)
+        self._runtime = _runtime.Budget(
+            self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed
+        )
         self._used = False
         self._of_calls = False  # of a compiled step, which knows of it
         self._patches: _Patches | None = None
@@ -91,7 +107,9 @@ class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.
         if self._of_calls:
             self._enter()
             return
-        _runtime.tell_cannot_replay("a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget")
+        _runtime.tell_cannot_replay(
+            "a stowage.budget block inside the step, which a plan would not keep: put it around the calls, or give compile() a budget"
+        )
         with _runtime.Turn() as turn:
             turn.alone()  # planned steps of other threads use tensors that may have to make room
             self._enter()
@@ -126,7 +144,11 @@ class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.
 
     def _ended(self, error: BaseException | None) -> None:
         lost = self._runtime.leave()  # again, which says the same
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "stowage: " in str(error) and not isinstance(error, OutOfMemory):
+        if (
+            isinstance(error, (torch.OutOfMemoryError, MemoryError))
+            and "stowage: " in str(error)
+            and not isinstance(error, OutOfMemory)
+        ):
             raise OutOfMemory(_first_line(error)) from error
         if lost:
             raise Error(f"not every tensor could be brought back: {lost}") from error
@@ -145,17 +167,24 @@ class budget(_runtime.Block):  # noqa: N801  used like a function: with stowage.
                 self._runtime.detach()
 
     def restore(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the dispatcher."""
+        """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the
+        dispatcher."""
         _restore(self._runtime.restore, tensor)
         return tensor
 
     def stats(self) -> dict:
-        """Figures of the block so far, or of all of it. Times are sums in nanoseconds; ``policy`` holds the policy's own counters."""
-        return {"limit_bytes": self.limit_bytes, **self._runtime.stats(), "policy": {"name": self.policy, **self._runtime.counters()}}
+        """Figures of the block so far, or of all of it. Times are sums in nanoseconds; ``policy`` holds the policy's
+        own counters."""
+        return {
+            "limit_bytes": self.limit_bytes,
+            **self._runtime.stats(),
+            "policy": {"name": self.policy, **self._runtime.counters()},
+        }
 
     def timeline(self) -> list[dict]:
-        """What happened, in order: {"t_ns", "event", "bytes", "op"}. Event "live" tells the live bytes after an op; the others are drop,
-        swap_out, recompute, swap_in and fetch, with the bytes moved. At most 65,536 entries: long runs are thinned."""
+        """What happened, in order: {"t_ns", "event", "bytes", "op"}. Event "live" tells the live bytes after an op; the
+        others are drop, swap_out, recompute, swap_in and fetch, with the bytes moved. At most 65,536 entries: long runs
+        are thinned."""
         return self._runtime.timeline()
 
     def report(self, path: str) -> None:
@@ -212,12 +241,22 @@ class _Telling:
 
 
 class _Patches:
-    """Between apply() and undo(): the methods of torch.Tensor that read memory past the dispatcher bring it back first, and the runtime
-    knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back what there is."""
+    """Between apply() and undo(): the methods of torch.Tensor that read memory past the dispatcher bring it back first,
+    and the runtime knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back
+    what there is."""
 
     # The pointer is handed out and may be kept.
-    EXPORTS = ("numpy", "__array__", "data_ptr", "__dlpack__", "untyped_storage", "storage", "_typed_storage", "share_memory_",
-               "__reduce_ex__")
+    EXPORTS = (
+        "numpy",
+        "__array__",
+        "data_ptr",
+        "__dlpack__",
+        "untyped_storage",
+        "storage",
+        "_typed_storage",
+        "share_memory_",
+        "__reduce_ex__",
+    )
     # Read and done.
     READS = ("tolist", "__deepcopy__")
 

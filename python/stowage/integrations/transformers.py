@@ -4,17 +4,18 @@
     stowage.hf.plan(trainer, budget="2GiB")        # the one added line
     trainer.train()
 
-The Trainer's inner loop is no function that could be compiled: it calls training_step() for each micro-batch, clips, steps the optimizer
-and zeroes the gradients. While it trains, its own methods are therefore served from one compiled function:
+The Trainer's inner loop is no function that could be compiled: it calls training_step() for each micro-batch, clips,
+steps the optimizer and zeroes the gradients. While it trains, its own methods are therefore served from one compiled
+function:
 
     the loop calls           get_batch_samples   training_step × n                    _clip_grad_norm   optimizer.step   zero_grad
                                    │               │ first: the whole update runs          │                 │              │
     one compiled function    (remembered)          forward, backward × n, clip, step, zero_grad              │              │
                                                    └─▶ each gets its loss             its norm          done already    done already
 
-The learning-rate schedule, logging, evaluation and checkpoints stay the Trainer's. Losses, gradient norms and parameters are those of the
-unplanned Trainer, bit for bit. What cannot be kept so is refused by name when training begins.
-"""
+The learning-rate schedule, logging, evaluation and checkpoints stay the Trainer's. Losses, gradient norms and
+parameters are those of the unplanned Trainer, bit for bit. What cannot be kept so is refused by name when training
+begins."""
 
 from __future__ import annotations
 
@@ -31,8 +32,14 @@ from stowage.step.world import is_plain
 _WITHIN_THE_UPDATE = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 # What the Trainer itself changes from step to step; no part of the step reads it.
 _ITS_OWN = ("state", "control", "current_flos")
-_COUNTERS = {"current_flos", "current_gradient_accumulation_steps", "_globalstep_last_logged", "_total_loss_scalar", "_initial_global_step",
-             "_initial_num_input_tokens_seen"}  # fmt: skip
+_COUNTERS = {
+    "current_flos",
+    "current_gradient_accumulation_steps",
+    "_globalstep_last_logged",
+    "_total_loss_scalar",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+}
 
 
 class _Opaque:
@@ -71,7 +78,10 @@ class PlannedTraining(TrainerCallback):
         trainer = self._trainer
         model, optimizer = trainer.model_wrapped, trainer.optimizer.optimizer
         own = _Opaque(
-            trainer=trainer, training_step=trainer.training_step, clip=trainer._clip_grad_norm, norm=trainer._get_grad_norm
+            trainer=trainer,
+            training_step=trainer.training_step,
+            clip=trainer._clip_grad_norm,
+            norm=trainer._get_grad_norm,
         )
         written_by_user = _overridden(trainer)  # watched: what they read of their globals and closures
 
@@ -136,7 +146,9 @@ def _facts(trainer: Trainer) -> tuple:
 def _overridden(trainer: Trainer) -> list:
     """The user's own code in the step: methods of a subclass, and the function that computes the loss."""
     names = ("training_step", "compute_loss", "_prepare_inputs", "_clip_grad_norm", "_get_grad_norm")
-    functions = [getattr(type(trainer), name) for name in names if getattr(type(trainer), name) is not getattr(Trainer, name)]
+    functions = [
+        getattr(type(trainer), name) for name in names if getattr(type(trainer), name) is not getattr(Trainer, name)
+    ]
     return functions + ([trainer.compute_loss_func] if trainer.compute_loss_func is not None else [])
 
 
@@ -148,11 +160,15 @@ def _refuse(trainer: Trainer) -> None:
     if trainer.args.device.type != "cpu":
         raise Unsupported(f"a Trainer on {trainer.args.device.type}: planned steps run on the CPU")
     if getattr(accelerator, "scaler", None) is not None:
-        raise Unsupported("a Trainer with fp16 and a gradient scaler: whether an update happens depends on data; use bf16")
+        raise Unsupported(
+            "a Trainer with fp16 and a gradient scaler: whether an update happens depends on data; use bf16"
+        )
     for callback in trainer.callback_handler.callbacks:
         for name in _WITHIN_THE_UPDATE:
             if getattr(type(callback), name) is not getattr(TrainerCallback, name):
-                raise Unsupported(f"the callback {type(callback).__name__}: {name}() acts within the update, which runs as one planned step")
+                raise Unsupported(
+                    f"the callback {type(callback).__name__}: {name}() acts within the update, which runs as one planned step"
+                )
     for function in _overridden(trainer):
         code = getattr(function, "__code__", None)
         read = [name for name in _ITS_OWN if code is not None and name in code.co_names]
@@ -166,10 +182,10 @@ def plan(trainer: Trainer, budget: int | str | None = None, **options: Any) -> P
     """Lets ``trainer.train()`` run its updates as planned steps, within ``budget`` bytes when given.
 
     options: those of stowage.compile (check_every, link_gbps, strict, takeover). An update is all micro-batches of
-    gradient_accumulation_steps, clipping, the optimizer's step and zero_grad. Returns a PlannedTraining, whose ``step`` is the
-    CompiledStep of the training (stats(), explain(), plan), once it has begun.
-    Raises Unsupported, when training begins, for what cannot be planned: several processes, a gradient scaler, callbacks that act
-    within the update, a subclass's loss that reads the Trainer's state.
+    gradient_accumulation_steps, clipping, the optimizer's step and zero_grad. Returns a PlannedTraining, whose ``step``
+    is the CompiledStep of the training (stats(), explain(), plan), once it has begun.
+    Raises Unsupported, when training begins, for what cannot be planned: several processes, a gradient scaler,
+    callbacks that act within the update, a subclass's loss that reads the Trainer's state.
     """
     if not isinstance(trainer, Trainer):
         raise TypeError(f"plan() needs a transformers Trainer, not {type(trainer).__name__}")

@@ -3,8 +3,8 @@
     with shown("planning") as report:          on a terminal or in a notebook:     stowage: planning, order  40 %  0:00:03
         report("order", 0.4)                   elsewhere:                          nothing
 
-Drawn by rich, on stderr, and taken away when it is over. The library itself prints nothing: where a function has a ``progress`` argument,
-a callable given there is called with (what, fraction or None) instead, and False keeps silent.
+Drawn by rich, on stderr, and taken away when it is over. The library itself prints nothing: where a function has a
+``progress`` argument, a callable given there is called with (what, fraction or None) instead, and False keeps silent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 Report = Callable[[str, "float | None"], None]
 PATIENCE_S = 1.0
-_outer: contextvars.ContextVar["_Line | None"] = contextvars.ContextVar("stowage_progress", default=None)
+_outer: contextvars.ContextVar[_Line | None] = contextvars.ContextVar("stowage_progress", default=None)
 
 
 def visible() -> bool:
@@ -110,7 +110,9 @@ class _Line:
         if self._drawn is None:
             return
         percent = f" {100 * self._fraction:.0f} %" if self._fraction is not None and 0 < self._fraction < 1 else ""
-        self._drawn.update(self._task, description=", ".join([*self._stack, *([self._phase] if self._phase else [])]) + percent)
+        self._drawn.update(
+            self._task, description=", ".join([*self._stack, *([self._phase] if self._phase else [])]) + percent
+        )
 
 
 __all__ = ["PATIENCE_S", "Report", "shown", "visible"]

@@ -1,4 +1,5 @@
-"""Reports: what a plan does, where sharding is redundant, what the eager budget did. A page, a trace, or a memory snapshot."""
+"""Reports: what a plan does, where sharding is redundant, what the eager budget did. A page, a trace, or a memory
+snapshot."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ def write_report(
     timeline: Iterable[Mapping[str, Any]] | None = None,
     limit_bytes: int | None = None,
 ) -> None:
-    """Writes what the end of ``path`` says: ``.html``, or of a plan also ``.perfetto.json`` (``.gz``) and ``.pickle`` for PyTorch's memory_viz.
+    """Writes what the end of ``path`` says: ``.html``, or of a plan also ``.perfetto.json`` (``.gz``) and ``.pickle``
+    for PyTorch's memory_viz.
 
-    A page shows what is given: a plan with its graph; a sharding ledger, its rows with tensor, bytes, placement, local_bytes,
-    redundant_bytes and why; an eager budget's timeline, its entries with t_ns, event, bytes and op, where event "live" tells live bytes.
-    """
+    A page shows what is given: a plan with its graph; a sharding ledger, its rows with tensor, bytes, placement,
+    local_bytes, redundant_bytes and why; an eager budget's timeline, its entries with t_ns, event, bytes and op, where
+    event "live" tells live bytes."""
     if (graph is None) != (plan is None):
         raise TypeError("a graph and its plan go together")
     if graph is None and ledger is None and timeline is None:

@@ -2,19 +2,28 @@
 
     user's step ──FakeTensorMode──► ops of forward, backward, optimizer ──Pen──► Program
 
-Nothing of the user's is changed: while the capture runs, modules and optimizers hold fakes; afterwards what they held before. The step's
-Python runs twice: once so that the optimizers make their state, once under the pen.
+Nothing of the user's is changed: while the capture runs, modules and optimizers hold fakes; afterwards what they held
+before. The step's Python runs twice: once so that the optimizers make their state, once under the pen.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from stowage._torch import optimizer_steps
-from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake, local_tensor, masks_as_run, tree_map
+from stowage._torch.private import (
+    DATA_DEPENDENT,
+    FakeTensorMode,
+    flatten,
+    is_fake,
+    local_tensor,
+    masks_as_run,
+    tree_map,
+)
 from stowage.errors import Unsupported
 from stowage.sharding.program import Pen, Program, region_of
 from stowage.step.python_state import PythonState
@@ -43,7 +52,8 @@ class _Fakes:
         if isinstance(t, torch.nn.Parameter):
             return self.parameter(t)
         if id(t) not in self.of:
-            number = local_tensor(t).item() if t.dim() == 0 and not is_fake(t) else None  # step counters decide Python numbers
+            # Step counters decide Python numbers
+            number = local_tensor(t).item() if t.dim() == 0 and not is_fake(t) else None
             with self.mode:
                 self.of[id(t)] = _empty(t) if number is None else torch.tensor(number, dtype=t.dtype)
         return self.of[id(t)]
@@ -66,7 +76,10 @@ def _faked(world: World, fakes: _Fakes):
     try:
         for _, root in world.modules:
             for module in root.modules():
-                put(module._parameters, {k: None if p is None else fakes.parameter(p) for k, p in module._parameters.items()})
+                put(
+                    module._parameters,
+                    {k: None if p is None else fakes.parameter(p) for k, p in module._parameters.items()},
+                )
                 put(module._buffers, {k: None if b is None else fakes.tensor(b) for k, b in module._buffers.items()})
         for optimizer in world.optimizers:
             state = {fakes.parameter(p): {k: fakes.tensor(v) for k, v in s.items()} for p, s in optimizer.state.items()}
@@ -82,7 +95,9 @@ def _faked(world: World, fakes: _Fakes):
             live.update(before)
 
 
-def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
+def capture_program(
+    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+) -> Program:
     """The TensorProgram of one call of ``train_step``. ``names``: the parameters, each once."""
     with masks_as_run():
         try:
@@ -95,15 +110,21 @@ def capture_program(train_step: Callable, args: tuple, kwargs: dict, names: list
         raise Unsupported(f"the step reads numbers that depend on data, or makes shapes of them: {reason}") from None
 
 
-def _capture(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> Program:
+def _capture(
+    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+) -> Program:
     for _ in range(2):  # what libraries make when they are first used is there the second time
         program, changed = _captured_and_put_back(train_step, args, kwargs, names, name)
         if not changed:
             return program
-    raise Unsupported(f"the step changes {changed}: stowage.shard runs its Python before the first step, and cannot take that back; do it outside of the step")
+    raise Unsupported(
+        f"the step changes {changed}: stowage.shard runs its Python before the first step, and cannot take that back; do it outside of the step"
+    )
 
 
-def _captured_and_put_back(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str) -> tuple[Program, str]:
+def _captured_and_put_back(
+    train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], name: str
+) -> tuple[Program, str]:
     """The program, and what the step has changed in Python that could not be put back."""
     world = World(train_step)
     fakes = _Fakes(FakeTensorMode(allow_non_fake_inputs=True))
@@ -118,7 +139,15 @@ def _captured_and_put_back(train_step: Callable, args: tuple, kwargs: dict, name
     return program, world.guard.changed()
 
 
-def _captured(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple[str, torch.nn.Parameter]], world: World, fakes: _Fakes, pen: Pen) -> Program:
+def _captured(
+    train_step: Callable,
+    args: tuple,
+    kwargs: dict,
+    names: list[tuple[str, torch.nn.Parameter]],
+    world: World,
+    fakes: _Fakes,
+    pen: Pen,
+) -> Program:
     program = pen.program
     with _faked(world, fakes):
         fake_args, fake_kwargs = tree_map(fakes.tensor, args), tree_map(fakes.tensor, kwargs)
@@ -127,8 +156,12 @@ def _captured(train_step: Callable, args: tuple, kwargs: dict, names: list[tuple
         with fakes.mode:
             train_step(*fake_args, **fake_kwargs)
             if held(fake_args, fake_kwargs) != held_before:
-                raise Unsupported("the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead")
-            _declare(pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)])
+                raise Unsupported(
+                    "the step changes what its arguments hold, of which stowage.shard gives it copies: return it instead"
+                )
+            _declare(
+                pen, world, by_name, [t for t in flatten((fake_args, fake_kwargs))[0] if isinstance(t, torch.Tensor)]
+            )
             with _watching(pen, by_name), pen:
                 result = train_step(*fake_args, **fake_kwargs)
         for leaf in flatten(result)[0]:
@@ -155,7 +188,9 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.nn.Parameter]]
             for key, value in state.items() if id(p) in by_id else ():
                 if isinstance(value, torch.Tensor):
                     name = by_id[id(p)]
-                    program.states[name, key] = pen.tensor(value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name])
+                    program.states[name, key] = pen.tensor(
+                        value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name]
+                    )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Checkpoints of sharded steps through torch.distributed.checkpoint: saved on one mesh, loaded on another.
 
-    {"model": {name: DTensor}, "optimizers": {"0": {"groups": {"0": {...}}, "state": {name: {key: DTensor}}}}, "schedulers": {"0": {...}}}
+    {"model": {name: DTensor}, "optimizers": {"0": {"groups": {"0": {...}}, "state": {name: {key: DTensor}}}},
+    "schedulers": {"0": {...}}}
 
 Parts are DTensors, so that a mesh of another shape can read them.
 """
@@ -25,10 +26,11 @@ class CheckpointMixin:
     _state: ShardedState | None
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, buffers and optimizer state, as DTensors where they are split; hyperparameters and schedulers as they are.
+        """Parameters, buffers and optimizer state, as DTensors where they are split; hyperparameters and schedulers as
+        they are.
 
-        Loading into these tensors (torch.distributed.checkpoint.load) changes the step's own memory; hand the same dict to
-        load_state_dict() afterwards, for what is not a tensor.
+        Loading into these tensors (torch.distributed.checkpoint.load) changes the step's own memory; hand the same dict
+        to load_state_dict() afterwards, for what is not a tensor.
         """
         return _saved(self._split_state())
 

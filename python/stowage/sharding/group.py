@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import threading
 import zlib
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,8 @@ class Ranks:
         self._digests: dict[Any, int] = {}
 
     def agree(self, wish: int, key: Any) -> int:
-        """The least wish of all ranks. Raises Error when they are at different calls, or have arguments of other shapes."""
+        """The least wish of all ranks. Raises Error when they are at different calls, or have arguments of other
+        shapes."""
         self._calls += 1
         if key not in self._digests:
             self._digests[key] = zlib.crc32(repr(key).encode())
@@ -101,8 +103,9 @@ class Ranks:
 
     @contextlib.contextmanager
     def together(self):
-        """Work that takes ranks different times, without collectives: all leave when the last is done, and when one fails all raise.
-        While they wait, ranks tell each other every second that they are there, so that no wait is as long as the group's timeout.
+        """Work that takes ranks different times, without collectives: all leave when the last is done, and when one
+        fails all raise. While they wait, ranks tell each other every second that they are there, so that no wait is as
+        long as the group's timeout.
 
             rank 0   work ........................ done         a thread beats for each rank: (working, working, done, ...)
             rank 1   work ... done, waits ─────────┘             until no rank is at work
@@ -126,12 +129,14 @@ class Ranks:
             raise
         except RuntimeError as error:
             if is_communication_error(error):
-                raise Error(f"rank {self.rank}: a collective failed; another rank has died, or is doing something else: {first_line(error)}") from error
+                raise Error(
+                    f"rank {self.rank}: a collective failed; another rank has died, or is doing something else: {first_line(error)}"
+                ) from error
             raise
 
     def _gather(self, purpose: str, *values: int) -> list[list[int]]:
-        """Up to three numbers of each rank. Messages are all of one size and say what they are for: ranks that are at different
-        places find out, instead of taking each other's numbers for something else."""
+        """Up to three numbers of each rank. Messages are all of one size and say what they are for: ranks that are at
+        different places find out, instead of taking each other's numbers for something else."""
         mine = torch.zeros(4, dtype=torch.int64)
         mine[0] = _PURPOSES.index(purpose)
         for i, value in enumerate(values):
@@ -141,12 +146,15 @@ class Ranks:
         rows = all_ranks.view(self.size, 4).tolist()
         at = [_PURPOSES[row[0]] for row in rows]
         if any(p != purpose for p in at):
-            raise Error(f"rank {self.rank}: the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})")
+            raise Error(
+                f"rank {self.rank}: the ranks differ in what they do: their arguments or their Python differ ({', '.join(at)})"
+            )
         return [row[1:] for row in rows]
 
 
 class _Beat:
-    """A thread that tells the other ranks what this one is doing, until none is at work. Meanwhile nobody else may use the group."""
+    """A thread that tells the other ranks what this one is doing, until none is at work. Meanwhile nobody else may use
+    the group."""
 
     def __init__(self, gather: Callable[..., list[list[int]]]):
         self._gather = gather
@@ -177,7 +185,9 @@ class _Beat:
 
 def is_communication_error(error: Exception) -> bool:
     text = str(error)
-    return isinstance(error, dist.DistError) or any(s in text for s in ("gloo", "NCCL", "Connection", "imed out", "process group"))
+    return isinstance(error, dist.DistError) or any(
+        s in text for s in ("gloo", "NCCL", "Connection", "imed out", "process group")
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -3,8 +3,8 @@
     plan   inputs  a: S0   b: R            global   view(x [6, 10], size [2, 3, 10])    x: S0 over 2 ranks
            computed  out: S0               local    view(x [3, 10], size [1, 3, 10])    sizes in the arguments are those of the part
 
-A planned op's kernel, run on the parts, leaves the part of its result; that is what a rule of the planner says. What has to change is
-an argument that spells a size of the result.
+A planned op's kernel, run on the parts, leaves the part of its result; that is what a rule of the planner says. What
+has to change is an argument that spells a size of the result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,38 @@ from stowage.sharding.program import writes_argument
 from stowage.sharding.recipes import RECIPES, MeshCut
 
 # The argument that is the size of the first result.
-_SIZES = {"view": "size", "_unsafe_view": "size", "reshape": "size", "expand": "size", "zeros": "size", "ones": "size", "full": "size",
-          "empty": "size", "new_zeros": "size", "new_ones": "size", "new_full": "size", "new_empty": "size", "select_backward": "input_sizes",
-          "slice_backward": "input_sizes", "new_empty_strided": "size", "empty_strided": "size"}
+_SIZES = {
+    "view": "size",
+    "_unsafe_view": "size",
+    "reshape": "size",
+    "expand": "size",
+    "zeros": "size",
+    "ones": "size",
+    "full": "size",
+    "empty": "size",
+    "new_zeros": "size",
+    "new_ones": "size",
+    "new_full": "size",
+    "new_empty": "size",
+    "select_backward": "input_sizes",
+    "slice_backward": "input_sizes",
+    "new_empty_strided": "size",
+    "empty_strided": "size",
+}
 _VIEWS = ("view", "_unsafe_view")
-_OVERWRITE = ("copy_", "zero_", "fill_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+_OVERWRITE = (
+    "copy_",
+    "zero_",
+    "fill_",
+    "bernoulli_",
+    "uniform_",
+    "normal_",
+    "random_",
+    "exponential_",
+    "log_normal_",
+    "cauchy_",
+    "geometric_",
+)
 
 
 class Moved:
@@ -39,7 +66,11 @@ class Moved:
         self._writes = {a.name for a in func._schema.arguments if writes_argument(func, a)}
         self._overwrites = func._schema.name.removeprefix("aten::") in _OVERWRITE
         self._back: list[tuple[DTensor, DTensor]] = []  # what was given, what the op has instead
-        self.count = sum(isinstance(t, torch.Tensor) for _, value in self.named() for t in (value if isinstance(value, (list, tuple)) else [value]))
+        self.count = sum(
+            isinstance(t, torch.Tensor)
+            for _, value in self.named()
+            for t in (value if isinstance(value, (list, tuple)) else [value])
+        )
 
     def named(self):
         for i, name in enumerate(self.names):
@@ -67,7 +98,9 @@ class Moved:
         if not isinstance(t, DTensor):
             if placements is None or all(p.is_replicate() for p in placements) or name in self._writes:
                 return t
-            return brought(make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements)
+            return brought(
+                make_dtensor(t, self._mesh, [Replicate()] * self._mesh.ndim, t.shape, t.stride()), placements
+            )
         if placements is None or t.placements == placements:
             return t
         if name not in self._writes:
@@ -133,7 +166,9 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
     """Raises when the result is not the part that was planned, or the kernel does not take such parts."""
     parts = _Locals()
     name = func._schema.name.split("::")[1]
-    shapes = [None if s is None else local_shape(s, mesh, p) for s, p in zip(placed.shapes, placed.computed, strict=True)]
+    shapes = [
+        None if s is None else local_shape(s, mesh, p) for s, p in zip(placed.shapes, placed.computed, strict=True)
+    ]
     if name in _SIZES and shapes:
         moved.put(_SIZES[name], list(shapes[0]))
         if name.endswith("empty_strided"):
@@ -169,7 +204,9 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         elif tuple(leaf.shape) != tuple(shapes[position]):
             raise ValueError(f"{func} left {tuple(leaf.shape)} of a part {tuple(shapes[position])}")
         else:
-            out.append(make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position]))
+            out.append(
+                make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position])
+            )
         position += 1
     return unflatten(out, spec)
 
@@ -177,8 +214,15 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
 def _run_recipe(func, moved: Moved, placed, mesh, parts: _Locals) -> Any:
     if placed.recipe not in RECIPES:
         raise Unsupported(f"the plan runs {func} by a recipe '{placed.recipe}' that is not known")
-    given = {a.name: a.default_value for a in func._schema.arguments} | dict(zip(moved.names, moved.args)) | moved.kwargs
-    tensors = [t for value in given.values() for t in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(t, torch.Tensor)]
+    given = (
+        {a.name: a.default_value for a in func._schema.arguments} | dict(zip(moved.names, moved.args)) | moved.kwargs
+    )
+    tensors = [
+        t
+        for value in given.values()
+        for t in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(t, torch.Tensor)
+    ]
     places = [t.placements if isinstance(t, DTensor) else None for t in tensors]
     cut = MeshCut(mesh, placed, places, [tuple(t.shape) for t in tensors])
     return RECIPES[placed.recipe](func, tree_map(parts.take, given), cut)

@@ -3,10 +3,10 @@
     op k of the program ──► op k of the step:   inputs ─redistribute─► planned placements ─► kernel on the parts (recorded)
                                                                                          └─► outputs ─redistribute─► where they live
 
-The mode sees the user's ops about in the order in which the capture saw them; what the ops do inside (collectives, local kernels) goes
-to the dispatcher's hook, which records the rank's own tape. Ops that the program does not have (models look at real masks, and not at
-fake ones) run as DTensor would run them. Where a kernel cannot run on its part, and for random numbers, the op runs on whole tensors on
-every rank: right, at the price of memory, and listed.
+The mode sees the user's ops about in the order in which the capture saw them; what the ops do inside (collectives,
+local kernels) goes to the dispatcher's hook, which records the rank's own tape. Ops that the program does not have
+(models look at real masks, and not at fake ones) run as DTensor would run them. Where a kernel cannot run on its part,
+and for random numbers, the op runs on whole tensors on every rank: right, at the price of memory, and listed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ _WINDOW = 256  # ops before and after the latest one that was sure
 
 
 def parse_placement(text: str) -> tuple:
-    """"S0,R" of the plan's JSON as DTensor's placements."""
+    """ "S0,R" of the plan's JSON as DTensor's placements."""
     parts = []
     for part in text.split(","):
         if part[0] == "S":
             parts.append(Shard(int(part[1:])))
         else:
-            parts.append({"R": Replicate(), "Psum": Partial("sum"), "Pavg": Partial("avg"), "Pmax": Partial("max")}[part])
+            parts.append(
+                {"R": Replicate(), "Psum": Partial("sum"), "Pavg": Partial("avg"), "Pmax": Partial("max")}[part]
+            )
     return tuple(parts)
 
 
 class OpPlan:
     """The ops of a program outside the optimizer, and where the plan wants their tensors.
 
-    An op of the step is the next of its name in the program, on tensors of its shapes that has not come yet, and whose tensors are those
-    that the program has there, as far as they are known:
+    An op of the step is the next of its name in the program, on tensors of its shapes that has not come yet, and whose
+    tensors are those that the program has there, as far as they are known:
 
         program   k-1: view(7) -> 8     k: add(8, 3) -> 9       step   add(a, b), a made by op k-1, b unknown      is k
     """
@@ -52,7 +54,9 @@ class OpPlan:
     def __init__(self, program: Program, planned: list[dict | None]):
         roots = [t.get("alias_of", i) for i, t in enumerate(program.tensors)]
         self._in_optimizer = [op["phase"] == "optimizer" for op in program.ops]
-        self._planned = [None if p is None else PlacedOp(program, op, p, roots) for op, p in zip(program.ops, planned, strict=True)]
+        self._planned = [
+            None if p is None else PlacedOp(program, op, p, roots) for op, p in zip(program.ops, planned, strict=True)
+        ]
         self._roots = [tuple(roots[i] for i in tensor_ids(op)) for op in program.ops]
         self._places: dict[tuple, list[int]] = {}  # by name and shapes, outside the optimizer
         for k, op in enumerate(program.ops):
@@ -134,9 +138,13 @@ def _tensors(func, args: tuple, kwargs: dict):
 
 
 def _shapes(func, args: tuple, kwargs: dict) -> tuple:
-    """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ by them)."""
-    sizes = [(name, tuple(value)) for name, value in _arguments(func, args, kwargs)
-             if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value)]
+    """Of all tensors of all arguments, in schema order; and the lists of numbers among the arguments (two views differ
+    by them)."""
+    sizes = [
+        (name, tuple(value))
+        for name, value in _arguments(func, args, kwargs)
+        if isinstance(value, (list, tuple)) and all(isinstance(v, (bool, int)) for v in value)
+    ]
     return tuple(tuple(t.shape) for t in _tensors(func, args, kwargs)), tuple(sorted(sizes))
 
 
@@ -144,7 +152,9 @@ class PlacedOp:
     """How one op runs: where its inputs are brought, what the kernel leaves of each output, and where that goes."""
 
     def __init__(self, program: Program, op: dict, planned: dict, roots: list[int]):
-        places = [None if p is None else parse_placement(p) for key in ("inputs", "computed", "outputs") for p in planned[key]]
+        places = [
+            None if p is None else parse_placement(p) for key in ("inputs", "computed", "outputs") for p in planned[key]
+        ]
         n, m = len(planned["inputs"]), len(planned["computed"])
         self.inputs, self.computed, self.outputs = places[:n], places[n : n + m], places[n + m :]
         if op["target"].split(".")[1] in _EMPTIES:
@@ -229,7 +239,8 @@ class PlacedMode(TorchDispatchMode):
         if placed is not None:
             return self._run_placed(func, args, kwargs, placed)
         if "scaled_dot_product" in func._schema.name:
-            return self._run_whole(func, args, kwargs)  # DTensor works out its shape on meta tensors, which a recording refuses
+            # DTensor works out its shape on meta tensors, which a recording refuses
+            return self._run_whole(func, args, kwargs)
         try:
             return func(*args, **kwargs)
         except (NotImplementedError, RuntimeError) as reason:
@@ -238,7 +249,8 @@ class PlacedMode(TorchDispatchMode):
             return self._run_whole(func, args, kwargs)
 
     def _run_placed(self, func, args: tuple, kwargs: dict, placed: PlacedOp) -> Any:
-        """The kernel on the parts, as the plan has it. What one rank's part is too small for runs whole, on all ranks."""
+        """The kernel on the parts, as the plan has it. What one rank's part is too small for runs whole, on all
+        ranks."""
         if placed.works is False:
             return self._run_whole(func, args, kwargs)
         moved = Moved(func, args, kwargs, self._mesh)

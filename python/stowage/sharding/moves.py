@@ -23,8 +23,8 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
 
 
 def _moved(t: DTensor, placements: tuple) -> DTensor:
-    """Parts arrive laid out as the whole is. Views that the step takes of the whole then are views of the parts as well, not copies; and
-    collectives, which want rows one behind the other, find them so."""
+    """Parts arrive laid out as the whole is. Views that the step takes of the whole then are views of the parts as
+    well, not copies; and collectives, which want rows one behind the other, find them so."""
     order = sorted(range(t.dim()), key=lambda d: -t.stride()[d])
     if order == list(range(t.dim())):
         return compact(redistribute(t, placements))  # uneven parts come out of a gather with room between them
@@ -44,4 +44,10 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
     local = local_tensor(tensor)
     if local.untyped_storage().nbytes() == local.numel() * local.element_size():
         return tensor
-    return make_dtensor(local.clone(memory_format=torch.contiguous_format), tensor.device_mesh, tensor.placements, tensor.shape, tensor.stride())
+    return make_dtensor(
+        local.clone(memory_format=torch.contiguous_format),
+        tensor.device_mesh,
+        tensor.placements,
+        tensor.shape,
+        tensor.stride(),
+    )

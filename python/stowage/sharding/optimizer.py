@@ -18,7 +18,8 @@ from stowage.sharding.parts import Part
 
 class SplitOptimizer:
     def __init__(self, optimizer: Optimizer, parts: dict[int, Part], replaced: dict[int, torch.nn.Parameter]):
-        """Takes its parameters and state apart. ``parts``: by id of the DTensor; ``replaced``: the DTensor, by id of what it replaces."""
+        """Takes its parameters and state apart. ``parts``: by id of the DTensor; ``replaced``: the DTensor, by id of
+        what it replaces."""
         self.optimizer = optimizer
         self.groups: list[list[Part]] = []
         self.state: dict = {}  # of the parts
@@ -64,8 +65,11 @@ class SplitOptimizer:
         self.optimizer.state.update(state)
 
     def _show(self) -> None:
-        self._shown = {part.parameter: {k: part.shown_state(v) for k, v in self.state[part.worked].items()}
-                       for part in self.parts() if part.worked in self.state}
+        self._shown = {
+            part.parameter: {k: part.shown_state(v) for k, v in self.state[part.worked].items()}
+            for part in self.parts()
+            if part.worked in self.state
+        }
 
 
 def _same(a: dict, b: dict) -> bool:

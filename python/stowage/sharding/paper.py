@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from stowage.planning import parse_bytes
 from stowage.sharding.capture import Program, capture_program
@@ -12,8 +13,15 @@ from stowage.step.world import World
 
 
 def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = None, name: str | None = None) -> Program:
-    """What one call of ``train_step`` computes. Model and batch may be FakeTensors; nothing is computed, and nothing changed."""
-    return capture_program(train_step, args, kwargs or {}, named_parameters(World(train_step)), name or getattr(train_step, "__name__", "step"))
+    """What one call of ``train_step`` computes. Model and batch may be FakeTensors; nothing is computed, and nothing
+    changed."""
+    return capture_program(
+        train_step,
+        args,
+        kwargs or {},
+        named_parameters(World(train_step)),
+        name or getattr(train_step, "__name__", "step"),
+    )
 
 
 def shard_plan(
@@ -27,10 +35,11 @@ def shard_plan(
     links: dict | None = None,
     **options: Any,
 ) -> ShardingPlan:
-    """The plan that stowage.shard would run on a mesh of these sizes: placements, ledger, modelled times, bound and gap.
+    """The plan that stowage.shard would run on a mesh of these sizes: placements, ledger, modelled times, bound and
+    gap.
 
-    ``train_step``: the function, or a Program captured before by program_of() (for several meshes). links and the rest: as in
-    stowage.shard; ``options``: any of docs/formats.md, section 5.
+    ``train_step``: the function, or a Program captured before by program_of() (for several meshes). links and the rest:
+    as in stowage.shard; ``options``: any of docs/formats.md, section 5.
     """
     program = train_step if isinstance(train_step, Program) else program_of(train_step, args, kwargs)
     limit = parse_bytes(memory_limit)
@@ -38,7 +47,13 @@ def shard_plan(
     return ShardingPlan(program, solve(program.to_json(), mesh_document(list(mesh), None, links), asked), mesh)
 
 
-def frontier(program: Program, *, mesh: tuple[int, ...], eps: tuple[float, ...] = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0), **options: Any) -> list[dict]:
+def frontier(
+    program: Program,
+    *,
+    mesh: tuple[int, ...],
+    eps: tuple[float, ...] = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0),
+    **options: Any,
+) -> list[dict]:
     """Memory against time: the summaries of plans that may take 1 + eps times the least bytes, for each eps."""
     return [{"eps": e, **shard_plan(program, mesh=mesh, eps=e, **options).summary()} for e in eps]
 

@@ -1,9 +1,9 @@
 """One parameter whose numbers are split over ranks: what the model holds of it, and what the optimizer works on.
 
-    model      p  = Parameter(DTensor)       this rank's part, at the placement of the parameter
-    optimizer  p' = Parameter(local part)    at the placement of the optimizer's state; where both are equal, p' is p's own memory
+model      p  = Parameter(DTensor)       this rank's part, at the placement of the parameter
+optimizer  p' = Parameter(local part)    at the placement of the optimizer's state; where both are equal, p' is p's own memory
 
-    backward ─► p.grad ──settle──► at its placement ──bring──► p'.grad ─► step() ─► p' ──take_back──► p    (the last where the two differ)
+backward ─► p.grad ──settle──► at its placement ──bring──► p'.grad ─► step() ─► p' ──take_back──► p    (the last where the two differ)
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def cut(tensor: torch.Tensor, mesh, placements: Placements) -> torch.Tensor:
     with torch.no_grad():
         dense = tensor.detach().contiguous()
         local = local_tensor(redistribute(whole(dense, mesh), placements))
-        return make_dtensor(local.clone(memory_format=torch.contiguous_format), mesh, placements, dense.shape, dense.stride())
+        return make_dtensor(
+            local.clone(memory_format=torch.contiguous_format), mesh, placements, dense.shape, dense.stride()
+        )
 
 
 def to_text(placements: Placements) -> str:
@@ -67,7 +69,9 @@ class Part:
     def settle(self) -> None:
         """Backward is done with the gradient: it goes to its placement at once."""
         grad = self.parameter.grad
-        self.parameter.grad = compact(grad if grad.placements == self.at.gradient else redistribute(grad, self.at.gradient))
+        self.parameter.grad = compact(
+            grad if grad.placements == self.at.gradient else redistribute(grad, self.at.gradient)
+        )
 
     # ---- Around optimizer.step()
 
@@ -96,6 +100,10 @@ class Part:
 
     def shown_state(self, value: Any) -> Any:
         """What cut_state() gave, as a DTensor."""
-        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == local_shape(self.shape, self.mesh, self.at.state):
+        if (
+            isinstance(value, torch.Tensor)
+            and value.dim() > 0
+            and value.shape == local_shape(self.shape, self.mesh, self.at.state)
+        ):
             return make_dtensor(value, self.mesh, self.at.state, self.shape, self.stride)
         return value

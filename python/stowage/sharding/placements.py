@@ -14,7 +14,12 @@ from stowage.sharding.mode import OpPlan, parse_placement
 from stowage.sharding.parts import StatePlacement
 from stowage.sharding.program import Program, tensor_ids
 
-_KINDS = {"parameter": "parameters", "gradient": "gradients", "optimizer_state": "optimizer_state", "module_buffer": "buffers"}
+_KINDS = {
+    "parameter": "parameters",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer_state",
+    "module_buffer": "buffers",
+}
 _NOT_KEPT = ("activation", "constant", "output", "input")
 
 
@@ -31,13 +36,16 @@ _RELAXED = (0.01, 0.05, 0.1, 0.3, 1.0)
 
 
 def solve(program: str, mesh: dict, options: dict) -> str:
-    """The plan's JSON. When no split of all ops keeps to (1 + eps) of the proven least, the next larger eps for which there is one."""
+    """The plan's JSON. When no split of all ops keeps to (1 + eps) of the proven least, the next larger eps for which
+    there is one."""
     asked = options.get("eps", 0.0)
     for eps in (asked, *(e for e in _RELAXED if e > asked)):
         text = _core.plan_sharding(program, json.dumps(mesh), json.dumps({**options, "eps": eps}))
         if not text.endswith('"ops":[]}'):
             if eps > asked:
-                warn(f"no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}")
+                warn(
+                    f"no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}"
+                )
             return text
     raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}")
 
@@ -53,11 +61,15 @@ class ShardingPlan:
         self._bring_states_together()
 
     def _bring_states_together(self) -> None:
-        """The optimizer works on a parameter's states at one placement: where the plan has them apart, at the one with least bytes. A
-        gradient is never kept as summands: it is summed where its parameter is."""
+        """The optimizer works on a parameter's states at one placement: where the plan has them apart, at the one with
+        least bytes. A gradient is never kept as summands: it is summed where its parameter is."""
         tensors, planned = self.program.tensors, self.document["tensors"]
         for name, p in self.program.parameters.items():
-            states = [t for (owner, _), t in self.program.states.items() if owner == name and tensors[t]["shape"] == tensors[p]["shape"]]
+            states = [
+                t
+                for (owner, _), t in self.program.states.items()
+                if owner == name and tensors[t]["shape"] == tensors[p]["shape"]
+            ]
             if len({planned[t]["placement"] for t in states}) > 1:
                 best = min(states, key=lambda t: self._largest_bytes(t, planned[t]["placement"]))
                 for t in states:
@@ -72,8 +84,8 @@ class ShardingPlan:
         return local_elements(tensor["shape"], placement, [0] * len(sizes), sizes) * tensor["item_bytes"]
 
     def _move(self, t: int, placement: str) -> None:
-        """Puts a tensor elsewhere, and keeps the totals true: those of its kind, of what counts, and of the peak where state is live. The
-        least bytes of all plans, "redundancy", stay what they are."""
+        """Puts a tensor elsewhere, and keeps the totals true: those of its kind, of what counts, and of the peak where
+        state is live. The least bytes of all plans, "redundancy", stay what they are."""
         planned, kind = self.document["tensors"][t], self.program.tensors[t]["kind"]
         grown = self._largest_bytes(t, placement) - self._largest_bytes(t, planned["placement"])
         planned["placement"] = placement
@@ -89,7 +101,11 @@ class ShardingPlan:
             totals["peak"] += grown
 
     def _sizes(self) -> list[int]:
-        return list(self.mesh) if isinstance(self.mesh, (tuple, list)) else [self.mesh.size(axis) for axis in range(self.mesh.ndim)]
+        return (
+            list(self.mesh)
+            if isinstance(self.mesh, (tuple, list))
+            else [self.mesh.size(axis) for axis in range(self.mesh.ndim)]
+        )
 
     # ---- Figures
 
@@ -109,21 +125,33 @@ class ShardingPlan:
         found = []
         for op, planned in zip(self.program.ops, self.document["ops"], strict=True):
             if planned and planned.get("replicated"):
-                found.append({"op": op["target"], "why": planned.get("why", ""), "transient_bytes": planned.get("transient_bytes", 0)})
+                found.append(
+                    {
+                        "op": op["target"],
+                        "why": planned.get("why", ""),
+                        "transient_bytes": planned.get("transient_bytes", 0),
+                    }
+                )
         return found
 
     def ledger(self) -> list[dict]:
-        """Every tensor that lives between steps or is kept for backward, most redundant first: its bytes, its placement, the bytes of the
-        fullest device, those beyond an even share, and why it is kept."""
+        """Every tensor that lives between steps or is kept for backward, most redundant first: its bytes, its
+        placement, the bytes of the fullest device, those beyond an even share, and why it is kept."""
         rows = []
         for i, (tensor, planned) in enumerate(zip(self.program.tensors, self.document["tensors"], strict=True)):
             shared = "alias_of" in tensor and tensor["kind"] != "gradient"
             if shared or (tensor["kind"] in _NOT_KEPT and not planned.get("saved")):
                 continue
-            rows.append({"tensor": str(tensor.get("name") or f"tensor {i}"), "bytes": math.prod(tensor["shape"]) * tensor["item_bytes"],
-                         "placement": planned["placement"], "local_bytes": planned.get("local_bytes", 0),
-                         "redundant_bytes": planned.get("redundant_bytes", 0),
-                         "why": "saved for backward" if planned.get("saved") else tensor["kind"].replace("_", " ")})
+            rows.append(
+                {
+                    "tensor": str(tensor.get("name") or f"tensor {i}"),
+                    "bytes": math.prod(tensor["shape"]) * tensor["item_bytes"],
+                    "placement": planned["placement"],
+                    "local_bytes": planned.get("local_bytes", 0),
+                    "redundant_bytes": planned.get("redundant_bytes", 0),
+                    "why": "saved for backward" if planned.get("saved") else tensor["kind"].replace("_", " "),
+                }
+            )
         return sorted(rows, key=lambda row: (-row["redundant_bytes"], -row["local_bytes"]))
 
     def report(self, path: str | os.PathLike) -> None:
@@ -144,7 +172,9 @@ class ShardingPlan:
         placements = {}
         for name, p in self.program.parameters.items():
             parameter = self._at(p)
-            states = [t for (owner, _), t in self.program.states.items() if owner == name and self.program.tensors[t]["shape"]]
+            states = [
+                t for (owner, _), t in self.program.states.items() if owner == name and self.program.tensors[t]["shape"]
+            ]
             gradient = self._at(self.program.gradients[name]) if name in self.program.gradients else parameter
             state = self._at(states[0]) if states else parameter
             placements[name] = StatePlacement(parameter, gradient, state)
@@ -158,17 +188,19 @@ class ShardingPlan:
 
     def local_bytes(self, coordinate: list[int], sizes: list[int]) -> dict[str, int]:
         """The ledger of one device: bytes of what lives between steps, by kind; tied and shared storages once."""
-        ledger = {kind: 0 for kind in _KINDS.values()}
+        ledger = dict.fromkeys(_KINDS.values(), 0)
         for entry, planned in zip(self.program.tensors, self.document["tensors"], strict=True):
             kind = _KINDS.get(entry["kind"])
             if kind is None or (entry["kind"] != "gradient" and "alias_of" in entry):
                 continue
-            ledger[kind] += local_elements(entry["shape"], planned["placement"], coordinate, sizes) * entry["item_bytes"]
+            ledger[kind] += (
+                local_elements(entry["shape"], planned["placement"], coordinate, sizes) * entry["item_bytes"]
+            )
         return ledger
 
     def saved_bytes(self, coordinate: list[int]) -> int:
-        """What one device keeps from forward for backward: the storages, each once, of what forward makes and backward reads. A view that
-        is brought elsewhere, or whose tensor is, is a copy."""
+        """What one device keeps from forward for backward: the storages, each once, of what forward makes and backward
+        reads. A view that is brought elsewhere, or whose tensor is, is a copy."""
         sizes, tensors, placed = self._sizes(), self.program.tensors, self.document["tensors"]
         storage: dict[int, int] = {}  # of what forward makes: the tensor that its storage began with
         kept: set[int] = set()
@@ -181,10 +213,17 @@ class ShardingPlan:
             stays = bool(read) and (planned is None or planned["inputs"][0] == placed[read[0]]["placement"])
             for at, o in enumerate(op["outputs"]):
                 if o is not None:
-                    view = stays and "alias_of" in tensors[o] and (planned is None or planned["computed"][at] == planned["outputs"][at])
+                    view = (
+                        stays
+                        and "alias_of" in tensors[o]
+                        and (planned is None or planned["computed"][at] == planned["outputs"][at])
+                    )
                     storage[o] = storage.get(read[0], read[0]) if view else o
-        return sum(local_elements(tensors[i]["shape"], placed[i]["placement"], coordinate, sizes) * tensors[i]["item_bytes"]
-                   for i in kept if i in storage)
+        return sum(
+            local_elements(tensors[i]["shape"], placed[i]["placement"], coordinate, sizes) * tensors[i]["item_bytes"]
+            for i in kept
+            if i in storage
+        )
 
 
 def local_elements(shape: list[int], placement: str, coordinate: list[int], sizes: list[int]) -> int:

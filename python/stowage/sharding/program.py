@@ -20,8 +20,13 @@ from stowage._torch.private import flatten, in_backward, storage_address
 from stowage.errors import Unsupported
 
 # Same tensor, or nothing for a placement to decide; PyTorch's engine and DTensor differ in how often they call these.
-PASSED_OVER = {"aten.detach.default", "aten.alias.default", "aten.lift_fresh.default", "aten._local_scalar_dense.default",
-               "aten.is_same_size.default"}
+PASSED_OVER = {
+    "aten.detach.default",
+    "aten.alias.default",
+    "aten.lift_fresh.default",
+    "aten._local_scalar_dense.default",
+    "aten.is_same_size.default",
+}
 
 
 def is_passed_over(func) -> bool:
@@ -30,7 +35,8 @@ def is_passed_over(func) -> bool:
 
 @dataclass
 class Program:
-    """What was captured. ``parameters``, ``gradients``: tensor ids by name; ``states``: (parameter's name, key) -> tensor id."""
+    """What was captured. ``parameters``, ``gradients``: tensor ids by name; ``states``: (parameter's name, key) ->
+    tensor id."""
 
     name: str
     tensors: list[dict] = field(default_factory=list)
@@ -43,21 +49,28 @@ class Program:
     strides: list[tuple] = field(default_factory=list)  # by tensor; for the execution, not part of the program
 
     def to_json(self) -> str:
-        document = {"format": "stowage-program", "version": 1, "name": self.name, "tensors": self.tensors, "ops": self.ops}
+        document = {
+            "format": "stowage-program",
+            "version": 1,
+            "name": self.name,
+            "tensors": self.tensors,
+            "ops": self.ops,
+        }
         return json.dumps(document, separators=(",", ":"))
 
 
 class Pen(TorchDispatchMode):
     """Writes each op that passes.
 
-    Two views of one tensor are two tensors of the program, though they are one region: each can be brought elsewhere. So a tensor is
-    known by its object, which saved tensors keep; only then by its region, for aliases that the engine makes past the dispatcher.
-    """
+    Two views of one tensor are two tensors of the program, though they are one region: each can be brought elsewhere.
+    So a tensor is known by its object, which saved tensors keep; only then by its region, for aliases that the engine
+    makes past the dispatcher."""
 
     def __init__(self, program: Program):
         super().__init__()
         self.program = program
-        self.objects: dict[int, tuple[weakref.ref, int]] = {}  # by id(); not held: backward copies a gradient that somebody holds
+        # By id(); not held: backward copies a gradient that somebody holds
+        self.objects: dict[int, tuple[weakref.ref, int]] = {}
         self.ids: dict[tuple, int] = {}  # by region
         self.latest: dict[int, int] = {}  # by storage: the first tensor that was seen of it
         self.makers: dict[int, int] = {}  # by tensor id: position of the op that made it
@@ -89,14 +102,18 @@ class Pen(TorchDispatchMode):
 
     def known(self, t: torch.Tensor) -> int | None:
         if t.layout != torch.strided:
-            raise Unsupported(f"a tensor of layout {t.layout} in the step: only dense ones can be split (sparse gradients cannot)")
+            raise Unsupported(
+                f"a tensor of layout {t.layout} in the step: only dense ones can be split (sparse gradients cannot)"
+            )
         seen = self.objects.get(id(t))
         return seen[1] if seen is not None and seen[0]() is t else self.ids.get(region_of(t))
 
     def _know(self, t: torch.Tensor, tensor_id: int) -> None:
         self.objects[id(t)] = (weakref.ref(t), tensor_id)
 
-    def _add(self, t: torch.Tensor, kind: str, name: str = "", of: int | None = None, alias_of: int | None = None) -> int:
+    def _add(
+        self, t: torch.Tensor, kind: str, name: str = "", of: int | None = None, alias_of: int | None = None
+    ) -> int:
         entry: dict[str, Any] = {"shape": list(t.shape), "item_bytes": t.element_size(), "kind": kind}
         if name:
             entry["name"] = name
@@ -143,7 +160,7 @@ class Pen(TorchDispatchMode):
     def _write(self, func, before: tuple[dict, dict, list[int]], result: Any) -> None:
         tensors, others, writes = before
         written = {self.program.tensors[i].get("alias_of", i) for i in writes} | set(writes)
-        made = [t for t in flatten(result)[0]]
+        made = list(flatten(result)[0])
         outputs: list[int | None] = []
         for t in made:
             if not isinstance(t, torch.Tensor):
@@ -177,10 +194,15 @@ class Pen(TorchDispatchMode):
     # ---- Gradients
 
     def gradient(self, p_id: int, name: str, grad: torch.Tensor) -> None:
-        """What the optimizer sees as .grad. PyTorch's engine copies fakes there, where it would hand on a real tensor: no copy then."""
+        """What the optimizer sees as .grad. PyTorch's engine copies fakes there, where it would hand on a real tensor:
+        no copy then."""
         g = self.tensor(grad)
         maker = self.makers.get(g)
-        if maker is not None and self.program.ops[maker]["target"] == "aten.clone.default" and self.program.ops[maker]["phase"] == "backward":
+        if (
+            maker is not None
+            and self.program.ops[maker]["target"] == "aten.clone.default"
+            and self.program.ops[maker]["phase"] == "backward"
+        ):
             source = self.program.ops[maker]["args"]["self"]
             readers = sum(source in tensor_ids(op) for op in self.program.ops)
             if readers == 1 and "alias_of" not in self.program.tensors[source] and source in self.makers:
@@ -220,7 +242,10 @@ def writes_argument(func, argument) -> bool:
     """As the schema says; and batch norms update their statistics without saying so."""
     if argument.alias_info is not None and argument.alias_info.is_write:
         return True
-    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in ("running_mean", "running_var")
+    return func._schema.name in ("aten::native_batch_norm", "aten::_batch_norm_impl_index") and argument.name in (
+        "running_mean",
+        "running_var",
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Ops whose kernel, run on this rank's parts alone, would not leave the part of the result. What their recipes do besides:
+"""Ops whose kernel, run on this rank's parts alone, would not leave the part of the result. What their recipes do
+besides:
 
     rows_of_part      embedding and its backward, the table's rows cut: rows of others are zeros, or passed over; no word to others
     norm_of_parts     a p-norm over numbers that are cut: the root of the sum of the parts' powers
@@ -8,8 +9,8 @@
 
 As Megatron-LM splits embedding and loss over the vocabulary (Shoeybi et al., 2019), for any cuts on any axes.
 
-A recipe is a function of the op, its arguments by name (parts where they are tensors), and a Cut; it returns what the op would.
-"""
+A recipe is a function of the op, its arguments by name (parts where they are tensors), and a Cut; it returns what the
+op would."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _IGNORED = -100
 
 
 class Cut(Protocol):
-    """How the tensors of an op are cut. ``tensor``: its position among all tensors of all arguments; ``output``: among the results."""
+    """How the tensors of an op are cut. ``tensor``: its position among all tensors of all arguments; ``output``: among
+    the results."""
 
     def axes(self, tensor: int, dim: int) -> list[int]:
         """Of the mesh, that cut the dimension."""
@@ -70,7 +72,9 @@ class MeshCut:
         if not axes:
             return part
         places = tuple(Partial(how) if a in axes else Replicate() for a in range(self._mesh.ndim))
-        whole = brought(make_dtensor(part, self._mesh, places, part.shape, part.stride()), (Replicate(),) * self._mesh.ndim)
+        whole = brought(
+            make_dtensor(part, self._mesh, places, part.shape, part.stride()), (Replicate(),) * self._mesh.ndim
+        )
         return whole._local_tensor
 
 
@@ -80,10 +84,13 @@ def rows_of_part(func, arguments: dict[str, Any], cut: Cut) -> torch.Tensor:
         start, count = cut.output_part(0, 0)
         inside = _inside(indices, start, count) & (indices != arguments["padding_idx"])
         mine = torch.where(inside, indices - start, -1)
-        return func(**arguments | {"indices": mine, "num_weights": count, "padding_idx": -1})  # rows of the number padding_idx are passed over
+        # Rows of the number padding_idx are passed over
+        return func(**arguments | {"indices": mine, "num_weights": count, "padding_idx": -1})
     start = cut.start(0, 0)
     inside = _inside(indices, start, arguments["weight"].shape[0])
-    return func(**arguments | {"indices": torch.where(inside, indices - start, 0)}).masked_fill_(~inside.unsqueeze(-1), 0)
+    return func(**arguments | {"indices": torch.where(inside, indices - start, 0)}).masked_fill_(
+        ~inside.unsqueeze(-1), 0
+    )
 
 
 def norm_of_parts(func, arguments: dict[str, Any], cut: Cut) -> Any:

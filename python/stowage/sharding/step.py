@@ -5,13 +5,14 @@
     every rank    parameters, optimizer state cut to their parts ─► one step on DTensors, recorded ─► local tape: order, layout,
                   budget, check ─► rehearsed ─► replayed, with no DTensor in the loop
 
-Ranks run in step: before each step they tell each other what they are about to do, and on what; who disagrees stops all of them.
-"""
+Ranks run in step: before each step they tell each other what they are about to do, and on what; who disagrees stops all
+of them."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -50,7 +51,17 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     _WITHOUT_PLAN = "runs on DTensors"
 
-    def __init__(self, train_step: Callable, mesh, *, budget: int | None, plan: Any, links: dict | None, strict: bool, options: dict):
+    def __init__(
+        self,
+        train_step: Callable,
+        mesh,
+        *,
+        budget: int | None,
+        plan: Any,
+        links: dict | None,
+        strict: bool,
+        options: dict,
+    ):
         super().__init__(train_step, budget, strict)
         self.mesh = as_mesh(mesh)
         self._ranks = Ranks(self.mesh)
@@ -100,8 +111,11 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         if self._given_plan is not None:
             return self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
         fixed = self._state.fixed(program) if self._state is not None else {}
-        return solve(text, mesh_document([self.mesh.size(i) for i in range(self.mesh.ndim)], self.mesh.mesh_dim_names, self._links),
-                     {**self._options, **({"fixed": fixed} if fixed else {})})
+        return solve(
+            text,
+            mesh_document([self.mesh.size(i) for i in range(self.mesh.ndim)], self.mesh.mesh_dim_names, self._links),
+            {**self._options, **({"fixed": fixed} if fixed else {})},
+        )
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         entry.calls += 1
@@ -146,7 +160,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         def step(*args: Any, **kwargs: Any) -> Any:
             self._mode = PlacedMode(self.mesh, entry.ops, self._ranks)
             self._state.mode = self._mode
-            spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v  # noqa: E731
+            spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v
             args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
             entry.ops.begin(self._state.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
             with self._mode.running():
@@ -165,8 +179,14 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def _record(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call():
-            recording = record(self._distributed(entry), args, kwargs, inputs, absent_grads=self._absent_grads,
-                               world=ShardedWorld(self._fn, self._state))
+            recording = record(
+                self._distributed(entry),
+                args,
+                kwargs,
+                inputs,
+                absent_grads=self._absent_grads,
+                world=ShardedWorld(self._fn, self._state),
+            )
         self._absent_grads = frozenset()
         entry.recorded()
         result = recording.result
@@ -245,20 +265,21 @@ def shard(
     strict: bool = False,
     **options: Any,
 ) -> ShardedStep:
-    """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of ranks.
+    """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of
+    ranks.
 
-    Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call plans: rank 0
-    solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that the model holds DTensors.
-    Calls return what train_step returns, as whole tensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is
-    put back, and Unsupported is raised where it cannot be.
+    Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call
+    plans: rank 0 solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that
+    the model holds DTensors. Calls return what train_step returns, as whole tensors. To plan, its Python runs twice
+    over tensors without memory; what that changes in Python is put back, and Unsupported is raised where it cannot be.
 
     mesh: a DeviceMesh, or sizes such as (2, 4).
     eps: state and saved activations may take 1 + eps times the least bytes, for time.
     memory_limit: of the modelled peak per device. budget: of what a rank really holds, by recomputation and swapping.
     plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of solving.
     links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
-    options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and sooner.
-    """
+    options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
+    sooner."""
     if not callable(train_step):
         raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
     if not dist.is_initialized():
@@ -267,4 +288,6 @@ def shard(
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     limit = parse_bytes(memory_limit)
     asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
-    return ShardedStep(train_step, mesh, budget=parse_bytes(budget), plan=plan, links=links, strict=strict, options=asked)
+    return ShardedStep(
+        train_step, mesh, budget=parse_bytes(budget), plan=plan, links=links, strict=strict, options=asked
+    )

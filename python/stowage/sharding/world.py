@@ -1,8 +1,8 @@
 """A model and its optimizers whose parameters are split over ranks.
 
-    user's modules ──_rebind──► DTensor parameters (Part) and buffers     optimizers ──► SplitOptimizer
-                                     └─ a hook settles each gradient when backward is done with it
-                                     └─ hooks around optimizer.step() bring gradients to the state, and parameters back
+user's modules ──_rebind──► DTensor parameters (Part) and buffers     optimizers ──► SplitOptimizer
+                                 └─ a hook settles each gradient when backward is done with it
+                                 └─ hooks around optimizer.step() bring gradients to the state, and parameters back
 """
 
 from __future__ import annotations
@@ -145,11 +145,23 @@ class ShardedState:
 
     def measured_bytes(self) -> dict[str, int]:
         """What this rank holds between steps, each storage once; gradients: when the optimizer last began."""
-        states = [v for split in self._optimizers.values() for s in split.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        states = [
+            v
+            for split in self._optimizers.values()
+            for s in split.state.values()
+            for v in s.values()
+            if isinstance(v, torch.Tensor)
+        ]
         buffers = [local_tensor(b) for _, module in self.world.modules for b in module.buffers()]
-        held = [local_tensor(p) for p in self.parameters()] + [part.worked for part in self._parts.values() if not is_shell(part.worked)]
-        return {"parameters": _storage_bytes(held), "gradients": self._gradient_bytes, "optimizer_state": _storage_bytes(states),
-                "buffers": _storage_bytes(buffers)}
+        held = [local_tensor(p) for p in self.parameters()] + [
+            part.worked for part in self._parts.values() if not is_shell(part.worked)
+        ]
+        return {
+            "parameters": _storage_bytes(held),
+            "gradients": self._gradient_bytes,
+            "optimizer_state": _storage_bytes(states),
+            "buffers": _storage_bytes(buffers),
+        }
 
 
 class ShardedWorld(World):
@@ -171,7 +183,9 @@ class ShardedWorld(World):
         found = [("parameter", part.name, part.worked) for part in self.sharded.parts() if part.shared]
         for optimizer in self.optimizers:
             for i, state in enumerate(self.sharded.split(optimizer).state.values()):
-                found += [("optimizer_state", f"state.{i}.{k}", v) for k, v in state.items() if isinstance(v, torch.Tensor)]
+                found += [
+                    ("optimizer_state", f"state.{i}.{k}", v) for k, v in state.items() if isinstance(v, torch.Tensor)
+                ]
         return found
 
     def enter_optimizer(self, optimizer: Optimizer) -> None:
@@ -181,7 +195,11 @@ class ShardedWorld(World):
         self.sharded.leave(optimizer)
 
     def moved_parameters(self, optimizer: Optimizer) -> list[torch.Tensor]:
-        return [part.worked for part in self.sharded.split(optimizer).parts() if not part.shared and part.worked.grad is not None]
+        return [
+            part.worked
+            for part in self.sharded.split(optimizer).parts()
+            if not part.shared and part.worked.grad is not None
+        ]
 
     def optimizer_view(self, optimizer: Optimizer):
         return self.sharded.split(optimizer).working()
@@ -210,7 +228,9 @@ def _storage_bytes(tensors) -> int:
 def _refuse_other_holders(world: World, replaced: dict[int, torch.nn.Parameter]) -> None:
     for path, tensor in world.tensors:
         if id(tensor) in replaced:
-            raise Unsupported(f"the step holds a parameter by itself ('{path}'); reach it through its module, which will hold its part")
+            raise Unsupported(
+                f"the step holds a parameter by itself ('{path}'); reach it through its module, which will hold its part"
+            )
 
 
 def _rebind(root: torch.nn.Module, replaced: dict[int, torch.nn.Parameter], buffer) -> None:

@@ -1,8 +1,10 @@
-"""stowage.capture: a step's graph, without planning it. Also for models that do not fit: under FakeTensorMode nothing is computed."""
+"""stowage.capture: a step's graph, without planning it. Also for models that do not fit: under FakeTensorMode nothing
+is computed."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from stowage import _runtime
 from stowage._core import Graph
@@ -17,10 +19,10 @@ from stowage.step.signature import signature
 def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:
     """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
 
-    The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps are real:
-    they train. Their costs are those of earlier planned steps on this machine, where known. Under FakeTensorMode, or with fake
-    arguments, nothing is computed; costs are then estimates from shapes, and allocations inside ops are not in the graph.
-    Raises Unsupported, with the source line, for a step that cannot be recorded.
+    The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps
+    are real: they train. Their costs are those of earlier planned steps on this machine, where known. Under
+    FakeTensorMode, or with fake arguments, nothing is computed; costs are then estimates from shapes, and allocations
+    inside ops are not in the graph. Raises Unsupported, with the source line, for a step that cannot be recorded.
     """
     _, inputs = signature(args, kwargs)
     fake = fake_mode_active() or any(is_fake(t) for t in inputs)

@@ -1,7 +1,7 @@
 """When a planned step's Python runs again, over shells, to see whether it still does what was recorded.
 
-    "auto"     calls 1, 2, 4, 8, 16, ... of a plan: often at first, ever more rarely; and always where guards cannot see what it reads
-    "always"   each call       N   each N-th call       "never"   only where guards cannot see
+"auto"     calls 1, 2, 4, 8, 16, ... of a plan: often at first, ever more rarely; and always where guards cannot see what it reads
+"always"   each call       N   each N-th call       "never"   only where guards cannot see
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The life of one signature (shapes, dtypes, flags):
     (eager)     (eager)    taken back, plain; kept only if both agree              │                        │
                    ▲───────────────────────────────────────────────────────────────┘ a guard fails         │ the Python differs: eagerly
                    └───────────────────────────────────────────────────────────────────────────────────────┘
-In every call the user's function runs once (eagerly, or over shells) or not at all. With a budget, what is eager runs under the
-eager budget's runtime (eager_calls.py).
+In every call the user's function runs once (eagerly, or over shells) or not at all. With a budget, what is eager runs
+under the eager budget's runtime (eager_calls.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stowage.step.eager_calls import EagerCalls
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.novelty import Novelty
 from stowage.step.places import Place
-from stowage.step.recording import Recording, record
+from stowage.step.recording import record
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import loosened, signature
 from stowage.step.world import World
@@ -69,12 +69,22 @@ class CompiledStep(LifeCycle):
 
     _WITHOUT_PLAN = "runs eagerly"
 
-    def __init__(self, train_step: Callable, budget: int | str | None, check: str | int, link_gbps: float | None, strict: bool | str, takeover: bool):
+    def __init__(
+        self,
+        train_step: Callable,
+        budget: int | str | None,
+        check: str | int,
+        link_gbps: float | None,
+        strict: bool | str,
+        takeover: bool,
+    ):
         super().__init__(train_step, parse_bytes(budget), strict)
         self._checking = Checking(check)
         self._takeover = takeover
         self._arena = _runtime.Arena()
-        self._room = dataclasses.replace(Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else "")
+        self._room = dataclasses.replace(
+            Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
+        )
         self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
         self._latest: Replay | None = None
         self._novelty = Novelty()
@@ -120,7 +130,9 @@ class CompiledStep(LifeCycle):
         if replay is None:
             return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
         if not replay.trusted or self._checking.is_due(replay):
-            return self._shadowed(entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True)
+            return self._shadowed(
+                entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True
+            )
         try:
             return self._planned(replay, inputs)
         except Mismatch as mismatch:
@@ -130,14 +142,18 @@ class CompiledStep(LifeCycle):
             return self._record(entry, key, args, kwargs, inputs)
 
     def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
-        """Those that can serve the call, if its Python does the same, and the one of which that is known without running it."""
+        """Those that can serve the call, if its Python does the same, and the one of which that is known without
+        running it."""
         fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
         if entry.wanted > 0:
             return fit, None
-        return fit, next((r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None)
+        return fit, next(
+            (r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None
+        )
 
     def _alone(self, turn: _runtime.Turn) -> bool:
-        """A call that may run within its budget's block: no other thread may allocate meanwhile, or use what has to make room."""
+        """A call that may run within its budget's block: no other thread may allocate meanwhile, or use what has to
+        make room."""
         return self._budget is not None and turn.alone()
 
     def _forget_idle(self, entry: _Entry) -> None:
@@ -154,15 +170,20 @@ class CompiledStep(LifeCycle):
     def _within(
         self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
     ) -> contextlib.AbstractContextManager:
-        """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each time. ``began``: whose
-        ops are run together in it."""
+        """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each
+        time. ``began``: whose ops are run together in it."""
         if self._eager_calls is None:
             return contextlib.nullcontext()
         if entry.refusal and world is None:
             entry.world = world = entry.world or World(self._fn)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
-        return self._eager_calls.within(world or World(self._fn), inputs, tapes, undo=not entry.refusal or entry.eager_calls < 2,
-                                        unfinished=_not_run_since(began))  # fmt: skip
+        return self._eager_calls.within(
+            world or World(self._fn),
+            inputs,
+            tapes,
+            undo=not entry.refusal or entry.eager_calls < 2,
+            unfinished=_not_run_since(began),
+        )
 
     def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         result = self._tally.planned_call(replay.run, inputs)
@@ -176,16 +197,23 @@ class CompiledStep(LifeCycle):
 
     # ---- With the user's own Python
 
-    def _shadowed(self, entry: _Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool) -> Any:
-        """The user's function runs, over shells; what it did is then planned, where a recording holds it. ``unchanged``: the guards of the
-        first of them say that it will do the same."""
+    def _shadowed(
+        self, entry: _Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool
+    ) -> Any:
+        """The user's function runs, over shells; what it did is then planned, where a recording holds it.
+        ``unchanged``: the guards of the first of them say that it will do the same."""
         began, others = fit[0], fit[1:]
         bound = [replay.inputs(inputs) for replay in fit]  # before the function gives gradients away
 
         def step(undo: Undo) -> tuple[Any, Replay | None]:
             try:
                 with self._tally.check():
-                    shadow = began.shadow(lambda: self._fn(*args, **kwargs), inputs, others, lambda: self._within(entry, inputs, began=began))
+                    shadow = began.shadow(
+                        lambda: self._fn(*args, **kwargs),
+                        inputs,
+                        others,
+                        lambda: self._within(entry, inputs, began=began),
+                    )
             except ReadsShell as reason:
                 undo.now()
                 self._drop(entry, began)
@@ -193,9 +221,12 @@ class CompiledStep(LifeCycle):
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
                 if entry.reads_shells > _MAX_SHELLS_READ:
                     return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
-                return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None  # which knows what can be told
+                # Which knows what can be told
+                return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None
             try:
-                missed = shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                missed = (
+                    shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                )
                 if unchanged and began.trusted and missed:
                     self._guards_missed(entry, shadow.difference or "it gives other numbers")
                 if shadow.difference:
@@ -215,14 +246,18 @@ class CompiledStep(LifeCycle):
         return result
 
     def _guards_missed(self, entry: _Entry, difference: str) -> None:
-        """A check has found what the guards did not see: calls before it may have been wrong, later ones must not be."""
-        warn(f"the step's Python has changed in a way that is not watched ({difference}); this call is right, calls since "
-             "the last check may not be. From now on its Python runs in every call; check='always' does so from the beginning")  # fmt: skip
+        """A check has found what the guards did not see: calls before it may have been wrong, later ones must not
+        be."""
+        warn(
+            f"the step's Python has changed in a way that is not watched ({difference}); this call is right, calls since "
+            "the last check may not be. From now on its Python runs in every call; check='always' does so from the beginning"
+        )
         for replay in entry.replays:
             replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
 
     def _settle_down(self, entry: _Entry, replay: Replay, unchanged: bool) -> None:
-        """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not stay."""
+        """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
+        stay."""
         entry.changed_calls = 0 if unchanged or replay.shadowed_because else entry.changed_calls + 1
         if entry.changed_calls >= entry.patience:
             entry.changed_calls, entry.wanted = 0, 1
@@ -246,8 +281,17 @@ class CompiledStep(LifeCycle):
             return self._eager(entry, args, kwargs, inputs)
         world = World(self._fn)
         with shown("recording a step"), self._tally.eager_call():
-            recording = record(self._fn, args, kwargs, inputs, world=world, within=self._within(entry, inputs, world), replaced=entry.replaced,
-                               waits=entry.decisions >= _MAX_DECISIONS, anew=self._found_anew(entry, world))
+            recording = record(
+                self._fn,
+                args,
+                kwargs,
+                inputs,
+                world=world,
+                within=self._within(entry, inputs, world),
+                replaced=entry.replaced,
+                waits=entry.decisions >= _MAX_DECISIONS,
+                anew=self._found_anew(entry, world),
+            )
         entry.replaced = recording.replaced
         entry.eager_calls += 1
         result = recording.result
@@ -267,7 +311,8 @@ class CompiledStep(LifeCycle):
         except Error as error:
             if self._budget is None:
                 raise
-            entry.over_budget = error.with_traceback(None)  # this call has trained; the next one raises, and changes nothing
+            # This call has trained; the next one raises, and changes nothing
+            entry.over_budget = error.with_traceback(None)
             return result
         except BaseException as error:
             say(error, AFTER)
@@ -288,7 +333,8 @@ class CompiledStep(LifeCycle):
         return frozenset(entry.anew)
 
     def _rehearse(self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int]) -> Any:
-        """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was missed."""
+        """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was
+        missed."""
         replay = shadow.replay
         replay.rehearsals += 1
         rehearsal = None
@@ -315,7 +361,9 @@ class CompiledStep(LifeCycle):
         return self._eager(entry, args, kwargs, inputs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("a compiled step is not copied or pickled: its plans hold this process's tensors; compile the function of the copy")
+        raise TypeError(
+            "a compiled step is not copied or pickled: its plans hold this process's tensors; compile the function of the copy"
+        )
 
     # ---- What is known
 
@@ -332,7 +380,11 @@ class CompiledStep(LifeCycle):
     def explain(self, *, prices: bool = True, width: int = 100) -> str:
         """One screen of text on the latest plan; see Plan.explain()."""
         if self._latest is None:
-            return f"Nothing is planned: {self.refusal}\n" if self.refusal else "Nothing is planned yet: call the step three times\n"
+            return (
+                f"Nothing is planned: {self.refusal}\n"
+                if self.refusal
+                else "Nothing is planned yet: call the step three times\n"
+            )
         return self.plan.explain(self.graph, prices=prices, width=width)
 
     def report(self, path: str, **sections) -> None:
@@ -342,7 +394,8 @@ class CompiledStep(LifeCycle):
         self.plan.report(path, self.graph, **sections)
 
     def stats(self) -> dict:
-        """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last steps."""
+        """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last
+        steps."""
         summary = self._latest.plan.summary() if self._latest else {}
         return {
             **self._figures(self._latest),
@@ -386,26 +439,34 @@ def compile(
     strict: bool | str = False,
     takeover: bool = True,
 ) -> CompiledStep:
-    """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is planned.
+    """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
+    planned.
 
-    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. A planned call does
-    not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it once, over tensors without memory,
-    and compares each operation with the recording. Two fences keep the numbers right: what the Python could read (flags,
-    hyperparameters, globals, closures, parameters) is watched, and ``check`` runs it.
+    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. A
+    planned call does not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it
+    once, over tensors without memory, and compares each operation with the recording. Two fences keep the numbers
+    right: what the Python could read (flags, hyperparameters, globals, closures, parameters) is watched, and ``check``
+    runs it.
 
-    budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call on: those that
-        run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no plan fits, every
-        call after the recorded one raises Infeasible, with the smallest budget for which a plan was found (or Error, when none
-        fitting is proven). A call that raises either leaves model and optimizer untouched.
-    check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every one where guards cannot
-        see what it reads), "always" (any Python, at the price of running it), a number N (every N-th), "never" (only where guards
-        cannot see). Where it does something new, that call has happened eagerly, and is recorded when it comes again.
+    budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call
+    on: those that
+        run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no
+        plan fits, every call after the recorded one raises Infeasible, with the smallest budget for which a plan was
+        found (or Error, when none fitting is proven). A call that raises either leaves model and optimizer untouched.
+    check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every one
+    where guards cannot
+        see what it reads), "always" (any Python, at the price of running it), a number N (every N-th), "never" (only
+        where guards cannot see). Where it does something new, that call has happened eagerly, and is recorded when it
+        comes again.
     check_every: the same as check=N; 0: as ``check`` says.
-    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it. None: as
+    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it.
+    None: as
         fast as copies are on this machine, measured once.
-    strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid": besides, poison lies in the arena
-        where no buffer is, and after each operator it is seen to that it has written nothing but its own memory; else the call raises Error,
-        which names the operator and its line, and has changed nothing. Costs a copy of the arena, and a look at all of it after each operator.
+    strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid": besides,
+    poison lies in the arena
+        where no buffer is, and after each operator it is seen to that it has written nothing but its own memory; else
+        the call raises Error, which names the operator and its line, and has changed nothing. Costs a copy of the
+        arena, and a look at all of it after each operator.
     takeover: let kernels that work element by element write their result over an input that dies there.
     """
     if not callable(train_step):

@@ -3,9 +3,9 @@
     compile(step, budget=B)     eager   recorded   rehearsal, eager   planned   planned   other shapes: recorded   ...   planned
                                 └── within B ──┘              └─ B ─┘                                  └─ B ─┘
 
-B counts what the plan's budget counts: the step's own tensors and what it makes. Other tensors that are alive come on top of it; they
-may have to make room meanwhile, and are back when the call ends. A call that does not fit raises OutOfMemory and has changed nothing.
-"""
+B counts what the plan's budget counts: the step's own tensors and what it makes. Other tensors that are alive come on
+top of it; they may have to make room meanwhile, and are back when the call ends. A call that does not fit raises
+OutOfMemory and has changed nothing."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ from stowage.step.world import World
 
 
 class EagerCalls:
-    """``link_gbps`` as for compile(); 0 forbids swapping to plans, not to these few calls, which may need it where a plan does not."""
+    """``link_gbps`` as for compile(); 0 forbids swapping to plans, not to these few calls, which may need it where a
+    plan does not."""
 
     def __init__(self, budget_bytes: int, link_gbps: float | None, arena: _runtime.Arena):
         self._budget_bytes = budget_bytes
         self._link_gbps = link_gbps or None
         self._arena = arena
-        self._block: budget | None = None  # one for all calls: it learns the order of accesses, and that the limit is far away
+        # One for all calls: it learns the order of accesses, and that the limit is far away
+        self._block: budget | None = None
 
     @contextlib.contextmanager
     def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True,
                unfinished: Callable[[], bool] = lambda: False) -> Iterator[None]:  # fmt: skip
-        """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``: keep on the host what
-        is needed to take the call back. ``unfinished``: after an error, have ops that are run together stopped in between? They are taken back.
-        """
+        """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``:
+        keep on the host what is needed to take the call back. ``unfinished``: after an error, have ops that are run
+        together stopped in between? They are taken back."""
         self._arena.release()  # planned steps take it again
         own = own_ranges(world, inputs)
-        own_bytes = sum(end - start for _, start, end in own) + _held_bytes(tapes, {storage_address(t) for t, _, _ in own})
+        own_bytes = sum(end - start for _, start, end in own) + _held_bytes(
+            tapes, {storage_address(t) for t, _, _ in own}
+        )
         limit_bytes = self._budget_bytes + _runtime.live_bytes() - own_bytes
         before = _Before(world, own) if undo else None
         peak_bytes = _runtime.peak_bytes()
@@ -50,7 +54,8 @@ class EagerCalls:
                 try:
                     yield
                 except torch.OutOfMemoryError as error:
-                    traceback.clear_frames(error.__traceback__)  # what the step has made dies before the rest comes back
+                    # What the step has made dies before the rest comes back
+                    traceback.clear_frames(error.__traceback__)
                     if before is not None:
                         before.take_back_objects()
                     raise
@@ -75,7 +80,9 @@ class EagerCalls:
     def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:
         bound_bytes = self._budget_bytes + short_bytes
         needs = f", at least {bound_bytes} are needed" if short_bytes > 0 else ""
-        explained = OutOfMemory(f"the step does not run eagerly within its budget of {self._budget_bytes} bytes{needs}: {error}")
+        explained = OutOfMemory(
+            f"the step does not run eagerly within its budget of {self._budget_bytes} bytes{needs}: {error}"
+        )
         explained.bound_bytes = bound_bytes
         return explained
 
@@ -84,15 +91,22 @@ Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
 
 
 def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
-    """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole storages."""
+    """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole
+    storages."""
     found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *world.parameters()]
     found += [p.grad for p in world.parameters() if p.grad is not None]
     for _, module in world.modules:
         found += module.buffers()
     found += [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]
-    plain = (t.detach() for t in map(local_tensor, found) if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t))
+    plain = (
+        t.detach()
+        for t in map(local_tensor, found)
+        if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t)
+    )
     whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
-    slices = [(t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i]
+    slices = [
+        (t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i
+    ]
     own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
     return [(t, start, end) for t, start, end in own if end > start]
 

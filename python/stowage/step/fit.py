@@ -3,10 +3,10 @@
     batch     1   2   4   8   16   32        doubling, until one does not fit
                               |20|24|28      then bisection between the last that did and the first that did not
 
-A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be recorded and to be
-compared, within the same limit. There everything may leave but what one op touches, what no op has touched yet and what is too small to leave;
-and no result lies over an input, so one op may need more than any plan does.
-What a kernel allocates for itself does not show on tensors without memory: 1/128 of the limit is left to it.
+A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be
+recorded and to be compared, within the same limit. There everything may leave but what one op touches, what no op has
+touched yet and what is too small to leave; and no result lies over an input, so one op may need more than any plan
+does. What a kernel allocates for itself does not show on tensors without memory: 1/128 of the limit is left to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import dataclasses
 import json
 import time
 import traceback
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -36,8 +37,9 @@ _SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One batch size. ``slowdown``: predicted step over that without a limit; None when no plan fits. ``smallest_bytes``: the least
-    budget that a plan was found for, when this one was not met. ``eager_bytes``: what the calls that run eagerly need at least."""
+    """One batch size. ``slowdown``: predicted step over that without a limit; None when no plan fits.
+    ``smallest_bytes``: the least budget that a plan was found for, when this one was not met. ``eager_bytes``: what the
+    calls that run eagerly need at least."""
 
     batch: int
     fits: bool
@@ -85,14 +87,14 @@ def max_batch(
 ) -> Fit:
     """The largest batch size whose planned step fits ``budget`` bytes, parameters and optimizer state included.
 
-    make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the training step as for stowage.compile,
-    and its arguments, a tuple (or one argument that is no tuple). It runs under FakeTensorMode: tensors have shapes but no memory, so
-    the model may be larger than this machine. It must build everything anew, and must not read tensors' values.
-    start: the first batch size tried; ``most``: the last; ``multiple_of``: only multiples of it.
-    max_slowdown: the predicted step may take at most this many times the step without a limit; None: any.
-    time_limit: of each plan, in seconds; 0 for none.
-    Costs are estimates from shapes, and so is the slowdown. Raises Infeasible when not even ``start`` fits (Error when that is not
-    proven), Unsupported when the step cannot be recorded.
+    make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the training step as for
+    stowage.compile, and its arguments, a tuple (or one argument that is no tuple). It runs under FakeTensorMode:
+    tensors have shapes but no memory, so the model may be larger than this machine. It must build everything anew, and
+    must not read tensors' values. start: the first batch size tried; ``most``: the last; ``multiple_of``: only
+    multiples of it. max_slowdown: the predicted step may take at most this many times the step without a limit; None:
+    any. time_limit: of each plan, in seconds; 0 for none.
+    Costs are estimates from shapes, and so is the slowdown. Raises Infeasible when not even ``start`` fits (Error when
+    that is not proven), Unsupported when the step cannot be recorded.
     """
     budget_bytes = parse_bytes(budget)
     if budget_bytes is None:
@@ -126,7 +128,14 @@ def _check_sizes(start: int, most: int, multiple_of: int) -> None:
 class _Search:
     """Captures and plans batch sizes; remembers the largest that fits."""
 
-    def __init__(self, make_step: Callable, budget_bytes: int, max_slowdown: float | None, link_gbps: float | None, time_limit: float):
+    def __init__(
+        self,
+        make_step: Callable,
+        budget_bytes: int,
+        max_slowdown: float | None,
+        link_gbps: float | None,
+        time_limit: float,
+    ):
         self._make_step = make_step
         self._budget_bytes = budget_bytes
         self._plan_bytes = without_scratch(budget_bytes)
@@ -187,9 +196,13 @@ class _Search:
     def raise_too_small(self, batch: int) -> None:
         reason = self._reasons.get(batch)
         if reason is None:
-            raise Error(f"batch {batch} fits {self._budget_bytes} bytes, but at {self._tried[batch].slowdown:.3f} times the step without a limit")
+            raise Error(
+                f"batch {batch} fits {self._budget_bytes} bytes, but at {self._tried[batch].slowdown:.3f} times the step without a limit"
+            )
         if isinstance(reason, Infeasible):
-            raise Infeasible(f"not even batch {batch} fits: {reason}", reason.smallest_bytes, reason.bound_bytes) from None
+            raise Infeasible(
+                f"not even batch {batch} fits: {reason}", reason.smallest_bytes, reason.bound_bytes
+            ) from None
         raise Error(f"no plan was found for batch {batch}: {reason}") from None
 
     def result(self, batch: int) -> Fit:
@@ -210,8 +223,9 @@ def _with_scratch(plan_bytes: int) -> int:
 
 
 def least_eager_bytes(graph: Graph) -> int:
-    """Bytes that running the graph eagerly needs at least, with everything that may leave the device gone: what the largest op touches and
-    makes, its scratch, and what stays meanwhile: residents that no op has touched yet, and whatever is too small to leave."""
+    """Bytes that running the graph eagerly needs at least, with everything that may leave the device gone: what the
+    largest op touches and makes, its scratch, and what stays meanwhile: residents that no op has touched yet, and
+    whatever is too small to leave."""
     step = json.loads(graph.to_json())
     buffers, ops = step["buffers"], step["ops"]
     bytes_ = [b["bytes"] for b in buffers]
@@ -264,4 +278,6 @@ def _refuse_real(train_step: Callable, arguments: tuple) -> None:
     named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]
     for name, tensor in named:
         if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
-            raise Error(f"'{name}' was not made inside make_step(): build the model, the optimizer and the batch there, for each batch size")
+            raise Error(
+                f"'{name}' was not made inside make_step(): build the model, the optimizer and the batch there, for each batch size"
+            )

@@ -1,4 +1,5 @@
-"""Bytes of tensors kept where no allocator of PyTorch's counts them, while a call that may have to be taken back is under way."""
+"""Bytes of tensors kept where no allocator of PyTorch's counts them, while a call that may have to be taken back is
+under way."""
 
 from __future__ import annotations
 

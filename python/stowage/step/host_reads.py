@@ -4,9 +4,9 @@
     composites that look at lengths    noted: what they read must follow from the arguments (data guards)
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 
-An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end, and the call happens
-eagerly. Pickling, storages and copies of whole tensors (torch.save of a model) see what eager would show: before them what has been
-matched so far happens, and the rest of that call is eager, too.
+An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end,
+and the call happens eagerly. Pickling, storages and copies of whole tensors (torch.save of a model) see what eager
+would show: before them what has been matched so far happens, and the rest of that call is eager, too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,22 @@ from stowage._torch.private import address, is_fake, within_function_mode
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
 _FORMATS = {  # of struct, per element
-    torch.float64: "d", torch.float32: "f", torch.float16: "e", torch.bfloat16: "H", torch.int64: "q", torch.int32: "i", torch.int16: "h",
-    torch.int8: "b", torch.uint8: "B", torch.uint16: "H", torch.uint32: "I", torch.uint64: "Q", torch.bool: "?", torch.complex64: "ff",
+    torch.float64: "d",
+    torch.float32: "f",
+    torch.float16: "e",
+    torch.bfloat16: "H",
+    torch.int64: "q",
+    torch.int32: "i",
+    torch.int16: "h",
+    torch.int8: "b",
+    torch.uint8: "B",
+    torch.uint16: "H",
+    torch.uint32: "I",
+    torch.uint64: "Q",
+    torch.bool: "?",
+    torch.complex64: "ff",
     torch.complex128: "dd",
-}  # fmt: skip
+}
 _COMPOSITES = {  # which arguments they read
     "tensor_split": (1, "tensor_indices_or_sections", "indices_or_sections"),
     "ctc_loss": (2, "input_lengths", 3, "target_lengths"),
@@ -37,7 +49,15 @@ _COMPOSITES = {  # which arguments they read
 }
 _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
 _ARRAYS = ("numpy", "__array__", "__dlpack__")
-_WHOLE = ("__reduce_ex__", "__deepcopy__", "untyped_storage", "storage", "_typed_storage", "share_memory_", "__dlpack__")
+_WHOLE = (
+    "__reduce_ex__",
+    "__deepcopy__",
+    "untyped_storage",
+    "storage",
+    "_typed_storage",
+    "share_memory_",
+    "__dlpack__",
+)
 
 
 class HostReads(TorchFunctionMode):
@@ -57,7 +77,9 @@ class HostReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:
-        if name in _PACKED and not (len(args) > 2 and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64):
+        if name in _PACKED and not (
+            len(args) > 2 and isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64
+        ):
             return
         for where in _COMPOSITES[name]:
             value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
@@ -122,9 +144,18 @@ class ToldContents(TorchFunctionMode):
 
 def _can_be_told(name: str, tensor: Any) -> bool:
     """Else the call raises an error of its own, or the tensor is no plain one."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        or tensor.layout != torch.strided
+        or tensor.device.type != "cpu"
+    ):
         return False
-    if tensor.is_conj() or tensor.is_neg() or tensor.dtype not in _FORMATS or tensor.numel() * tensor.element_size() > _MOST_BYTES:
+    if (
+        tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.dtype not in _FORMATS
+        or tensor.numel() * tensor.element_size() > _MOST_BYTES
+    ):
         return False
     return name == "tolist" or (name != "__dlpack__" and not tensor.requires_grad and tensor.dtype != torch.bfloat16)
 
@@ -153,7 +184,11 @@ def _as_list(tensor: torch.Tensor, content: bytes) -> Any:
     elif len(form) == 2:
         numbers = [complex(*pair) for pair in zip(numbers[::2], numbers[1::2])]
     for size in reversed(tensor.shape[1:]):
-        numbers = [numbers[i : i + size] for i in range(0, len(numbers), size)] if size else [[] for _ in range(tensor.shape[0])]
+        numbers = (
+            [numbers[i : i + size] for i in range(0, len(numbers), size)]
+            if size
+            else [[] for _ in range(tensor.shape[0])]
+        )
     return numbers if tensor.dim() else numbers[0]
 
 

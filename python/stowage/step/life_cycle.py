@@ -5,8 +5,8 @@
         │            └──► refused after a few attempts                               │ what the step reads has changed
         └────────────────────────────────────────────────────────────────────────────┘   (too often: refused)
 
-Trust belongs to a Replay, so it dies with it. Where several ranks run one step, all of them trust or none does: ``_everywhere``.
-"""
+Trust belongs to a Replay, so it dies with it. Where several ranks run one step, all of them trust or none does:
+``_everywhere``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from stowage.errors import Error, UnsupportedWarning, warn
 from stowage.step.replay import Replay
 from stowage.step.tally import Tally
 
-_MAX_RECORDINGS = 8  # of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan
+# Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan
+_MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
 _MAX_REHEARSALS = 4
 
@@ -65,7 +66,8 @@ class LifeCycle(abc.ABC):
         """The replay serves no more calls."""
 
     def _judge(self, entry: Any, replay: Replay, agrees: bool, first_difference: str = "") -> None:
-        """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit for bit."""
+        """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit
+        for bit."""
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
         settled = self._everywhere(not replay.replan_if_learned())
         if agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
@@ -78,7 +80,9 @@ class LifeCycle(abc.ABC):
                 raise Error(entry.refusal)
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
-        self._refuse(entry, f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}")
+        self._refuse(
+            entry, f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}"
+        )
 
     def _refuse(self, entry: Any, reason: str) -> None:
         entry.refusal = reason
@@ -90,7 +94,8 @@ class LifeCycle(abc.ABC):
         return next((e.refusal for e in reversed(self._entries.values()) if e.refusal), "")
 
     def _figures(self, replay: Replay | None) -> dict:
-        """Those that every step tells. Bytes are of the arena unless named otherwise; times are medians of the last steps."""
+        """Those that every step tells. Bytes are of the arena unless named otherwise; times are medians of the last
+        steps."""
         summary = replay.plan.summary() if replay else {}
         return {
             "arena_bytes": summary.get("arena_bytes", 0),

@@ -1,5 +1,5 @@
-"""Does a step ever see the same arguments twice? Whoever passes something else in every call (a step number, ever other lengths) should
-hear that nothing gets planned, and recordings that would serve one call should not be made."""
+"""Does a step ever see the same arguments twice? Whoever passes something else in every call (a step number, ever other
+lengths) should hear that nothing gets planned, and recordings that would serve one call should not be made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Novelty:
         self._new.append(is_new)
         if sum(self._new) >= _RECENT // 2 and not self.restless:
             self.restless = True
-            warn(f"{sum(self._new)} of the last {len(self._new)} calls ran eagerly, because their signature was new: "
-                 f"{difference(self._latest_key, key)}. A plan serves arguments of the same shapes, dtypes, strides and values of "
-                 "all that is no tensor; from now on a step is planned when its signature comes again")  # fmt: skip
+            warn(
+                f"{sum(self._new)} of the last {len(self._new)} calls ran eagerly, because their signature was new: "
+                f"{difference(self._latest_key, key)}. A plan serves arguments of the same shapes, dtypes, strides and values of "
+                "all that is no tensor; from now on a step is planned when its signature comes again"
+            )
         self._latest_key = key

@@ -1,4 +1,5 @@
-"""Places that a step fills anew: the tensor that is there when a call begins is an input of that call, like an argument.
+"""Places that a step fills anew: the tensor that is there when a call begins is an input of that call, like an
+argument.
 
     p.data = 0.9 * p.data + 0.1 * q.data         Memory: p stays, its memory is another tensor's
     state["previous"] = p.grad.clone()           Entry: another tensor under the same name
@@ -82,18 +83,33 @@ class Entry:
 def lasting_places(world: World) -> list[Place]:
     """Where the lasting tensors of a step are."""
     found: list[Place] = []
-    lasting = [(f"{path}.{name}", p) for path, module in world.modules for name, p in (*module.named_parameters(), *module.named_buffers())]
-    lasting += [(f"a parameter of {type(o).__name__}", p) for o in world.optimizers for group in o.param_groups for p in group["params"]]
+    lasting = [
+        (f"{path}.{name}", p)
+        for path, module in world.modules
+        for name, p in (*module.named_parameters(), *module.named_buffers())
+    ]
+    lasting += [
+        (f"a parameter of {type(o).__name__}", p)
+        for o in world.optimizers
+        for group in o.param_groups
+        for p in group["params"]
+    ]
     for name, tensor in {id(t): (name, t) for name, t in reversed(lasting + world.tensors)}.values():
         found.append(Memory(name, tensor))
     for path, root in world.modules:
         for prefix, module in root.named_modules(prefix=path):
-            found += [Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name) for name, b in module._buffers.items() if b is not None]
+            found += [
+                Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name)
+                for name, b in module._buffers.items()
+                if b is not None
+            ]
     for optimizer in world.optimizers:
         for p, values in optimizer.state.items():
             for key, value in values.items() if isinstance(values, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    found.append(Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key))
+                    found.append(
+                        Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key)
+                    )
     return [place for place in found if place.holds_plain()]
 
 

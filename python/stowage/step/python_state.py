@@ -4,8 +4,8 @@
     ... the run ...
     state.put_back()               in place: whoever holds a container sees it
 
-What C keeps to itself (iterators, queues, files) stays as the run has left it; World.guard tells where that can be seen. O(objects).
-"""
+What C keeps to itself (iterators, queues, files) stays as the run has left it; World.guard tells where that can be
+seen. O(objects)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import os
 import random
 import sys
 import types
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -52,10 +53,18 @@ class PythonState:
         elif isinstance(value, (list, bytearray)):
             self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), old))
         elif isinstance(value, array.array):
-            self._keep_elements(value, list(value), lambda old: value.__setitem__(slice(None), array.array(value.typecode, old)))
+            self._keep_elements(
+                value, list(value), lambda old: value.__setitem__(slice(None), array.array(value.typecode, old))
+            )
         elif isinstance(value, (set, collections.deque)):
             kept = list(value)
-            self._back.append(lambda: None if _same(list(value), kept) else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept)))
+            self._back.append(
+                lambda: (
+                    None
+                    if _same(list(value), kept)
+                    else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept))
+                )
+            )
         elif isinstance(value, types.CellType):
             self._keep_cell(value)
         elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
@@ -114,13 +123,23 @@ class PythonState:
         if type(own) is dict:
             self._keep_dict(own)
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.ndarray) and value.nbytes <= _MOST_ARRAY_BYTES and value.flags.writeable:
+        if (
+            numpy is not None
+            and isinstance(value, numpy.ndarray)
+            and value.nbytes <= _MOST_ARRAY_BYTES
+            and value.flags.writeable
+        ):
             kept = value.copy()
             self._back.append(lambda: numpy.copyto(value, kept))
         elif numpy is not None and isinstance(value, numpy.random.Generator):
             state = value.bit_generator.state
             self._back.append(lambda: setattr(value.bit_generator, "state", state))
-        for slot in (name for cls in type(value).__mro__ for name, part in vars(cls).items() if isinstance(part, types.MemberDescriptorType)):
+        for slot in (
+            name
+            for cls in type(value).__mro__
+            for name, part in vars(cls).items()
+            if isinstance(part, types.MemberDescriptorType)
+        ):
             if type(value).__flags__ & (1 << 9):
                 self._keep_slot(value, slot)
 

@@ -14,7 +14,15 @@ import torch
 
 from stowage import _runtime
 from stowage._torch import optimizer_steps
-from stowage._torch.private import address, addresses, flatten, global_state, is_fake, local_tensor, storage_address, within_function_mode
+from stowage._torch.private import (
+    address,
+    addresses,
+    flatten,
+    global_state,
+    is_fake,
+    storage_address,
+    within_function_mode,
+)
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
 from stowage.step.eager_calls import Objects
 from stowage.step.host_reads import HostReads
@@ -28,8 +36,8 @@ LIBRARY_FOLDERS = [os.path.dirname(torch.__file__) + os.sep, PACKAGE_FOLDER, os.
 
 @dataclass
 class OptimizerEvent:
-    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step makes.
-    ``moved``: parameters that the step itself made out of the model's, and their slots."""
+    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step
+    makes. ``moved``: parameters that the step itself made out of the model's, and their slots."""
 
     optimizer: torch.optim.Optimizer
     section: int
@@ -50,9 +58,9 @@ class SchedulerEvent:
 class Gradients:
     """What a step does with the .grad of its parameters. A parameter can be in several lists.
 
-    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like arguments.
-    absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as an optimizer would use it.
-    cleared: set to None, or replaced, by the step without a look at it.
+    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like
+    arguments. absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as
+    an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
     returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
     gone: None when the step ends, a tensor when it began.
     """
@@ -63,13 +71,14 @@ class Gradients:
     returned: list[torch.Tensor] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     gone: list[torch.Tensor] = field(default_factory=list)
-    inputs: list[torch.Tensor | None] = field(default_factory=list)  # whose .grad come after the arguments; None: any tensor will do
+    # Whose .grad come after the arguments; None: any tensor will do
+    inputs: list[torch.Tensor | None] = field(default_factory=list)
 
 
 @dataclass
 class Recording:
-    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help; ``beginning``: it
-    surely will, as state came into being that stays.
+    """A recorded step. ``tape`` is None while ``refusal`` says why not; ``unsettled``: recording again may help;
+    ``beginning``: it surely will, as state came into being that stays.
     """
 
     result: Any
@@ -82,7 +91,8 @@ class Recording:
     events: list = field(default_factory=list)
     finds: str = ""  # a name under which each call finds another tensor
     output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
-    output_arguments: dict[int, int] = field(default_factory=dict)  # which leaves are tensors of the arguments, and which
+    # Which leaves are tensors of the arguments, and which
+    output_arguments: dict[int, int] = field(default_factory=dict)
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
     output_dtypes: list[torch.dtype] = field(default_factory=list)  # of the returned tensors
     output_spec: Any = None
@@ -176,7 +186,7 @@ class _Session:
 
 
 def declare_optimizer(recorder, optimizer) -> None:
-    for i, (parameter, state) in enumerate(optimizer.state.items()):
+    for i, (_parameter, state) in enumerate(optimizer.state.items()):
         for key, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor):
                 recorder.declare(address(value), "optimizer_state", f"state.{i}.{key}")
@@ -190,7 +200,8 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
     for kind, name, tensor in world.owned():
         recorder.declare(address(tensor), kind, name)
     where = parts(inputs)
-    for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):  # those that parts begin with are declared before others
+    # Those that parts begin with are declared before others
+    for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):
         recorder.declare_input(address(inputs[i]), "input", f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
     for path, module in world.modules:
         for name, parameter in module.named_parameters(prefix=path):
@@ -220,19 +231,32 @@ def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -
 
 
 def _hyperparameters(optimizer) -> list[dict]:
-    return [{k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)} for g in optimizer.param_groups]
+    return [
+        {k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)}
+        for g in optimizer.param_groups
+    ]
 
 
 def record(
-    fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], *, fake: bool = False, absent_grads: frozenset[int] = frozenset(),
-    world: World | None = None, within: contextlib.AbstractContextManager | None = None, replaced: Sequence[Place] = (),
-    waits: bool = False, anew: frozenset[str] = frozenset(),
+    fn,
+    args: tuple,
+    kwargs: dict,
+    inputs: list[torch.Tensor],
+    *,
+    fake: bool = False,
+    absent_grads: frozenset[int] = frozenset(),
+    world: World | None = None,
+    within: contextlib.AbstractContextManager | None = None,
+    replaced: Sequence[Place] = (),
+    waits: bool = False,
+    anew: frozenset[str] = frozenset(),
 ) -> Recording:
-    """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept then.
+    """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
+    then.
 
     inputs: the tensors among the arguments, in the order in which replays will pass them.
-    absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped it.
-    world: what the function sees, when that is more than can be found from ``fn``.
+    absent_grads: of a sharded step, ids of parameters whose .grad is None only because a planned step has just dropped
+    it. world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
     waits: Python is to wait for each number, also where it could be worked out from the arguments.
@@ -251,8 +275,8 @@ def record(
 
 
 class _Undo:
-    """Takes back a call that was interrupted, or in which a kernel has raised. What the user's Python raises is part of the step: what it
-    did before stays."""
+    """Takes back a call that was interrupted, or in which a kernel has raised. What the user's Python raises is part of
+    the step: what it did before stays."""
 
     def __init__(self, recorder, world: World):
         self.error: BaseException | None = None
@@ -268,8 +292,15 @@ class _Undo:
         say(self.error, BEFORE)
 
 
-def _watched(recorder, session: _Session, reads: HostReads, call: Callable[[], Any], within: contextlib.AbstractContextManager | None) -> Any:
-    """call(), while all that it does is noted. What ends the noting is C in its first act: no interrupt comes before that."""
+def _watched(
+    recorder,
+    session: _Session,
+    reads: HostReads,
+    call: Callable[[], Any],
+    within: contextlib.AbstractContextManager | None,
+) -> Any:
+    """call(), while all that it does is noted. What ends the noting is C in its first act: no interrupt comes before
+    that."""
 
     def noted() -> Any:
         recorder.start()
@@ -286,14 +317,30 @@ def _watched(recorder, session: _Session, reads: HostReads, call: Callable[[], A
             session.world.notes.stop()
 
 
-def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor], world: World, absent_grads: frozenset[int],
-            within: contextlib.AbstractContextManager | None, replaced: list[Place], anew: frozenset[str]) -> Recording:  # fmt: skip
+def _record(
+    recorder,
+    fn,
+    args: tuple,
+    kwargs: dict,
+    inputs: list[torch.Tensor],
+    world: World,
+    absent_grads: frozenset[int],
+    within: contextlib.AbstractContextManager | None,
+    replaced: list[Place],
+    anew: frozenset[str],
+) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
-    places = [] if world.distributed or any(is_fake(p) for p in world.parameters()[:1]) else [(place, storage_address(place.get())) for place in lasting_places(world)]
-    state = [(o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers]
+    places = (
+        []
+        if world.distributed or any(is_fake(p) for p in world.parameters()[:1])
+        else [(place, storage_address(place.get())) for place in lasting_places(world)]
+    )
+    state = [
+        (o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers
+    ]
     if world.compiled is not None:
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if shared := _argument_that_is_also_reachable(world, arguments):
@@ -336,7 +383,9 @@ def _record(recorder, fn, args: tuple, kwargs: dict, inputs: list[torch.Tensor],
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
     _look_for_new_tensors(recording, places, replaced)
-    tape = recorder.finish(addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew)))
+    tape = recorder.finish(
+        addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew))
+    )
     recording.inputs = []
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
@@ -351,7 +400,11 @@ def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]],
     recording.replaced = list(known)
     if recording.world.distributed or recording.refusal:
         return
-    new = [place for place, storage in before if place.holds_plain() and storage_address(place.get()) != storage and place not in known]
+    new = [
+        place
+        for place, storage in before
+        if place.holds_plain() and storage_address(place.get()) != storage and place not in known
+    ]
     if new:
         recording.replaced += new
         recording.refusal = f"the step puts another tensor in the place of {new[0].name}"
@@ -359,12 +412,21 @@ def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]],
 
 
 def _found_anew(recording: Recording, fn, anew: frozenset[str]) -> list[torch.Tensor]:
-    """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names the place."""
+    """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names
+    the place."""
     world = recording.world
     if world.distributed or not world.tensors or not (recording.keeps or anew):
         return []
-    there = {id(tensor) for _, tensor in World(fn).tensors} if recording.keeps else {id(tensor) for _, tensor in world.tensors}
-    found = [(name, tensor) for name, tensor in world.tensors if (id(tensor) not in there or name in anew) and is_plain(tensor)]
+    there = (
+        {id(tensor) for _, tensor in World(fn).tensors}
+        if recording.keeps
+        else {id(tensor) for _, tensor in world.tensors}
+    )
+    found = [
+        (name, tensor)
+        for name, tensor in world.tensors
+        if (id(tensor) not in there or name in anew) and is_plain(tensor)
+    ]
     recording.finds = next((name for name, _ in found if name in anew), "")
     return [tensor for _, tensor in found]
 
@@ -382,16 +444,21 @@ def _take_outputs(recording: Recording, recorder) -> list[torch.Tensor]:
         if not isinstance(leaf, (int, str, bytes, type(None))):
             recording.returns = f"a {type(leaf).__name__}"
             if recording.world.distributed:
-                recorder.refuse(f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors")
+                recorder.refuse(
+                    f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors"
+                )
         recording.output_slots.append(-1)
         recording.output_leaves.append(leaf)
     return tensors
 
 
 def _find_places(recording: Recording, recorder, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
-    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later calls as well."""
+    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later
+    calls as well."""
     given = {id(t): i for i, t in enumerate(arguments)}
-    lasting = {id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]}
+    lasting = {
+        id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]
+    }
     for leaf, slot in enumerate(recording.output_slots):
         if slot >= 0 and id(returned[slot]) in given:
             recording.output_arguments[leaf] = given[id(returned[slot])]
@@ -420,7 +487,9 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
     return (part.start_bytes, part.end_bytes) if part is not None else (0, 0)
 
 
-def _sort_gradients(recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: set[int]) -> None:
+def _sort_gradients(
+    recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: set[int]
+) -> None:
     """What has become of each .grad; see Gradients."""
     found = recording.gradients
     if recording.world.distributed:  # DTensors: what the step throws away in its next call is not handed out

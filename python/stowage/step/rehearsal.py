@@ -1,4 +1,5 @@
-"""What a planned step did from the same start as the eager step that follows it, and whether the two agree bit for bit."""
+"""What a planned step did from the same start as the eager step that follows it, and whether the two agree bit for
+bit."""
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from stowage._torch.private import address, flatten, local_tensor
 
 
 class Rehearsal:
-    """``state``: digest of residents, optimizers' numbers and generator after the planned step. ``outputs``: the tensors that it returned,
-    which are not kept: they may be as large as all parameters. None: a resident or an argument, which ``state`` has seen."""
+    """``state``: digest of residents, optimizers' numbers and generator after the planned step. ``outputs``: the
+    tensors that it returned, which are not kept: they may be as large as all parameters. None: a resident or an
+    argument, which ``state`` has seen."""
 
     def __init__(self, state: Any, outputs: list[torch.Tensor | None]):
         self._state = state
         self._outputs = [None if output is None else _described(output) for output in outputs]
 
     def agrees(self, state: Any, result: Any, returned_grads: list[torch.nn.Parameter]) -> bool:
-        """After the same step without a plan, with its digest and result: same bits in every resident, the generator's state, and every
-        returned tensor?"""
+        """After the same step without a plan, with its digest and result: same bits in every resident, the generator's
+        state, and every returned tensor?"""
         tensors = [leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         tensors += [p.grad for p in returned_grads]
         if len(tensors) != len(self._outputs) or any(t is None for t in tensors):

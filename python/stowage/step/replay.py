@@ -1,4 +1,5 @@
-"""One recorded step, planned and executable: match the optimizer's Python against the tape, run the plan, hand out the results."""
+"""One recorded step, planned and executable: match the optimizer's Python against the tape, run the plan, hand out the
+results."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ class Mismatch(Exception):
 
 
 class ReadsShell(Exception):
-    """The user's Python reads bytes on the host, beside PyTorch's dispatcher, of a tensor that has none yet. What it did is taken back
-    as far as it is known."""
+    """The user's Python reads bytes on the host, beside PyTorch's dispatcher, of a tensor that has none yet. What it
+    did is taken back as far as it is known."""
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "": ``replay`` can execute it.
-    ``refreshed``: Python numbers were others than recorded."""
+    """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "":
+    ``replay`` can execute it. ``refreshed``: Python numbers were others than recorded."""
 
     began: Replay
     replay: Replay
@@ -61,7 +62,8 @@ class Shadow:
         self.began._matcher.run_plainly()
 
     def first_difference(self) -> str:
-        """After a rehearsal and run_plainly(): the first op that made something else in the plan; "" where nobody looked (Room.looks)."""
+        """After a rehearsal and run_plainly(): the first op that made something else in the plan; "" where nobody
+        looked (Room.looks)."""
         return self.began._matcher.first_difference(self.replay._executor)
 
 
@@ -73,22 +75,25 @@ class Room:
     host: _runtime.Host
     link_gbps: float | None
     store: str  # what the host store is, as costs are kept by it
-    looks: str = ""  # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
+    # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
+    looks: str = ""
 
     @classmethod
     def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
-        """With the host store that the environment wants: in memory, or in a file of a directory; as large as needed, or limited."""
+        """With the host store that the environment wants: in memory, or in a file of a directory; as large as needed,
+        or limited."""
         directory = os.environ.get("STOWAGE_HOST_STORE", "")
         limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
         return cls(arena, _runtime.Host(directory, limit or 0, link_gbps or 0.0), link_gbps, directory or "memory")
 
 
 class Undo:
-    """What the Python of one call can change and the executor does not put back: optimizers' numbers, schedulers, gradients.
+    """What the Python of one call can change and the executor does not put back: optimizers' numbers, schedulers,
+    gradients.
 
-    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it finished. Gradients
-    that the step's first act is to let go are not held meanwhile: an error finds them gone, as in eager. now() says in ``error``
-    which of the two it is.
+    A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it
+    finished. Gradients that the step's first act is to let go are not held meanwhile: an error finds them gone, as in
+    eager. now() says in ``error`` which of the two it is.
     """
 
     def __init__(self, began: Replay, others: Sequence[Replay], python: bool):
@@ -100,7 +105,8 @@ class Undo:
         began._matcher.remember()
         self._began = began
         self._runs = [(replay, replay._executor.runs) for replay in (began, *others)]
-        cleared = {id(p) for p in began._grads.cleared}  # not held meanwhile: the step's first act on them is to let them go
+        # Not held meanwhile: the step's first act on them is to let them go
+        cleared = {id(p) for p in began._grads.cleared}
         self._cleared = began._grads.cleared
         self._grads = [(p, p.grad) for p in began._parameters if id(p) not in cleared]
         self._saved = [(counters, dict(counters)) for counters in world.counters(python)]
@@ -214,7 +220,11 @@ class Replay:
         self.graph = lowered.graph
         self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=link_gbps)
         if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not self.plan.from_cache:
-            plan_cache.keep(self.graph, options, plan_cache.Entry(self.plan._plan, self.plan.summary(), self.graph.costs_ns, provisional=True))
+            plan_cache.keep(
+                self.graph,
+                options,
+                plan_cache.Entry(self.plan._plan, self.plan.summary(), self.graph.costs_ns, provisional=True),
+            )
         with shown("checking the plan and making it executable"):
             check(self.graph, self.plan)
             self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
@@ -222,8 +232,9 @@ class Replay:
             self._executor.look_closely(self.room.looks == "paranoid")
 
     def _take_kept_costs(self, lowered: Any, options: dict) -> None:
-        """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new ones where they are
-        near, and then that plan does too. Guesses are not taken where costs have been measured, except for what is only rehearsed."""
+        """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new
+        ones where they are near, and then that plan does too. Guesses are not taken where costs have been measured,
+        except for what is only rehearsed."""
         kept = plan_cache.kept_costs(lowered.graph, options, measured=self._guessed < _GUESSED_ENOUGH)
         if kept is None:
             return
@@ -253,13 +264,14 @@ class Replay:
     # ---- Guards
 
     def inputs(self, arguments: list[torch.Tensor]) -> list[int]:
-        """Addresses of all that comes anew with each call: the tensors among the arguments, those that the step will replace, and gradients
-        given from outside. Valid until the call ends."""
+        """Addresses of all that comes anew with each call: the tensors among the arguments, those that the step will
+        replace, and gradients given from outside. Valid until the call ends."""
         self._own_memory()
         return addresses([*arguments, *self._memory, *(p.grad if p is not None else None for p in self._grads.inputs)])
 
     def _own_memory(self) -> None:
-        """What is in the places that the step will fill anew, before it. Held for the length of a call, and no longer."""
+        """What is in the places that the step will fill anew, before it. Held for the length of a call, and no
+        longer."""
         now = [place.get() for place in self.recording.replaced]
         if [storage_address(t) for t in now] != [storage_address(t) for t in self._memory]:
             self._memory = now
@@ -269,7 +281,8 @@ class Replay:
         return self._other_tensors(arguments) or self.recording.tape.changed_decision(self.inputs(arguments))
 
     def decides_otherwise(self, arguments: list[torch.Tensor]) -> bool:
-        """Would Python decide otherwise, or be told another number, by what follows from the arguments? Nothing else is in the way."""
+        """Would Python decide otherwise, or be told another number, by what follows from the arguments? Nothing else is
+        in the way."""
         return not self._other_tensors(arguments) and bool(self.recording.tape.changed_decision(self.inputs(arguments)))
 
     def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
@@ -296,9 +309,9 @@ class Replay:
     def run(self, arguments: list[torch.Tensor]) -> Any:
         """One planned step. Returns what the user's function would.
 
-        Raises Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises, or an interrupt.
-        The state is then as before the step, or as after it, and the error says which (executor_undo.cpp).
-        """
+        Raises Mismatch when the optimizer's Python differs, Error when memory cannot be had, whatever a kernel raises,
+        or an interrupt. The state is then as before the step, or as after it, and the error says which
+        (executor_undo.cpp)."""
         inputs = self.inputs(arguments)
 
         def step(undo: Undo) -> Any:
@@ -319,7 +332,10 @@ class Replay:
                 p.grad = outputs[slot]
 
         self._execute(inputs, finish)
-        leaves = [outputs[slot] if slot >= 0 and leaf is None else leaf for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)]
+        leaves = [
+            outputs[slot] if slot >= 0 and leaf is None else leaf
+            for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)
+        ]
         for leaf, argument in self.recording.output_arguments.items() if arguments else ():
             leaves[leaf] = arguments[argument]
         return unflatten(leaves, self.recording.output_spec)
@@ -362,8 +378,8 @@ class Replay:
                 raise Mismatch(mismatch)
 
     def transaction(self, step: Callable[[Undo], Any], others: Sequence[Replay] = (), *, python: bool = False) -> Any:
-        """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers' Python has changed
-        goes back, unless the step has happened.
+        """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers'
+        Python has changed goes back, unless the step has happened.
 
         others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
         """
@@ -371,7 +387,8 @@ class Replay:
         undo = Undo(self, others, python)
         try:
             return step(undo)
-        except BaseException as error:  # here no signal's handler can run before the next call returns, and in there none does
+        # Here no signal's handler can run before the next call returns, and in there none does
+        except BaseException as error:
             undo.error = error
             _runtime.uninterrupted(undo.now, error, undo.thread)
             raise
@@ -402,14 +419,18 @@ class Replay:
     # ---- With the user's own Python
 
     def shadow(
-        self, call: Callable[[], Any], arguments: list[torch.Tensor], others: list[Replay],
+        self,
+        call: Callable[[], Any],
+        arguments: list[torch.Tensor],
+        others: list[Replay],
         within: Callable[[], contextlib.AbstractContextManager],
     ) -> Shadow:
-        """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then ``others``.
+        """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then
+        ``others``.
 
-        within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the function passes
-        through; what it did before has happened then, as in eager. Nothing has when it was interrupted before it left them.
-        """
+        within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the
+        function passes through; what it did before has happened then, as in eager. Nothing has when it was interrupted
+        before it left them."""
         matcher = self._matcher
         raised: list[BaseException] = []  # within an operator, which passes it on as a RuntimeError
 
@@ -427,7 +448,9 @@ class Replay:
                 executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
                 contents = ToldContents(matcher)
                 around = run_within if self.budget is not None else None
-                matcher.begin_step(self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised)
+                matcher.begin_step(
+                    self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised
+                )
                 result = matcher.step(lambda: contents.within(call))
                 difference = matcher.difference
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]
@@ -450,7 +473,10 @@ class Replay:
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
         """What Python holds in the places of the outputs."""
-        return [*(leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)), *(p.grad for p in self._grads.returned)]
+        return [
+            *(leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)),
+            *(p.grad for p in self._grads.returned),
+        ]
 
     def _returns(self, chosen: Replay, result: Any) -> bool:
         if self._matcher.returns(addresses(chosen._held(result))):
@@ -465,10 +491,11 @@ class Replay:
         return not self.recording.tape.same_program(recording.tape)
 
     def rehearse_matched(self, inputs: list[int]) -> Rehearsal:
-        """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true allocations.
+        """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true
+        allocations.
 
-        After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed at one moment.
-        """
+        After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed
+        at one moment."""
         try:
             with shown("rehearsing the plan"):
                 self.last_run, state = self._executor.rehearse(inputs, self._matcher)
@@ -482,8 +509,8 @@ class Replay:
         return Rehearsal(state, [output if self._executor.is_result(i) else None for i, output in enumerate(outputs)])
 
     def agrees(self, rehearsal: Rehearsal, result: Any, inputs: list[int], kept: bool = True) -> bool:
-        """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before it. ``kept``: so are
-        the tensors that Python keeps."""
+        """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before
+        it. ``kept``: so are the tensors that Python keeps."""
         return kept and rehearsal.agrees(self._executor.state(inputs, self._matcher), result, self._grads.returned)
 
     def _learn_costs(self) -> None:
@@ -493,8 +520,8 @@ class Replay:
             self._costs.save()
 
     def replan_if_learned(self) -> bool:
-        """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a budget, the plan
-        rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
+        """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a
+        budget, the plan rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
         self._rehearsed = True
         if self._executor.learned_something:
             self._make_plan()
@@ -514,8 +541,9 @@ _OPTIMIZERS = ("torch.optim.", "accelerate.optimizer")
 
 
 def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
-    """So that a step() that has begun over shells can be taken back: what it has counted is in tensors, which are put back. Others
-    count in numbers of Python, which would count twice when the plan turns out not to fit, and the step runs anew."""
+    """So that a step() that has begun over shells can be taken back: what it has counted is in tensors, which are put
+    back. Others count in numbers of Python, which would count twice when the plan turns out not to fit, and the step
+    runs anew."""
     hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
     return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
 

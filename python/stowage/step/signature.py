@@ -1,7 +1,8 @@
 """What a recorded step may assume of its arguments and of PyTorch's global state.
 
-Where in its storage an argument begins is no matter: batches are often slices of one large tensor. Arguments that lie in one storage
-are told apart by the parts of it that they look into, and only where they lie to each other within one part counts:
+Where in its storage an argument begins is no matter: batches are often slices of one large tensor. Arguments that lie
+in one storage are told apart by the parts of it that they look into, and only where they lie to each other within one
+part counts:
 
     storage   ..........xxxxxxxx............yyzzzzzyy....     x: a part of its own     y, z: one part, z two elements after y
 """
@@ -26,7 +27,8 @@ def metadata(t: torch.Tensor) -> tuple:
 
 
 def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
-    """A hashable key, equal for calls that one recording can serve, and the tensors among the arguments in a fixed order.
+    """A hashable key, equal for calls that one recording can serve, and the tensors among the arguments in a fixed
+    order.
 
     Raises Unsupported for arguments that cannot be compared by value.
     """
@@ -37,8 +39,8 @@ def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
 
 
 def held(args: tuple, kwargs: dict) -> tuple | None:
-    """What the arguments hold: equal before and after a call that changes no container, attribute or dataclass among them. None where
-    that cannot be told."""
+    """What the arguments hold: equal before and after a call that changes no container, attribute or dataclass among
+    them. None where that cannot be told."""
     tensors: list[torch.Tensor] = []
     try:
         structure = (_describe(args, tensors), _describe(kwargs, tensors))
@@ -48,13 +50,15 @@ def held(args: tuple, kwargs: dict) -> tuple | None:
 
 
 class Value:
-    """A value as part of a key. Equal only to one of the same bits and types: 0.0 is not -0.0, 1 is not True, (2,) is not (2.0,)."""
+    """A value as part of a key. Equal only to one of the same bits and types: 0.0 is not -0.0, 1 is not True, (2,) is
+    not (2.0,)."""
 
-    __slots__ = ("value", "_hash")
+    __slots__ = ("_hash", "value")
 
     def __init__(self, value: Any):
         self.value = value
-        # NaNs hash by their address, though their bits may be equal; objects that cannot be hashed are equal to themselves alone.
+        # NaNs hash by their address, though their bits may be equal; objects that cannot be hashed are equal to
+        # themselves alone.
         try:
             self._hash = 0 if value != value else hash(value)
         except (TypeError, RuntimeError, ValueError):
@@ -71,7 +75,8 @@ class Value:
 
 
 def loosened(key: Any) -> Any:
-    """The signature without the values of Python's own numbers: a step number that is passed in is another one in every call."""
+    """The signature without the values of Python's own numbers: a step number that is passed in is another one in every
+    call."""
     if not isinstance(key, tuple):
         return key
     if len(key) == 2 and key[0] in (int, float):
@@ -130,7 +135,20 @@ def difference(old: tuple, new: tuple) -> str:
     return "nothing"
 
 
-_OF_TENSORS = ("", "shape", "strides", "dtype", "device", "requires_grad", "class", "leaf", "conjugate bit", "negative bit", "inference", "attributes")
+_OF_TENSORS = (
+    "",
+    "shape",
+    "strides",
+    "dtype",
+    "device",
+    "requires_grad",
+    "class",
+    "leaf",
+    "conjugate bit",
+    "negative bit",
+    "inference",
+    "attributes",
+)
 
 
 def _first_difference(a: Any, b: Any) -> str:
@@ -140,7 +158,10 @@ def _first_difference(a: Any, b: Any) -> str:
     if not isinstance(a, tuple) or not isinstance(b, tuple):
         return ""
     if a[:1] == ("tensor",) == b[:1]:
-        return next((f"a tensor's {name} is {_plain(x)}, then {_plain(y)}" for name, x, y in zip(_OF_TENSORS, a, b) if x != y), "")
+        return next(
+            (f"a tensor's {name} is {_plain(x)}, then {_plain(y)}" for name, x, y in zip(_OF_TENSORS, a, b) if x != y),
+            "",
+        )
     if len(a) != len(b):
         return ""
     return next(filter(None, (_first_difference(x, y) for x, y in zip(a, b) if x != y)), "")
@@ -155,22 +176,59 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
         if value.layout != torch.strided:
             raise Unsupported(f"an argument is a tensor of layout {value.layout}")
         tensors.append(value)
-        return ("tensor", value.shape, value.stride(), value.dtype, value.device, value.requires_grad, type(value), value.is_leaf,
-                value.is_conj(), value.is_neg(), value.is_inference(), _attributes(value))  # fmt: skip
+        return (
+            "tensor",
+            value.shape,
+            value.stride(),
+            value.dtype,
+            value.device,
+            value.requires_grad,
+            type(value),
+            value.is_leaf,
+            value.is_conj(),
+            value.is_neg(),
+            value.is_inference(),
+            _attributes(value),
+        )
     if isinstance(value, _ATOMS):
         return (type(value), Value(value))
     if isinstance(value, Mapping):
-        return (type(value), tuple((Value(key), _describe(item, tensors)) for key, item in value.items()), _attributes(value))
+        return (
+            type(value),
+            tuple((Value(key), _describe(item, tensors)) for key, item in value.items()),
+            _attributes(value),
+        )
     if isinstance(value, (list, tuple)):
         return (type(value), tuple(_describe(item, tensors) for item in value), _attributes(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (type(value), tuple((f.name, _describe(getattr(value, f.name, _ABSENT), tensors)) for f in dataclasses.fields(value)), _attributes(value))
-    raise Unsupported(f"an argument of type {type(value).__name__} (tensors, numbers, strings and containers of them are fine)")
+        return (
+            type(value),
+            tuple((f.name, _describe(getattr(value, f.name, _ABSENT), tensors)) for f in dataclasses.fields(value)),
+            _attributes(value),
+        )
+    raise Unsupported(
+        f"an argument of type {type(value).__name__} (tensors, numbers, strings and containers of them are fine)"
+    )
 
 
 _ABSENT = "a field that is not set"
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum,
-          range, slice)  # fmt: skip
+_ATOMS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+    range,
+    slice,
+)
 
 
 def _attributes(value: Any) -> tuple:

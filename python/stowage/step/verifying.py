@@ -4,8 +4,8 @@
     state ──► planned, batch by batch ──► digests of all tensors after each call ─┴─► the first that differs
     state                                                                              and it is as it was
 
-The state is put back before each of the two and at the end: parameters, buffers, gradients, optimizers, schedulers, generators.
-"""
+The state is put back before each of the two and at the end: parameters, buffers, gradients, optimizers, schedulers,
+generators."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _BITS = "the planned step does not give the bits"
 class Verification:
     """What verify() has found; true where planned calls were made and all agree.
 
-    equal: no difference was found. calls: those compared, of which planned_calls executed the plan. call: the first that differs, from
-    0 on, or -1. difference: what differs first, in plain words, or "". op: the first operator that made something else in the plan, with
-    the line of the user's code, where that could be told, or "". refusal: why the step is not planned, or "".
-    """
+    equal: no difference was found. calls: those compared, of which planned_calls executed the plan. call: the first
+    that differs, from 0 on, or -1. difference: what differs first, in plain words, or "". op: the first operator that
+    made something else in the plan, with the line of the user's code, where that could be told, or "". refusal: why the
+    step is not planned, or ""."""
 
     equal: bool
     calls: int
@@ -60,17 +60,22 @@ class Verification:
         return f"equal, bit for bit, in {self.calls} calls, {self.planned_calls} of them planned"
 
 
-def verify(step: Callable, batches: Iterable[Any], *, budget: int | str | None = None, strict: bool | str = False) -> Verification:
+def verify(
+    step: Callable, batches: Iterable[Any], *, budget: int | str | None = None, strict: bool | str = False
+) -> Verification:
     """Runs ``step`` eagerly and planned, from the same state, and compares all that both leave, to the bit.
 
-    step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its only argument.
-    batches: of any shapes; copied before each call. Where there are fewer than eight, they come again in turn: the first calls of a
+    step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its only
+    argument. batches: of any shapes; copied before each call. Where there are fewer than eight, they come again in
+    turn: the first calls of a
         step are eager.
-    budget, strict: as for compile(), budget in bytes or as "2GiB"; strict="paranoid" also finds operators that write outside their memory.
+    budget, strict: as for compile(), budget in bytes or as "2GiB"; strict="paranoid" also finds operators that write
+    outside their memory.
 
-    After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the generator are
-    compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python (counters, lists, attributes) are as before,
-    whatever happened; what is outside Python (prints, files, queues) stays done. Needs host memory for one copy of the state, and the time of three times the calls.
+    After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the
+    generator are compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python
+    (counters, lists, attributes) are as before, whatever happened; what is outside Python (prints, files, queues) stays
+    done. Needs host memory for one copy of the state, and the time of three times the calls.
 
     Raises what the step raises, Error for no batches, Infeasible for a budget that nothing fits.
     """
@@ -92,7 +97,9 @@ def verify(step: Callable, batches: Iterable[Any], *, budget: int | str | None =
             state.put_back()
             again = zip(eager, _run(function, calls[: found.call + 1], state))
             if any(_first_difference(a, b) for a, b in again):
-                return dataclasses.replace(found, difference=found.difference + ", but the step does not repeat itself eagerly either")
+                return dataclasses.replace(
+                    found, difference=found.difference + ", but the step does not repeat itself eagerly either"
+                )
         return found
     finally:
         state.put_back()
@@ -106,16 +113,29 @@ def _compare(eager: list[Seen], planned: Iterator[Seen], compiled: CompiledStep)
         name = _first_difference(a, b)
         if name:
             planned_calls = compiled.stats()["planned_steps"]
-            return Verification(False, call + 1, planned_calls, call, f"{name}, after call {call} (from 0 on)", "", compiled.refusal)
+            return Verification(
+                False, call + 1, planned_calls, call, f"{name}, after call {call} (from 0 on)", "", compiled.refusal
+            )
     stats, refusal = compiled.stats(), compiled.refusal
     if _BITS in refusal:  # its rehearsal has found it, and the calls were eager
         _, _, op = refusal.partition(": first ")
-        return Verification(False, len(eager), stats["planned_steps"], -1, "the plan, when rehearsed, does not give the bits of eager", op, refusal)
+        return Verification(
+            False,
+            len(eager),
+            stats["planned_steps"],
+            -1,
+            "the plan, when rehearsed, does not give the bits of eager",
+            op,
+            refusal,
+        )
     return Verification(True, len(eager), stats["planned_steps"], refusal=refusal)
 
 
 def _first_difference(a: Seen, b: Seen) -> str:
-    return next((name for name in [*a, *(n for n in b if n not in a)] if name not in a or name not in b or a[name] != b[name]), "")
+    return next(
+        (name for name in [*a, *(n for n in b if n not in a)] if name not in a or name not in b or a[name] != b[name]),
+        "",
+    )
 
 
 def _run(step: Callable, batches: list[Any], state: _State) -> Iterator[Seen]:
@@ -146,7 +166,8 @@ class _State:
         torch.set_rng_state(self._generator)
 
     def seen(self, result: Any) -> Seen:
-        """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and scalers hold, the generator."""
+        """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and
+        scalers hold, the generator."""
         seen: Seen = {f"result {i}": _shown(leaf) for i, leaf in enumerate(flatten(result)[0])}
         names = {id(p): name for path, m in self._world.modules for name, p in m.named_parameters(prefix=path)}
         named = [(names.get(id(p), f"parameter {i}"), p) for i, p in enumerate(self._world.parameters())]

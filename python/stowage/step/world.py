@@ -1,14 +1,14 @@
-"""What a training step can see: the modules, optimizers, schedulers and tensors reachable from the user's function, and a guard over
-all that its Python reads.
+"""What a training step can see: the modules, optimizers, schedulers and tensors reachable from the user's function, and
+a guard over all that its Python reads.
 
     world = World(fn)          what fn reaches; the guard remembers it as it is now
     with world.noting():       while fn runs, each function that runs adds what it can read
         fn(...)
     world.settle()             the guard is narrowed to what the functions that ran can read
 
-After that ``world.guard.changed()`` tells whether a replay would still read the same, and ``world.guard.blind`` what no guard can see.
-How the graph of objects is walked: guards/walk.py; which names code reads: guards/reads.py; what cannot be seen: guards/blind.py.
-"""
+After that ``world.guard.changed()`` tells whether a replay would still read the same, and ``world.guard.blind`` what no
+guard can see. How the graph of objects is walked: guards/walk.py; which names code reads: guards/reads.py; what cannot
+be seen: guards/blind.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,20 @@ from torch.optim.lr_scheduler import LRScheduler
 from stowage._core import Guard, Notes
 from stowage.step.guards.walk import Found, Walk
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+_SCALARS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+)
 
 
 def is_plain(value: Any) -> bool:
@@ -84,7 +97,8 @@ class World:
             walk.noted = True
 
     def pause(self) -> None:
-        """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be noted."""
+        """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be
+        noted."""
         if self.notes is not None:
             self.notes.pause()
 
@@ -93,8 +107,8 @@ class World:
             self.notes.resume()
 
     def settle(self) -> str:
-        """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what it can reach, ""
-        for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
+        """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what
+        it can reach, "" for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
         walk = self._walk
         if walk is None or not walk.noted:
             self.changes = self.guard.changed()
@@ -116,13 +130,17 @@ class World:
         return list(found.values())
 
     def counters(self, python: bool = True) -> list[dict]:
-        """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content. ``python``: also those that change
-        only where the step's own Python runs."""
+        """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.
+        ``python``: also those that change only where the step's own Python runs."""
         found = [s.__dict__ for s in self.schedulers]
         for optimizer in self.optimizers:
             found += optimizer.param_groups
             if python:
-                found += [optimizer.__dict__, optimizer.state, *(values for values in optimizer.state.values() if isinstance(values, dict))]
+                found += [
+                    optimizer.__dict__,
+                    optimizer.state,
+                    *(values for values in optimizer.state.values() if isinstance(values, dict)),
+                ]
         if python:
             found += [nested for scaler in self.scalers for nested in _with_nested(scaler.__dict__)]
         return found

@@ -1,8 +1,9 @@
-"""What no guard can see, in plain words: functions of C whose answers change by themselves, and objects that keep their state to themselves.
+"""What no guard can see, in plain words: functions of C whose answers change by themselves, and objects that keep their
+state to themselves.
 
-Where recorded Python used one of these, comparing what can be compared is not enough: the guard says so (``Guard.blind``), and each
-call has to be checked in another way. What is written (print, logging) is to be written in each call; but the messages of libraries, which
-come once, do not count.
+Where recorded Python used one of these, comparing what can be compared is not enough: the guard says so
+(``Guard.blind``), and each call has to be checked in another way. What is written (print, logging) is to be written in
+each call; but the messages of libraries, which come once, do not count.
 """
 
 from __future__ import annotations
@@ -17,22 +18,95 @@ from stowage.step.guards.reads import is_library
 # Functions of these modules, by what they do; None: all of them.
 _CLOCK = {"time": None}
 _FILES = {"_io": None, "io": None, "posix": None, "nt": None, "mmap": None, "select": None}
-_ELSEWHERE = {"_socket": None, "_posixsubprocess": None, "_sqlite3": None, "_ctypes": None, "resource": None, "gc": {"get_count", "get_stats"},
-              "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"}, "builtins": {"input", "breakpoint"}, "_multiprocessing": None}  # fmt: skip
-_HARMLESS = {"fspath", "getpid", "strerror", "WIFEXITED", "sleep", "register_at_fork", "urandom_", "cpu_count", "text_encoding", "collect", "path_normpath"}
+_ELSEWHERE = {
+    "_socket": None,
+    "_posixsubprocess": None,
+    "_sqlite3": None,
+    "_ctypes": None,
+    "resource": None,
+    "gc": {"get_count", "get_stats"},
+    "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"},
+    "builtins": {"input", "breakpoint"},
+    "_multiprocessing": None,
+}
+_HARMLESS = {
+    "fspath",
+    "getpid",
+    "strerror",
+    "WIFEXITED",
+    "sleep",
+    "register_at_fork",
+    "urandom_",
+    "cpu_count",
+    "text_encoding",
+    "collect",
+    "path_normpath",
+}
 # They read files for messages or to load code.
-_READERS = ("importlib", "linecache.py", "tokenize.py", "warnings.py", "logging", "traceback.py", "inspect.py", "<frozen", "_bootstrap")
+_READERS = (
+    "importlib",
+    "linecache.py",
+    "tokenize.py",
+    "warnings.py",
+    "logging",
+    "traceback.py",
+    "inspect.py",
+    "<frozen",
+    "_bootstrap",
+)
 # Packages whose C functions keep no state that their objects do not show, or none that matters to numbers.
 _KNOWN_PACKAGES = {"torch", "numpy", "stowage", "nanobind", "builtins"} | set(sys.stdlib_module_names)
 # Types of C whose objects never change, or whose changes change no number.
 _QUIET_TYPES = {
-    "builtin_function_or_method", "method_descriptor", "wrapper_descriptor", "method-wrapper", "classmethod_descriptor", "getset_descriptor",
-    "member_descriptor", "ellipsis", "NotImplementedType", "range", "slice", "re.Pattern", "re.Match", "_thread.lock", "_thread.RLock",
-    "datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone", "decimal.Decimal", "decimal.Context", "code",
-    "traceback", "frame", "PyCapsule", "_abc._abc_data", "types.GenericAlias", "types.UnionType", "ParamSpec", "TypeVar", "operator.itemgetter",
-    "operator.attrgetter", "operator.methodcaller", "mappingproxy", "classmethod", "staticmethod", "property", "super", "Struct", "_struct.Struct",
-    "odict_iterator", "_contextvars.Token", "zoneinfo.ZoneInfo", "functools._lru_cache_wrapper", "_functools._lru_cache_wrapper", "Token", "Context",
-}  # fmt: skip
+    "builtin_function_or_method",
+    "method_descriptor",
+    "wrapper_descriptor",
+    "method-wrapper",
+    "classmethod_descriptor",
+    "getset_descriptor",
+    "member_descriptor",
+    "ellipsis",
+    "NotImplementedType",
+    "range",
+    "slice",
+    "re.Pattern",
+    "re.Match",
+    "_thread.lock",
+    "_thread.RLock",
+    "datetime.datetime",
+    "datetime.date",
+    "datetime.time",
+    "datetime.timedelta",
+    "datetime.timezone",
+    "decimal.Decimal",
+    "decimal.Context",
+    "code",
+    "traceback",
+    "frame",
+    "PyCapsule",
+    "_abc._abc_data",
+    "types.GenericAlias",
+    "types.UnionType",
+    "ParamSpec",
+    "TypeVar",
+    "operator.itemgetter",
+    "operator.attrgetter",
+    "operator.methodcaller",
+    "mappingproxy",
+    "classmethod",
+    "staticmethod",
+    "property",
+    "super",
+    "Struct",
+    "_struct.Struct",
+    "odict_iterator",
+    "_contextvars.Token",
+    "zoneinfo.ZoneInfo",
+    "functools._lru_cache_wrapper",
+    "_functools._lru_cache_wrapper",
+    "Token",
+    "Context",
+}
 
 
 def module_of(cls: type) -> str:
@@ -86,17 +160,31 @@ def why(function: Any, caller: types.CodeType) -> str:
             return f"{kind} ({module}.{function.__name__}) {where}"
         if by_user and kind:
             return f"{kind} ({module}.{function.__name__}) {where}"
-        return f"calls {module}.{function.__name__} of a C extension, whose state cannot be seen, {where}" if by_user and _unknown(module) else ""
+        return (
+            f"calls {module}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
+            if by_user and _unknown(module)
+            else ""
+        )
     if isinstance(owner, type):
         if _clock_of_class(owner, function.__name__):
             return f"reads the clock ({owner.__name__}.{function.__name__}) {where}" if by_user else ""
-        return f"calls {owner.__name__}.{function.__name__} of a C extension, whose state cannot be seen, {where}" if by_user and _unknown(module_of(owner)) else ""
+        return (
+            f"calls {owner.__name__}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
+            if by_user and _unknown(module_of(owner))
+            else ""
+        )
     module = module_of(type(owner))
     if module in ("_io", "mmap", "_ctypes", "_socket"):
         by_logging = function.__name__ == "write" and os.sep + "logging" + os.sep in caller.co_filename
-        return f"uses a {type(owner).__name__} ({function.__name__}) {where}" if (by_user or by_logging) and function.__name__ != "flush" else ""
+        return (
+            f"uses a {type(owner).__name__} ({function.__name__}) {where}"
+            if (by_user or by_logging) and function.__name__ != "flush"
+            else ""
+        )
     if by_user and _unknown(module):
-        return f"calls {type_name(type(owner))}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
+        return (
+            f"calls {type_name(type(owner))}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
+        )
     return ""
 
 
@@ -105,7 +193,11 @@ def _kind_of_function(module: str, name: str) -> str:
         return ""
     if (module, name) == ("builtins", "print"):
         return "prints"
-    for kind, table in (("reads the clock", _CLOCK), ("reads files", _FILES), ("reads what is outside Python", _ELSEWHERE)):
+    for kind, table in (
+        ("reads the clock", _CLOCK),
+        ("reads files", _FILES),
+        ("reads what is outside Python", _ELSEWHERE),
+    ):
         if module in table and (table[module] is None or name in table[module]):
             return "starts a thread" if name.startswith("start_") else kind
     return ""

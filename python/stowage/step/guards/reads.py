@@ -5,8 +5,8 @@
     constants   strings: keys of dicts that are read by key
     dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
 
-Code of libraries is taken whole, without decoding: each of its names counts as a global and as an attribute. O(length of the code), kept
-for each code object.
+Code of libraries is taken whole, without decoding: each of its names counts as a global and as an attribute. O(length
+of the code), kept for each code object.
 """
 
 from __future__ import annotations
@@ -34,10 +34,29 @@ LIBRARY_FOLDERS = tuple(
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
 _BY_NAME = {"getattr", "hasattr"}
-_WHOLE = {"vars", "dir", "__dict__", "attrgetter", "methodcaller", "asdict", "astuple", "eval", "exec", "globals", "__getattribute__", "__getstate__", "__reduce_ex__"}  # fmt: skip
+_WHOLE = {
+    "vars",
+    "dir",
+    "__dict__",
+    "attrgetter",
+    "methodcaller",
+    "asdict",
+    "astuple",
+    "eval",
+    "exec",
+    "globals",
+    "__getattribute__",
+    "__getstate__",
+    "__reduce_ex__",
+}
 # Of the standard library: they read all attributes of what they are given. None: each function of the file.
-_READERS_OF_ALL = {"copy.py": None, "copyreg.py": None, "pickle.py": None, "pprint.py": None,
-                   "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"}}  # fmt: skip
+_READERS_OF_ALL = {
+    "copy.py": None,
+    "copyreg.py": None,
+    "pickle.py": None,
+    "pprint.py": None,
+    "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"},
+}
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
@@ -96,7 +115,8 @@ _known: dict[int, tuple] = {}
 
 def _reads(code: types.CodeType) -> Reads:
     generates = bool(code.co_flags & _GENERATES)
-    if is_own(code) or (code.co_name == _MODULE_BODY and code.co_filename.endswith(".py")):  # a module's body runs once, on import
+    # A module's body runs once, on import
+    if is_own(code) or (code.co_name == _MODULE_BODY and code.co_filename.endswith(".py")):
         return _NOTHING
     if is_library(code):
         names = frozenset(code.co_names)
@@ -107,7 +127,9 @@ def _reads(code: types.CodeType) -> Reads:
 
 
 def _reads_all(code: types.CodeType) -> bool:
-    if not code.co_filename.startswith(_STANDARD) or any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in _PACKAGES):
+    if not code.co_filename.startswith(_STANDARD) or any(
+        f"{os.sep}{name}{os.sep}" in code.co_filename for name in _PACKAGES
+    ):
         return False
     functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
     return functions is None or code.co_name in functions
@@ -119,13 +141,25 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     attributes = {i.argval for i in instructions if i.opname in _ATTRIBUTE_READS}
     constants = set(_strings(code.co_consts))
     attributes |= {c for c in constants if c.isidentifier()}
-    attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}  # attrgetter("a.b")
+    # Attrgetter("a.b")
+    attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}
     if "format" in code.co_names or "format_map" in code.co_names:
         attributes |= {name for c in constants if "{" in c for name in _IDENTIFIER.findall(c)}
     dynamic = bool(_WHOLE & (found_globals | attributes)) or _name_not_constant(instructions)
-    imports = tuple((i.argval, _level(instructions, at)) for at, i in enumerate(instructions) if i.opname == "IMPORT_NAME")
+    imports = tuple(
+        (i.argval, _level(instructions, at)) for at, i in enumerate(instructions) if i.opname == "IMPORT_NAME"
+    )
     by_name = bool({"import_module", "__import__", "modules"} & (found_globals | attributes))
-    return Reads(frozenset(found_globals), frozenset(attributes), frozenset(constants), dynamic, False, generates, imports, by_name)
+    return Reads(
+        frozenset(found_globals),
+        frozenset(attributes),
+        frozenset(constants),
+        dynamic,
+        False,
+        generates,
+        imports,
+        by_name,
+    )
 
 
 def _level(instructions: list[dis.Instruction], at: int) -> int:

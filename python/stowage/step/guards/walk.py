@@ -1,15 +1,16 @@
-"""The walk over what Python can reach: a graph of objects whose edges say when they count, and a Guard node for each object.
+"""The walk over what Python can reach: a graph of objects whose edges say when they count, and a Guard node for each
+object.
 
     step ──▶ closure, defaults       counts when that function has run
          ──▶ globals by name         counts when code that names them has run
     object ──▶ attribute             counts when code that ran reads an attribute of that name (any object's)
     list, dict, tuple, set ──▶ item  always counts
 
-The graph grows while the step is recorded: each function is told to note() before its body runs, so that what it reads is remembered as
-it was before. Attributes of objects of the standard library, torch and NumPy are entered only when code reads their name. What has run is
-known at the end: finish() keeps what can be reached over edges that count. Iterative, without a limit of depth; O(objects and edges), and a
-guard that has met _MOST_OBJECTS says that it cannot see the rest. Of what belongs to torch, NumPy or Python itself _MOST_OF_LIBRARIES are met.
-"""
+The graph grows while the step is recorded: each function is told to note() before its body runs, so that what it reads
+is remembered as it was before. Attributes of objects of the standard library, torch and NumPy are entered only when
+code reads their name. What has run is known at the end: finish() keeps what can be reached over edges that count.
+Iterative, without a limit of depth; O(objects and edges), and a guard that has met _MOST_OBJECTS says that it cannot
+see the rest. Of what belongs to torch, NumPy or Python itself _MOST_OF_LIBRARIES are met."""
 
 from __future__ import annotations
 
@@ -41,15 +42,66 @@ _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs tha
 _LARGE = 4096  # of larger containers the elements are not entered
 _MOST_POINTERS = 16_384  # of the lists that are compared element by element
 _MOST_BYTES = 1 << 18  # of all arrays that are compared
-_ATOMS = {bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
-          types.CodeType}  # fmt: skip
-_OPEN_STANDARD = {"argparse", "types", "collections", "configparser", "enum", "dataclasses", "os", "string", "contextlib", "functools", "copy"}
+_ATOMS = {
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    types.CodeType,
+}
+_OPEN_STANDARD = {
+    "argparse",
+    "types",
+    "collections",
+    "configparser",
+    "enum",
+    "dataclasses",
+    "os",
+    "string",
+    "contextlib",
+    "functools",
+    "copy",
+}
 _TENSOR_BYTES = torch._C.TensorBase.__basicsize__
 _HEAD_BYTES = object.__basicsize__
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 _ITERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_VISIBLE_BASES = {object, list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict, int, float, str, bytes, complex,
-                  BaseException, Exception, types.ModuleType, type, torch.Tensor, torch._C.TensorBase, types.SimpleNamespace, bytearray, array.array}  # fmt: skip
+_VISIBLE_BASES = {
+    object,
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+    int,
+    float,
+    str,
+    bytes,
+    complex,
+    BaseException,
+    Exception,
+    types.ModuleType,
+    type,
+    torch.Tensor,
+    torch._C.TensorBase,
+    types.SimpleNamespace,
+    bytearray,
+    array.array,
+}
 _IGNORED = (torch.cuda.Stream, torch.Generator)  # refused elsewhere
 
 
@@ -157,13 +209,13 @@ class Walk:
     # ---- The end
 
     def finish(self) -> tuple[str, list[str]]:
-        """Narrows the guard to what code that ran can read. Returns what the step itself has changed of what it can reach, or "", and
-        why the guard is blind."""
+        """Narrows the guard to what code that ran can read. Returns what the step itself has changed of what it can
+        reach, or "", and why the guard is blind."""
         changed = self.guard.changed()
         active = self._active()
         whole = [n for i in active if self._all_names(i) for n in self._nodes[i]]
         kept = [n for i in active for n in self._nodes[i]]
-        self.guard.forget_changed([n for n in self._trusted])
+        self.guard.forget_changed(list(self._trusted))
         self.guard.finish(kept, self.names, whole)
         blind = list(self._told)
         for i in sorted(active):
@@ -248,9 +300,12 @@ class Walk:
         if enter is None:
             enter = _ENTER[cls] = _how_to_enter(cls)
         try:
-            enter(self, i, value, path, trusted and value is not os.environ)  # a library's, but what changes in it counts
+            # A library's, but what changes in it counts
+            enter(self, i, value, path, trusted and value is not os.environ)
         except Exception as error:  # of an object of somebody else's; the step must not fail by being looked at
-            self.tell(f"'{path}' cannot be looked into ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})")
+            self.tell(
+                f"'{path}' cannot be looked into ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+            )
 
     # ---- Code and its globals
 
@@ -296,7 +351,9 @@ class Walk:
                 self._name(i, None, sys.modules, part, f"module '{part}'", part, is_standard(part))
                 self._module_names(i, module, read, part, set())
 
-    def _name(self, parent: int, condition: Any, namespace: dict, name: str, what: str, path: str, trusted: bool) -> None:
+    def _name(
+        self, parent: int, condition: Any, namespace: dict, name: str, what: str, path: str, trusted: bool
+    ) -> None:
         """An edge to one name of a namespace, and on to its value."""
         key = (id(namespace), name)
         index = self._index.get(key)
@@ -391,7 +448,13 @@ class Walk:
             self._reach(i, None, value.default_factory, path, trusted)
         if len(value) <= _LARGE:
             for key, item in list(value.items()):
-                self._reach(i, None, item, f"{path}.{key}" if type(key) is str else f"{path}[{key!r}]" if type(key) is int else f"{path}[...]", trusted)
+                self._reach(
+                    i,
+                    None,
+                    item,
+                    f"{path}.{key}" if type(key) is str else f"{path}[{key!r}]" if type(key) is int else f"{path}[...]",
+                    trusted,
+                )
                 self._reach(i, None, key, f"a key of {path}", trusted)
         self._too_large(i, value, path)
 
@@ -507,7 +570,8 @@ class Walk:
                 continue
             if name in ("__dict__", "__weakref__", "__doc__", "__module__"):
                 continue
-            if name.startswith("__") and isinstance(value, types.FunctionType) and not standard:  # special methods are read without being named
+            # Special methods are read without being named
+            if name.startswith("__") and isinstance(value, types.FunctionType) and not standard:
                 self._reach(i, None, value, f"{path}.{name}", standard)
             else:
                 self._attribute(i, name, value, path, True, standard)
@@ -543,13 +607,15 @@ class Walk:
         self._attributes(i, value, path, True)
 
     def _enter_cached(self, i: int, value: Any, path: str, trusted: bool) -> None:
-        """functools.lru_cache: what it remembers, and the function. What a library's function remembers it would work out again."""
+        """functools.lru_cache: what it remembers, and the function. What a library's function remembers it would work
+        out again."""
         own = value.__dict__
         code = getattr(value.__wrapped__, "__code__", None)
         for inner in gc.get_referents(value) if code is None or not is_library(code) else ():
             if type(inner) is dict and inner is not own:  # by arguments
                 self._add(i, self.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
-                for result in [v for v in list(inner.values())[:_LARGE] if type(v).__name__ != "_lru_list_elem"]:  # those hold what is seen below
+                # Those hold what is seen below
+                for result in [v for v in list(inner.values())[:_LARGE] if type(v).__name__ != "_lru_list_elem"]:
                     self._reach(i, None, result, f"what '{path}' has cached", trusted)
             elif inner is not own and not isinstance(inner, (type, types.FunctionType)):  # results
                 self._reach(i, None, inner, f"what '{path}' has cached", trusted)
@@ -565,7 +631,9 @@ class Walk:
 
     def _enter_context_variable(self, i: int, value: contextvars.ContextVar, path: str, trusted: bool) -> None:
         absent = ("absent",)
-        self._add(i, self.guard.call(functools.partial(value.get, absent), trusted, f"context variable '{path}'"), trusted)
+        self._add(
+            i, self.guard.call(functools.partial(value.get, absent), trusted, f"context variable '{path}'"), trusted
+        )
         self._reach(i, None, value.get(absent), path, trusted)
 
     def _enter_thread_local(self, i: int, value: threading.local, path: str, trusted: bool) -> None:
@@ -675,7 +743,8 @@ class Walk:
         self._reach(i, None, cls, type_name(cls), False)
 
     def _children(self, i: int, children: dict, path: str) -> None:
-        """Of a module: parameters, buffers or modules by name. Entered at once, as they are no constants of the step."""
+        """Of a module: parameters, buffers or modules by name. Entered at once, as they are no constants of the
+        step."""
         if not isinstance(children, dict):
             self.tell(f"'{path}' is a scripted module")
             return
@@ -694,8 +763,8 @@ class Walk:
             self._edges[index].append((None, at))
 
     def _enter_optimizer(self, i: int, value: Optimizer, path: str, trusted: bool) -> None:
-        """Its step() runs in each call; what else reads it is watched by name, hyperparameters by the keys that code has, and which parameters
-        it has in any case: zero_grad() goes through them."""
+        """Its step() runs in each call; what else reads it is watched by name, hyperparameters by the keys that code
+        has, and which parameters it has in any case: zero_grad() goes through them."""
         self.found.optimizers.append(value)
         self._attributes(i, value, path, False, quiet=True, skip=("param_groups", "state", "defaults"))
         self._add(i, self.guard.list(value.param_groups, f"'{path}.param_groups'"))
