@@ -1,6 +1,5 @@
 // Entering and leaving the block, and what its face asks for.
 #include <pthread.h>
-#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <atomic>
@@ -48,12 +47,7 @@ Budget::Budget(const BudgetOptions& options)
     : options_(options),
       heap_(std::make_shared<HostHeap>(options.host_limit_bytes)),
       link_(threaded_link(heap_, options.link_gbps)),
-      keeper_(keeper_options(options)) {
-  if (!torch_versions::kStoragesCallBack) {
-    throw Error("stowage.budget needs torch 2.13 or newer: the storages of torch " TORCH_VERSION
-                " do not tell when their address is taken");
-  }
-}
+      keeper_(keeper_options(options)) {}
 
 Budget::~Budget() {
   if (active_) leave();

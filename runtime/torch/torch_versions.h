@@ -2,8 +2,8 @@
 // nowhere else.
 //
 //   in c10d::ProcessGroup     2.13: all_gather_single, ...       before: _allgather_base, ...
-//   in c10::StorageImpl       2.13: set_materializer             before: nothing like it, and so no stowage.budget
-//                             2.12: clear_data_ptr_access_...    before: the same (2.13 needs both)
+//   in c10::StorageImpl       2.13: set_materializer             before: nothing like it: a pointer that C++ keeps is unseen
+//                             2.12: clear_data_ptr_access_...    before: a flag of its own (torch_versions.cpp)
 //   in c10::intrusive_ptr     2.13: one word counts references and knows of a Python object
 //
 // The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may
@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace stowage::runtime::torch_versions {
@@ -109,9 +110,7 @@ concept CallsBack = requires(Storage& storage, void (*function)(Storage*)) {
   storage.clear_data_ptr_access_error_msg_();
 };
 
-// Whether there are any; where not, the three functions below do nothing, and nobody may rely on them.
-inline constexpr bool kStoragesCallBack = CallsBack<c10::StorageImpl>;
-
+// Where there are none, these two do nothing: what keeps an address of a storage must be known otherwise.
 template <class Storage>
 void call_back(Storage& storage, void (*function)(Storage*)) {
   if constexpr (CallsBack<Storage>) {
@@ -124,16 +123,20 @@ void do_not_call_back(Storage& storage) {
   if constexpr (CallsBack<Storage>) storage.clear_materializer();
 }
 
-// Reads of a storage raise an error with this text, where they can be allowed again later.
-template <class Storage>
-void refuse_reads(Storage& storage, const char* text) {
-  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
-    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+void allow_reads_of_2_11(c10::StorageImpl& storage);
+
+// Reads of a storage raise an error with this text, until they are allowed again. Then it gets a pointer.
+inline void refuse_reads(c10::StorageImpl& storage, const std::string& text) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(text);
 }
 
 template <class Storage>
 void allow_reads(Storage& storage) {
-  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) {
+    storage.clear_data_ptr_access_error_msg_();
+  } else {
+    allow_reads_of_2_11(storage);
+  }
 }
 
 }  // namespace stowage::runtime::torch_versions

@@ -241,11 +241,10 @@ class _Telling:
 
 
 class _Patches:
-    """Between apply() and undo(): the methods of torch.Tensor that read memory past the dispatcher bring it back first,
-    and the runtime knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back
-    what there is."""
+    """Between apply() and undo(): what reads a tensor's memory past the dispatcher brings it back first, and the runtime
+    knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back what there is."""
 
-    # The pointer is handed out and may be kept.
+    # Methods of torch.Tensor: the pointer is handed out and may be kept.
     EXPORTS = (
         "numpy",
         "__array__",
@@ -262,18 +261,20 @@ class _Patches:
 
     def __init__(self, runtime: Any):
         self._runtime = runtime
-        self._originals: list[tuple[str, Callable, bool]] = []
+        self._originals: list[tuple[Any, str, Callable, bool]] = []
         self._after: list[Callable] = [lambda *_: runtime.end_update()]
 
     def apply(self) -> None:
         optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._after_step)
         for name in self.EXPORTS:
-            self._wrap(name, for_good=True)
+            self._wrap(torch.Tensor, name, for_good=True)
         for name in self.READS:
-            self._wrap(name, for_good=False)
+            self._wrap(torch.Tensor, name, for_good=False)
+        for module in (torch, torch.utils.dlpack):
+            self._wrap(module, "to_dlpack", for_good=True)
 
-    def _wrap(self, name: str, for_good: bool) -> None:
-        runtime, original = self._runtime, getattr(torch.Tensor, name)
+    def _wrap(self, owner: Any, name: str, for_good: bool) -> None:
+        runtime, original = self._runtime, getattr(owner, name)
 
         @functools.wraps(original)
         def restored_first(tensor, *args, **kwargs):
@@ -284,8 +285,8 @@ class _Patches:
                 if held:
                     runtime.release(held)
 
-        self._originals.append((name, original, name in torch.Tensor.__dict__))
-        setattr(torch.Tensor, name, restored_first)
+        self._originals.append((owner, name, original, name in owner.__dict__))
+        setattr(owner, name, restored_first)
 
     def _after_step(self, *stepped: Any) -> None:
         for call in self._after:
@@ -296,8 +297,8 @@ class _Patches:
 
     def undo(self) -> None:
         optimizer_steps.forget(self)
-        for name, original, own in self._originals:
+        for owner, name, original, own in self._originals:
             if own:
-                setattr(torch.Tensor, name, original)
-            elif name in torch.Tensor.__dict__:
-                delattr(torch.Tensor, name)
+                setattr(owner, name, original)
+            elif name in owner.__dict__:
+                delattr(owner, name)
