@@ -232,6 +232,8 @@ class Guard {
 
   std::size_t nodes() const { return nodes_.size(); }
 
+  nb::typed<nb::list, nb::str> blind;  // what no guard can see
+
   // A guard holds what it watches, which may hold the guard: the garbage collector must see through it.
   int traverse(visitproc visit, void* arg) const {
     for (const Node& node : nodes_) {
@@ -592,11 +594,11 @@ bool python_class(nb::handle cls) {
 }
 
 // The namespace of a class itself, where a mappingproxy would be seen otherwise.
-nb::object class_dict(nb::handle cls) {
+nb::dict class_dict(nb::handle cls) {
 #if PY_VERSION_HEX >= 0x030C0000
-  return nb::steal(PyType_GetDict(reinterpret_cast<PyTypeObject*>(cls.ptr())));
+  return nb::steal<nb::dict>(PyType_GetDict(reinterpret_cast<PyTypeObject*>(cls.ptr())));
 #else
-  return nb::borrow(reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_dict);
+  return nb::borrow<nb::dict>(reinterpret_cast<PyTypeObject*>(cls.ptr())->tp_dict);
 #endif
 }
 
@@ -604,10 +606,13 @@ nb::object class_dict(nb::handle cls) {
 
 void bind_guard(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<Guard>(m, "Guard", nb::type_slots(guard_slots), nb::dynamic_attr())
+  nb::class_<Guard>(m, "Guard", nb::type_slots(guard_slots))
       .def(nb::init<>())
-      .def("dict", &Guard::dict, "dict"_a, "attributes"_a, "quiet"_a, "what"_a)
+      .def_rw("blind", &Guard::blind)
+      .def("changed", &Guard::changed)
+      .def("all_changed", &Guard::all_changed)
       .def("name", &Guard::name, "dict"_a, "key"_a.none(), "quiet"_a, "what"_a)
+      .def("dict", &Guard::dict, "dict"_a, "attributes"_a, "quiet"_a, "what"_a)
       .def("list", &Guard::list, "list"_a, "what"_a)
       .def("elements", &Guard::elements, "container"_a.none(), "what"_a)
       .def("size", &Guard::size, "container"_a.none(), "what"_a)
@@ -624,8 +629,6 @@ void bind_guard(nb::module_& m) {
       .def("call", &Guard::call, "callable"_a.none(), "quiet"_a, "what"_a)
       .def("finish", &Guard::finish, "active"_a, "names"_a, "whole"_a)
       .def("forget_changed", &Guard::forget_changed, "which"_a)
-      .def("changed", &Guard::changed)
-      .def("all_changed", &Guard::all_changed)
       .def("__len__", &Guard::nodes);
   m.def(
       "same_bits", [](nb::handle a, nb::handle b) { return same_bits(a.ptr(), b.ptr()); }, "a"_a.none(), "b"_a.none());

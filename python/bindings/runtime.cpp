@@ -352,16 +352,18 @@ void bind_turns(nb::module_& m) {
             new (self) TurnOfCall{rt::Turn(gate, longest_s), nb::none(), 0};
           },
           "gate"_a.none() = nb::none(), "longest_s"_a = rt::kLongestWaitS, nb::keep_alive<1, 2>())
-      .def("__enter__",
-           [](nb::handle self) {
-             auto& turn = nb::cast<TurnOfCall&>(self).turn;
-             nb::cast<TurnOfCall&>(self).function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
-             {
-               const nb::gil_scoped_release release;
-               turn.begin(&let_signals_in);
-             }
-             return nb::borrow(self);
-           })
+      .def(
+          "__enter__",
+          [](nb::handle self) {
+            auto& turn = nb::cast<TurnOfCall&>(self).turn;
+            nb::cast<TurnOfCall&>(self).function_modes = at::impl::PythonTorchFunctionTLS::stack_len();
+            {
+              const nb::gil_scoped_release release;
+              turn.begin(&let_signals_in);
+            }
+            return nb::borrow(self);
+          },
+          nb::sig("def __enter__(self) -> Turn"))
       .def(
           "__exit__",
           [](TurnOfCall& self, nb::handle, nb::handle error, nb::handle traceback) {
@@ -425,6 +427,9 @@ void bind_matcher(nb::module_& m) {
             matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
+          nb::sig("def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
+                  "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
+                  "around: object | None, raised: list) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
           "limited. What either function "
           "raises is appended to `raised`: within an operator it comes out as a RuntimeError.")
@@ -582,9 +587,10 @@ void bind_executor(nb::module_& m) {
       .def("is_result", &rt::Executor::is_result, "i"_a, "It lies in the arena: neither a resident nor an input.")
       .def("drop_results", &rt::Executor::drop_results)
       .def("drop_returned", &rt::Executor::drop_returned);
-  nb::class_<rt::StateDigest>(m, "StateDigest").def("__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) {
-    return a == b;
-  });
+  nb::class_<rt::StateDigest>(m, "StateDigest")
+      .def(
+          "__eq__", [](const rt::StateDigest& a, const rt::StateDigest& b) { return a == b; }, nb::is_operator(),
+          nb::sig("def __eq__(self, arg: object, /) -> bool"));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ class Turn:
 
     def __init__(self, gate: Gate | None = None, longest_s: float = 600.0) -> None: ...
 
-    def __enter__(self) -> object: ...
+    def __enter__(self) -> Turn: ...
 
     def __exit__(self, kind: object | None, error: object | None, traceback: object | None) -> None: ...
 
@@ -166,7 +166,7 @@ class Matcher:
         Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or "".
         """
 
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor], around: object | None, raised: list) -> None:
+    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list) -> None:
         """
         executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError.
         """
@@ -333,7 +333,7 @@ class Executor:
     def drop_returned(self) -> None: ...
 
 class StateDigest:
-    def __eq__(self, arg: StateDigest, /) -> bool: ...
+    def __eq__(self, arg: object, /) -> bool: ...
 
 class Block:
     """

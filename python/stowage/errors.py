@@ -53,7 +53,7 @@ AFTER = "stowage: this step has been finished: model, optimizer and generator ar
 
 
 def say(error: BaseException | None, note: str) -> None:
-    if hasattr(error, "add_note"):  # from Python 3.11 on
+    if error is not None and hasattr(error, "add_note"):  # from Python 3.11 on
         error.add_note(note)
 
 

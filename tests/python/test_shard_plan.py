@@ -49,6 +49,12 @@ def test_a_thousand_devices_are_no_harder_than_eight():
     assert points[1]["time"]["value"] <= points[0]["time"]["value"]
 
 
+def test_a_limit_that_no_split_fits():
+    step, batch = _fake_step(64)
+    with pytest.raises(stowage.Infeasible, match="no split fits 1000"):
+        stowage.shard_plan(step, (batch,), mesh=(2,), memory_limit=1000)
+
+
 def test_a_capture_changes_nothing():
     from stowage.sharding.paper import program_of
 

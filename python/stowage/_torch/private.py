@@ -24,7 +24,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -34,6 +34,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils import _pytree
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def address(tensor: torch.Tensor | None) -> int:
@@ -52,9 +55,12 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def storage_address(tensor: torch.Tensor) -> int:
-    """Address of the StorageImpl; tensors that share memory have the same. 0 for tensors without one (sparse)."""
-    return local_tensor(tensor).untyped_storage()._cdata if tensor.layout == torch.strided else 0
+def storage_address(tensor: torch.Tensor | None) -> int:
+    """Address of the StorageImpl; tensors that share memory have the same. 0 for None, and for tensors without one
+    (sparse)."""
+    if tensor is None or tensor.layout != torch.strided:
+        return 0
+    return local_tensor(tensor).untyped_storage()._cdata
 
 
 def addresses(tensors) -> list[int]:
@@ -178,16 +184,12 @@ def _made_settings() -> list[tuple[str, Any]]:
             found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
-    found.append(("function modes", _function_modes))  # torch.set_default_device() is one
+    found.append(("function modes", torch._C._len_torch_function_stack))  # torch.set_default_device() is one
     return found
 
 
 def _read_as(kind: Any, read: Any) -> Any:
     return kind(read())
-
-
-def _function_modes() -> tuple:
-    return tuple([torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())])
 
 
 _settings: list[tuple[str, Any]] = []
@@ -230,7 +232,7 @@ def is_shell(tensor: torch.Tensor) -> bool:
         return True
 
 
-def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> torch.Tensor:
+def make_dtensor(local: torch.Tensor, mesh, placements, shape, stride) -> DTensor:
     """A DTensor over ``local``, without autograd, collectives or checks."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -253,12 +255,13 @@ def local_offset(shape, mesh, placements) -> tuple:
     return tuple(compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)[1])
 
 
-def redistribute(tensor: torch.Tensor, placements) -> torch.Tensor:
+def redistribute(tensor: torch.Tensor, placements) -> DTensor:
     """The same DTensor at other placements, below autograd."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
     from torch.distributed.tensor._redistribute import redistribute_local_tensor
 
+    assert isinstance(tensor, DTensor)
     spec = DTensorSpec(tensor.device_mesh, tuple(placements), tensor_meta=tensor._spec.tensor_meta)
     local = redistribute_local_tensor(tensor._local_tensor, tensor._spec, spec)
     return DTensor(local, spec, requires_grad=False)

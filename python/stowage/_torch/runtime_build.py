@@ -65,6 +65,7 @@ def load(name: str) -> ModuleType:
         )
         loader = importlib.machinery.ExtensionFileLoader(name, path)
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     module.__file__ = spec.origin = str(library)
@@ -102,6 +103,7 @@ def _built() -> tuple[Path, str, str]:
 
 def _key(torch: ModuleType) -> str:
     """Digest of everything that the compiled library depends on."""
+    assert torch.__file__ is not None
     digest = hashlib.sha256()
     libtorch = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     built_for = [
@@ -186,7 +188,7 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
             _run([link], log, version)
         log.unlink()
         os.chmod(work / _LIBRARY, 0o700)  # whatever the user's mask is
-        for path in [*objects, *work.glob("unit*.cpp")]:
+        for path in [*map(Path, objects), *work.glob("unit*.cpp")]:
             os.unlink(path)
         os.rename(work, folder)
     finally:

@@ -79,9 +79,9 @@ class CostFile:
         for key, ns in zip(keys, recorded):
             seen[key].append(ns)
         guesses = {key: _median(values) for key, values in seen.items()}
-        known = {key: self.cost_ns(key) for key in guesses}
-        tape.costs_ns = costs = [guesses[key] if known[key] is None else known[key] for key in keys]
-        guessed = sum(ns for key, ns in zip(keys, costs) if key and known[key] is None)
+        known = {key: ns for key in guesses if (ns := self.cost_ns(key)) is not None}
+        tape.costs_ns = costs = [known.get(key, guesses[key]) for key in keys]
+        guessed = sum(ns for key, ns in zip(keys, costs) if key and key not in known)
         return guessed / max(1, sum(costs))
 
     def lane_gbps(self, host, kind: str) -> float | None:

@@ -78,9 +78,10 @@ class budget(_runtime.Block):
         _replay_generator: bool = True,
     ):
         super().__init__()
-        self.limit_bytes = parse_bytes(limit)
-        if self.limit_bytes is None or self.limit_bytes <= 0:
+        limit_bytes = parse_bytes(limit)
+        if limit_bytes is None or limit_bytes <= 0:
             raise ValueError(f"budget() needs a limit of at least one byte, not {limit!r}")
+        self.limit_bytes = limit_bytes
         if policy not in _runtime.budget_policies():
             raise ValueError(f"unknown policy '{policy}': one of {', '.join(_runtime.budget_policies())}")
         if release not in _RELEASES:

@@ -118,6 +118,7 @@ class PlannedTraining(TrainerCallback):
         self._replace(trainer, "_clip_grad_norm", lambda model: self._grad_norm)
         self._replace(trainer, "_get_grad_norm", lambda model, grad_norm=None: self._grad_norm)
         optimizer = trainer.optimizer
+        assert optimizer is not None
 
         @functools.wraps(optimizer.step)  # with the marks that schedulers look for
         def stepped_already(closure=None):
@@ -171,7 +172,9 @@ def _refuse(trainer: Trainer) -> None:
                 )
     for function in _overridden(trainer):
         code = getattr(function, "__code__", None)
-        read = [name for name in _ITS_OWN if code is not None and name in code.co_names]
+        if code is None:
+            continue
+        read = [name for name in _ITS_OWN if name in code.co_names]
         if read:
             raise Unsupported(
                 f"{code.co_filename}:{code.co_firstlineno}: {function.__name__} reads '{read[0]}' of the Trainer, which changes in each step"

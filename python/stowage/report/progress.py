@@ -34,7 +34,11 @@ def shown(what: str, progress: Callable | bool | None = None) -> Iterator[Report
     """Shows ``what`` while the block runs longer than PATIENCE_S. Within another one, it is told on that one's line."""
     if callable(progress):
         report = progress
-        yield lambda phase, fraction=None: report(f"{what}, {phase}" if phase else what, fraction)
+
+        def told(phase: str, fraction: float | None = None) -> None:
+            report(f"{what}, {phase}" if phase else what, fraction)
+
+        yield told
         return
     outer = _outer.get()
     if outer is not None:
@@ -42,7 +46,7 @@ def shown(what: str, progress: Callable | bool | None = None) -> Iterator[Report
             yield outer.report
         return
     if progress is False or not visible():
-        yield lambda phase, fraction=None: None
+        yield _untold
         return
     line = _Line(what)
     token = _outer.set(line)
@@ -51,6 +55,10 @@ def shown(what: str, progress: Callable | bool | None = None) -> Iterator[Report
     finally:
         _outer.reset(token)
         line.stop()
+
+
+def _untold(phase: str, fraction: float | None = None) -> None:
+    pass
 
 
 class _Line:

@@ -40,7 +40,7 @@ class _Fakes:
         self.mode = mode
         self.of: dict[int, torch.Tensor] = {}
 
-    def parameter(self, p: torch.nn.Parameter) -> torch.nn.Parameter:
+    def parameter(self, p: torch.Tensor) -> torch.Tensor:
         if id(p) not in self.of:
             with self.mode:
                 self.of[id(p)] = torch.nn.Parameter(_empty(p), requires_grad=p.requires_grad)
@@ -172,7 +172,7 @@ def _captured(
     return program
 
 
-def _declare(pen: Pen, world: World, names: list[tuple[str, torch.nn.Parameter]], inputs: list[torch.Tensor]) -> None:
+def _declare(pen: Pen, world: World, names: list[tuple[str, torch.Tensor]], inputs: list[torch.Tensor]) -> None:
     program = pen.program
     for i, t in enumerate(inputs):
         program.inputs.append(pen.tensor(t, "input", name=f"input_{i}"))
@@ -184,17 +184,17 @@ def _declare(pen: Pen, world: World, names: list[tuple[str, torch.nn.Parameter]]
                 program.buffers[name] = pen.tensor(b, "module_buffer", name=name)
     by_id = {id(p): name for name, p in names}
     for optimizer in world.optimizers:
-        for p, state in optimizer.state.items():
-            for key, value in state.items() if id(p) in by_id else ():
+        for owner, state in optimizer.state.items():
+            for key, value in state.items() if id(owner) in by_id else ():
                 if isinstance(value, torch.Tensor):
-                    name = by_id[id(p)]
+                    name = by_id[id(owner)]
                     program.states[name, key] = pen.tensor(
                         value, "optimizer_state", name=f"{name}.{key}", of=program.parameters[name]
                     )
 
 
 @contextlib.contextmanager
-def _watching(pen: Pen, names: list[tuple[str, torch.nn.Parameter]]):
+def _watching(pen: Pen, names: list[tuple[str, torch.Tensor]]):
     by_id = {id(p): name for name, p in names}
 
     def before(optimizer, args, kwargs):

@@ -47,7 +47,7 @@ _BEAT_SECONDS = 1.0
 class Ranks:
     """The ranks of the mesh, by a group of their own on the host."""
 
-    def __init__(self, mesh):
+    def __init__(self, mesh: Any):
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._group = dist.new_group(backend="gloo", timeout=group_timeout(dist.group.WORLD))
@@ -80,7 +80,7 @@ class Ranks:
     def same_tensors(self, tensors: list[torch.Tensor], otherwise: str) -> None:
         digest = hashlib.blake2b()
         for t in tensors:
-            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         self.same(digest.hexdigest(), otherwise)
 
     def from_first(self, make: Callable[[], str]) -> str:

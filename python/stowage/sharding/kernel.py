@@ -170,9 +170,11 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         None if s is None else local_shape(s, mesh, p) for s, p in zip(placed.shapes, placed.computed, strict=True)
     ]
     if name in _SIZES and shapes:
-        moved.put(_SIZES[name], list(shapes[0]))
+        size = shapes[0]
+        assert size is not None
+        moved.put(_SIZES[name], list(size))
         if name.endswith("empty_strided"):
-            moved.put("stride", [math.prod(shapes[0][d + 1 :]) for d in range(len(shapes[0]))])
+            moved.put("stride", [math.prod(size[d + 1 :]) for d in range(len(size))])
     if name.startswith("native_group_norm"):
         moved.put("N", local_rows(moved))
     if name == "empty_like":
@@ -191,7 +193,8 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
                     raise
                 result = func(args[0].contiguous(), *args[1:], **kwargs)  # a part need not be laid out as the whole is
     leaves, spec = flatten(result)
-    out, position = [], 0
+    out: list[Any] = []
+    position = 0
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and (owner := parts.owner(leaf)) is not None and not leaf_is_new(func):
             out.append(owner)
@@ -199,10 +202,11 @@ def run_on_parts(func, moved: Moved, placed, mesh) -> Any:
         if leaf is not None and not isinstance(leaf, torch.Tensor):
             out.append(leaf)
             continue
-        if leaf is None or position >= len(shapes) or shapes[position] is None:
+        shape = shapes[position] if position < len(shapes) else None
+        if leaf is None or shape is None:
             out.append(leaf)
-        elif tuple(leaf.shape) != tuple(shapes[position]):
-            raise ValueError(f"{func} left {tuple(leaf.shape)} of a part {tuple(shapes[position])}")
+        elif tuple(leaf.shape) != shape:
+            raise ValueError(f"{func} left {tuple(leaf.shape)} of a part {shape}")
         else:
             out.append(
                 make_dtensor(leaf, mesh, placed.computed[position], placed.shapes[position], placed.strides[position])
@@ -235,5 +239,5 @@ def leaf_is_new(func) -> bool:
 
 def local_rows(moved: Moved) -> int:
     values = dict(moved.named())
-    first = values.get("input", values.get("grad_out"))
+    first = values["input"] if "input" in values else values["grad_out"]
     return first._local_tensor.shape[0] if isinstance(first, DTensor) else first.shape[0]

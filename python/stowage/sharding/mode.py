@@ -15,7 +15,7 @@ import contextlib
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -31,7 +31,7 @@ _WINDOW = 256  # ops before and after the latest one that was sure
 
 def parse_placement(text: str) -> tuple:
     """ "S0,R" of the plan's JSON as DTensor's placements."""
-    parts = []
+    parts: list[Placement] = []
     for part in text.split(","):
         if part[0] == "S":
             parts.append(Shard(int(part[1:])))

@@ -18,6 +18,7 @@ def brought(t: DTensor, placements: tuple) -> DTensor:
     whole = tuple(Replicate() if axis in fresh else p for axis, p in enumerate(placements))
     t = t if t.placements == whole else _moved(t, whole)
     coordinate = t.device_mesh.get_coordinate()
+    assert coordinate is not None
     local = t._local_tensor if all(coordinate[axis] == 0 for axis in fresh) else torch.zeros_like(t._local_tensor)
     return make_dtensor(local, t.device_mesh, placements, t.shape, t.stride())
 
@@ -39,7 +40,7 @@ def _moved(t: DTensor, placements: tuple) -> DTensor:
     return turned(compact(redistribute(turned(t, order, at, t.placements), there)), at, order, there)
 
 
-def compact(tensor: torch.Tensor) -> torch.Tensor:
+def compact(tensor: DTensor) -> DTensor:
     """The same DTensor; a part that lies in a larger storage gets one of its own size."""
     local = local_tensor(tensor)
     if local.untyped_storage().nbytes() == local.numel() * local.element_size():

@@ -15,13 +15,8 @@ from stowage.step.world import World
 def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = None, name: str | None = None) -> Program:
     """What one call of ``train_step`` computes. Model and batch may be FakeTensors; nothing is computed, and nothing
     changed."""
-    return capture_program(
-        train_step,
-        args,
-        kwargs or {},
-        named_parameters(World(train_step)),
-        name or getattr(train_step, "__name__", "step"),
-    )
+    its_name = getattr(train_step, "__name__", "step")
+    return capture_program(train_step, args, kwargs or {}, named_parameters(World(train_step)), name or its_name)
 
 
 def shard_plan(

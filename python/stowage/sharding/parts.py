@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 
 from stowage._torch.private import local_shape, local_tensor, make_dtensor, redistribute
 from stowage.sharding.moves import compact
@@ -29,12 +29,12 @@ class StatePlacement:
     state: Placements
 
 
-def whole(tensor: torch.Tensor, mesh) -> torch.Tensor:
+def whole(tensor: torch.Tensor, mesh) -> DTensor:
     """A tensor that every rank holds, as a DTensor."""
     return make_dtensor(tensor.detach(), mesh, [Replicate()] * mesh.ndim, tensor.shape, tensor.stride())
 
 
-def cut(tensor: torch.Tensor, mesh, placements: Placements) -> torch.Tensor:
+def cut(tensor: torch.Tensor, mesh, placements: Placements) -> DTensor:
     """This rank's part of a tensor that every rank holds, as a DTensor with memory of its own."""
     with torch.no_grad():
         dense = tensor.detach().contiguous()
@@ -69,6 +69,7 @@ class Part:
     def settle(self) -> None:
         """Backward is done with the gradient: it goes to its placement at once."""
         grad = self.parameter.grad
+        assert isinstance(grad, DTensor)
         self.parameter.grad = compact(
             grad if grad.placements == self.at.gradient else redistribute(grad, self.at.gradient)
         )
@@ -80,6 +81,7 @@ class Part:
         grad = self.parameter.grad
         if grad is None:
             return
+        assert isinstance(grad, DTensor)
         if not self.shared:
             self.worked.data = local_tensor(redistribute(self.parameter.detach(), self.at.state))
         self.worked.grad = local_tensor(grad if grad.placements == self.at.state else redistribute(grad, self.at.state))

@@ -47,7 +47,7 @@ def solve(program: str, mesh: dict, options: dict) -> str:
                     f"no split of all ops keeps to 1 + {asked:g} times the least bytes; this one takes up to {1 + eps:g}"
                 )
             return text
-    raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}")
+    raise Infeasible(f"no split fits {options.get('memory_limit_bytes', 'any limit')}", 0, 0)
 
 
 class ShardingPlan:

@@ -124,6 +124,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             wish = self._ranks.agree(wish, key)
             return self._record(entry, args, kwargs, inputs) if wish == _RECORD else self._eager(entry, args, kwargs)
         replay = entry.replay
+        assert replay is not None
         bound = replay.inputs(inputs)
         with replay.host_state(always_back=wish == _REHEARSE) as undo:
             try:
@@ -142,11 +143,12 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
 
     def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
-        if entry.refusal or not self._state.has_optimizer_state():
+        if entry.refusal or not self._split_state().has_optimizer_state():
             return _EAGER
-        changed = "what it reads" if entry.replay is None else entry.replay.changed(inputs)
-        if not changed:
-            return _PLANNED if entry.replay.trusted else _REHEARSE
+        replay = entry.replay
+        changed = "what it reads" if replay is None else replay.changed(inputs)
+        if replay is not None and not changed:
+            return _PLANNED if replay.trusted else _REHEARSE
         if not entry.recorded_too_often():
             return _RECORD
         self._refuse_changing(entry, changed)
@@ -158,21 +160,21 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         """The user's function on DTensors: arguments as all ranks have them in, whole tensors out."""
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            self._mode = PlacedMode(self.mesh, entry.ops, self._ranks)
-            self._state.mode = self._mode
+            split = self._split_state()
+            mode = self._mode = split.mode = PlacedMode(self.mesh, entry.ops, self._ranks)
             spread = lambda v: whole(v, self.mesh) if isinstance(v, torch.Tensor) else v
             args, kwargs = tree_map(spread, args), tree_map(spread, kwargs)
-            entry.ops.begin(self._state.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
-            with self._mode.running():
+            entry.ops.begin(split.names(), [t for t in flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)])
+            with mode.running():
                 result = self._fn(*args, **kwargs)
-                with self._mode.aside(), torch.no_grad():
+                with mode.aside(), torch.no_grad():
                     leaves, spec = flatten(result)
-                    return unflatten([self._state.gathered(leaf) for leaf in leaves], spec)
+                    return unflatten([split.gathered(leaf) for leaf in leaves], spec)
 
         return step
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict) -> Any:
-        with self._tally.eager_call(), self._state.watching():
+        with self._tally.eager_call(), self._split_state().watching():
             result = self._distributed(entry)(*args, **kwargs)
         self._absent_grads = frozenset()
         return result
@@ -185,7 +187,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 kwargs,
                 inputs,
                 absent_grads=self._absent_grads,
-                world=ShardedWorld(self._fn, self._state),
+                world=ShardedWorld(self._fn, self._split_state()),
             )
         self._absent_grads = frozenset()
         entry.recorded()
@@ -208,6 +210,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """After the planned step was put back: the one on DTensors, whose result counts."""
         replay = entry.replay
+        assert replay is not None
         replay.rehearsals += 1
         result = self._eager(entry, args, kwargs)
         self._judge(entry, replay, replay.agrees(rehearsal, result, replay.inputs(inputs)))

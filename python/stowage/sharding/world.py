@@ -8,7 +8,7 @@ user's modules ──_rebind──► DTensor parameters (Part) and buffers     
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate
@@ -21,6 +21,9 @@ from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
 from stowage.step.world import World
 
+if TYPE_CHECKING:
+    from stowage.sharding.mode import PlacedMode
+
 
 class ShardedState:
     """Takes a model's parameters, buffers and optimizer state apart, in place, once."""
@@ -28,7 +31,7 @@ class ShardedState:
     def __init__(self, world: World, mesh, placements: dict[str, StatePlacement], buffers: dict[str, Placements]):
         self.mesh = mesh
         self.world = world
-        self.mode = None  # the PlacedMode of the step that is running
+        self.mode: PlacedMode | None = None  # of the step that is running
         self._gradient_bytes = 0  # held when the latest optimizer.step() began
         self._stepped = False
         self._parts: dict[int, Part] = {}  # by id of the DTensor parameter
@@ -113,7 +116,7 @@ class ShardedState:
     def parts(self) -> list[Part]:
         return list(self._parts.values())
 
-    def part(self, p: torch.nn.Parameter) -> Part:
+    def part(self, p: torch.Tensor) -> Part:
         return self._parts[id(p)]
 
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -180,6 +183,7 @@ class ShardedWorld(World):
         return self.sharded.parameters()
 
     def owned(self) -> list[tuple[str, str, torch.Tensor]]:
+        found: list[tuple[str, str, torch.Tensor]]
         found = [("parameter", part.name, part.worked) for part in self.sharded.parts() if part.shared]
         for optimizer in self.optimizers:
             for i, state in enumerate(self.sharded.split(optimizer).state.values()):

@@ -36,4 +36,5 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
         raise Unsupported(recording.refusal)
     if not fake:
         cost_file().price(recording.tape)
-    return _runtime.lower(recording.tape, name or getattr(train_step, "__name__", "step")).graph
+    its_name = getattr(train_step, "__name__", "step")
+    return _runtime.lower(recording.tape, name or its_name).graph

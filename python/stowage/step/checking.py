@@ -13,8 +13,8 @@ class Checking:
     """``how``: "auto", "always", "never", or each how many calls."""
 
     def __init__(self, how: str | int):
-        number = isinstance(how, int) and not isinstance(how, bool)
-        if not (how in ("auto", "always", "never") or (number and how >= 1)):
+        number = isinstance(how, int) and not isinstance(how, bool) and how >= 1
+        if not (how in ("auto", "always", "never") or number):
             raise Error(f"check must be 'auto', 'always', 'never' or a number of calls, not {how!r}")
         self._how = how
 

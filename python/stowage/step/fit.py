@@ -140,7 +140,8 @@ class _Search:
         self._budget_bytes = budget_bytes
         self._plan_bytes = without_scratch(budget_bytes)
         self._max_slowdown = max_slowdown
-        self._options = {"link_gbps": link_gbps, "time_limit": time_limit}
+        self._link_gbps = link_gbps
+        self._time_limit = time_limit
         self._tried: dict[int, Trial] = {}
         self._reasons: dict[int, Error] = {}
         self._best: tuple[int, Graph, Plan] | None = None
@@ -153,10 +154,11 @@ class _Search:
         start = time.perf_counter()
         graph = capture_fake(self._make_step, batch)
         captured = time.perf_counter()
-        planned, reason = None, None
+        planned: Plan | None = None
+        reason: Error | None = None
         eager_bytes = _with_scratch(least_eager_bytes(graph))
         try:
-            planned = plan(graph, self._plan_bytes, **self._options)
+            planned = plan(graph, self._plan_bytes, link_gbps=self._link_gbps, time_limit=self._time_limit)
         except Infeasible as error:
             smallest, bound = (_with_scratch(n) for n in (error.smallest_bytes, error.bound_bytes))
             reason = Infeasible(
@@ -172,7 +174,8 @@ class _Search:
         finished = time.perf_counter()
         summary = planned.summary() if planned else {}
         slowdown = _slowdown(summary) if planned else None
-        fits = reason is None and (self._max_slowdown is None or slowdown <= self._max_slowdown)
+        slow = slowdown is not None and self._max_slowdown is not None and slowdown > self._max_slowdown
+        fits = reason is None and not slow
         self._tried[batch] = Trial(
             batch=batch,
             fits=fits,
@@ -187,7 +190,7 @@ class _Search:
             capture_s=captured - start,
             plan_s=finished - captured,
         )
-        if fits:
+        if fits and planned is not None:
             self._best = (batch, graph, planned)
         elif reason is not None:
             self._reasons[batch] = reason
@@ -206,10 +209,11 @@ class _Search:
         raise Error(f"no plan was found for batch {batch}: {reason}") from None
 
     def result(self, batch: int) -> Fit:
+        assert self._best is not None
         largest, graph, planned = self._best
         assert largest == batch
         tried = tuple(self._tried[size] for size in sorted(self._tried))
-        return Fit(batch, self._budget_bytes, self._tried[batch].slowdown, graph, planned, tried)
+        return Fit(batch, self._budget_bytes, _slowdown(planned.summary()), graph, planned, tried)
 
 
 def without_scratch(budget_bytes: int) -> int:
@@ -274,6 +278,7 @@ def _line(error: BaseException) -> str:
 def _refuse_real(train_step: Callable, arguments: tuple) -> None:
     """A tensor made before make_step() has memory, and cannot be mixed with those that have none."""
     world = World(train_step)
+    named: list[tuple[str, torch.Tensor]]
     named = [(f"{path}.{name}", p) for path, module in world.modules for name, p in module.named_parameters()]
     named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]
     for name, tensor in named:

@@ -57,6 +57,9 @@ class LifeCycle(abc.ABC):
         self._gate = _runtime.Gate()  # one call at a time: all share the arena
         self._tally = Tally(strict)
 
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
     def _everywhere(self, true_here: bool) -> bool:
         """On all ranks?"""
         return true_here

@@ -99,7 +99,7 @@ def lasting_places(world: World) -> list[Place]:
     for path, root in world.modules:
         for prefix, module in root.named_modules(prefix=path):
             found += [
-                Entry(f"{prefix}.{name}", lambda module=module: module._buffers, name)
+                Entry(f"{prefix}.{name}", _buffers_of(module), name)
                 for name, b in module._buffers.items()
                 if b is not None
             ]
@@ -107,10 +107,16 @@ def lasting_places(world: World) -> list[Place]:
         for p, values in optimizer.state.items():
             for key, value in values.items() if isinstance(values, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    found.append(
-                        Entry(f"the optimizer's state '{key}'", lambda o=optimizer, p=p: o.state.get(p, {}), key)
-                    )
+                    found.append(Entry(f"the optimizer's state '{key}'", _state_of(optimizer, p), key))
     return [place for place in found if place.holds_plain()]
+
+
+def _buffers_of(module: torch.nn.Module) -> Callable[[], dict]:
+    return lambda: module._buffers
+
+
+def _state_of(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> Callable[[], dict]:
+    return lambda: optimizer.state.get(p, {})
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ _ABSENT = object()
 
 class PythonState:
     def __init__(self, world: World):
-        self._back: list[Callable[[], None]] = []
+        self._back: list[Callable[[], object]] = []
         for value in world.reached():
             self._keep(value)
         self._environment = dict(os.environ)
@@ -57,19 +57,13 @@ class PythonState:
                 value, list(value), lambda old: value.__setitem__(slice(None), array.array(value.typecode, old))
             )
         elif isinstance(value, (set, collections.deque)):
-            kept = list(value)
-            self._back.append(
-                lambda: (
-                    None
-                    if _same(list(value), kept)
-                    else (value.clear(), value.update(kept) if isinstance(value, set) else value.extend(kept))
-                )
-            )
+            add = value.update if isinstance(value, set) else value.extend
+            self._keep_elements(value, list(value), lambda old: (value.clear(), add(old)))
         elif isinstance(value, types.CellType):
             self._keep_cell(value)
         elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-            kept = value.getstate()
-            self._back.append(lambda: value.setstate(kept))
+            state = value.getstate()
+            self._back.append(lambda: value.setstate(state))
         elif isinstance(value, types.BuiltinMethodType):
             if isinstance(value.__self__, random.Random):
                 self._keep(value.__self__)
@@ -78,7 +72,7 @@ class PythonState:
         elif not isinstance(value, (types.ModuleType, torch.Tensor, tuple)):
             self._keep_object(value)
 
-    def _keep_elements(self, value: Any, kept: list, back: Callable[[list], None]) -> None:
+    def _keep_elements(self, value: Any, kept: list, back: Callable[[list], object]) -> None:
         self._back.append(lambda: None if _same(list(value), kept) else back(kept))
 
     def _keep_dict(self, value: dict) -> None:

@@ -82,12 +82,12 @@ class Recording:
     """
 
     result: Any
+    world: World
     tape: Any = None
     refusal: str = ""
     unsettled: bool = False
     beginning: bool = False
     inputs: list[torch.Tensor] = field(default_factory=list)  # arguments; let go of when the recording is done
-    world: World | None = None
     events: list = field(default_factory=list)
     finds: str = ""  # a name under which each call finds another tensor
     output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
@@ -154,7 +154,7 @@ class _Session:
         self._watches = True
         optimizer_steps.listen(self, self.before_optimizer, self.after_optimizer)
         for scheduler in self.world.schedulers:
-            scheduler.step = self._watched(scheduler, scheduler.step)
+            scheduler.__dict__["step"] = self._watched(scheduler, scheduler.step)
 
     def unwatch(self) -> None:
         """However far watch() has come."""
@@ -330,7 +330,7 @@ def _record(
     anew: frozenset[str],
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
-    arguments, inputs = inputs, [*inputs, *(place.get() for place in replaced)]
+    arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
     places = (
@@ -361,7 +361,7 @@ def _record(
     finally:
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
-    recording = Recording(result, world=world, events=session.events, inputs=inputs)
+    recording = Recording(result, world, events=session.events, inputs=inputs)
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
@@ -378,7 +378,7 @@ def _record(
         recorder.refuse(f"the step changes {recording.sets} by itself")
     leaves = _take_outputs(recording, recorder)
     _sort_gradients(recording, recorder, before, given, absent_grads)
-    returned = [*leaves, *(p.grad for p in recording.gradients.returned)]
+    returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
     _find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
@@ -475,11 +475,10 @@ def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> li
     """The parameters that have a .grad: it comes after the arguments, as an input."""
     if world.distributed:
         return []
-    given = [p for p in world.model_parameters() if p.grad is not None]
-    for i, p in enumerate(given, start=len(inputs)):
-        grad = p.grad
+    given = [(p, p.grad) for p in world.model_parameters() if p.grad is not None]
+    for i, (_, grad) in enumerate(given, start=len(inputs)):
         recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
-    return given
+    return [p for p, _ in given]
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
@@ -488,7 +487,7 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
 
 
 def _sort_gradients(
-    recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: set[int]
+    recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: frozenset[int]
 ) -> None:
     """What has become of each .grad; see Gradients."""
     found = recording.gradients

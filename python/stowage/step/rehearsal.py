@@ -3,6 +3,7 @@ bit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,14 +21,15 @@ class Rehearsal:
         self._state = state
         self._outputs = [None if output is None else _described(output) for output in outputs]
 
-    def agrees(self, state: Any, result: Any, returned_grads: list[torch.nn.Parameter]) -> bool:
+    def agrees(self, state: Any, result: Any, returned_grads: Sequence[torch.Tensor]) -> bool:
         """After the same step without a plan, with its digest and result: same bits in every resident, the generator's
         state, and every returned tensor?"""
         tensors = [leaf for leaf in flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-        tensors += [p.grad for p in returned_grads]
-        if len(tensors) != len(self._outputs) or any(t is None for t in tensors):
+        grads = [p.grad for p in returned_grads if p.grad is not None]
+        if len(grads) != len(returned_grads) or len(tensors) + len(grads) != len(self._outputs):
             return False
-        return self._state == state and all(o is None or _described(t) == o for t, o in zip(tensors, self._outputs))
+        seen = zip([*tensors, *grads], self._outputs)
+        return self._state == state and all(o is None or _described(t) == o for t, o in seen)
 
 
 def _described(t: torch.Tensor) -> tuple:

@@ -140,10 +140,11 @@ class Undo:
             live.update(copy)
         for p, grad in self._grads:
             p.grad = grad
-        for p in self._cleared:
-            p.grad = None
+        for cleared in self._cleared:
+            cleared.grad = None
         for place, tensor in self._memory:
-            place.put_back(tensor)
+            if tensor is not None:
+                place.put_back(tensor)
         self._memory = []
         if not any(replay._executor.half_done for replay, _ in self._runs):
             say(self.error, BEFORE)
@@ -200,7 +201,7 @@ class Replay:
         self._matcher = _runtime.Matcher(recording.tape)
         if room.looks:
             self._matcher.look_closely()
-        self._memory: list[torch.Tensor] = []
+        self._memory: list[torch.Tensor | None] = []
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
         for event in self.events:
             if isinstance(event, OptimizerEvent):

@@ -100,7 +100,7 @@ def parts(tensors: list[torch.Tensor]) -> list[Part]:
     for i, t in enumerate(tensors):
         storages.setdefault(storage_address(t), []).append(i)
     spans = [_span_bytes(t) for t in tensors]
-    found: list[Part | None] = [None] * len(tensors)
+    found: dict[int, Part] = {}
     for members in storages.values():
         members.sort(key=lambda i: (*spans[i], i))
         while members:
@@ -113,12 +113,12 @@ def parts(tensors: list[torch.Tensor]) -> list[Part]:
             for i in members[:count]:
                 found[i] = Part(first, start, end, spans[i][0] - start)
             members = members[count:]
-    return found
+    return [found[i] for i in range(len(tensors))]
 
 
 def _span_bytes(t: torch.Tensor) -> tuple[int, int]:
     t = local_tensor(t)
-    size, first = t.element_size(), t.storage_offset()
+    size, first = t.element_size(), int(t.storage_offset())
     if t.numel() == 0:
         return first * size, first * size
     return first * size, (first + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride())) + 1) * size

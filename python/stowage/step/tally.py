@@ -15,7 +15,7 @@ _RECENT = 100  # times that medians are of
 class Tally:
     """Eager calls, planned ones and rehearsals are counted by whoever makes them; times are in ns."""
 
-    def __init__(self, strict: bool):
+    def __init__(self, strict: bool | str):
         self.eager_steps = 0
         self.planned_steps = 0
         self.misses = 0

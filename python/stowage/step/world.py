@@ -119,7 +119,7 @@ class World:
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Of all modules and optimizers, each once."""
-        found: dict[int, torch.Tensor] = {}
+        found: dict[int, torch.nn.Parameter] = {}
         for _, module in self.modules:
             for p in module.parameters():
                 found[id(p)] = p
@@ -132,7 +132,7 @@ class World:
     def counters(self, python: bool = True) -> list[dict]:
         """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.
         ``python``: also those that change only where the step's own Python runs."""
-        found = [s.__dict__ for s in self.schedulers]
+        found: list[dict] = [s.__dict__ for s in self.schedulers]
         for optimizer in self.optimizers:
             found += optimizer.param_groups
             if python:

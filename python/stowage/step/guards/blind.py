@@ -198,7 +198,7 @@ def _kind_of_function(module: str, name: str) -> str:
         ("reads files", _FILES),
         ("reads what is outside Python", _ELSEWHERE),
     ):
-        if module in table and (table[module] is None or name in table[module]):
+        if module in table and ((names := table[module]) is None or name in names):
             return "starts a thread" if name.startswith("start_") else kind
     return ""
 

@@ -316,10 +316,7 @@ class Walk:
         i = self._index[key] = self._new((code, globals_))
         read = reads(code)
         standard = is_standard(str(globals_.get("__name__", "")))
-        if read.library:
-            present = [name for name in read.globals if name in globals_]
-        else:
-            present = read.globals
+        present = {name for name in read.globals if name in globals_} if read.library else read.globals
         for name in sorted(present):
             there = name in globals_
             self._name(i, None, globals_, name, f"global '{name}'", name, standard and read.library)
@@ -425,7 +422,7 @@ class Walk:
 
     # ---- Containers
 
-    def _enter_tuple(self, i: int, value: tuple, path: str, trusted: bool) -> None:
+    def _enter_tuple(self, i: int, value: tuple | list, path: str, trusted: bool) -> None:
         for at, item in enumerate(tuple(value[:_LARGE])):
             self._reach(i, None, item, f"{path}[{at}]", trusted)
         self._too_large(i, value, path)
@@ -808,10 +805,10 @@ class _Shape:
                     self.slots.append((name, offset))
             if not is_standard(module_of(base)) and ("__getattribute__" in own or "__getattr__" in own):
                 self.reads_itself = True
-        base: Any = cls
-        while base is not None and python_class(base):
-            base = base.__base__
-        self.c_base = None if base is None or base in _VISIBLE_BASES else base
+        c_base: type | None = cls
+        while c_base is not None and python_class(c_base):
+            c_base = c_base.__base__
+        self.c_base = None if c_base is None or c_base in _VISIBLE_BASES else c_base
 
 
 _shapes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -885,8 +882,8 @@ def _how_to_enter(cls: type):
             return Walk._enter_numpy_generator
         if issubclass(cls, (numpy.generic, numpy.dtype, numpy.ufunc)):
             return Walk._enter_nothing
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(cls, numpy.ndarray):
+    loaded = sys.modules.get("numpy")
+    if loaded is not None and issubclass(cls, loaded.ndarray):
         return Walk._enter_array
     random = sys.modules.get("_random")
     if random is not None and issubclass(cls, random.Random):
