@@ -1,5 +1,6 @@
-import os
 from collections.abc import Callable, Sequence
+import os
+
 
 version: str = '0.2.0'
 

@@ -7,6 +7,7 @@ when one changes.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch._C._current_graph_task_id``: whether backward is running.
+- ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
 TorchFunctionMode calls.
 - the dispatch key of the hook, which a Python dispatch mode closes.
@@ -34,6 +35,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils import _pytree
+from torch.utils._device import DeviceContext
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -184,12 +186,31 @@ def _made_settings() -> list[tuple[str, Any]]:
             found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
-    found.append(("function modes", torch._C._len_torch_function_stack))  # torch.set_default_device() is one
+    found.append(("default device", _default_devices))
     return found
 
 
 def _read_as(kind: Any, read: Any) -> Any:
     return kind(read())
+
+
+def _default_devices() -> tuple[str, ...]:
+    """Of torch.set_default_device() and ``with torch.device(...)``, which are function modes."""
+    modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    return tuple([str(mode.device) for mode in modes if isinstance(mode, DeviceContext)])
+
+
+def foreign_mode() -> str:
+    """The class of a mode that is open on this thread, and means to see each operation of whoever runs now; "" for none.
+    Modes of Stowage, default devices and FakeTensorMode do not count."""
+    functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+    if functions + dispatches == 0:
+        return ""
+    modes = [torch._C._get_function_stack_at(i) for i in range(functions)]
+    modes += [torch._C._get_dispatch_stack_at(i) for i in range(dispatches)]
+    known = (DeviceContext, FakeTensorMode)
+    foreign = (m for m in modes if not isinstance(m, known) and not type(m).__module__.startswith("stowage."))
+    return next((type(mode).__name__ for mode in foreign), "")
 
 
 _settings: list[tuple[str, Any]] = []
@@ -340,6 +361,7 @@ __all__ = [
     "dispatch_mode_active",
     "fake_mode_active",
     "flatten",
+    "foreign_mode",
     "global_hooks",
     "global_state",
     "group_timeout",

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from stowage import _runtime
-from stowage._torch.private import flatten, tree_map, unflatten
-from stowage.errors import Error
+from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
+from stowage.errors import Error, Unsupported
 from stowage.planning import parse_bytes
 from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
@@ -78,6 +78,10 @@ class ShardedStep(LifeCycle, CheckpointMixin):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _runtime.Turn(self._gate), self._ranks.explained():
+            if mode := foreign_mode():
+                raise Unsupported(
+                    f"a mode of yours that sees each operation is open ({mode}): call the step outside of it"
+                )
             key, inputs = signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
             self._latest = entry

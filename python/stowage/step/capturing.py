@@ -8,7 +8,7 @@ from typing import Any
 
 from stowage import _runtime
 from stowage._core import Graph
-from stowage._torch.private import fake_mode_active, is_fake
+from stowage._torch.private import fake_mode_active, foreign_mode, is_fake
 from stowage.cache.costs import cost_file
 from stowage.errors import Unsupported
 from stowage.report.progress import shown
@@ -24,6 +24,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     FakeTensorMode, or with fake arguments, nothing is computed; costs are then estimates from shapes, and allocations
     inside ops are not in the graph. Raises Unsupported, with the source line, for a step that cannot be recorded.
     """
+    if mode := foreign_mode():
+        raise Unsupported(f"a mode of yours that sees each operation is open ({mode}): capture outside of it")
     _, inputs = signature(args, kwargs)
     fake = fake_mode_active() or any(is_fake(t) for t in inputs)
     if not fake:

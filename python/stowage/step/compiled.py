@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import fake_mode_active
-from stowage.errors import AFTER, Error, Unsupported, say, warn
+from stowage._torch.private import fake_mode_active, foreign_mode
+from stowage.errors import AFTER, Error, Unsupported, UnsupportedWarning, say, warn
 from stowage.planning import parse_bytes
 from stowage.report.progress import shown
 from stowage.step.checking import Checking
@@ -88,18 +88,31 @@ class CompiledStep(LifeCycle):
         self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
         self._latest: Replay | None = None
         self._novelty = Novelty()
+        self._told_of_mode = False
 
     # ---- Calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if fake_mode_active() or _runtime.intercepting():
             return self._fn(*args, **kwargs)
+        if mode := foreign_mode():
+            return self._within_mode(mode, args, kwargs)
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
                 return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
+
+    def _within_mode(self, mode: str, args: tuple, kwargs: dict) -> Any:
+        """Eagerly: what the mode of the user's does is no part of a plan."""
+        if not self._told_of_mode:
+            self._told_of_mode = True
+            warn(
+                f"this call runs eagerly, as any within a mode of yours that sees each operation ({mode})",
+                UnsupportedWarning,
+            )
+        return self._fn(*args, **kwargs)
 
     def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
         try:

@@ -65,7 +65,8 @@ class Entry:
         self.meta = metadata(holder()[key])
 
     def get(self) -> torch.Tensor | None:
-        return self._holder().get(self._key)
+        value = self._holder().get(self._key)
+        return value if isinstance(value, torch.Tensor) else None  # what is no tensor any more is another step
 
     def put_back(self, tensor: torch.Tensor) -> None:
         self._holder()[self._key] = tensor
