@@ -566,6 +566,16 @@ ROOTS = {
         "(root if os.getenv('GUARD_NEW') is None else 7)",
         "__import__('os').environ['GUARD_NEW'] = 'y'",
     ),
+    "command line": (
+        "import sys\nsys.argv[:] = [a for a in sys.argv if a != 'guard_world']\nroot = R\n",
+        "(root if 'guard_world' not in sys.argv else 7)",
+        "__import__('sys').argv.append('guard_world')",
+    ),
+    "command line, through a value": (
+        "import sys\nsys.argv[:] = [a for a in sys.argv if a != 'guard_world']\nkept = {'sys': sys}\nroot = R\n",
+        "(root if 'guard_world' not in kept['sys'].argv else 7)",
+        "__import__('sys').argv.append('guard_world')",
+    ),
     "membership": ("seen = {1, 2}\nroot = R\n", "(root if 3 not in seen else 7)", "W.seen.add(3)"),
     "length": ("seen = [1, 2]\nroot = R\n", "(root if len(seen) == 2 else 7)", "W.seen.append(3)"),
     "type of": (

@@ -2,7 +2,9 @@
 a signature."""
 
 import ctypes
+import gc
 import random
+import sys
 import time
 
 import numpy as np
@@ -92,6 +94,8 @@ _POINTER = ctypes.pointer(ctypes.c_double(1.0))
     [
         (read_clock, "clock"),
         (read_file, "files"),
+        (lambda: gc.isenabled(), "outside Python"),
+        (lambda: sys.getrecursionlimit(), "outside Python"),
         (lambda: next(_GENERATOR), "made"),
         (lambda: _POINTER.contents.value, "state to itself"),
     ],

@@ -11,7 +11,10 @@ would show: before them what has been matched so far happens, and the rest of th
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
+import types
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +50,13 @@ _COMPOSITES = {  # which arguments they read
     "_pad_packed_sequence": (1, "batch_sizes"),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
 }
+_OF_C = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+)
 _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
 _ARRAYS = ("numpy", "__array__", "__dlpack__")
 _WHOLE = (
@@ -58,6 +68,31 @@ _WHOLE = (
     "share_memory_",
     "__dlpack__",
 )
+
+
+_OF_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TELLS_MODES = torch.overrides.handle_torch_function.__code__
+
+
+def _asked_for(func: Any, caller: types.FrameType | None) -> Any:
+    """What is to run. Where the user has put a function of his own in the place of one of PyTorch's (``F.relu = mine``),
+    and that calls PyTorch's, a mode is told the name's new owner, which is running already:
+
+        mine ──► PyTorch's relu ──► the mode is told: mine        to run: PyTorch's relu, as without a mode
+
+    ``caller``: the frame that has called the mode."""
+    if not isinstance(func, types.FunctionType):
+        if isinstance(func, _OF_C):
+            return func
+    elif func.__code__.co_filename.startswith(_OF_TORCH):
+        return func
+    if caller is not None and caller.f_code is _TELLS_MODES:  # one that PyTorch has written in Python
+        asked = caller.f_back
+        if asked is None or asked.f_code is getattr(func, "__code__", None) or asked.f_code.co_freevars:
+            return func
+        return types.FunctionType(asked.f_code, asked.f_globals)
+    names = [name for name, value in vars(torch.Tensor).items() if value is func]
+    return getattr(torch._C.TensorBase, names[0], func) if names else func
 
 
 class HostReads(TorchFunctionMode):
@@ -74,7 +109,7 @@ class HostReads(TorchFunctionMode):
             self._note(name, args, kwargs or {})
         elif name == "tolist" or name in _ARRAYS:
             return self._told(func, name, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return _asked_for(func, sys._getframe(1))(*args, **(kwargs or {}))
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:
         if name in _PACKED and not (
@@ -123,7 +158,7 @@ class ToldContents(TorchFunctionMode):
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
-            return func(*args, **(kwargs or {}))
+            return _asked_for(func, sys._getframe(1))(*args, **(kwargs or {}))
         content = _bytes(args[0], _content(args[0], name))
         if self._matcher.left:  # by asking
             return func(*args, **(kwargs or {}))

@@ -103,6 +103,7 @@ _VISIBLE_BASES = {
     array.array,
 }
 _IGNORED = (torch.cuda.Stream, torch.Generator)  # refused elsewhere
+_SETTINGS_OF_SYS = {"argv", "path", "warnoptions"}  # lists that programs change in place
 
 
 class Found:
@@ -376,7 +377,8 @@ class Walk:
                 continue
             if namespace[name] is sys.modules:
                 continue
-            self._name(i, None, namespace, name, f"'{path}.{name}'", f"{path}.{name}", standard)
+            known = standard and not (module is sys and name in _SETTINGS_OF_SYS)
+            self._name(i, None, namespace, name, f"'{path}.{name}'", f"{path}.{name}", known)
             if isinstance(namespace[name], types.ModuleType):
                 self._module_names(i, namespace[name], read, f"{path}.{name}", seen)
 
@@ -578,6 +580,9 @@ class Walk:
         standard = is_standard(module.__name__)
         if standard:
             self._standard.add(i)
+            if module is sys:
+                for name in sorted(_SETTINGS_OF_SYS):
+                    self._attribute(i, name, getattr(sys, name), path, True, False)
             return
         self._add(i, self.guard.dict(module.__dict__, True, True, path))
         for name, value in list(module.__dict__.items()):
