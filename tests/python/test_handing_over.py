@@ -10,7 +10,7 @@ from torch import nn
 import stowage
 from stowage import _runtime
 from stowage.errors import UnsupportedWarning
-from stowage.step.host_copy import bytes_of
+from stowage.step.state import bytes_of
 
 STEPS = 6
 WIDTH = 48

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import is_shell, local_tensor, storage_address
+from stowage._torch.private import storage_address
 from stowage.eviction.budget import OutOfMemory, budget
-from stowage.step.host_copy import bytes_of, write_back
-from stowage.step.signature import parts
+from stowage.step.state import State, own_ranges
 from stowage.step.world import World
 
 
@@ -46,7 +45,7 @@ class EagerCalls:
             tapes, {storage_address(t) for t, _, _ in own}
         )
         limit_bytes = self._budget_bytes + _runtime.live_bytes() - own_bytes
-        before = _Before(world, own) if undo else None
+        before = State(world, own) if undo else None
         peak_bytes = _runtime.peak_bytes()
         self._block = self._block or budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False)
         try:
@@ -57,17 +56,17 @@ class EagerCalls:
                     # What the step has made dies before the rest comes back
                     traceback.clear_frames(error.__traceback__)
                     if before is not None:
-                        before.take_back_objects()
+                        before.holders.put_back()
                     raise
         except GeneratorExit:  # interrupted before the call began
             raise
         except OutOfMemory as error:
             if before is not None:
-                before.take_back_content()
+                before.put_back()
             raise self._explained(error, self._block.stats()["short_bytes"]) from None
         except BaseException:
             if before is not None and unfinished():
-                before.take_back_content()
+                before.put_back()
             raise
         finally:
             _runtime.raise_peak(peak_bytes)
@@ -87,67 +86,10 @@ class EagerCalls:
         return explained
 
 
-Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
-
-
-def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
-    """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole
-    storages."""
-    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *world.parameters()]
-    found += [p.grad for p in world.parameters() if p.grad is not None]
-    for _, module in world.modules:
-        found += module.buffers()
-    found += [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]
-    plain = (
-        t.detach()
-        for t in map(local_tensor, found)
-        if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t)
-    )
-    whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
-    slices = [
-        (t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i
-    ]
-    own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
-    return [(t, start, end) for t, start, end in own if end > start]
-
-
 def _held_bytes(tapes: Iterable[_runtime.Tape], but: set[int]) -> int:
     """Of the storages that tapes keep alive: numbers that Python made and the step reads, a kilobyte or so each."""
     held = {address: bytes_ for tape in tapes for address, bytes_ in tape.held_storages()}
     return sum(bytes_ for address, bytes_ in held.items() if address not in but)
 
 
-class Objects:
-    """Whatever holds a training step's tensors and its Python numbers, as it is before a call."""
-
-    def __init__(self, world: World):
-        self._grads = [(p, p.grad) for p in world.parameters()]
-        holders = world.counters() + [m._buffers for _, root in world.modules for m in root.modules()]
-        self._holders = [(holder, dict(holder)) for holder in holders]
-
-    def put_back(self) -> None:
-        """Needs no tensor to be there."""
-        for p, grad in self._grads:
-            p.grad = grad
-        for holder, items in self._holders:
-            holder.clear()
-            holder.update(items)
-
-
-class _Before:
-    """A training step's state before a call: the tensors' bytes outside the allocator, and whatever holds tensors."""
-
-    def __init__(self, world: World, own: list[Range]):
-        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
-        self._generator = bytes_of(torch.get_rng_state())
-        self._objects = Objects(world)
-        self.take_back_objects = self._objects.put_back
-
-    def take_back_content(self) -> None:
-        self.take_back_objects()
-        for tensor, start, content in self._content:
-            write_back(tensor, content, start)
-        torch.set_rng_state(torch.frombuffer(bytearray(self._generator), dtype=torch.uint8))
-
-
-__all__ = ["EagerCalls", "Objects", "own_ranges"]
+__all__ = ["EagerCalls"]

@@ -24,10 +24,10 @@ from stowage._torch.private import (
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
-from stowage.step.eager_calls import Objects
 from stowage.step.host_reads import HostReads
 from stowage.step.places import Place, is_plain, lasting_places
 from stowage.step.signature import Value, held, metadata, parts
+from stowage.step.state import Holders
 from stowage.step.world import World
 
 # Lines of theirs are no help in a message.
@@ -282,13 +282,13 @@ class _Undo:
         self.error: BaseException | None = None
         self.thread = _runtime.ThreadState()
         self._recorder = recorder
-        self._objects = Objects(world)
+        self._holders = Holders.of(world)
 
     def now(self) -> None:
         by_python = isinstance(self.error, Exception) and not self._recorder.kernel_raised
         if by_python or not self._recorder.take_back():
             return
-        self._objects.put_back()
+        self._holders.put_back()
         say(self.error, BEFORE)
 
 

@@ -24,6 +24,7 @@ from stowage.step.host_reads import ToldContents
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
 from stowage.step.signature import metadata
+from stowage.step.state import Holders
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
 _GUESSED_ENOUGH = 0.02  # share of the step's cost
@@ -108,8 +109,7 @@ class Undo:
         # Not held meanwhile: the step's first act on them is to let them go
         cleared = {id(p) for p in began._grads.cleared}
         self._cleared = began._grads.cleared
-        self._grads = [(p, p.grad) for p in began._parameters if id(p) not in cleared]
-        self._saved = [(counters, dict(counters)) for counters in world.counters(python)]
+        self._holders = Holders((p for p in began._parameters if id(p) not in cleared), world.counters(python))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = False
 
@@ -135,11 +135,7 @@ class Undo:
             return  # what it did has happened; where memory was short, the budget's block has taken that back
         self._began._matcher.forget_step()
         self._began._matcher.roll_back()
-        for live, copy in self._saved:
-            live.clear()
-            live.update(copy)
-        for p, grad in self._grads:
-            p.grad = grad
+        self._holders.put_back()
         for cleared in self._cleared:
             cleared.grad = None
         for place, tensor in self._memory:

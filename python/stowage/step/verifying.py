@@ -22,9 +22,8 @@ from stowage import _runtime
 from stowage._torch.private import address, flatten, local_tensor, storage_address
 from stowage.errors import Error
 from stowage.step.compiled import CompiledStep, compile
-from stowage.step.eager_calls import Objects, own_ranges
-from stowage.step.host_copy import bytes_of, write_back
 from stowage.step.python_state import PythonState
+from stowage.step.state import State, own_ranges
 from stowage.step.world import World
 
 _LEAST_CALLS = 8  # warm-up, recording, rehearsal, and some planned ones
@@ -84,7 +83,7 @@ def verify(
     if not given:
         raise Error("verify() needs at least one batch")
     calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
-    state = _State(World(function))
+    state = _Before(World(function))
     try:
         eager = list(_run(function, calls, state))
         state.put_back()
@@ -138,32 +137,26 @@ def _first_difference(a: Seen, b: Seen) -> str:
     )
 
 
-def _run(step: Callable, batches: list[Any], state: _State) -> Iterator[Seen]:
+def _run(step: Callable, batches: list[Any], state: _Before) -> Iterator[Seen]:
     for batch in batches:
         yield state.seen(step(copy.deepcopy(batch)))
 
 
-class _State:
+class _Before:
     """All that a step changes, where it can be found, as it is when this is made."""
 
     def __init__(self, world: World):
         self._world = world
-        self._objects = Objects(world)
+        self._state = State(world, own_ranges(world, []))
         self._python = PythonState(world)
-        own = own_ranges(world, [])
-        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
         self._memory = [(p, p.detach()) for p in world.parameters()]
-        self._generator = torch.get_rng_state()
 
     def put_back(self) -> None:
         self._python.put_back()
-        self._objects.put_back()
         for p, memory in self._memory:
             if storage_address(p) != storage_address(memory):
                 p.data = memory
-        for tensor, start, content in self._content:
-            write_back(tensor, content, start)
-        torch.set_rng_state(self._generator)
+        self._state.put_back()
 
     def seen(self, result: Any) -> Seen:
         """After a call: the results come first, then gradients, parameters, buffers, what optimizers, schedulers and
