@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "io/json_append.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "verb.h"
 
 namespace stowage::cli {

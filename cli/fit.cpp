@@ -16,9 +16,9 @@
 #include <optional>
 #include <vector>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
 #include "verb.h"
 

@@ -9,9 +9,9 @@
 #include <memory>
 #include <set>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
 #include "verb.h"
 

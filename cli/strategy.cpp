@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "verb.h"
 
 namespace stowage::cli {

@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "io/json_append.h"
 #include "rivals/caching_allocator.h"
 #include "rivals/checkmate_milp.h"
 #include "rivals/evaluate.h"
@@ -19,6 +18,7 @@
 #include "rivals/llfb.h"
 #include "rivals/model_ilp.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
 
 namespace stowage::rivals {

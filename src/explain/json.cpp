@@ -1,5 +1,5 @@
 // An explanation as one JSON object.
-#include "io/json_append.h"
+#include "stowage/json.h"
 #include "stowage/explain.h"
 
 namespace stowage {
