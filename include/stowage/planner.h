@@ -40,6 +40,7 @@ struct PlanOptions {
 };
 
 struct PhaseSeconds {
+  double load = 0;  // of the graph; left to who loads it
   double budget = 0;
   double order = 0;
   double layout = 0;

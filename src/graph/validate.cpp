@@ -191,4 +191,10 @@ std::int64_t resident_bytes(const Graph& graph) {
   return sum;
 }
 
+std::int64_t program_step_ns(const Graph& graph) {
+  std::int64_t sum = 0;
+  for (const Op& op : graph.ops) sum += op.cost_ns;
+  return sum;
+}
+
 }  // namespace stowage

@@ -72,6 +72,7 @@ PUBLIC = {
     "json.h": "io",
     "roam.h": "roam",
     "planner.h": "planner",
+    "summary.h": "planner",
     "explain.h": "explain",
     "strategy.h": "strategy",
     "eager.h": "eager",
