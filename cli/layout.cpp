@@ -11,6 +11,7 @@
 #include "stowage/io.h"
 #include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 #include "verb.h"
 
 namespace stowage::cli {

@@ -11,6 +11,7 @@
 #include "progress_line.h"
 #include "stowage/io.h"
 #include "stowage/json.h"
+#include "stowage/stopwatch.h"
 #include "verb.h"
 
 namespace stowage::cli {

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 #include "stowage/io.h"
 #include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage::rivals {
 namespace {
@@ -33,12 +33,11 @@ struct Timed {
 template <class Work>
 auto timed(const Work& work) {
   constexpr double kShort = 0.5;
-  using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   while (true) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     auto value = work();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(watch.seconds());
     if (seconds[0] < kShort && seconds.size() < 3) continue;
     std::sort(seconds.begin(), seconds.end());
     return Timed<decltype(value)>{std::move(value), seconds[seconds.size() / 2]};

@@ -66,8 +66,8 @@ void choose_method(stowage::PlanOptions& options, const std::string& method,
 }
 
 Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
-             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps,
-             const std::string& method, const std::vector<std::string>& roam_without, const std::string& solver_library,
+             double time_limit, std::uint64_t seed, std::optional<double> link_gbps, const std::string& method,
+             const std::vector<std::string>& roam_without, const std::string& solver_library,
              std::optional<std::function<void(std::string_view, double)>> progress) {
   stowage::PlanOptions options;
   if (progress) options.progress = std::move(*progress);
@@ -78,7 +78,6 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
   options.takeover = takeover;
   options.time_limit_seconds = time_limit;
   options.seed = seed;
-  options.threads = threads;
   if (link_gbps) options.link_gbps = *link_gbps;
   Planned planned;
   {
@@ -215,7 +214,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
       .def_ro("summary", &Planned::summary);
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
-        "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
+        "time_limit"_a = 0.0, "seed"_a = 0, "link_gbps"_a = nb::none(), "method"_a = "stowage",
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
   m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
         "link_gbps"_a = nb::none(), "prices"_a = true, "width"_a = 100, "json"_a = false);

@@ -5,7 +5,7 @@
 
 namespace stowage::explained {
 
-std::string mebibytes(std::int64_t bytes) {
+std::string rounded_bytes(std::int64_t bytes) {
   constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
@@ -27,7 +27,7 @@ std::string at_line(const Op& op) {
 }
 
 std::string an_arena(const Scene& scene, std::int64_t arena) {
-  return "an arena of " + mebibytes(arena) + " instead of " + mebibytes(scene.arena_bytes);
+  return "an arena of " + rounded_bytes(arena) + " instead of " + rounded_bytes(scene.arena_bytes);
 }
 
 bool worth(std::int64_t part, std::int64_t whole) { return part > 0 && part >= whole / 20; }

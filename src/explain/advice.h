@@ -42,7 +42,7 @@ Rule gradients_meet, kept_gradients, accumulation, tied_gradient;           // r
 Rule logits, update_temporaries, returned_results, activations, residents;  // rules_bytes.cpp
 
 // What the rules share (advice.cpp).
-std::string mebibytes(std::int64_t bytes);                     // "12.3 MiB"
+std::string rounded_bytes(std::int64_t bytes);                 // "12.3 MiB"
 std::string short_line(const Op& op);                          // "train.py:21", or "" without its folders
 std::string at_line(const Op& op);                             // " (train.py:21)", or ""
 std::string an_arena(const Scene& scene, std::int64_t arena);  // "an arena of 5.0 MiB instead of 9.1 MiB"

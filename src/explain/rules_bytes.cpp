@@ -68,8 +68,8 @@ void logits(const Scene& scene, std::vector<Advice>& advice) {
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"logits",
-                    "the logits and what cross entropy" + at_line(*loss) + " makes of them hold " + mebibytes(held) +
-                        " of the peak. The loss in " + std::to_string(kPieces) +
+                    "the logits and what cross entropy" + at_line(*loss) + " makes of them hold " +
+                        rounded_bytes(held) + " of the peak. The loss in " + std::to_string(kPieces) +
                         " pieces of the batch, each with its own backward: about " + an_arena(scene, arena) + ".",
                     held, arena});
 }
@@ -97,7 +97,7 @@ void update_temporaries(const Scene& scene, std::vector<Advice>& advice) {
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"update-temporaries",
-                    "temporaries of the optimizer" + at_line(*update) + " hold " + mebibytes(held) +
+                    "temporaries of the optimizer" + at_line(*update) + " hold " + rounded_bytes(held) +
                         " of the peak. fused=True makes none (Adam, AdamW, SGD, Adagrad): " + an_arena(scene, arena) +
                         ".",
                     held, arena});
@@ -117,11 +117,12 @@ void returned_results(const Scene& scene, std::vector<Advice>& advice) {
   }
   if (!worth(bytes, scene.resident_bytes + scene.arena_bytes)) return;
   const std::int64_t arena = scene.plan_again(std::move(changed));
-  advice.push_back(
-      {"returned",
-       "the step returns " + mebibytes(bytes) + ", the largest is " + largest->name + " (" + mebibytes(largest->bytes) +
-           "): it stays to the end of the step, and is copied out. Without results " + an_arena(scene, arena) + ".",
-       bytes, arena});
+  advice.push_back({"returned",
+                    "the step returns " + rounded_bytes(bytes) + ", the largest is " + largest->name + " (" +
+                        rounded_bytes(largest->bytes) +
+                        "): it stays to the end of the step, and is copied out. Without results " +
+                        an_arena(scene, arena) + ".",
+                    bytes, arena});
 }
 
 void activations(const Scene& scene, std::vector<Advice>& advice) {
@@ -129,7 +130,8 @@ void activations(const Scene& scene, std::vector<Advice>& advice) {
   if (held < scene.peak.bytes / 2 || held == 0) return;
   advice.push_back(
       {"activations",
-       "what backward needs of forward holds " + mebibytes(held) + " of the peak's " + mebibytes(scene.peak.bytes) +
+       "what backward needs of forward holds " + rounded_bytes(held) + " of the peak's " +
+           rounded_bytes(scene.peak.bytes) +
            ". It grows with the batch: a budget buys it back for time (above), a smaller batch in proportion.",
        held});
 }
@@ -139,12 +141,12 @@ void residents(const Scene& scene, std::vector<Advice>& advice) {
   const std::int64_t state = resident_of(scene.graph, BufferKind::kOptimizerState);
   const std::int64_t all = scene.resident_bytes + scene.arena_bytes;
   if (parameters + state < all / 10 * 6 || parameters + state == 0) return;
-  std::string text = "parameters and optimizer state are " + mebibytes(parameters + state) + " of " + mebibytes(all) +
-                     ", there from step to step: no plan changes them.";
+  std::string text = "parameters and optimizer state are " + rounded_bytes(parameters + state) + " of " +
+                     rounded_bytes(all) + ", there from step to step: no plan changes them.";
   if (state > parameters + parameters / 2)
-    text += " The optimizer keeps " + mebibytes(state) + " for " + mebibytes(parameters) +
-            " of parameters; one with a single state per parameter (SGD with momentum) keeps " + mebibytes(parameters) +
-            ".";
+    text += " The optimizer keeps " + rounded_bytes(state) + " for " + rounded_bytes(parameters) +
+            " of parameters; one with a single state per parameter (SGD with momentum) keeps " +
+            rounded_bytes(parameters) + ".";
   advice.push_back({"residents", std::move(text), parameters + state});
 }
 

@@ -141,7 +141,7 @@ void gradients_meet(const Scene& scene, std::vector<Advice>& advice) {
   const Op& op = graph.op(waist.scaling);
   const std::string what = waist.norm ? "clip_grad_norm_" + at_line(op) : "what " + op.target + at_line(op) + " reads";
   advice.push_back({"gradients-meet",
-                    what + " needs all gradients, " + mebibytes(gradients) +
+                    what + " needs all gradients, " + rounded_bytes(gradients) +
                         ", before the first update. Clipped each by itself (clip_grad_value_), "
                         "each update could follow its gradient: " +
                         an_arena(scene, arena) + ".",
@@ -170,7 +170,8 @@ void kept_gradients(const Scene& scene, std::vector<Advice>& advice) {
   if (zeroing == nullptr || !worth(bytes, scene.resident_bytes + scene.arena_bytes)) return;
   advice.push_back(
       {"kept-gradients",
-       "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " + mebibytes(bytes) +
+       "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " +
+           rounded_bytes(bytes) +
            ", from step to step. With set_to_none=True (the default) a gradient lives from its making to its update.",
        bytes});
 }
@@ -197,9 +198,10 @@ void accumulation(const Scene& scene, std::vector<Advice>& advice) {
   if (batches < 2 || !worth(held, scene.peak.bytes) || activations - activations / batches >= held) return;
   advice.push_back({"accumulation",
                     std::to_string(batches) + " micro-batches add up their gradients" + at_line(*adding) + ": " +
-                        mebibytes(held) + " of them wait through the peak. A micro-batch has activations of about " +
-                        mebibytes(activations / batches) + "; all of them as one batch would hold " +
-                        mebibytes(activations) + " and let updates follow their gradients.",
+                        rounded_bytes(held) +
+                        " of them wait through the peak. A micro-batch has activations of about " +
+                        rounded_bytes(activations / batches) + "; all of them as one batch would hold " +
+                        rounded_bytes(activations) + " and let updates follow their gradients.",
                     held});
 }
 
@@ -246,7 +248,7 @@ void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
   const auto op_of = [&](BufferId b) -> const Op& { return graph.ops[static_cast<std::size_t>(maker[b.index()])]; };
   const std::string name = shared_parameter(graph, graph.buffer(waiting).bytes);
   advice.push_back({"tied-gradient",
-                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + mebibytes(bytes) +
+                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + rounded_bytes(bytes) +
                         ", is a sum: the part that " + op_of(waiting).target + " makes waits for that of " +
                         op_of(late).target + ". With two weights of their own each would be used at once: " +
                         an_arena(scene, arena) + ", for a weight and its optimizer state more.",

@@ -34,8 +34,6 @@ struct Node {
   }
 };
 
-std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) { return {order.begin(), order.end()}; }
-
 class TakeoverBrancher {
  public:
   TakeoverBrancher(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,

@@ -11,9 +11,9 @@
 #include "order/search.h"
 #include "planner/assemble.h"
 #include "planner/roam_method.h"
-#include "planner/stopwatch.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage {
 namespace {

@@ -64,6 +64,7 @@ PUBLIC = {
     "ids.h": "base",
     "error.h": "base",
     "outcome.h": "base",
+    "stopwatch.h": "base",
     "graph.h": "graph",
     "plan.h": "plan",
     "check.h": "plan",
