@@ -32,17 +32,17 @@ std::string an_arena(const Scene& scene, std::int64_t arena) {
 
 bool worth(std::int64_t part, std::int64_t whole) { return part > 0 && part >= whole / 20; }
 
-std::vector<std::int32_t> makers(const Graph& graph) {
-  std::vector<std::int32_t> maker(graph.buffers.size(), -1);
+IdVector<BufferId, std::int32_t> makers(const Graph& graph) {
+  IdVector<BufferId, std::int32_t> maker(graph.buffers.size(), -1);
   for (std::size_t i = 0; i < graph.ops.size(); ++i)
-    for (const BufferId b : graph.ops[i].creates) maker[b.index()] = static_cast<std::int32_t>(i);
+    for (const BufferId b : graph.ops[i].creates) maker[b] = static_cast<std::int32_t>(i);
   return maker;
 }
 
-std::vector<char> live_at_peak(const Graph& graph, const PeakMoment& peak) {
-  std::vector<char> live(graph.buffers.size(), 0);
+IdVector<BufferId, char> live_at_peak(const Graph& graph, const PeakMoment& peak) {
+  IdVector<BufferId, char> live(graph.buffers.size(), 0);
   for (const PeakHolder& holder : peak.holders)
-    if (holder.buffer.valid()) live[holder.buffer.index()] = 1;
+    if (holder.buffer.valid()) live[holder.buffer] = 1;
   return live;
 }
 

@@ -12,10 +12,11 @@ bool contains_any(const std::string& text, std::initializer_list<std::string_vie
                      [&](std::string_view part) { return text.find(part) != std::string::npos; });
 }
 
-std::int64_t live_bytes(const Graph& graph, const std::vector<char>& live, const std::vector<char>& which) {
+std::int64_t live_bytes(const Graph& graph, const IdVector<BufferId, char>& live,
+                        const IdVector<BufferId, char>& which) {
   std::int64_t sum = 0;
-  for (std::size_t b = 0; b < live.size(); ++b)
-    if (live[b] && which[b]) sum += graph.padded(graph.buffers[b].bytes);
+  for (const BufferId b : live.ids())
+    if (live[b] && which[b]) sum += graph.padded(graph.buffer(b).bytes);
   return sum;
 }
 
@@ -37,8 +38,8 @@ std::int64_t resident_of(const Graph& graph, BufferKind kind) {
 void logits(const Scene& scene, std::vector<Advice>& advice) {
   constexpr std::int64_t kPieces = 4;
   const Graph& graph = scene.graph;
-  const std::vector<char> live = live_at_peak(graph, scene.peak);
-  std::vector<char> which(graph.buffers.size(), 0);
+  const IdVector<BufferId, char> live = live_at_peak(graph, scene.peak);
+  IdVector<BufferId, char> which(graph.buffers.size(), 0);
   const Op* loss = nullptr;
   std::int64_t largest = 0;
   const auto each = [&](const Op& op, auto&& visit) {
@@ -49,22 +50,22 @@ void logits(const Scene& scene, std::vector<Advice>& advice) {
   for (const Op& op : graph.ops) {
     if (!contains_any(op.target, {"log_softmax", "nll_loss", "cross_entropy"})) continue;
     if (loss == nullptr) loss = &op;
-    each(op, [&](BufferId b) { which[b.index()] = 1, largest = std::max(largest, graph.buffer(b).bytes); });
+    each(op, [&](BufferId b) { which[b] = 1, largest = std::max(largest, graph.buffer(b).bytes); });
   }
   if (loss == nullptr) return;
   for (const Op& op : graph.ops) {  // copies of what is known
     if (!contains_any(op.target, {"clone", "copy"})) continue;
     for (const BufferId c : op.creates)
       for (const BufferId r : op.reads)
-        if (graph.buffer(c).bytes == largest && graph.buffer(r).bytes == largest &&
-            (which[c.index()] || which[r.index()]) && !graph.buffer(r).resident)
-          which[c.index()] = which[r.index()] = 1;
+        if (graph.buffer(c).bytes == largest && graph.buffer(r).bytes == largest && (which[c] || which[r]) &&
+            !graph.buffer(r).resident)
+          which[c] = which[r] = 1;
   }
   const std::int64_t held = live_bytes(graph, live, which);
   if (held < scene.peak.bytes / 5) return;
   Graph changed = graph;
-  for (std::size_t b = 0; b < which.size(); ++b)
-    if (which[b]) changed.buffers[b].bytes /= kPieces;
+  for (const BufferId b : which.ids())
+    if (which[b]) changed.buffers[b.index()].bytes /= kPieces;
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"logits",
@@ -76,24 +77,22 @@ void logits(const Scene& scene, std::vector<Advice>& advice) {
 
 void update_temporaries(const Scene& scene, std::vector<Advice>& advice) {
   const Graph& graph = scene.graph;
-  std::vector<char> from_state(graph.buffers.size(), 0);  // temporaries made from optimizer state
+  IdVector<BufferId, char> from_state(graph.buffers.size(), 0);  // temporaries made from optimizer state
   const Op* update = nullptr;
   for (const Op& op : graph.ops) {
-    const auto state = [&](BufferId b) {
-      return graph.buffer(b).kind == BufferKind::kOptimizerState || from_state[b.index()];
-    };
+    const auto state = [&](BufferId b) { return graph.buffer(b).kind == BufferKind::kOptimizerState || from_state[b]; };
     if (std::none_of(op.reads.begin(), op.reads.end(), state)) continue;
     for (const BufferId b : op.creates) {
       if (graph.buffer(b).kind != BufferKind::kTemporary) continue;
-      from_state[b.index()] = 1;
+      from_state[b] = 1;
       if (update == nullptr) update = &op;
     }
   }
   const std::int64_t held = live_bytes(graph, live_at_peak(graph, scene.peak), from_state);
   if (!worth(held, scene.peak.bytes)) return;
   Graph changed = graph;
-  for (std::size_t b = 0; b < from_state.size(); ++b)
-    if (from_state[b]) changed.buffers[b].bytes = 0;
+  for (const BufferId b : from_state.ids())
+    if (from_state[b]) changed.buffers[b.index()].bytes = 0;
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   advice.push_back({"update-temporaries",

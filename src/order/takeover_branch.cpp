@@ -99,7 +99,7 @@ class TakeoverBrancher {
     std::vector<std::int32_t> position(order.ops.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[order.ops[i]] = static_cast<std::int32_t>(i);
     const auto dies = [&](const TakeoverPair& p) {
-      const auto users = uses_.users[p.pair.read.index()];
+      const auto users = uses_.users[p.pair.read];
       return std::all_of(users.begin(), users.end(), [&](std::int32_t u) { return position[u] <= position[p.op]; });
     };
     const TakeoverPair* worst = nullptr;
@@ -129,7 +129,7 @@ class TakeoverBrancher {
     std::vector<Precedence> more;
     for (const Answer& answer : answers) {
       if (!answer.dies) continue;
-      for (const std::int32_t u : uses_.users[answer.question.read.index()])
+      for (const std::int32_t u : uses_.users[answer.question.read])
         if (u != answer.question.op) more.push_back({u, answer.question.op});
     }
     return more;
