@@ -3,10 +3,11 @@
 
 #include <memory>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 #include "verb.h"
 
 namespace stowage::cli {

@@ -4,9 +4,10 @@
 #include <CLI/CLI.hpp>
 
 #include <memory>
+#include <optional>
 
-#include "io/json_append.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -22,17 +23,9 @@ std::string as_json(const CheckReport& report, const Plan& plan) {
   std::string out;
   io::ObjectWriter object(out);
   object.field("valid", report.valid);
-  if (report.valid) {
-    object.null("rule");
-  } else {
-    object.field("rule", report.rule);
-  }
+  object.field("rule", report.valid ? std::nullopt : std::optional(report.rule));
   object.field("message", report.message);
-  if (report.valid) {
-    object.field("peak_bytes", report.peak_bytes);
-  } else {
-    object.null("peak_bytes");
-  }
+  object.field("peak_bytes", report.valid ? std::optional(report.peak_bytes) : std::nullopt);
   object.field("arena_bytes", plan.arena_bytes);
   object.close();
   return out + "\n";

@@ -16,10 +16,11 @@
 #include <optional>
 #include <vector>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -115,13 +116,8 @@ std::string as_json(const Arguments& arguments, const Trials& trials, std::optio
   std::string out;
   io::ObjectWriter object(out);
   object.field("budget_bytes", *arguments.options.budget_bytes);
-  if (best) {
-    object.field("index", *best);
-    object.field("graph", arguments.graphs[*best]);
-  } else {
-    object.null("index");
-    object.null("graph");
-  }
+  object.field("index", best);
+  object.field("graph", best ? std::optional(arguments.graphs[*best]) : std::nullopt);
   object.key("tried");
   out += '[';
   for (auto trial = trials.begin(); trial != trials.end(); ++trial) {

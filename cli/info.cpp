@@ -4,9 +4,9 @@
 #include <array>
 #include <memory>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
 #include "verb.h"
 
@@ -35,8 +35,8 @@ Summary summarize(const Graph& graph) {
   for (const Op& op : graph.ops) {
     summary.rng_ops += op.rng;
     summary.effect_ops += op.effect;
-    summary.cost_ns += op.cost_ns;
   }
+  summary.cost_ns = program_step_ns(graph);
   summary.resident_bytes = resident_bytes(graph);
   summary.program_peak_bytes = program_peak_bytes(graph);
   summary.lower_bound_bytes = lower_bound_bytes(graph);

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
+#include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -22,28 +24,15 @@ struct Arguments {
   bool json = false;
 };
 
-double gap(const LayoutResult& result) {
-  if (result.height_bytes == result.lower_bound_bytes) return 0;
-  return static_cast<double>(result.height_bytes) / static_cast<double>(result.lower_bound_bytes) - 1;
-}
-
 std::string as_json(const LayoutResult& result, std::size_t buffers, double seconds) {
   const bool found = result.outcome == Outcome::kOptimal || result.outcome == Outcome::kFeasible;
   std::string out;
   io::ObjectWriter object(out);
   object.field("outcome", to_string(result.outcome));
   object.field("buffers", buffers);
-  if (found) {
-    object.field("height_bytes", result.height_bytes);
-  } else {
-    object.null("height_bytes");
-  }
+  object.field("height_bytes", found ? std::optional(result.height_bytes) : std::nullopt);
   object.field("lower_bound_bytes", result.lower_bound_bytes);
-  if (found) {
-    object.field("gap", gap(result));
-  } else {
-    object.null("gap");
-  }
+  object.field("gap", found ? std::optional(gap(result.height_bytes, result.lower_bound_bytes)) : std::nullopt);
   object.field("seconds", seconds);
   object.close();
   return out + "\n";

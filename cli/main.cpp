@@ -6,7 +6,7 @@
 #include <exception>
 #include <vector>
 
-#include "solver/milp.h"
+#include "stowage/error.h"
 #include "verb.h"
 
 namespace {

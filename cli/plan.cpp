@@ -3,16 +3,18 @@
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
+#include <variant>
 
-#include "io/json_append.h"
 #include "progress_line.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
+#include "stowage/summary.h"
 #include "verb.h"
 
 namespace stowage::cli {
@@ -22,60 +24,35 @@ struct Arguments {
   std::string graph;
   std::string output;
   PlanOptions options;
+  int threads = 1;  // read by nobody
   bool json = false;
 };
 
-struct Seconds {
-  double load = 0;
-  double total = 0;
-};
-
-void append_seconds(std::string& out, const PhaseSeconds& phases, const Seconds& seconds) {
-  io::ObjectWriter object(out);
-  object.field("load", seconds.load);
-  object.field("budget", phases.budget);
-  object.field("order", phases.order);
-  object.field("layout", phases.layout);
-  object.field("verify", phases.verify);
-  object.field("total", seconds.total);
-  object.close();
-}
-
-void optional_field(io::ObjectWriter& object, std::string_view name, const std::optional<std::int64_t>& value) {
-  if (value) {
-    object.field(name, *value);
-  } else {
-    object.null(name);
+// What only a plan has is null when there is none.
+void append(io::ObjectWriter& object, const std::vector<Figure>& figures, bool has_plan) {
+  for (const auto& [name, value, of_plan] : figures) {
+    if (of_plan && !has_plan) {
+      object.null(name);
+    } else if (const auto* text = std::get_if<std::string_view>(&value)) {
+      object.field(name, *text);
+    } else if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+      object.field(name, *whole);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      object.field(name, *real);
+    } else {
+      object.null(name);
+    }
   }
 }
 
-// What only a plan has is null when there is none.
-std::string as_json(const Graph& graph, const PlanOptions& options, const PlanResult& result, const Seconds& seconds) {
-  const auto of_plan = [&](std::int64_t value) { return result.plan ? std::optional(value) : std::nullopt; };
+std::string as_json(const Summary& summary, bool has_plan) {
   std::string out;
   io::ObjectWriter object(out);
-  object.field("outcome", to_string(result.outcome));
-  object.field("ops", graph.ops.size());
-  object.field("buffers", graph.buffers.size());
-  object.field("resident_bytes", result.resident_bytes);
-  object.field("program_peak_bytes", result.program_peak_bytes);
-  optional_field(object, "peak_bytes", of_plan(result.peak_bytes));
-  object.field("lower_bound_bytes", result.lower_bound_bytes);
-  if (result.plan) {
-    object.field("gap", result.gap);
-  } else {
-    object.null("gap");
-  }
-  optional_field(object, "arena_bytes", of_plan(result.plan ? result.plan->arena_bytes : 0));
-  optional_field(object, "budget_bytes", options.budget_bytes);
-  optional_field(object, "recomputed_ops", of_plan(result.recomputed_ops));
-  optional_field(object, "recompute_ns", of_plan(result.recompute_ns));
-  optional_field(object, "swapped_bytes", of_plan(result.swapped_bytes));
-  optional_field(object, "step_ns", of_plan(result.step_ns));
-  object.field("program_step_ns", result.program_step_ns);
-  optional_field(object, "step_bound_ns", result.step_bound_ns);
+  append(object, summary.figures, has_plan);
   object.key("seconds");
-  append_seconds(out, result.seconds, seconds);
+  io::ObjectWriter seconds(out);
+  append(seconds, summary.seconds, has_plan);
+  seconds.close();
   object.close();
   return out + "\n";
 }
@@ -120,9 +97,7 @@ void add_method_options(CLI::App& command, PlanOptions& options) {
       .add_option_function<std::vector<std::string>>(
           "--roam-without",
           [&options](const std::vector<std::string>& without) {
-            for (const RoamPart& part : kRoamParts)
-              if (std::find(without.begin(), without.end(), part.name) != without.end())
-                options.roam.*part.enabled = false;
+            for (const std::string& part : without) switch_off(options.roam, part);
           },
           "switch a part of roam off, may be repeated: " + names)
       ->check(CLI::IsMember(parts))
@@ -154,9 +129,8 @@ int run(const Arguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
   refuse_overwriting({arguments.graph}, arguments.output);
   const Stopwatch watch;
-  Seconds seconds;
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
-  seconds.load = watch.seconds();
+  const double load_seconds = watch.seconds();
   PlanResult result;
   {
     ProgressLine line("stowage plan");
@@ -165,8 +139,9 @@ int run(const Arguments& arguments) {
     result = stowage::plan(graph, options);
   }
   if (result.plan) save(*result.plan, arguments.output);
-  seconds.total = watch.seconds();
-  if (arguments.json) print_result(as_json(graph, arguments.options, result, seconds));
+  result.seconds.load = load_seconds;
+  result.seconds.total = watch.seconds();
+  if (arguments.json) print_result(as_json(summarize(graph, arguments.options, result), result.plan.has_value()));
   if (!result.plan) {
     explain_failure(result, arguments.options);
     return result.outcome == Outcome::kInfeasible ? kInfeasible : kStopped;
@@ -198,7 +173,7 @@ Verb add_plan(CLI::App& app) {
       ->capture_default_str();
   add_method_options(*command, options);
   command->add_option("--seed", options.seed, "of every random choice")->capture_default_str();
-  command->add_option("--threads", options.threads, "never changes the plan")
+  command->add_option("--threads", arguments->threads, "kept for older scripts; planning uses one thread")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");

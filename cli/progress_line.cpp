@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "stowage/stopwatch.h"
+
 namespace stowage::cli {
 
 ProgressLine::ProgressLine(std::string what) : what_(std::move(what)) {
@@ -37,14 +39,12 @@ std::function<void(std::string_view, double)> ProgressLine::callback() {
 
 void ProgressLine::draw_until_done() {
   using std::chrono::milliseconds;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, milliseconds(1000), [this] { return done_; })) return;
   do {
-    const auto seconds =
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count();
     std::fprintf(stderr, "\r\x1b[K%s: %s%s%lld s", what_.c_str(), phase_.c_str(), phase_.empty() ? "" : ", ",
-                 static_cast<long long>(seconds));
+                 static_cast<long long>(watch.seconds()));
     std::fflush(stderr);
   } while (!changed_.wait_for(lock, milliseconds(250), [this] { return done_; }));
   std::fputs("\r\x1b[K", stderr);

@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "io/text_file.h"
 #include "progress_line.h"
 #include "stowage/check.h"
 #include "stowage/io.h"
@@ -26,7 +25,7 @@ struct Arguments {
 };
 
 std::string optional_text(const std::string& path) {
-  return path.empty() ? std::string() : read_input([&] { return io::read_text(path); });
+  return path.empty() ? std::string() : read_input([&] { return load_text(path); });
 }
 
 int run(const Arguments& arguments) {

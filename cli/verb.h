@@ -1,7 +1,6 @@
 // What the verbs share: exit codes, reading input, printing.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -68,16 +67,6 @@ auto read_input(Load load) {
 
 // Throws UsageError when the output would replace one of the files that are read. Names that are empty or "-" are none.
 void refuse_overwriting(std::initializer_list<std::string> inputs, const std::string& output);
-
-// Seconds since its construction.
-class Stopwatch {
- public:
-  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
-};
 
 // "1.46 GiB (1571512320 bytes)"
 std::string human_bytes(std::int64_t bytes);

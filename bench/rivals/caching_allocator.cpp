@@ -108,10 +108,10 @@ CachingAllocator::Block CachingAllocator::merge(Block left, Block right) {
 }
 
 AllocatorPeaks caching_allocator_peaks(const Graph& graph, std::span<const OpId> order) {
-  const std::vector<Lifetime> live = lifetimes(graph, order);
+  const IdVector<BufferId, Lifetime> live = lifetimes(graph, order);
   std::vector<std::vector<BufferId>> freed(order.size() + 1);  // by the step before which they are freed
-  for (std::size_t b = 0; b < live.size(); ++b)
-    if (!graph.buffers[b].resident) freed[static_cast<std::size_t>(live[b].to)].emplace_back(b);
+  for (const BufferId b : live.ids())
+    if (!graph.buffer(b).resident) freed[static_cast<std::size_t>(live[b].to)].push_back(b);
   CachingAllocator allocator;
   AllocatorPeaks peaks;
   std::vector<CachingAllocator::Block> block(graph.buffers.size(), -1);

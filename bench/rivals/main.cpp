@@ -3,13 +3,11 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "io/json_append.h"
 #include "rivals/caching_allocator.h"
 #include "rivals/checkmate_milp.h"
 #include "rivals/evaluate.h"
@@ -19,7 +17,9 @@
 #include "rivals/llfb.h"
 #include "rivals/model_ilp.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 #include "stowage/planner.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage::rivals {
 namespace {
@@ -33,12 +33,11 @@ struct Timed {
 template <class Work>
 auto timed(const Work& work) {
   constexpr double kShort = 0.5;
-  using Clock = std::chrono::steady_clock;
   std::vector<double> seconds;
   while (true) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     auto value = work();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    seconds.push_back(watch.seconds());
     if (seconds[0] < kShort && seconds.size() < 3) continue;
     std::sort(seconds.begin(), seconds.end());
     return Timed<decltype(value)>{std::move(value), seconds[seconds.size() / 2]};

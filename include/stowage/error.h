@@ -29,4 +29,8 @@ class WriteFailed : public Error {  // a result that cannot be written: a full d
   using Error::Error;
 };
 
+class SolverMissing : public Error {  // HiGHS is not there, or not one that this was made for; says what to install
+  using Error::Error;
+};
+
 }  // namespace stowage

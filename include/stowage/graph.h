@@ -98,4 +98,7 @@ void validate(const Graph& graph);
 // Sum of the bytes of resident buffers.
 std::int64_t resident_bytes(const Graph& graph);
 
+// Sum of what all ops cost.
+std::int64_t program_step_ns(const Graph& graph);
+
 }  // namespace stowage

@@ -33,6 +33,9 @@ Plan load_plan(const std::string& path);
 void save(const Graph& graph, const std::string& path);
 void save(const Plan& plan, const std::string& path);
 
+// The text of any file, uncompressed. Throws Error.
+std::string load_text(const std::string& path);
+
 // The intervals CSV: `id,lower,upper,size`, columns in any order, upper exclusive.
 struct IntervalsFile {
   std::vector<std::string> ids;

@@ -33,13 +33,13 @@ struct PlanOptions {
   RoamOptions roam;            // of Method::kRoam
   std::string solver_library;  // path of HiGHS's shared library; empty: looked for (docs/how-it-works.md)
   std::uint64_t seed = 0;
-  int threads = 1;        // never changes the plan
   double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second; 0: no link, recomputation alone
   // Called with a phase ("budget", "order", "layout", "verify") and the fraction done in [0, 1]; may be empty.
   std::function<void(std::string_view, double)> progress;
 };
 
 struct PhaseSeconds {
+  double load = 0;  // of the graph; left to who loads it
   double budget = 0;
   double order = 0;
   double layout = 0;

@@ -48,6 +48,16 @@ inline constexpr std::array kRoamParts = {
     RoamPart{"concatenation", &RoamOptions::concatenation},
 };
 
+// False when no part has this name.
+inline bool switch_off(RoamOptions& options, std::string_view part) {
+  for (const RoamPart& known : kRoamParts) {
+    if (known.name != part) continue;
+    options.*known.enabled = false;
+    return true;
+  }
+  return false;
+}
+
 struct RoamStats {
   std::int64_t insensitive_ops = 0;  // comparable with all others
   std::int64_t shells = 0;           // of the subgraph tree

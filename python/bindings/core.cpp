@@ -7,8 +7,8 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <variant>
 
 #include "guard.h"
 #include "stowage/check.h"
@@ -20,44 +20,33 @@
 #include "stowage/planner.h"
 #include "stowage/report.h"
 #include "stowage/sharding.h"
+#include "stowage/summary.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
-nb::dict seconds_dict(const stowage::PhaseSeconds& s) {
-  nb::dict d;
-  d["load"] = 0.0;
-  d["budget"] = s.budget;
-  d["order"] = s.order;
-  d["layout"] = s.layout;
-  d["verify"] = s.verify;
-  d["total"] = s.total;
-  return d;
+nb::dict as_dict(const std::vector<stowage::Figure>& figures) {
+  nb::dict dict;
+  for (const auto& [name, value, of_plan] : figures) {
+    nb::object object = nb::none();
+    if (const auto* text = std::get_if<std::string_view>(&value)) {
+      object = nb::str(text->data(), text->size());
+    } else if (const auto* whole = std::get_if<std::int64_t>(&value)) {
+      object = nb::int_(*whole);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      object = nb::float_(*real);
+    }
+    dict[nb::str(name.data(), name.size())] = object;
+  }
+  return dict;
 }
 
-// The object of docs/formats.md section 3.
-nb::dict summary(const stowage::Graph& graph, const stowage::PlanResult& r, const stowage::PlanOptions& options) {
-  nb::dict d;
-  d["outcome"] = nb::str(std::string(stowage::to_string(r.outcome)).c_str());
-  d["ops"] = graph.ops.size();
-  d["buffers"] = graph.buffers.size();
-  d["resident_bytes"] = r.resident_bytes;
-  d["program_peak_bytes"] = r.program_peak_bytes;
-  d["peak_bytes"] = r.peak_bytes;
-  d["lower_bound_bytes"] = r.lower_bound_bytes;
-  d["gap"] = r.gap;
-  d["arena_bytes"] = r.plan ? r.plan->arena_bytes : 0;
-  d["budget_bytes"] = options.budget_bytes;
-  d["recomputed_ops"] = r.recomputed_ops;
-  d["recompute_ns"] = r.recompute_ns;
-  d["swapped_bytes"] = r.swapped_bytes;
-  d["step_ns"] = r.step_ns;
-  d["program_step_ns"] = r.program_step_ns;
-  d["step_bound_ns"] = r.step_bound_ns;
-  d["seconds"] = seconds_dict(r.seconds);
-  return d;
+nb::dict as_dict(const stowage::Summary& summary) {
+  nb::dict dict = as_dict(summary.figures);
+  dict["seconds"] = as_dict(summary.seconds);
+  return dict;
 }
 
 struct Planned {
@@ -72,16 +61,13 @@ void choose_method(stowage::PlanOptions& options, const std::string& method,
   } else if (method != "stowage") {
     throw nb::value_error(("method must be 'stowage' or 'roam', not '" + method + "'").c_str());
   }
-  for (const std::string& name : roam_without) {
-    const auto part = std::ranges::find(stowage::kRoamParts, name, &stowage::RoamPart::name);
-    if (part == stowage::kRoamParts.end()) throw nb::value_error(("roam has no part '" + name + "'").c_str());
-    options.roam.*part->enabled = false;
-  }
+  for (const std::string& name : roam_without)
+    if (!stowage::switch_off(options.roam, name)) throw nb::value_error(("roam has no part '" + name + "'").c_str());
 }
 
 Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
-             double time_limit, std::uint64_t seed, int threads, std::optional<double> link_gbps,
-             const std::string& method, const std::vector<std::string>& roam_without, const std::string& solver_library,
+             double time_limit, std::uint64_t seed, std::optional<double> link_gbps, const std::string& method,
+             const std::vector<std::string>& roam_without, const std::string& solver_library,
              std::optional<std::function<void(std::string_view, double)>> progress) {
   stowage::PlanOptions options;
   if (progress) options.progress = std::move(*progress);
@@ -92,14 +78,13 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
   options.takeover = takeover;
   options.time_limit_seconds = time_limit;
   options.seed = seed;
-  options.threads = threads;
   if (link_gbps) options.link_gbps = *link_gbps;
   Planned planned;
   {
     const nb::gil_scoped_release release;
     planned.result = stowage::plan(graph, options);
   }
-  planned.summary = summary(graph, planned.result, options);
+  planned.summary = as_dict(stowage::summarize(graph, options, planned.result));
   return planned;
 }
 
@@ -178,14 +163,7 @@ void bind_graph(nb::module_& m) {
       .def_prop_ro(
           "buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
       .def_prop_ro("resident_bytes", &stowage::resident_bytes)
-      .def_prop_ro(
-          "program_step_ns",
-          [](const stowage::Graph& g) {
-            std::int64_t sum = 0;
-            for (const stowage::Op& op : g.ops) sum += op.cost_ns;
-            return sum;
-          },
-          "Sum of what all ops cost.")
+      .def_prop_ro("program_step_ns", &stowage::program_step_ns, "Sum of what all ops cost.")
       .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
                    "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
       .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
@@ -236,7 +214,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
       .def_ro("summary", &Planned::summary);
   m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
-        "time_limit"_a = 0.0, "seed"_a = 0, "threads"_a = 1, "link_gbps"_a = nb::none(), "method"_a = "stowage",
+        "time_limit"_a = 0.0, "seed"_a = 0, "link_gbps"_a = nb::none(), "method"_a = "stowage",
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
   m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
         "link_gbps"_a = nb::none(), "prices"_a = true, "width"_a = 100, "json"_a = false);

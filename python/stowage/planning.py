@@ -111,6 +111,7 @@ def plan(
     Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless
     STOWAGE_PLAN_CACHE is "off". time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that
     results repeat. method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
+    threads: kept for older scripts; planning uses one thread.
     roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp",
     "activation-stack",
         "concatenation".
@@ -134,7 +135,6 @@ def plan(
             takeover,
             time_limit,
             seed,
-            threads,
             link_gbps,
             method,
             list(roam_without),

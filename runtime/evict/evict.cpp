@@ -9,6 +9,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "base/mebibytes.h"
 #include "runtime/evict/budget.h"
 #include "runtime/evict/now.h"
 #include "runtime/torch/torch_versions.h"
@@ -26,13 +27,6 @@ struct CountWait {
   std::int64_t start = now_ns();
   ~CountWait() { tl_waited_ns += now_ns() - start; }
 };
-
-std::string mebibytes(std::int64_t bytes) {
-  std::ostringstream text;
-  text.precision(2);
-  text << std::fixed << static_cast<double>(bytes) / (1 << 20) << " MiB";
-  return text.str();
-}
 
 }  // namespace
 
@@ -218,14 +212,14 @@ std::string Budget::explain(std::int64_t bytes) const {
   }
   std::sort(largest.begin(), largest.end(), [](const Value* a, const Value* b) { return a->bytes > b->bytes; });
   std::ostringstream text;
-  text << "stowage: a limit of " << mebibytes(current_limit_) << " is short by "
-       << mebibytes(live_bytes() + bytes - current_limit_) << ": ";
-  if (bytes > 0) text << mebibytes(bytes) << " are asked for, ";
-  text << mebibytes(live_bytes()) << " are live; pinned by the op under way";
+  text << "stowage: a limit of " << mebibytes(current_limit_, 2) << " is short by "
+       << mebibytes(live_bytes() + bytes - current_limit_, 2) << ": ";
+  if (bytes > 0) text << mebibytes(bytes, 2) << " are asked for, ";
+  text << mebibytes(live_bytes(), 2) << " are live; pinned by the op under way";
   if (running_ != nullptr) text << " (" << running_->op->name << ")";
-  text << ": " << mebibytes(pinned) << "; address known outside: " << mebibytes(outside)
-       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe)
-       << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0));
+  text << ": " << mebibytes(pinned, 2) << "; address known outside: " << mebibytes(outside, 2)
+       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe, 2)
+       << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0), 2);
   for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i)
     text << (i == 0 ? ". Largest: " : ", ") << largest[i]->name();
   return text.str();

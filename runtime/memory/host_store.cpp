@@ -8,20 +8,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
 
+#include "base/mebibytes.h"
 #include "runtime/memory/available.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
-
-std::string mebibytes(std::int64_t bytes) {
-  std::ostringstream text;
-  text.precision(1);
-  text << std::fixed << static_cast<double>(bytes) / (1 << 20) << " MiB";
-  return text.str();
-}
 
 [[noreturn]] void fail(const std::string& what, int error) {
   throw Error("host store: " + what + ": " + std::strerror(error));
@@ -29,7 +22,7 @@ std::string mebibytes(std::int64_t bytes) {
 
 void check_limit(std::int64_t bytes, std::int64_t limit) {
   if (limit > 0 && bytes > limit) {
-    throw Error("host store is full: " + mebibytes(bytes) + " are needed, the limit is " + mebibytes(limit));
+    throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the limit is " + mebibytes(limit, 1));
   }
 }
 
@@ -43,12 +36,12 @@ class MemoryStore final : public HostStore {
     release();
     check_limit(bytes, limit_);
     if (const std::int64_t available = available_bytes("/"); bytes > available) {
-      throw Error("host store is full: " + mebibytes(bytes) + " are needed, the machine has " + mebibytes(available) +
-                  " available");
+      throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the machine has " +
+                  mebibytes(available, 1) + " available");
     }
     const auto size = static_cast<std::size_t>(bytes);
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) fail("cannot have " + mebibytes(bytes), errno);
+    if (mapped == MAP_FAILED) fail("cannot have " + mebibytes(bytes, 1), errno);
     madvise(mapped, size, MADV_HUGEPAGE);
     std::memset(mapped, 0, size);  // touched now, not in the middle of a step
     data_ = static_cast<char*>(mapped);
@@ -92,7 +85,7 @@ class FileStore final : public HostStore {
     unlink(name.c_str());
     if (const int error = posix_fallocate(file_, 0, bytes); error != 0) {
       release();
-      fail("cannot have " + mebibytes(bytes) + " in '" + directory_ + "'", error);
+      fail("cannot have " + mebibytes(bytes, 1) + " in '" + directory_ + "'", error);
     }
     bytes_ = bytes;
   }

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "stowage/ids.h"
+
 namespace stowage {
 
 struct Csr {
@@ -18,6 +20,10 @@ struct Csr {
   [[nodiscard]] std::size_t rows() const { return start.size() - 1; }
   [[nodiscard]] std::span<const std::int32_t> operator[](std::size_t row) const {
     return {items.data() + start[row], static_cast<std::size_t>(start[row + 1] - start[row])};
+  }
+  template <class Tag>
+  [[nodiscard]] std::span<const std::int32_t> operator[](Id<Tag> row) const {
+    return (*this)[row.index()];
   }
   // Ends the current row.
   void close_row() { start.push_back(static_cast<std::int32_t>(items.size())); }

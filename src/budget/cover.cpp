@@ -5,7 +5,7 @@
 #include <queue>
 
 #include "base/capped.h"
-#include "budget/random.h"
+#include "base/random.h"
 #include "budget/restore.h"
 
 namespace stowage::budget {

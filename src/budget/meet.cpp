@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/random.h"
 #include "budget/cover.h"
 #include "budget/ledger.h"
-#include "budget/random.h"
 #include "budget/retime.h"
 #include "budget/trim.h"
 

@@ -17,7 +17,7 @@ Recipes::Recipes(const Graph& g, bool takeover)
       takeovers(g, takeover),
       returned(g.buffers.size(), 0),
       makers(g.buffers.size()) {
-  std::vector<std::vector<std::int32_t>> readers(g.buffers.size());  // of a resident, since its latest write
+  IdVector<BufferId, std::vector<std::int32_t>> readers(g.buffers.size());  // of a resident, since its latest write
   for (std::size_t b = 0; b < g.buffers.size(); ++b) {
     bytes.push_back(g.padded(g.buffers[b].bytes));
     returned[b] = g.buffers[b].returned;
@@ -34,7 +34,7 @@ Recipes::Recipes(const Graph& g, bool takeover)
     for (const BufferId b : op.reads) {
       if (std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end()) continue;
       if (g.buffer(b).resident)
-        readers[b.index()].push_back(k);
+        readers[b].push_back(k);
       else
         need(b, false);
     }
@@ -46,9 +46,9 @@ Recipes::Recipes(const Graph& g, bool takeover)
         continue;
       }
       repeatable[k] = 0;
-      for (const std::int32_t reader : readers[b.index()])
+      for (const std::int32_t reader : readers[b])
         if (reader != k) ends[reader].push_back(k);
-      readers[b.index()].clear();
+      readers[b].clear();
     }
     for (const BufferId b : op.writes)
       if (!g.buffer(b).resident) makers[b.index()].push_back(k);

@@ -70,7 +70,7 @@ void AccessHistory::roll(Places& places, std::uint64_t signature) {
 
 void AccessHistory::access(ValueId id, std::int64_t operand) {
   if (id.index() >= expected_.size()) expected_.resize(std::max(id.index() + 1, 2 * expected_.size()));
-  Expected& e = expected_[id.index()];
+  Expected& e = expected_[id];
   if (e.access >= first_access_) accesses_[static_cast<std::size_t>(e.access - first_access_)].next_op = now_;
   e.access = first_access_ + static_cast<std::int64_t>(accesses_.size());
   accesses_.emplace_back();
@@ -86,7 +86,7 @@ void AccessHistory::access(ValueId id, std::int64_t operand) {
 }
 
 void AccessHistory::forgotten(ValueId id) {
-  if (id.index() < expected_.size()) expected_[id.index()] = {};
+  if (id.index() < expected_.size()) expected_[id] = {};
 }
 
 std::int64_t AccessHistory::unlimited_bytes(std::int64_t ahead) const {

@@ -43,10 +43,10 @@ class AccessHistory {
   // Of the value's next use, as foretold at its last access; kUnknown too when that tick has passed without one.
   [[nodiscard]] std::int64_t next_tick(ValueId id) const {
     if (id.index() >= expected_.size()) return kUnknown;
-    const Expected& e = expected_[id.index()];
+    const Expected& e = expected_[id];
     return e.tick > table_.tick ? e.tick : kUnknown;
   }
-  [[nodiscard]] std::int64_t next_ns(ValueId id) const { return expected_[id.index()].ns; }  // where next_tick is known
+  [[nodiscard]] std::int64_t next_ns(ValueId id) const { return expected_[id].ns; }  // where next_tick is known
 
   [[nodiscard]] bool foresees() const { return match_ >= 0; }
   // Ops since the matched one: the length of an iteration, once there is one.
@@ -96,7 +96,7 @@ class AccessHistory {
   std::int64_t now_ = -1;                         // the running op
   std::int64_t match_ = -1;                       // the one like it, earlier
   std::int64_t operands_ = 0;                     // of the running op, so far
-  std::vector<Expected> expected_;                // by row
+  IdVector<ValueId, Expected> expected_;
   Places long_{kLong}, short_{kShort};
 };
 

@@ -62,7 +62,7 @@ void CostAware::left(ValueId id) {
 }
 
 void CostAware::accessed(ValueId id) {
-  if (id.index() < fetched_early_.size()) fetched_early_[id.index()] = false;
+  if (id.index() < fetched_early_.size()) fetched_early_[id] = false;
   if (awake_) file(id);
 }
 
@@ -169,9 +169,9 @@ std::int64_t CostAware::growth_bytes(std::int64_t until_tick) const {
 bool CostAware::may_fetch_early(ValueId id, std::int64_t tick, std::int64_t room_bytes) {
   if (!history_.foresees() || tick > table_.tick + kHorizonOps) return false;
   if (fetched_early_.size() <= id.index()) fetched_early_.resize(table_.rows());
-  const std::int64_t spare_bytes = fetched_early_[id.index()] ? table_.options().limit_bytes / kSpareShare : 0;
+  const std::int64_t spare_bytes = fetched_early_[id] ? table_.options().limit_bytes / kSpareShare : 0;
   if (growth_bytes(tick) + table_[id].bytes + spare_bytes > room_bytes) return false;
-  fetched_early_[id.index()] = true;
+  fetched_early_[id] = true;
   return true;
 }
 

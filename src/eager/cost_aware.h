@@ -85,13 +85,13 @@ class CostAware : public Policy {
 
   ValueTable& table_;
   AccessHistory& history_;
-  StalenessIndex by_age_;                 // candidates whose next use is not known
-  NextUseHeap<std::greater<>> furthest_;  // those whose is, by class of price
-  NextUseHeap<std::less<>> soonest_;      // the same: what was expected and did not come is found here
-  NextUseHeap<std::less<>> away_;         // swapped, next use known
-  std::vector<bool> fetched_early_;       // by row, since its last use
-  bool letting_go_ = false;               // something was, since nothing was found that is worth a copy
-  bool awake_ = false;                    // a victim has been asked for: until then candidates are in no order
+  StalenessIndex by_age_;                  // candidates whose next use is not known
+  NextUseHeap<std::greater<>> furthest_;   // those whose is, by class of price
+  NextUseHeap<std::less<>> soonest_;       // the same: what was expected and did not come is found here
+  NextUseHeap<std::less<>> away_;          // swapped, next use known
+  IdVector<ValueId, bool> fetched_early_;  // since its last use
+  bool letting_go_ = false;                // something was, since nothing was found that is worth a copy
+  bool awake_ = false;                     // a victim has been asked for: until then candidates are in no order
 };
 
 }  // namespace stowage::eager

@@ -6,7 +6,7 @@ namespace stowage::eager {
 
 DtrFilter::Links& DtrFilter::links(ValueId id) {
   if (id.index() >= links_.size()) links_.resize(std::max(id.index() + 1, 2 * links_.size()));
-  return links_[id.index()];
+  return links_[id];
 }
 
 std::int32_t DtrFilter::root(std::int32_t set) {
@@ -26,7 +26,7 @@ double DtrFilter::cost_ns(ValueId id) {
   const Links& own = links(id);
   for (const auto* side : {&own.parents, &own.children})
     for (const ValueId n : *side) {
-      const std::int32_t set = links_[n.index()].set;
+      const std::int32_t set = links_[n].set;
       if (set < 0) continue;
       const std::int32_t r = root(set);
       if (std::find(met_.begin(), met_.end(), r) != met_.end()) continue;
@@ -48,20 +48,20 @@ void DtrFilter::recipe_changed(ValueId id) {
   links(id);
   for (const ValueId parent : table_[id].parents) {
     links(parent).children.push_back(id);
-    links_[id.index()].parents.push_back(parent);
+    links_[id].parents.push_back(parent);
   }
   if (index_.holds(id)) index_.reweigh(id, weight(id));
 }
 
 void DtrFilter::unlink(ValueId id) {
   for (const ValueId parent : links(id).parents) {
-    auto& children = links_[parent.index()].children;
+    auto& children = links_[parent].children;
     if (const auto at = std::find(children.rbegin(), children.rend(), id); at != children.rend()) {
       *at = children.back();
       children.pop_back();
     }
   }
-  links_[id.index()].parents.clear();
+  links_[id].parents.clear();
 }
 
 // A new set of its own, joined with those of its dropped neighbours.
@@ -75,8 +75,8 @@ void DtrFilter::drop(ValueId id) {
   sum_.push_back(own.cost_in_set);
   for (const auto* side : {&own.parents, &own.children})
     for (const ValueId n : *side) {
-      if (links_[n.index()].set < 0) continue;
-      const std::int32_t a = root(links_[n.index()].set), b = root(own.set);
+      if (links_[n].set < 0) continue;
+      const std::int32_t a = root(links_[n].set), b = root(own.set);
       if (a == b) continue;
       above_[static_cast<std::size_t>(b)] = a;
       sum_[static_cast<std::size_t>(a)] += sum_[static_cast<std::size_t>(b)];
@@ -120,7 +120,7 @@ void DtrFilter::died(ValueId id) {
 void DtrFilter::forgotten(ValueId id) {
   undrop(id);
   unlink(id);
-  links_[id.index()].children.clear();
+  links_[id].children.clear();
 }
 
 std::optional<ValueId> DtrFilter::pick(bool last_resort) {

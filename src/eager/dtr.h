@@ -62,7 +62,7 @@ class DtrFilter : public Filter {
 
   ValueTable& table_;
   StalenessIndex index_;
-  std::vector<Links> links_;         // by row
+  IdVector<ValueId, Links> links_;
   std::vector<std::int32_t> above_;  // union-find
   std::vector<double> sum_;          // of a root
   std::vector<std::int32_t> met_;    // scratch

@@ -29,7 +29,7 @@ class NextUseHeap {
   void put(ValueId id, std::int64_t key, std::size_t heap = 0) {
     if (id.index() >= stamps_.size()) stamps_.resize(std::max(id.index() + 1, 2 * stamps_.size()));
     if (heap >= heaps_.size()) heaps_.resize(heap + 1);
-    Stamp& s = stamps_[id.index()];
+    Stamp& s = stamps_[id];
     if (!s.member) ++members_;
     s = {s.stamp + 1, true};
     if (++entries_ > 64 + 4 * members_) rebuild();
@@ -39,11 +39,11 @@ class NextUseHeap {
 
   void erase(ValueId id) {
     if (!holds(id)) return;
-    stamps_[id.index()].member = false;
+    stamps_[id].member = false;
     --members_;
   }
 
-  [[nodiscard]] bool holds(ValueId id) const { return id.index() < stamps_.size() && stamps_[id.index()].member; }
+  [[nodiscard]] bool holds(ValueId id) const { return id.index() < stamps_.size() && stamps_[id].member; }
   [[nodiscard]] std::size_t size() const { return members_; }
   [[nodiscard]] std::size_t classes() const { return heaps_.size(); }
 
@@ -80,7 +80,7 @@ class NextUseHeap {
 
   static bool after(const Entry& a, const Entry& b) { return First{}(b.key, a.key); }
   [[nodiscard]] bool true_entry(const Entry& e) const {
-    const Stamp& s = stamps_[e.id.index()];
+    const Stamp& s = stamps_[e.id];
     return s.member && s.stamp == e.stamp;
   }
   void drop_front(std::size_t heap) {
@@ -99,7 +99,7 @@ class NextUseHeap {
 
   std::vector<std::vector<Entry>> heaps_;
   std::vector<Entry> aside_;
-  std::vector<Stamp> stamps_;  // by row
+  IdVector<ValueId, Stamp> stamps_;
   std::size_t members_ = 0, entries_ = 0;
 };
 

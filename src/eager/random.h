@@ -8,13 +8,14 @@
 
 #include <vector>
 
+#include "base/random.h"
 #include "eager/policy.h"
 
 namespace stowage::eager {
 
 class RandomFilter : public Filter {
  public:
-  explicit RandomFilter(ValueTable& table) : table_(table), state_(table.options().seed) {}
+  explicit RandomFilter(ValueTable& table) : table_(table), random_(table.options().seed) {}
 
   void entered(ValueId id) override {
     if (id.index() >= place_.size()) place_.resize(id.index() + 1, -1);
@@ -29,7 +30,7 @@ class RandomFilter : public Filter {
   }
   std::optional<ValueId> pick(bool last_resort) override {
     const std::size_t n = members_.size();
-    const std::size_t start = n == 0 ? 0 : next() % n;
+    const std::size_t start = n == 0 ? 0 : random_.next() % n;
     for (std::size_t i = 0; i < n; ++i) {
       const ValueId id = members_[(start + i) % n];
       ++table_.counters.looks;
@@ -39,15 +40,8 @@ class RandomFilter : public Filter {
   }
 
  private:
-  std::uint64_t next() {  // splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-  }
-
   ValueTable& table_;
-  std::uint64_t state_;
+  Random random_;
   std::vector<ValueId> members_;
   std::vector<std::int32_t> place_;  // by row
 };

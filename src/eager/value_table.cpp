@@ -11,13 +11,13 @@ ValueId ValueTable::add(std::int64_t bytes, bool evictable) {
   ValueId id;
   if (free_.empty()) {
     id = ValueId(rows_.size());
-    rows_.emplace_back();
+    rows_.push_back({});
     seen_.push_back(0);
   } else {
     id = free_.back();
     free_.pop_back();
   }
-  Value& row = rows_[id.index()];
+  Value& row = rows_[id];
   std::vector<ValueId> parents = std::move(row.parents);  // its memory is used again
   parents.clear();
   row = Value{};
@@ -30,12 +30,12 @@ ValueId ValueTable::add(std::int64_t bytes, bool evictable) {
 }
 
 void ValueTable::remove(ValueId id) {
-  rows_[id.index()].in_use = false;
+  rows_[id].in_use = false;
   free_.push_back(id);
 }
 
 bool ValueTable::candidate(ValueId id) const {
-  const Value& v = rows_[id.index()];
+  const Value& v = rows_[id];
   return v.in_use && v.evictable && v.residence == Residence::kResident && (may_swap() || v.recomputable);
 }
 
@@ -44,18 +44,18 @@ std::int64_t ValueTable::chain_ns(ValueId id) const {
     std::fill(seen_.begin(), seen_.end(), 0U);
     walk_ = 1;
   }
-  std::int64_t total = rows_[id.index()].compute_ns;
+  std::int64_t total = rows_[id].compute_ns;
   int met = 0;
   stack_.assign(1, id);
-  seen_[id.index()] = walk_;
+  seen_[id] = walk_;
   while (!stack_.empty()) {
     const ValueId at = stack_.back();
     stack_.pop_back();
-    for (const ValueId parent : rows_[at.index()].parents) {
-      const Value& p = rows_[parent.index()];
-      if (p.residence == Residence::kResident || p.residence == Residence::kFetching || seen_[parent.index()] == walk_)
+    for (const ValueId parent : rows_[at].parents) {
+      const Value& p = rows_[parent];
+      if (p.residence == Residence::kResident || p.residence == Residence::kFetching || seen_[parent] == walk_)
         continue;
-      seen_[parent.index()] = walk_;
+      seen_[parent] = walk_;
       if (p.host_copy != HostCopy::kNone) {
         total += copy_ns(p.bytes);
         continue;

@@ -23,8 +23,8 @@ class ValueTable {
 
   ValueId add(std::int64_t bytes, bool evictable);
   void remove(ValueId id);
-  [[nodiscard]] Value& operator[](ValueId id) { return rows_[id.index()]; }
-  [[nodiscard]] const Value& operator[](ValueId id) const { return rows_[id.index()]; }
+  [[nodiscard]] Value& operator[](ValueId id) { return rows_[id]; }
+  [[nodiscard]] const Value& operator[](ValueId id) const { return rows_[id]; }
   [[nodiscard]] std::size_t rows() const { return rows_.size(); }
   [[nodiscard]] std::size_t in_use() const { return rows_.size() - free_.size(); }
   [[nodiscard]] const Options& options() const { return options_; }
@@ -34,14 +34,14 @@ class ValueTable {
   [[nodiscard]] bool candidate(ValueId id) const;
   // And now? Soft pins count unless `last_resort`.
   [[nodiscard]] bool free_to_go(ValueId id, bool last_resort) const {
-    const Value& v = rows_[id.index()];
+    const Value& v = rows_[id];
     return v.pins == 0 && (last_resort || v.soft_pins == 0);
   }
   [[nodiscard]] bool may_drop(ValueId id) const {
-    return rows_[id.index()].recomputable && options_.release != Release::kSwapOnly;
+    return rows_[id].recomputable && options_.release != Release::kSwapOnly;
   }
   [[nodiscard]] bool may_swap() const { return options_.release != Release::kDropOnly; }
-  [[nodiscard]] bool there(ValueId id) const { return rows_[id.index()].residence == Residence::kResident; }
+  [[nodiscard]] bool there(ValueId id) const { return rows_[id].residence == Residence::kResident; }
 
   [[nodiscard]] std::int64_t chain_ns(ValueId id) const;
 
@@ -73,9 +73,9 @@ class ValueTable {
 
   Options options_;
   double bytes_per_ns_;
-  std::vector<Value> rows_;
+  IdVector<ValueId, Value> rows_;
   std::vector<ValueId> free_;
-  mutable std::vector<std::uint32_t> seen_;  // scratch of chain_ns: row -> number of the walk that met it
+  mutable IdVector<ValueId, std::uint32_t> seen_;  // scratch of chain_ns: number of the walk that met the row
   mutable std::uint32_t walk_ = 0;
   mutable std::vector<ValueId> stack_;
 };

@@ -5,7 +5,7 @@
 
 namespace stowage::explained {
 
-std::string mebibytes(std::int64_t bytes) {
+std::string rounded_bytes(std::int64_t bytes) {
   constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
@@ -27,22 +27,22 @@ std::string at_line(const Op& op) {
 }
 
 std::string an_arena(const Scene& scene, std::int64_t arena) {
-  return "an arena of " + mebibytes(arena) + " instead of " + mebibytes(scene.arena_bytes);
+  return "an arena of " + rounded_bytes(arena) + " instead of " + rounded_bytes(scene.arena_bytes);
 }
 
 bool worth(std::int64_t part, std::int64_t whole) { return part > 0 && part >= whole / 20; }
 
-std::vector<std::int32_t> makers(const Graph& graph) {
-  std::vector<std::int32_t> maker(graph.buffers.size(), -1);
+IdVector<BufferId, std::int32_t> makers(const Graph& graph) {
+  IdVector<BufferId, std::int32_t> maker(graph.buffers.size(), -1);
   for (std::size_t i = 0; i < graph.ops.size(); ++i)
-    for (const BufferId b : graph.ops[i].creates) maker[b.index()] = static_cast<std::int32_t>(i);
+    for (const BufferId b : graph.ops[i].creates) maker[b] = static_cast<std::int32_t>(i);
   return maker;
 }
 
-std::vector<char> live_at_peak(const Graph& graph, const PeakMoment& peak) {
-  std::vector<char> live(graph.buffers.size(), 0);
+IdVector<BufferId, char> live_at_peak(const Graph& graph, const PeakMoment& peak) {
+  IdVector<BufferId, char> live(graph.buffers.size(), 0);
   for (const PeakHolder& holder : peak.holders)
-    if (holder.buffer.valid()) live[holder.buffer.index()] = 1;
+    if (holder.buffer.valid()) live[holder.buffer] = 1;
   return live;
 }
 

@@ -42,12 +42,12 @@ Rule gradients_meet, kept_gradients, accumulation, tied_gradient;           // r
 Rule logits, update_temporaries, returned_results, activations, residents;  // rules_bytes.cpp
 
 // What the rules share (advice.cpp).
-std::string mebibytes(std::int64_t bytes);                     // "12.3 MiB"
+std::string rounded_bytes(std::int64_t bytes);                 // "12.3 MiB"
 std::string short_line(const Op& op);                          // "train.py:21", or "" without its folders
 std::string at_line(const Op& op);                             // " (train.py:21)", or ""
 std::string an_arena(const Scene& scene, std::int64_t arena);  // "an arena of 5.0 MiB instead of 9.1 MiB"
 bool worth(std::int64_t part, std::int64_t whole);             // at least a twentieth
-std::vector<std::int32_t> makers(const Graph& graph);          // per buffer: the op that creates it, or -1
-std::vector<char> live_at_peak(const Graph& graph, const PeakMoment& peak);  // per buffer
+IdVector<BufferId, std::int32_t> makers(const Graph& graph);   // the op that creates it, or -1
+IdVector<BufferId, char> live_at_peak(const Graph& graph, const PeakMoment& peak);
 
 }  // namespace stowage::explained

@@ -40,11 +40,11 @@ PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult&
   result.plan = plan;
   result.peak_bytes = checked.peak_bytes;
   result.gap = gap(result.peak_bytes, result.lower_bound_bytes);
-  std::vector<char> ran(graph.ops.size(), 0);
+  IdVector<OpId, char> ran(graph.ops.size(), 0);
   for (const Step& step : plan.steps) {
     if (step.kind == Step::Kind::kSwapOut)
       result.swapped_bytes = capped_sum(result.swapped_bytes, graph.buffer(step.buffer).bytes);
-    if (step.kind != Step::Kind::kRun || !ran[step.op.index()]++) continue;
+    if (step.kind != Step::Kind::kRun || !ran[step.op]++) continue;
     ++result.recomputed_ops;
     result.recompute_ns = capped_sum(result.recompute_ns, graph.op(step.op).cost_ns);
     result.step_ns = capped_sum(result.step_ns, graph.op(step.op).cost_ns);

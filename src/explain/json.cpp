@@ -1,5 +1,5 @@
 // An explanation as one JSON object.
-#include "io/json_append.h"
+#include "stowage/json.h"
 #include "stowage/explain.h"
 
 namespace stowage {
@@ -97,11 +97,7 @@ std::string to_json(const Graph& graph, const Explanation& e) {
     inner.field("rule", advice.rule);
     inner.field("text", advice.text);
     inner.field("held_bytes", advice.held_bytes);
-    if (advice.arena_bytes) {
-      inner.field("arena_bytes", *advice.arena_bytes);
-    } else {
-      inner.null("arena_bytes");
-    }
+    inner.field("arena_bytes", advice.arena_bytes);
   });
   object.close();
   return out;

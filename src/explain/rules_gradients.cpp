@@ -70,20 +70,20 @@ struct Origin {
 };
 Origin origin(const Graph& graph, const Csr& source, BufferId buffer) {
   Origin origin;
-  std::vector<char> seen(graph.buffers.size(), 0);
+  IdVector<BufferId, char> seen(graph.buffers.size(), 0);
   std::vector<BufferId> open{buffer};
-  seen[buffer.index()] = 1;
+  seen[buffer] = 1;
   while (!open.empty()) {
     const BufferId b = open.back();
     open.pop_back();
-    for (const std::int32_t o : source[b.index()]) {
+    for (const std::int32_t o : source[b]) {
       const Op& op = graph.ops[static_cast<std::size_t>(o)];
       origin.norm |= contains(op.target, "norm");
       for (const auto* list : {&op.reads, &op.writes})
         for (const BufferId from : *list) {
           const Buffer& read = graph.buffer(from);
-          if (read.resident || seen[from.index()]) continue;
-          seen[from.index()] = 1;
+          if (read.resident || seen[from]) continue;
+          seen[from] = 1;
           if (is_gradient(read)) {
             origin.gradient_bytes += read.bytes;
           } else {
@@ -97,17 +97,17 @@ Origin origin(const Graph& graph, const Csr& source, BufferId buffer) {
 
 // The small buffers that ops read beside half of all gradient bytes.
 std::vector<BufferId> candidates(const Graph& graph, std::int64_t gradients) {
-  std::vector<std::int64_t> beside(graph.buffers.size(), 0);
+  IdVector<BufferId, std::int64_t> beside(graph.buffers.size(), 0);
   for (const Op& op : graph.ops) {
     const std::int64_t bytes = gradient_bytes_of(graph, op);
     if (bytes == 0) continue;
     for (const BufferId b : op.reads)
       if (!graph.buffer(b).resident && !is_gradient(graph.buffer(b)) && graph.buffer(b).bytes <= gradients / 100)
-        beside[b.index()] += bytes;
+        beside[b] += bytes;
   }
   std::vector<BufferId> found;
-  for (std::size_t b = 0; b < beside.size(); ++b)
-    if (beside[b] >= gradients / 2 && beside[b] > 0) found.emplace_back(b);
+  for (const BufferId b : beside.ids())
+    if (beside[b] >= gradients / 2 && beside[b] > 0) found.push_back(b);
   return found;
 }
 
@@ -121,7 +121,7 @@ void gradients_meet(const Scene& scene, std::vector<Advice>& advice) {
   const Csr source = sources(graph);
   Graph changed = graph;
   Waist waist;
-  std::vector<char> scales(graph.ops.size(), 0);
+  IdVector<OpId, char> scales(graph.ops.size(), 0);
   for (const BufferId b : candidates(graph, gradients)) {
     const Origin from = origin(graph, source, b);
     if (from.gradient_bytes < gradients / 10 * 9) continue;
@@ -129,19 +129,19 @@ void gradients_meet(const Scene& scene, std::vector<Advice>& advice) {
     for (std::size_t i = 0; i < graph.ops.size(); ++i) {
       if (!has(graph.ops[i].reads, b) || gradient_bytes_of(graph, graph.ops[i]) == 0) continue;
       waist.scaling = OpId(i);
-      scales[i] = 1;
+      scales[waist.scaling] = 1;
       std::erase(changed.ops[i].reads, b);
     }
   }
   // Capture lets updates that read no gradient wait for all of the step proper, scaling included
-  for (Op& op : changed.ops) std::erase_if(op.after, [&](OpId earlier) { return scales[earlier.index()] != 0; });
+  for (Op& op : changed.ops) std::erase_if(op.after, [&](OpId earlier) { return scales[earlier] != 0; });
   if (!waist.scaling.valid()) return;
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
   const Op& op = graph.op(waist.scaling);
   const std::string what = waist.norm ? "clip_grad_norm_" + at_line(op) : "what " + op.target + at_line(op) + " reads";
   advice.push_back({"gradients-meet",
-                    what + " needs all gradients, " + mebibytes(gradients) +
+                    what + " needs all gradients, " + rounded_bytes(gradients) +
                         ", before the first update. Clipped each by itself (clip_grad_value_), "
                         "each update could follow its gradient: " +
                         an_arena(scene, arena) + ".",
@@ -150,7 +150,7 @@ void gradients_meet(const Scene& scene, std::vector<Advice>& advice) {
 
 void kept_gradients(const Scene& scene, std::vector<Advice>& advice) {
   const Graph& graph = scene.graph;
-  std::vector<char> added(graph.buffers.size(), 0), counted(graph.buffers.size(), 0);
+  IdVector<BufferId, char> added(graph.buffers.size(), 0), counted(graph.buffers.size(), 0);
   std::int64_t bytes = 0;
   const Op* zeroing = nullptr;
   const auto a_gradient = [&](BufferId b) {
@@ -159,35 +159,36 @@ void kept_gradients(const Scene& scene, std::vector<Advice>& advice) {
   };
   for (const Op& op : graph.ops)
     for (const BufferId b : op.writes)
-      if (a_gradient(b) && contains(op.target, "add")) added[b.index()] = 1;
+      if (a_gradient(b) && contains(op.target, "add")) added[b] = 1;
   for (const Op& op : graph.ops)
     for (const BufferId b : op.writes)
-      if (added[b.index()] && !counted[b.index()] && contains(op.target, "zero_")) {
-        counted[b.index()] = 1;
+      if (added[b] && !counted[b] && contains(op.target, "zero_")) {
+        counted[b] = 1;
         bytes += graph.buffer(b).bytes;
         zeroing = &op;
       }
   if (zeroing == nullptr || !worth(bytes, scene.resident_bytes + scene.arena_bytes)) return;
   advice.push_back(
       {"kept-gradients",
-       "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " + mebibytes(bytes) +
+       "zero_grad(set_to_none=False)" + at_line(*zeroing) + " keeps the memory of all gradients, " +
+           rounded_bytes(bytes) +
            ", from step to step. With set_to_none=True (the default) a gradient lives from its making to its update.",
        bytes});
 }
 
 void accumulation(const Scene& scene, std::vector<Advice>& advice) {
   const Graph& graph = scene.graph;
-  const std::vector<std::int32_t> maker = makers(graph), made_before = activations_before(graph);
-  const std::vector<char> live = live_at_peak(graph, scene.peak);
-  std::vector<std::int32_t> times(graph.buffers.size(), 0);
+  const IdVector<BufferId, std::int32_t> maker = makers(graph);
+  const std::vector<std::int32_t> made_before = activations_before(graph);
+  const IdVector<BufferId, char> live = live_at_peak(graph, scene.peak);
+  IdVector<BufferId, std::int32_t> times(graph.buffers.size(), 0);
   std::int64_t held = 0, activations = 0;
   const Op* adding = nullptr;
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     if (!contains(graph.ops[i].target, "add")) continue;
     for (const BufferId b : graph.ops[i].writes) {
-      if (!is_gradient(graph.buffer(b)) || made_before[i] == made_before[static_cast<std::size_t>(maker[b.index()])])
-        continue;
-      if (times[b.index()]++ == 0 && live[b.index()]) held += graph.padded(graph.buffer(b).bytes);
+      if (!is_gradient(graph.buffer(b)) || made_before[i] == made_before[static_cast<std::size_t>(maker[b])]) continue;
+      if (times[b]++ == 0 && live[b]) held += graph.padded(graph.buffer(b).bytes);
       adding = &graph.ops[i];
     }
   }
@@ -197,20 +198,21 @@ void accumulation(const Scene& scene, std::vector<Advice>& advice) {
   if (batches < 2 || !worth(held, scene.peak.bytes) || activations - activations / batches >= held) return;
   advice.push_back({"accumulation",
                     std::to_string(batches) + " micro-batches add up their gradients" + at_line(*adding) + ": " +
-                        mebibytes(held) + " of them wait through the peak. A micro-batch has activations of about " +
-                        mebibytes(activations / batches) + "; all of them as one batch would hold " +
-                        mebibytes(activations) + " and let updates follow their gradients.",
+                        rounded_bytes(held) +
+                        " of them wait through the peak. A micro-batch has activations of about " +
+                        rounded_bytes(activations / batches) + "; all of them as one batch would hold " +
+                        rounded_bytes(activations) + " and let updates follow their gradients.",
                     held});
 }
 
 // Parameters of as many bytes as `bytes` that several ops read; the name of the only one, or "".
 static std::string shared_parameter(const Graph& graph, std::int64_t bytes) {
-  std::vector<std::int32_t> readers(graph.buffers.size(), 0);
+  IdVector<BufferId, std::int32_t> readers(graph.buffers.size(), 0);
   for (const Op& op : graph.ops)
-    for (const BufferId b : op.reads) ++readers[b.index()];
+    for (const BufferId b : op.reads) ++readers[b];
   std::string name;
-  for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
-    const Buffer& buffer = graph.buffers[b];
+  for (const BufferId b : readers.ids()) {
+    const Buffer& buffer = graph.buffer(b);
     if (buffer.kind != BufferKind::kParameter || buffer.bytes != bytes || readers[b] < 2) continue;
     if (!name.empty()) return {};
     name = buffer.name;
@@ -220,19 +222,20 @@ static std::string shared_parameter(const Graph& graph, std::int64_t bytes) {
 
 void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
   const Graph& graph = scene.graph;
-  const std::vector<std::int32_t> maker = makers(graph), made_before = activations_before(graph);
-  const std::vector<char> live = live_at_peak(graph, scene.peak);
+  const IdVector<BufferId, std::int32_t> maker = makers(graph);
+  const std::vector<std::int32_t> made_before = activations_before(graph);
+  const IdVector<BufferId, char> live = live_at_peak(graph, scene.peak);
   OpId sum;
   BufferId waiting, late;
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     if (!contains(op.target, "add") || op.creates.size() != 1 || op.reads.size() != 2) continue;
     const Buffer& made = graph.buffer(op.creates[0]);
-    const auto is_part = [&](BufferId b) { return maker[b.index()] >= 0 && graph.buffer(b).bytes == made.bytes; };
+    const auto is_part = [&](BufferId b) { return maker[b] >= 0 && graph.buffer(b).bytes == made.bytes; };
     if (!is_gradient(made) || !is_part(op.reads[0]) || !is_part(op.reads[1])) continue;
-    const auto [first, second] = std::minmax(
-        op.reads[0], op.reads[1], [&](BufferId a, BufferId b) { return maker[a.index()] < maker[b.index()]; });
-    if (!live[first.index()] || made_before[i] != made_before[static_cast<std::size_t>(maker[first.index()])]) continue;
+    const auto [first, second] =
+        std::minmax(op.reads[0], op.reads[1], [&](BufferId a, BufferId b) { return maker[a] < maker[b]; });
+    if (!live[first] || made_before[i] != made_before[static_cast<std::size_t>(maker[first])]) continue;
     if (waiting.valid() && graph.buffer(first).bytes <= graph.buffer(waiting).bytes) continue;
     sum = OpId(i), waiting = first, late = second;
   }
@@ -243,10 +246,10 @@ void tied_gradient(const Scene& scene, std::vector<Advice>& advice) {
   std::erase(changed.ops[sum.index()].reads, waiting);
   const std::int64_t arena = scene.plan_again(std::move(changed));
   if (!worth(scene.arena_bytes - arena, scene.arena_bytes)) return;
-  const auto op_of = [&](BufferId b) -> const Op& { return graph.ops[static_cast<std::size_t>(maker[b.index()])]; };
+  const auto op_of = [&](BufferId b) -> const Op& { return graph.ops[static_cast<std::size_t>(maker[b])]; };
   const std::string name = shared_parameter(graph, graph.buffer(waiting).bytes);
   advice.push_back({"tied-gradient",
-                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + mebibytes(bytes) +
+                    "the gradient of " + (name.empty() ? "a shared weight" : name) + ", " + rounded_bytes(bytes) +
                         ", is a sum: the part that " + op_of(waiting).target + " makes waits for that of " +
                         op_of(late).target + ". With two weights of their own each would be used at once: " +
                         an_arena(scene, arena) + ", for a weight and its optimizer state more.",

@@ -8,7 +8,7 @@
 namespace stowage {
 namespace {
 
-using explained::mebibytes;
+using explained::rounded_bytes;
 using explained::short_line;
 
 constexpr std::size_t kHolders = 8;  // rows shown
@@ -68,21 +68,21 @@ std::string headline(const Graph& graph, const Explanation& e) {
   std::string out = graph.name + ": " + std::to_string(graph.ops.size()) + " ops, " +
                     std::to_string(graph.buffers.size()) + " buffers\n";
   if (!r.plan) {
-    out += "No plan fits the budget; the smallest budget met is " + mebibytes(r.smallest_bytes) +
-           ", and no plan can need less than " + mebibytes(r.budget_bound_bytes) + ".\n";
+    out += "No plan fits the budget; the smallest budget met is " + rounded_bytes(r.smallest_bytes) +
+           ", and no plan can need less than " + rounded_bytes(r.budget_bound_bytes) + ".\n";
     return out;
   }
-  out += "residents " + mebibytes(r.resident_bytes) + " + arena " + mebibytes(r.plan->arena_bytes) + " = " +
-         mebibytes(r.resident_bytes + r.plan->arena_bytes) + "; in program order the arena would need " +
-         mebibytes(r.program_peak_bytes) + "\n";
+  out += "residents " + rounded_bytes(r.resident_bytes) + " + arena " + rounded_bytes(r.plan->arena_bytes) + " = " +
+         rounded_bytes(r.resident_bytes + r.plan->arena_bytes) + "; in program order the arena would need " +
+         rounded_bytes(r.program_peak_bytes) + "\n";
   if (r.recomputed_ops > 0 || r.swapped_bytes > 0) {
-    out += "to fit, " + std::to_string(r.recomputed_ops) + " ops run again and " + mebibytes(r.swapped_bytes) +
+    out += "to fit, " + std::to_string(r.recomputed_ops) + " ops run again and " + rounded_bytes(r.swapped_bytes) +
            " wait on the host: step " + milliseconds(r.step_ns) + ", " + factor(r.step_ns, r.program_step_ns) +
            " of the step without a limit\n";
   } else if (r.peak_bytes <= r.lower_bound_bytes) {
     out += "optimal: no order of these ops, without running any again, has a smaller peak\n";
   } else {
-    out += "no order can have a peak below " + mebibytes(r.lower_bound_bytes) + ": at most " + percent(r.gap) +
+    out += "no order can have a peak below " + rounded_bytes(r.lower_bound_bytes) + ": at most " + percent(r.gap) +
            " could be gained\n";
   }
   return out;
@@ -96,8 +96,8 @@ std::string bar(std::int64_t bytes, std::int64_t of) {
 void kind_line(std::string& out, const std::string& name, std::int64_t resident, std::int64_t peak,
                std::int64_t whole) {
   if (resident == 0 && peak == 0) return;
-  out += "  " + padded_right(name, 17) + padded_left(resident ? mebibytes(resident) : "", 12) +
-         padded_left(peak ? mebibytes(peak) : "", 14) + "  " + bar(resident + peak, whole) + "\n";
+  out += "  " + padded_right(name, 17) + padded_left(resident ? rounded_bytes(resident) : "", 12) +
+         padded_left(peak ? rounded_bytes(peak) : "", 14) + "  " + bar(resident + peak, whole) + "\n";
 }
 
 std::string where_bytes_go(const Explanation& e) {
@@ -169,12 +169,12 @@ std::string holders(const Graph& graph, const Explanation& e, std::size_t width)
       continue;
     }
     const std::string name = row.buffers == 1 ? row.name : std::to_string(row.buffers) + " as " + row.name;
-    out += padded_left(mebibytes(row.bytes), 12) + "  " + padded_right(row.kind, 12) + padded_right(name, column) +
+    out += padded_left(rounded_bytes(row.bytes), 12) + "  " + padded_right(row.kind, 12) + padded_right(name, column) +
            "  " + padded_right(row.maker, column) + "  " + padded_right(row.last_user, column);
     out.erase(out.find_last_not_of(' ') + 1);
     out += "\n";
   }
-  if (more > 0) out += padded_left(mebibytes(rest), 12) + "  in " + std::to_string(more) + " more\n";
+  if (more > 0) out += padded_left(rounded_bytes(rest), 12) + "  in " + std::to_string(more) + " more\n";
   return out;
 }
 
@@ -183,18 +183,18 @@ std::string price_table(const Explanation& e) {
       "\nWhat a budget costs          arena     step time    x free   at least x    run again    to the host\n";
   for (const Price& p : e.prices) {
     const PlanResult& r = p.result;
-    out += "  " + padded_left(mebibytes(p.budget_bytes), 14);
+    out += "  " + padded_left(rounded_bytes(p.budget_bytes), 14);
     if (!r.plan) {
       out += r.outcome == Outcome::kUnknown && r.smallest_bytes == 0
                  ? "  stopped by the time limit\n"
-                 : "  no plan; the smallest budget met is " + mebibytes(r.smallest_bytes) + "\n";
+                 : "  no plan; the smallest budget met is " + rounded_bytes(r.smallest_bytes) + "\n";
       continue;
     }
-    out += padded_left(mebibytes(r.plan->arena_bytes), 18) + padded_left(milliseconds(r.step_ns), 14) +
+    out += padded_left(rounded_bytes(r.plan->arena_bytes), 18) + padded_left(milliseconds(r.step_ns), 14) +
            padded_left(factor(r.step_ns, r.program_step_ns), 10) +
            padded_left(factor(r.step_bound_ns.value_or(r.program_step_ns), r.program_step_ns), 13) +
-           padded_left(std::to_string(r.recomputed_ops) + " ops", 13) + padded_left(mebibytes(r.swapped_bytes), 15) +
-           "\n";
+           padded_left(std::to_string(r.recomputed_ops) + " ops", 13) +
+           padded_left(rounded_bytes(r.swapped_bytes), 15) + "\n";
   }
   if (e.prices_left_out > 0)
     out += "  " + std::to_string(e.prices_left_out) + " smaller budget" + (e.prices_left_out == 1 ? "" : "s") +

@@ -31,19 +31,19 @@ class Collector {
 
  private:
   void visit(const Op& op, std::int32_t id) {
-    for (const BufferId b : op.reads) wait_for(history_[b.index()].writer, id);
+    for (const BufferId b : op.reads) wait_for(history_[b].writer, id);
     for (const BufferId b : op.writes) {
-      wait_for(history_[b.index()].writer, id);
+      wait_for(history_[b].writer, id);
       if (again_ && !graph_.buffer(b).resident) continue;
-      for (const std::int32_t reader : history_[b.index()].readers) wait_for(reader, id);
+      for (const std::int32_t reader : history_[b].readers) wait_for(reader, id);
     }
     if (op.rng) chain(last_rng_, id);
     if (op.effect) chain(last_effect_, id);
     for (const OpId earlier : op.after) wait_for(earlier.value, id);
 
-    for (const BufferId b : op.reads) history_[b.index()].readers.push_back(id);
+    for (const BufferId b : op.reads) history_[b].readers.push_back(id);
     for (const auto* written : {&op.writes, &op.creates})
-      for (const BufferId b : *written) history_[b.index()] = {id, {}};
+      for (const BufferId b : *written) history_[b] = {id, {}};
   }
 
   void wait_for(std::int32_t earlier, std::int32_t id) {
@@ -57,7 +57,7 @@ class Collector {
 
   const Graph& graph_;
   bool again_;
-  std::vector<History> history_;
+  IdVector<BufferId, History> history_;
   std::int32_t last_rng_ = -1;
   std::int32_t last_effect_ = -1;
   std::vector<std::int32_t> row_;

@@ -14,12 +14,12 @@ std::vector<OpId> program_order(const Graph& graph) {
 
 Uses uses(const Graph& graph) {
   Uses result;
-  result.creator.assign(graph.buffers.size(), -1);
+  result.creator = IdVector<BufferId, std::int32_t>(graph.buffers.size(), -1);
   Csr touched;  // per op: the planned buffers that it reads or writes, each once
   std::vector<std::int32_t> row;
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
-    for (const BufferId b : op.creates) result.creator[b.index()] = static_cast<std::int32_t>(i);
+    for (const BufferId b : op.creates) result.creator[b] = static_cast<std::int32_t>(i);
     row.clear();
     for (const auto* list : {&op.reads, &op.writes})
       for (const BufferId b : *list)
@@ -33,18 +33,18 @@ Uses uses(const Graph& graph) {
   return result;
 }
 
-std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order) {
-  std::vector<Lifetime> result(graph.buffers.size());
+IdVector<BufferId, Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order) {
+  IdVector<BufferId, Lifetime> result(graph.buffers.size());
   for (std::size_t step = 0; step < order.size(); ++step) {
     const Op& op = graph.op(order[step]);
     const auto now = static_cast<std::int32_t>(step);
-    for (const BufferId b : op.creates) result[b.index()] = {now, now + 1};
+    for (const BufferId b : op.creates) result[b] = {now, now + 1};
     for (const auto* list : {&op.reads, &op.writes})
-      for (const BufferId b : *list) result[b.index()].to = now + 1;
+      for (const BufferId b : *list) result[b].to = now + 1;
   }
-  for (std::size_t b = 0; b < result.size(); ++b) {
-    if (graph.buffers[b].resident) result[b] = {0, 0};
-    if (graph.buffers[b].returned) result[b].to = static_cast<std::int32_t>(order.size());
+  for (const BufferId b : result.ids()) {
+    if (graph.buffer(b).resident) result[b] = {0, 0};
+    if (graph.buffer(b).returned) result[b].to = static_cast<std::int32_t>(order.size());
   }
   return result;
 }

@@ -20,8 +20,8 @@ std::vector<OpId> program_order(const Graph& graph);
 // Buffers without a resident, as the planner sees them: who creates and who uses each. An op that only creates is no
 // user.
 struct Uses {
-  std::vector<std::int32_t> creator;  // per buffer; -1 for residents
-  Csr users;                          // per buffer, increasing op ids; empty for residents
+  IdVector<BufferId, std::int32_t> creator;  // per buffer; -1 for residents
+  Csr users;                                 // per buffer, increasing op ids; empty for residents
 };
 Uses uses(const Graph& graph);
 
@@ -30,7 +30,7 @@ struct Lifetime {
   std::int32_t from = 0;
   std::int32_t to = 0;
 };
-std::vector<Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order);
+IdVector<BufferId, Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order);
 
 // Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far, less those
 // that lie over an input (graph/takeover.h), and its scratch.

@@ -93,14 +93,14 @@ std::int64_t least_added_bytes(const Graph& graph, const Op& op, std::span<const
 std::vector<TakeoverAt> takeovers(const Graph& graph, std::span<const OpId> order) {
   const bool any = std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return !op.takeover.empty(); });
   if (!any) return {};
-  const std::vector<Lifetime> live = lifetimes(graph, order);
+  const IdVector<BufferId, Lifetime> live = lifetimes(graph, order);
   std::vector<TakeoverAt> used;
   for (std::size_t step = 0; step < order.size(); ++step) {
     const Op& op = graph.op(order[step]);
     if (op.takeover.empty()) continue;
     std::vector<Takeover> pairs = useful_takeovers(graph, op);
-    std::erase_if(
-        pairs, [&](const Takeover& pair) { return live[pair.read.index()].to != static_cast<std::int32_t>(step) + 1; });
+    std::erase_if(pairs,
+                  [&](const Takeover& pair) { return live[pair.read].to != static_cast<std::int32_t>(step) + 1; });
     for (const Takeover& pair : best_takeovers(graph, op, pairs))
       used.push_back({static_cast<std::int32_t>(step), pair});
   }
@@ -109,11 +109,11 @@ std::vector<TakeoverAt> takeovers(const Graph& graph, std::span<const OpId> orde
 
 std::vector<std::int64_t> step_bytes(const Graph& graph, std::span<const OpId> order,
                                      std::span<const TakeoverAt> used) {
-  const std::vector<Lifetime> live = lifetimes(graph, order);
+  const IdVector<BufferId, Lifetime> live = lifetimes(graph, order);
   std::vector<std::int64_t> change(order.size() + 1, 0);  // of the bytes that live on after the step before
-  for (std::size_t b = 0; b < live.size(); ++b) {
+  for (const BufferId b : live.ids()) {
     if (live[b].to - live[b].from < 2) continue;  // lives inside one step only
-    const std::int64_t bytes = graph.padded(graph.buffers[b].bytes);
+    const std::int64_t bytes = graph.padded(graph.buffer(b).bytes);
     change[live[b].from + 1] += bytes;
     change[live[b].to] -= bytes;
   }

@@ -32,7 +32,7 @@ class Validator {
     for (id_ = 0; id_ < std::ssize(graph_.ops); ++id_) check_op(graph_.ops[static_cast<std::size_t>(id_)]);
     for (id_ = 0; id_ < std::ssize(graph_.buffers); ++id_) {
       const auto& buffer = graph_.buffers[static_cast<std::size_t>(id_)];
-      if (!buffer.resident && creator_[static_cast<std::size_t>(id_)] == kUnseen) {
+      if (!buffer.resident && creator_[BufferId(static_cast<std::size_t>(id_))] == kUnseen) {
         fail_buffer(buffer, "no op creates it, and it is not resident");
       }
     }
@@ -91,7 +91,7 @@ class Validator {
       const BufferId id = op.creates[i];
       check_range(op, "creates", i, id);
       if (graph_.buffer(id).resident) fail_op(op, "creates[", i, "]: buffer ", id.value, " is resident");
-      const std::int64_t earlier = std::exchange(creator_[id.index()], id_);
+      const std::int64_t earlier = std::exchange(creator_[id], id_);
       if (earlier == id_) fail_op(op, "creates[", i, "]: buffer ", id.value, " is in the list twice");
       if (earlier != kUnseen)
         fail_op(op, "creates[", i, "]: buffer ", id.value, " was already created by op ", earlier);
@@ -99,14 +99,14 @@ class Validator {
   }
 
   void check_uses(const Op& op, std::string_view field, const std::vector<BufferId>& ids,
-                  std::vector<std::int64_t>& used_by) {
+                  IdVector<BufferId, std::int64_t>& used_by) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const BufferId id = ids[i];
       check_range(op, field, i, id);
-      if (std::exchange(used_by[id.index()], id_) == id_) {
+      if (std::exchange(used_by[id], id_) == id_) {
         fail_op(op, field, "[", i, "]: buffer ", id.value, " is in the list twice");
       }
-      const std::int64_t creator = creator_[id.index()];
+      const std::int64_t creator = creator_[id];
       if (creator == id_) fail_op(op, field, "[", i, "]: buffer ", id.value, " is also in creates");
       if (creator == kUnseen && !graph_.buffer(id).resident) {
         fail_op(op, field, "[", i, "]: buffer ", id.value, " is used before an op creates it");
@@ -150,9 +150,8 @@ class Validator {
       const auto [read, created] = op.takeover[i];
       check_range(op, "takeover", i, read);
       check_range(op, "takeover", i, created);
-      if (read_by_[read.index()] != id_) fail_op(op, "takeover[", i, "]: buffer ", read.value, " is not in reads");
-      if (creator_[created.index()] != id_)
-        fail_op(op, "takeover[", i, "]: buffer ", created.value, " is not in creates");
+      if (read_by_[read] != id_) fail_op(op, "takeover[", i, "]: buffer ", read.value, " is not in reads");
+      if (creator_[created] != id_) fail_op(op, "takeover[", i, "]: buffer ", created.value, " is not in creates");
       if (graph_.buffer(read).resident) fail_op(op, "takeover[", i, "]: buffer ", read.value, " is resident");
       if (graph_.buffer(created).bytes > graph_.buffer(read).bytes) {
         fail_op(op, "takeover[", i, "]: buffer ", created.value, " is larger than buffer ", read.value);
@@ -165,7 +164,7 @@ class Validator {
       const OpId id = op.after[i];
       if (!id.valid() || id.value >= id_)
         fail_op(op, "after[", i, "]: op id ", id.value, " is not smaller than its own");
-      if (std::exchange(awaited_by_[id.index()], id_) == id_) {
+      if (std::exchange(awaited_by_[id], id_) == id_) {
         fail_op(op, "after[", i, "]: op ", id.value, " is in the list twice");
       }
     }
@@ -175,10 +174,10 @@ class Validator {
   std::int64_t id_ = 0;  // of the buffer or op under check
   std::int64_t total_bytes_ = 0;
   std::int64_t total_ns_ = 0;
-  std::vector<std::int64_t> creator_;     // the op that creates a buffer
-  std::vector<std::int64_t> read_by_;     // the last op that names a buffer in reads
-  std::vector<std::int64_t> written_by_;  // the last op that names a buffer in writes
-  std::vector<std::int64_t> awaited_by_;  // the last op that names an op in after
+  IdVector<BufferId, std::int64_t> creator_;     // the op that creates a buffer
+  IdVector<BufferId, std::int64_t> read_by_;     // the last op that names a buffer in reads
+  IdVector<BufferId, std::int64_t> written_by_;  // the last op that names a buffer in writes
+  IdVector<OpId, std::int64_t> awaited_by_;      // the last op that names an op in after
 };
 
 }  // namespace
@@ -188,6 +187,12 @@ void validate(const Graph& graph) { Validator(graph).run(); }
 std::int64_t resident_bytes(const Graph& graph) {
   std::int64_t sum = 0;
   for (const Buffer& buffer : graph.buffers) sum += buffer.resident ? buffer.bytes : 0;
+  return sum;
+}
+
+std::int64_t program_step_ns(const Graph& graph) {
+  std::int64_t sum = 0;
+  for (const Op& op : graph.ops) sum += op.cost_ns;
   return sum;
 }
 

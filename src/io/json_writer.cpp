@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "io/json_append.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 
 namespace stowage {
 namespace {

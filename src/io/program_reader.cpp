@@ -218,24 +218,24 @@ class ProgramReader {
         throw FormatError(concat("tensor ", t, ": alias_of must name an earlier tensor"));
       }
     }
-    std::vector<char> made(n, 0), used(n, 0);
+    IdVector<TensorId, char> made(n, 0), used(n, 0);
     for (std::size_t o = 0; o < program_.ops.size(); ++o) {
       const ProgramOp& op = program_.ops[o];
       for (const TensorArgument& argument : op.args) {
         for (const TensorId tensor : argument.tensors) {
           check("op", o, tensor, argument.name);
-          used[tensor.index()] = 1;
+          used[tensor] = 1;
         }
       }
       for (const TensorId tensor : op.writes) check("op", o, tensor, "writes");
       for (const TensorId tensor : op.outputs) {
         check("op", o, tensor, "outputs");
         if (!tensor.valid()) continue;
-        if (made[tensor.index()])
+        if (made[tensor])
           throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which an earlier op made"));
-        if (used[tensor.index()])
+        if (used[tensor])
           throw FormatError(concat("op ", o, ": outputs names tensor ", tensor.value, ", which is used before"));
-        made[tensor.index()] = 1;
+        made[tensor] = 1;
       }
     }
   }

@@ -1,8 +1,8 @@
 // Writes the sharding rules of a program's ops: what a test needs to run each of them on parts.
-#include "io/json_append.h"
 #include "sharding/code.h"
 #include "sharding/rules.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 
 namespace stowage {
 namespace {

@@ -1,6 +1,6 @@
 // Writes a sharding plan. Placements are texts such as "S0,R", one part for each axis of the mesh.
-#include "io/json_append.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 
 namespace stowage {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "base/concat.h"
 #include "base/limits.h"
-#include "io/json_append.h"
 #include "io/json_reader.h"
 #include "io/text_file.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "stowage/json.h"
 
 namespace stowage {
 namespace {

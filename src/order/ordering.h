@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "stowage/ids.h"
+
 namespace stowage {
 
 struct Ordering {
@@ -15,5 +17,7 @@ struct BoundedOrder {
   Ordering order;
   std::int64_t bound = 0;  // no order of the problem has a smaller peak
 };
+
+inline std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) { return {order.begin(), order.end()}; }
 
 }  // namespace stowage

@@ -140,8 +140,8 @@ OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies,
   p.preds = dependencies.preds;
   p.succs = dependencies.succs;
   for (const Op& op : graph.ops) p.extra.push_back(added_bytes(graph, op));
-  for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
-    const Buffer& buffer = graph.buffers[b];
+  for (const BufferId b : uses.creator.ids()) {
+    const Buffer& buffer = graph.buffer(b);
     const auto users = uses.users[b];
     if (buffer.resident || buffer.bytes == 0 || (users.empty() && !buffer.returned)) continue;  // part of extra alone
     p.weight.push_back(graph.padded(buffer.bytes));

@@ -231,13 +231,6 @@ class Search {
   Contracted own_;  // of the problem of the plans, where it is another one than that of the bound
 };
 
-std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) {
-  std::vector<OpId> ops;
-  ops.reserve(order.size());
-  for (const std::int32_t op : order) ops.emplace_back(op);
-  return ops;
-}
-
 }  // namespace
 
 OrderResult find_order(const Graph& graph, const OrderOptions& options) {

@@ -83,7 +83,7 @@ class DeathFinder {
   template <class Precedes>
   void settle(Precedes precedes) {
     for (TakeoverPair& p : pairs_)
-      if (p.death == Death::kOpen) p.death = death_of(uses_.users[p.pair.read.index()], p.op, precedes);
+      if (p.death == Death::kOpen) p.death = death_of(uses_.users[p.pair.read], p.op, precedes);
   }
 
   void by_landmarks() {
@@ -113,7 +113,7 @@ class DeathFinder {
       const Reach reach(deps_, columns);
       work -= sweep;
       for (const auto& [pair, column] : asked)
-        pairs_[pair].death = death_of(uses_.users[pairs_[pair].pair.read.index()], pairs_[pair].op,
+        pairs_[pair].death = death_of(uses_.users[pairs_[pair].pair.read], pairs_[pair].op,
                                       [&, c = column, k = pairs_[pair].op](std::int32_t u, std::int32_t v) {
                                         return u == k ? reach.precedes(c, v) : reach.follows(c, u);
                                       });

@@ -34,8 +34,6 @@ struct Node {
   }
 };
 
-std::vector<OpId> as_ops(const std::vector<std::int32_t>& order) { return {order.begin(), order.end()}; }
-
 class TakeoverBrancher {
  public:
   TakeoverBrancher(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
@@ -101,7 +99,7 @@ class TakeoverBrancher {
     std::vector<std::int32_t> position(order.ops.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[order.ops[i]] = static_cast<std::int32_t>(i);
     const auto dies = [&](const TakeoverPair& p) {
-      const auto users = uses_.users[p.pair.read.index()];
+      const auto users = uses_.users[p.pair.read];
       return std::all_of(users.begin(), users.end(), [&](std::int32_t u) { return position[u] <= position[p.op]; });
     };
     const TakeoverPair* worst = nullptr;
@@ -131,7 +129,7 @@ class TakeoverBrancher {
     std::vector<Precedence> more;
     for (const Answer& answer : answers) {
       if (!answer.dies) continue;
-      for (const std::int32_t u : uses_.users[answer.question.read.index()])
+      for (const std::int32_t u : uses_.users[answer.question.read])
         if (u != answer.question.op) more.push_back({u, answer.question.op});
     }
     return more;

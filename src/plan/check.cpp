@@ -41,15 +41,15 @@ class FirstRuns {
       fail(1, "step ", step, " runs op ", id.value, ", which is out of range (", graph_.ops.size(), " ops)");
     }
     const Op& op = graph_.op(id);
-    if (ran_[id.index()]) {
+    if (ran_[id]) {
       if (op.effect) fail(1, "step ", step, " runs ", describe(graph_, id), " again, which has the trait 'effect'");
       return;
     }
-    ran_[id.index()] = true;
+    ran_[id] = true;
     if (op.rng) keep_order(step, id, last_rng_, "rng");
     if (op.effect) keep_order(step, id, last_effect_, "effect");
     for (const OpId earlier : op.after) {
-      if (!ran_[earlier.index()]) {
+      if (!ran_[earlier]) {
         fail(1, "step ", step, " runs ", describe(graph_, id), " before ", describe(graph_, earlier),
              ", which it comes after");
       }
@@ -57,8 +57,8 @@ class FirstRuns {
   }
 
   void finish() const {
-    for (std::size_t i = 0; i < ran_.size(); ++i) {
-      if (!ran_[i]) fail(1, describe(graph_, OpId(i)), " never runs");
+    for (const OpId id : ran_.ids()) {
+      if (!ran_[id]) fail(1, describe(graph_, id), " never runs");
     }
   }
 
@@ -72,7 +72,7 @@ class FirstRuns {
   }
 
   const Graph& graph_;
-  std::vector<bool> ran_;
+  IdVector<OpId, bool> ran_;
   OpId last_rng_;
   OpId last_effect_;
 };

@@ -66,11 +66,11 @@ class TenantLister {
 
   void begin_placements(std::int32_t step, const Op* op) {
     if (op != nullptr) {
-      for (std::size_t i = 0; i < op->creates.size(); ++i) born_[op->creates[i].index()] = born_tick(*op, i);
+      for (std::size_t i = 0; i < op->creates.size(); ++i) born_[op->creates[i]] = born_tick(*op, i);
     }
     for (; begun_ < begin_order_.size() && placement(begin_order_[begun_]).from == step; ++begun_) {
       const std::int32_t index = begin_order_[begun_];
-      const std::size_t buffer = placement(index).buffer.index();
+      const BufferId buffer = placement(index).buffer;
       placement_of_[buffer] = index;
       starts_[static_cast<std::size_t>(index)] = time_at(step, op != nullptr ? born_[buffer] : 0);
     }
@@ -79,8 +79,8 @@ class TenantLister {
   void grant_takeovers(std::int32_t step, const Op& op) {
     for (const Takeover& pair : op.takeover) {
       if (graph_.buffer(pair.created).bytes == 0) continue;
-      const std::int32_t read = placement_of_[pair.read.index()];
-      const std::int32_t created = placement_of_[pair.created.index()];
+      const std::int32_t read = placement_of_[pair.read];
+      const std::int32_t created = placement_of_[pair.created];
       const bool shared = placement(read).to == step + 1 && placement(created).from == step &&
                           placement(read).offset == placement(created).offset;
       if (!shared) continue;
@@ -133,10 +133,10 @@ class TenantLister {
 
   const Graph& graph_;
   const Plan& plan_;
-  std::vector<std::int32_t> placement_of_;  // the latest placement of each buffer
-  std::vector<std::int32_t> born_;          // the tick at which the current op creates a buffer
-  std::vector<Time> starts_;                // of each placement
-  std::vector<std::int32_t> taken_by_;      // the placement that takes over a placement
+  IdVector<BufferId, std::int32_t> placement_of_;  // the latest placement of each buffer
+  IdVector<BufferId, std::int32_t> born_;          // the tick at which the current op creates a buffer
+  std::vector<Time> starts_;                       // of each placement
+  std::vector<std::int32_t> taken_by_;             // the placement that takes over a placement
   std::vector<std::int32_t> begin_order_;
   std::vector<std::int32_t> scratch_order_;
   std::size_t begun_ = 0;

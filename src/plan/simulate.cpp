@@ -32,17 +32,17 @@ constexpr std::int32_t kNever = -1;
 
 // The version of each buffer that each op sees: entries [begin[k], ...) list those of op k's reads, then of its writes.
 struct SeenVersions {
-  std::vector<std::size_t> begin;
+  IdVector<OpId, std::size_t> begin;
   std::vector<std::int32_t> seen;
-  std::vector<std::int32_t> final_version;  // of each buffer
+  IdVector<BufferId, std::int32_t> final_version;  // of each buffer
 
   explicit SeenVersions(const Graph& graph) : final_version(graph.buffers.size(), 0) {
     for (const Op& op : graph.ops) {
       begin.push_back(seen.size());
-      for (const BufferId id : op.reads) seen.push_back(final_version[id.index()]);
-      for (const BufferId id : op.writes) seen.push_back(final_version[id.index()]);
-      for (const BufferId id : op.writes) ++final_version[id.index()];
-      for (const BufferId id : op.creates) ++final_version[id.index()];  // always 0 before
+      for (const BufferId id : op.reads) seen.push_back(final_version[id]);
+      for (const BufferId id : op.writes) seen.push_back(final_version[id]);
+      for (const BufferId id : op.writes) ++final_version[id];
+      for (const BufferId id : op.creates) ++final_version[id];  // always 0 before
     }
   }
 };
@@ -62,7 +62,7 @@ class Simulation {
  public:
   Simulation(const Graph& graph, const Plan& plan)
       : graph_(graph), plan_(plan), versions_(graph), states_(graph.buffers.size()), steps_(std::ssize(plan.steps)) {
-    for (std::size_t b = 0; b < states_.size(); ++b) states_[b].held = graph.buffers[b].resident ? 0 : kNothing;
+    for (const BufferId b : states_.ids()) states_[b].held = graph.buffer(b).resident ? 0 : kNothing;
   }
 
   void run() {
@@ -83,7 +83,7 @@ class Simulation {
   }
 
  private:
-  State& state(BufferId id) { return states_[id.index()]; }
+  State& state(BufferId id) { return states_[id]; }
   const Placement& placement(std::int32_t index) const { return plan_.placements[static_cast<std::size_t>(index)]; }
 
   void check_placement_ranges() const {
@@ -169,7 +169,7 @@ class Simulation {
 
   void run_op(OpId id) {
     const Op& op = graph_.op(id);
-    std::size_t use = versions_.begin[id.index()];
+    std::size_t use = versions_.begin[id];
     for (const BufferId buffer : op.reads) check_use(id, buffer, versions_.seen[use++]);
     const std::size_t first_write = use;
     for (const BufferId buffer : op.writes) check_use(id, buffer, versions_.seen[use++]);
@@ -241,16 +241,16 @@ class Simulation {
   }
 
   void check_final_state() const {
-    for (std::size_t b = 0; b < states_.size(); ++b) {
-      const Buffer& buffer = graph_.buffers[b];
+    for (const BufferId b : states_.ids()) {
+      const Buffer& buffer = graph_.buffer(b);
       if (!buffer.resident && !buffer.returned) continue;
       const State& at_end = states_[b];
       if (!buffer.resident && at_end.placement == kNothing) {
-        fail(5, "returned ", describe(graph_, BufferId(b)), " has no placement that covers the last step");
+        fail(5, "returned ", describe(graph_, b), " has no placement that covers the last step");
       }
       if (at_end.held != versions_.final_version[b]) {
-        fail(5, buffer.resident ? "resident " : "returned ", describe(graph_, BufferId(b)), " ends with version ",
-             at_end.held, ", the final one is ", versions_.final_version[b]);
+        fail(5, buffer.resident ? "resident " : "returned ", describe(graph_, b), " ends with version ", at_end.held,
+             ", the final one is ", versions_.final_version[b]);
       }
     }
   }
@@ -258,7 +258,7 @@ class Simulation {
   const Graph& graph_;
   const Plan& plan_;
   SeenVersions versions_;
-  std::vector<State> states_;
+  IdVector<BufferId, State> states_;
   std::int64_t steps_;
   std::int32_t now_ = 0;
   std::vector<std::int32_t> by_from_;  // placements in the order in which they begin

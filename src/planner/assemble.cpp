@@ -37,9 +37,9 @@ class TimelineWriter {
 
  private:
   void take_over(const Takeover& pair) {
-    const std::int32_t item = item_[pair.read.index()];
-    item_[pair.created.index()] = item;
-    out_.items[item].upper = start_[live_[pair.created.index()].to];
+    const std::int32_t item = item_[pair.read];
+    item_[pair.created] = item;
+    out_.items[item].upper = start_[live_[pair.created].to];
     out_.items[item].bytes = std::max(out_.items[item].bytes, padded(pair.created));
   }
 
@@ -49,8 +49,8 @@ class TimelineWriter {
     for (std::size_t i = 0; i < op.creates.size(); ++i) born.emplace_back(op.creates[i], born_tick(op, i));
     std::sort(born.begin(), born.end());
     for (const auto& [buffer, tick] : born) {
-      const Lifetime span = live_[buffer.index()];
-      std::int32_t& item = item_[buffer.index()];
+      const Lifetime span = live_[buffer];
+      std::int32_t& item = item_[buffer];
       if (item < 0) item = add({start_[step] + tick, start_[span.to], padded(buffer)});
       out_.placements.push_back({buffer, span.from, span.to, 0});
       out_.item_of.push_back(item);
@@ -75,9 +75,9 @@ class TimelineWriter {
   const Graph& graph_;
   std::span<const OpId> order_;
   std::span<const TakeoverAt>::iterator next_, end_;
-  std::vector<Lifetime> live_;
+  IdVector<BufferId, Lifetime> live_;
   std::vector<std::int64_t> start_;
-  std::vector<std::int32_t> item_;  // per buffer
+  IdVector<BufferId, std::int32_t> item_;
   Timeline out_;
 };
 

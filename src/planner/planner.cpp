@@ -11,9 +11,9 @@
 #include "order/search.h"
 #include "planner/assemble.h"
 #include "planner/roam_method.h"
-#include "planner/stopwatch.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage {
 namespace {
@@ -284,7 +284,7 @@ class Planning {
     free_.resident_bytes = resident_bytes(graph);
     free_.program_peak_bytes = program_peak_bytes(graph);
     free_.budget_bound_bytes = any_plan_bound(graph);
-    for (const Op& op : graph.ops) free_.program_step_ns += op.cost_ns;
+    free_.program_step_ns = program_step_ns(graph);
     free_.step_ns = free_.program_step_ns;
     const Candidate best =
         roam() ? by_roam(graph, options, should_stop_, free_) : by_search(graph, options, should_stop_, found_, free_);

@@ -1,8 +1,8 @@
 #include "planner/roam_method.h"
 
-#include "planner/stopwatch.h"
 #include "roam/layout.h"
 #include "roam/order.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage {
 namespace {

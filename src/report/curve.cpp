@@ -52,7 +52,7 @@ std::vector<Rect> plan_rects(const Graph& graph, const Plan& plan, const Pieces&
 
 std::vector<Rect> program_rects(const Graph& graph) {
   const std::vector<OpId> order = program_order(graph);
-  const std::vector<Lifetime> lives = lifetimes(graph, order);
+  const IdVector<BufferId, Lifetime> lives = lifetimes(graph, order);
   std::vector<Rect> rects;
   for (const OpId id : order) {
     const Op& op = graph.op(id);
@@ -62,7 +62,7 @@ std::vector<Rect> program_rects(const Graph& graph) {
     };
     for (std::size_t i = 0; i < op.creates.size(); ++i) {
       const BufferId b = op.creates[i];
-      add(b, time_at(id.value, born_tick(op, i)), time_at(lives[b.index()].to, 0), graph.buffer(b).bytes);
+      add(b, time_at(id.value, born_tick(op, i)), time_at(lives[b].to, 0), graph.buffer(b).bytes);
     }
     for (const Scratch& s : op.scratch) add({}, time_at(id.value, s.from), time_at(id.value, s.to), s.bytes);
   }

@@ -160,7 +160,7 @@ class Account {
   // The last step in the placement that uses the buffer and is not left out; -1: none.
   template <class Leave>
   std::int32_t last_use(BufferId b, const Placement& p, Leave leave_out) const {
-    const std::span<const std::int32_t> all = uses_[b.index()];
+    const std::span<const std::int32_t> all = uses_[b];
     for (auto use = std::ranges::lower_bound(all, p.to); use != all.begin() && *(use - 1) >= p.from; --use)
       if (!leave_out(*(use - 1))) return *(use - 1);
     return -1;
@@ -178,7 +178,7 @@ class Account {
   void swaps() {
     for (std::int32_t s = 0; s < steps(); ++s) {
       const Step& step = plan_.steps[static_cast<std::size_t>(s)];
-      if (step.kind == Step::Kind::kSwapOut) out_[step.buffer.index()] = s;
+      if (step.kind == Step::Kind::kSwapOut) out_[step.buffer] = s;
       if (step.kind != Step::Kind::kSwapIn) continue;
       const auto rank = pieces_.covering(step.buffer, s);
       if (rank <= 0) continue;
@@ -190,7 +190,7 @@ class Account {
       decision.bytes = bytes(step.buffer);
       decision.buffers.push_back(step.buffer);
       decision.cost_ns = waits_[static_cast<std::size_t>(s)];
-      std::int32_t& out = out_[step.buffer.index()];
+      std::int32_t& out = out_[step.buffer];
       if (out >= 0) decision.cost_ns += waits_[static_cast<std::size_t>(out)];
       out = -1;  // it is paid once
       gaps_.push_back({decision.from, decision.to, decision.bytes});
@@ -267,10 +267,10 @@ class Account {
   const Curve& curve_;
   const budget::Timing& timing_;
   budget::RangeMax live_;
-  std::vector<std::int64_t> waits_;  // per step: what is waited for its copy
-  std::vector<std::int32_t> out_;    // per buffer: the latest copy out that no decision has paid for
-  std::vector<std::int32_t> chain_;  // per step: union-find
-  std::vector<Change> gaps_;         // of swapped buffers
+  std::vector<std::int64_t> waits_;       // per step: what is waited for its copy
+  IdVector<BufferId, std::int32_t> out_;  // per buffer: the latest copy out that no decision has paid for
+  std::vector<std::int32_t> chain_;       // per step: union-find
+  std::vector<Change> gaps_;              // of swapped buffers
   Csr uses_;
   Decisions result_;
 };

@@ -96,7 +96,7 @@ class Mover {
       const OpId op(ready.top());
       ready.pop();
       result.push_back(op);
-      for (const std::int32_t next : waits.succs[op.index()])
+      for (const std::int32_t next : waits.succs[op])
         if (--open[static_cast<std::size_t>(next)] == 0) ready.push(next);
     }
     return result;

@@ -5,8 +5,8 @@
 #include <optional>
 #include <unordered_map>
 
-#include "io/json_append.h"
 #include "report/sections.h"
+#include "stowage/json.h"
 
 namespace stowage::report {
 namespace {

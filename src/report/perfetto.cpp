@@ -11,8 +11,8 @@
 // Where the graph has no costs every op takes a microsecond, so that there is something to see.
 #include <array>
 
-#include "io/json_append.h"
 #include "report/report_data.h"
+#include "stowage/json.h"
 
 namespace stowage {
 namespace {

@@ -18,11 +18,11 @@ Pieces::Pieces(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan
       by_buffer_.items.push_back(order[next]);
     by_buffer_.close_row();
   }
-  std::vector<bool> ran(graph.ops.size());
+  IdVector<OpId, bool> ran(graph.ops.size());
   for (std::size_t s = 0; s < plan.steps.size(); ++s) {
     if (plan.steps[s].kind != Step::Kind::kRun) continue;
-    again_[s] = ran[plan.steps[s].op.index()];
-    ran[plan.steps[s].op.index()] = true;
+    again_[s] = ran[plan.steps[s].op];
+    ran[plan.steps[s].op] = true;
   }
 }
 

@@ -16,7 +16,7 @@ class Pieces {
   Pieces(const Graph& graph, const Plan& plan);
 
   // Positions in plan.placements, by time.
-  [[nodiscard]] std::span<const std::int32_t> of(BufferId buffer) const { return by_buffer_[buffer.index()]; }
+  [[nodiscard]] std::span<const std::int32_t> of(BufferId buffer) const { return by_buffer_[buffer]; }
   // The placement of the buffer that covers the step, as its rank in of(buffer); -1: none.
   [[nodiscard]] std::int32_t covering(BufferId buffer, std::int32_t step) const;
   [[nodiscard]] bool again(std::int32_t step) const { return again_[static_cast<std::size_t>(step)]; }

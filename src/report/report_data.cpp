@@ -22,7 +22,7 @@ PlanData plan_data(const Graph& graph, const Plan& plan, const ReportOptions& op
   data.timing = budget::predict(graph, plan.steps, {options.link_gbps});
   data.decisions = decisions(graph, plan, pieces, data.curve, data.timing);
   for (std::size_t s = 0; s < plan.steps.size(); ++s) data.again.push_back(pieces.again(static_cast<std::int32_t>(s)));
-  for (const Op& op : graph.ops) data.program_step_ns += op.cost_ns;
+  data.program_step_ns = program_step_ns(graph);
   data.resident_bytes = resident_bytes(graph);
   return data;
 }

@@ -3,9 +3,9 @@
 #include <array>
 
 #include "base/limits.h"
-#include "io/json_append.h"
 #include "io/json_reader.h"
 #include "stowage/error.h"
+#include "stowage/json.h"
 
 namespace stowage::report {
 namespace {

@@ -174,10 +174,10 @@ class Arranger {
     std::vector<OpId> order;
     for (const std::int32_t op : order_) order.emplace_back(op);
     std::vector<std::int64_t> change(order.size() + 1, 0);
-    const std::vector<Lifetime> live = lifetimes(graph_, order);
-    for (std::size_t b = 0; b < live.size(); ++b) {
-      change[live[b].from] += graph_.padded(graph_.buffers[b].bytes);
-      change[live[b].to] -= graph_.padded(graph_.buffers[b].bytes);
+    const IdVector<BufferId, Lifetime> live = lifetimes(graph_, order);
+    for (const BufferId b : live.ids()) {
+      change[live[b].from] += graph_.padded(graph_.buffer(b).bytes);
+      change[live[b].to] -= graph_.padded(graph_.buffer(b).bytes);
     }
     std::partial_sum(change.begin(), change.end(), change.begin());
     return static_cast<std::int32_t>(std::max_element(change.begin(), change.end()) - change.begin());

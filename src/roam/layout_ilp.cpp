@@ -27,18 +27,7 @@ class Program {
         if (meet(problem.rects[i], problem.rects[j])) add_pair(i, j);
   }
 
-  MilpResult run(const IlpLimits& limits) {
-    MilpOptions options;
-    options.start = values_;
-    options.node_limit = limits.nodes;
-    options.iteration_limit = limits.iterations;
-    options.time_limit_seconds = limits.seconds;
-    options.relative_gap = limits.relative_gap;
-    options.absolute_gap = exact_ ? 0.5 : 1e-6;
-    options.should_stop = limits.should_stop;
-    options.library = limits.library;
-    return solve(program_, options);
-  }
+  MilpResult run(const IlpLimits& limits) { return solve(program_, milp_options(limits, values_, exact_)); }
 
   // The rects from the lowest address of a solution to the highest.
   [[nodiscard]] std::vector<std::int32_t> from_below(const std::vector<double>& solution) const {

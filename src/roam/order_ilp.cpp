@@ -275,6 +275,19 @@ std::int64_t schedule_peak(const OrderProblem& window, const Schedule& schedule)
   return most;
 }
 
+MilpOptions milp_options(const IlpLimits& limits, std::vector<double> start, bool exact) {
+  MilpOptions options;
+  options.start = std::move(start);
+  options.node_limit = limits.nodes;
+  options.iteration_limit = limits.iterations;
+  options.time_limit_seconds = limits.seconds;
+  options.relative_gap = limits.relative_gap;
+  options.absolute_gap = exact ? 0.5 : 1e-6;
+  options.should_stop = limits.should_stop;
+  options.library = limits.library;
+  return options;
+}
+
 OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const Schedule> starts, Streams streams,
                          const IlpLimits& limits) {
   OrderIlpResult result{Outcome::kUnknown, {starts.begin(), starts.end()}, largest_peak(windows, starts), 0};
@@ -293,16 +306,7 @@ OrderIlpResult order_ilp(std::span<const OrderProblem> windows, std::span<const 
   for (std::size_t w = 0; w < windows.size(); ++w)
     parts.emplace_back(windows[w], starts[w], streams, limits.slack, units, peak_column, program, values);
 
-  MilpOptions options;
-  options.start = std::move(values);
-  options.node_limit = limits.nodes;
-  options.iteration_limit = limits.iterations;
-  options.time_limit_seconds = limits.seconds;
-  options.relative_gap = limits.relative_gap;
-  options.absolute_gap = units.exact() ? 0.5 : 1e-6;
-  options.should_stop = limits.should_stop;
-  options.library = limits.library;
-  const MilpResult solved = solve(program, options);
+  const MilpResult solved = solve(program, milp_options(limits, std::move(values), units.exact()));
   if (solved.values.empty()) return result;
 
   result.outcome = solved.outcome;

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "order/problem.h"
+#include "solver/milp.h"
 #include "stowage/outcome.h"
 
 namespace stowage::roam {
@@ -49,6 +50,9 @@ struct IlpLimits {
   std::function<bool()> should_stop;
   std::string library;
 };
+
+// For the solver. `exact`: the coefficients are whole numbers of bytes, so that solutions less than one apart are equal.
+MilpOptions milp_options(const IlpLimits& limits, std::vector<double> start, bool exact);
 
 struct OrderIlpResult {
   Outcome outcome = Outcome::kUnknown;  // kUnknown: nothing better than the start, which is what `schedules` holds

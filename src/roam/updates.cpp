@@ -16,11 +16,11 @@ bool is_state(const Buffer& buffer) {
 // Finds the ops that only serve updates.
 class UpdateOps {
  public:
-  UpdateOps(const Graph& graph, const Dependencies& deps) : graph_(graph), deps_(deps), serves_(graph.ops.size(), 0) {
+  UpdateOps(const Graph& graph, const Dependencies& deps)
+      : graph_(graph), deps_(deps), serves_(graph.ops.size(), 0), creator_(graph.buffers.size(), -1) {
     for (std::size_t i = graph.ops.size(); i-- > 0;) serves_[i] = starts_out(i);
-    creator_.assign(graph.buffers.size(), -1);
     for (std::size_t i = 0; i < graph.ops.size(); ++i) {
-      for (const BufferId b : graph.ops[i].creates) creator_[b.index()] = static_cast<std::int32_t>(i);
+      for (const BufferId b : graph.ops[i].creates) creator_[b] = static_cast<std::int32_t>(i);
       serves_[i] = serves_[i] && reads_only_gradients(graph.ops[i]);
     }
     for (std::size_t i = graph.ops.size(); i-- > 0;)  // what lost a follower is no branch that dangles
@@ -48,7 +48,7 @@ class UpdateOps {
     for (const auto* list : {&op.reads, &op.writes})
       for (const BufferId b : *list) {
         const Buffer& buffer = graph_.buffer(b);
-        const bool fine = buffer.resident || buffer.kind == BufferKind::kGradient || serves_[creator_[b.index()]];
+        const bool fine = buffer.resident || buffer.kind == BufferKind::kGradient || serves_[creator_[b]];
         if (!fine) return false;
       }
     return true;
@@ -57,7 +57,7 @@ class UpdateOps {
   const Graph& graph_;
   const Dependencies& deps_;
   std::vector<char> serves_;
-  std::vector<std::int32_t> creator_;
+  IdVector<BufferId, std::int32_t> creator_;
 };
 
 class Groups {  // union-find
@@ -160,14 +160,14 @@ class Scheduler {
   // Live bytes at each step of the base alone, and where the base uses each buffer for the last time.
   void make_profile() {
     const std::size_t n = plan_.base.size();
-    last_.assign(graph_.buffers.size(), -1);
+    last_ = IdVector<BufferId, std::int32_t>(graph_.buffers.size(), -1);
     for (std::size_t p = 0; p < n; ++p) {
       const Op& op = graph_.ops[plan_.base[p]];
       for (const auto* list : {&op.reads, &op.writes, &op.creates})
-        for (const BufferId b : *list) last_[b.index()] = static_cast<std::int32_t>(p);
+        for (const BufferId b : *list) last_[b] = static_cast<std::int32_t>(p);
     }
-    for (std::size_t b = 0; b < last_.size(); ++b)
-      if (graph_.buffers[b].returned) last_[b] = static_cast<std::int32_t>(n) - 1;
+    for (const BufferId b : last_.ids())
+      if (graph_.buffer(b).returned) last_[b] = static_cast<std::int32_t>(n) - 1;
     live_.assign(n + 1, 0);
     for (std::size_t p = 0; p < n; ++p) {
       const Op& op = graph_.ops[plan_.base[p]];
@@ -175,7 +175,7 @@ class Scheduler {
       live_[p + 1] -= added_bytes(graph_, op);
       for (const BufferId b : op.creates) {
         live_[p + 1] += graph_.padded(graph_.buffer(b).bytes);
-        live_[static_cast<std::size_t>(last_[b.index()]) + 1] -= graph_.padded(graph_.buffer(b).bytes);
+        live_[static_cast<std::size_t>(last_[b]) + 1] -= graph_.padded(graph_.buffer(b).bytes);
       }
     }
     std::partial_sum(live_.begin(), live_.end(), live_.begin());
@@ -189,19 +189,19 @@ class Scheduler {
     std::int64_t inside = 0;
   };
   [[nodiscard]] Needs needs(const UpdateBranch& branch, std::int32_t position) const {
-    std::vector<std::pair<std::int32_t, std::size_t>> touched;  // (buffer, place in the branch)
+    std::vector<std::pair<BufferId, std::size_t>> touched;  // (buffer, place in the branch)
     for (std::size_t k = 0; k < branch.ops.size(); ++k) {
       const Op& op = graph_.ops[branch.ops[k]];
       for (const auto* list : {&op.reads, &op.writes, &op.creates})
         for (const BufferId b : *list)
-          if (!graph_.buffer(b).resident && last_[b.index()] <= position) touched.emplace_back(b.value, k);
+          if (!graph_.buffer(b).resident && last_[b] <= position) touched.emplace_back(b, k);
     }
     std::sort(touched.begin(), touched.end());
     std::vector<std::int64_t> freed(branch.ops.size(), 0);
     Needs result;
     for (std::size_t i = 0; i < touched.size(); ++i) {
       if (i + 1 < touched.size() && touched[i + 1].first == touched[i].first) continue;
-      const std::int64_t bytes = graph_.padded(graph_.buffers[touched[i].first].bytes);
+      const std::int64_t bytes = graph_.padded(graph_.buffer(touched[i].first).bytes);
       freed[touched[i].second] += bytes;
       if (last_[touched[i].first] >= 0) result.held += bytes;  // made by the base
     }
@@ -230,8 +230,7 @@ class Scheduler {
     std::vector<std::int32_t> makers;
     for (const std::int32_t op : branch.ops)
       for (const BufferId b : graph_.ops[op].reads)
-        if (graph_.buffer(b).kind == BufferKind::kGradient && creator_[b.index()] >= 0)
-          makers.push_back(creator_[b.index()]);
+        if (graph_.buffer(b).kind == BufferKind::kGradient && creator_[b] >= 0) makers.push_back(creator_[b]);
     std::sort(makers.begin(), makers.end());
     makers.erase(std::unique(makers.begin(), makers.end()), makers.end());
     std::int64_t inputs = 0, gradients = 0;
@@ -268,10 +267,11 @@ class Scheduler {
   const Dependencies& deps_;
   const RoamOptions& options_;
   UpdatePlan plan_;
-  std::vector<std::int32_t> position_;  // per op: in the base, or -1
-  std::vector<std::int32_t> creator_;   // per buffer
-  std::vector<std::int32_t> last_;      // per buffer: base position of its last use, -1 when the base does not touch it
-  std::vector<std::int64_t> live_;      // per base position
+  std::vector<std::int32_t> position_;        // per op: in the base, or -1
+  IdVector<BufferId, std::int32_t> creator_;  // per buffer
+  IdVector<BufferId, std::int32_t>
+      last_;                        // per buffer: base position of its last use, -1 when the base does not touch it
+  std::vector<std::int64_t> live_;  // per base position
   std::int64_t peak_ = 0;
 };
 

@@ -15,7 +15,6 @@
 // its base alive), the bytes that count (state, saved) get a smaller budget; such a plan is not proven the fastest, and
 // the bound stays that of the rows alone.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -23,6 +22,7 @@
 #include "sharding/settle.h"
 #include "sharding/sharding_milp.h"
 #include "stowage/error.h"
+#include "stowage/stopwatch.h"
 
 namespace stowage {
 namespace {
@@ -30,12 +30,10 @@ namespace {
 constexpr int kLimitRounds = 24;
 constexpr double kShareForAll = 0.7;  // of the time: of the search among all plans within the budget
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 class Planner {
  public:
   Planner(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options)
-      : options_(options), started_(now()), space_(make_space(program, mesh, options)) {}
+      : options_(options), space_(make_space(program, mesh, options)) {}
 
   ShardingPlan run() {
     find_fewest();
@@ -89,7 +87,7 @@ class Planner {
     ShardingPlan plan = make_ledger(space_, answer.choice);
     plan.redundancy = redundancy_;
     plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, std::max(answer.bound, 0.0),
-                 now() - started_ - redundancy_.seconds};
+                 watch_.seconds() - redundancy_.seconds};
     plan.variables = answer.columns;
     plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
     return plan;
@@ -134,11 +132,11 @@ class Planner {
       redundancy_.value = std::round(space_.least_bytes + bytes.objective);
       redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));
     }
-    redundancy_.seconds = now() - started_;
+    redundancy_.seconds = watch_.seconds();
   }
 
   [[nodiscard]] double left() const {
-    return options_.time_limit_seconds > 0 ? std::max(0.1, options_.time_limit_seconds - (now() - started_)) : 0;
+    return options_.time_limit_seconds > 0 ? std::max(0.1, options_.time_limit_seconds - watch_.seconds()) : 0;
   }
 
   [[nodiscard]] ShardingPlan nothing(Outcome outcome) const {
@@ -149,7 +147,7 @@ class Planner {
   }
 
   const ShardingOptions& options_;
-  double started_;
+  Stopwatch watch_;
   StageResult redundancy_;
   Space space_;
   std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit

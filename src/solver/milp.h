@@ -74,11 +74,6 @@ struct MilpResult {
   std::int64_t iterations = 0;
 };
 
-// HiGHS is not there, or is not one that this was made for. The message says what to install.
-class SolverMissing : public Error {
-  using Error::Error;
-};
-
 // Throws SolverMissing; Error for a malformed or unbounded problem.
 MilpResult solve(const MilpProblem& problem, const MilpOptions& options);
 

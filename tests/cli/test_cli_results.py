@@ -49,10 +49,9 @@ def test_plan_is_valid_and_names_its_graph(cli, graph, plan):
 
 
 def test_the_same_input_gives_the_same_plan(cli, graph, plan, tmp_path):
-    for threads in (1, 2, 4):
-        again = tmp_path / f"again{threads}.json"
-        assert cli("plan", graph, "-o", again, "--threads", threads).returncode == 0
-        assert again.read_bytes() == plan.read_bytes()
+    again = tmp_path / "again.json"
+    assert cli("plan", graph, "-o", again, "--threads", 4).returncode == 0  # of older scripts
+    assert again.read_bytes() == plan.read_bytes()
 
 
 def test_keep_order_keeps_program_order(cli, graph, tmp_path):

@@ -132,7 +132,6 @@ PlanOptions decode_options(ByteSource& bytes) {
   const auto flags = static_cast<unsigned>(bytes.draw(0, 255));
   options.keep_order = (flags & 3) == 3;
   options.takeover = (flags & 12) != 12;
-  options.threads = (flags & 240) == 240 ? 2 : 1;
   options.order_node_budget = bytes.pick(kNodes);
   options.layout_node_budget = bytes.pick(kNodes);
   options.link_gbps = bytes.pick(kLinks);

@@ -16,12 +16,12 @@ TEST(Liveness, BuffersLiveFromTheirCreationToTheirLastUse) {
   g.op({a}, {}, {loss});
   g.op({}, {weight}, {});
   const Graph graph = g.build();
-  const std::vector<Lifetime> live = lifetimes(graph, program_order(graph));
-  EXPECT_EQ(live[weight].from, live[weight].to);
-  EXPECT_EQ(live[a].to, 2);
-  EXPECT_EQ(live[unused].to, 1);
-  EXPECT_EQ(live[loss].from, 1);
-  EXPECT_EQ(live[loss].to, 3);
+  const IdVector<BufferId, Lifetime> live = lifetimes(graph, program_order(graph));
+  EXPECT_EQ(live[BufferId(weight)].from, live[BufferId(weight)].to);
+  EXPECT_EQ(live[BufferId(a)].to, 2);
+  EXPECT_EQ(live[BufferId(unused)].to, 1);
+  EXPECT_EQ(live[BufferId(loss)].from, 1);
+  EXPECT_EQ(live[BufferId(loss)].to, 3);
   EXPECT_EQ(program_peak_bytes(graph), 17);  // step 0: 10 + 7
 }
 

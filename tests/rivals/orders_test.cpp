@@ -112,11 +112,11 @@ std::int64_t live_after(const Graph& graph, const std::vector<OpId>& ran) {
   const auto has_run = [&](std::int32_t op) { return std::find(ran.begin(), ran.end(), OpId(op)) != ran.end(); };
   const Uses use = uses(graph);
   std::int64_t sum = 0;
-  for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
-    if (graph.buffers[b].resident || !has_run(use.creator[b])) continue;
+  for (const BufferId b : use.creator.ids()) {
+    if (graph.buffer(b).resident || !has_run(use.creator[b])) continue;
     const auto users = use.users[b];
-    if (graph.buffers[b].returned || !std::all_of(users.begin(), users.end(), has_run))
-      sum += graph.padded(graph.buffers[b].bytes);
+    if (graph.buffer(b).returned || !std::all_of(users.begin(), users.end(), has_run))
+      sum += graph.padded(graph.buffer(b).bytes);
   }
   return sum;
 }

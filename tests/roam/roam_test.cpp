@@ -3,8 +3,8 @@
 
 #include <random>
 
-#include "solver/milp.h"
 #include "stowage/check.h"
+#include "stowage/error.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
 #include "support/random_graph.h"

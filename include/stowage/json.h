@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,14 @@ class ObjectWriter {
   template <std::integral T>
   void field(std::string_view name, T value) {
     key(name), append_int(out_, static_cast<std::int64_t>(value));
+  }
+  template <class T>
+  void field(std::string_view name, const std::optional<T>& value) {  // null when there is none
+    if (value) {
+      field(name, *value);
+    } else {
+      null(name);
+    }
   }
   void null(std::string_view name) { raw(name, "null"); }
   void raw(std::string_view name, std::string_view json) { key(name), out_ += json; }

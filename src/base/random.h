@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace stowage::budget {
+namespace stowage {
 
 class Random {
  public:
@@ -21,4 +21,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace stowage::budget
+}  // namespace stowage

@@ -1,4 +1,4 @@
-#include "io/json_append.h"
+#include "stowage/json.h"
 
 #include <array>
 #include <charconv>
