@@ -123,7 +123,9 @@ class Program:
             return nn.Sequential(embedding, *blocks, head, nn.Flatten(0, 1))
         if self.kind == "images":
             first = nn.Conv2d(3, self.width, 3, self.draw.choice([1, 2]))
-            return nn.Sequential(first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(self.width, self.classes))
+            return nn.Sequential(
+                first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(self.width, self.classes)
+            )
         return nn.Sequential(nn.Linear(5, self.width), *blocks, nn.Linear(self.width, self.classes))
 
     def data(self):
