@@ -1,6 +1,7 @@
 """Memory of the stand-in: nobody else may touch it, it has a hard limit, and blocks are free when their streams say so."""
 
 import ctypes
+import faulthandler
 import os
 import signal
 
@@ -15,6 +16,7 @@ def child_dies_of(function):
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        faulthandler.enable()  # it may have another file
         try:
             function()
         except RuntimeError:
@@ -40,7 +42,6 @@ def test_a_forked_child_has_no_device():
     assert child_dies_of(lambda: x + 1) == 3
     assert child_dies_of(lambda: torch.empty(5, device="standin")) == 3
     assert child_dies_of(lambda: os._exit(0 if torch.standin._is_in_bad_fork() else 1)) == 0
-    assert child_dies_of(lambda: x.set_(torch.empty(0, device="meta").untyped_storage()) if False else None) == 0
     assert x.tolist() == [1] * 4
 
 
@@ -76,12 +77,12 @@ def test_scratch_of_kernels_counts():
 
 def test_statistics_are_those_of_torch_accelerator():
     base = torch.accelerator.memory_allocated()
+    asked = torch.accelerator.memory_stats()["requested_bytes.all.current"]
     torch.accelerator.reset_peak_memory_stats()
     x = torch.empty(1000, dtype=torch.uint8, device="standin")
     assert x.data_ptr() % 512 == 0
     assert torch.accelerator.memory_allocated() == torch.accelerator.memory_reserved() == base + 1024
-    stats = torch.accelerator.memory_stats()
-    assert stats["requested_bytes.all.current"] % 512 == 1000 % 512
+    assert torch.accelerator.memory_stats()["requested_bytes.all.current"] == asked + 1000
     del x
     assert torch.accelerator.memory_allocated() == base
     assert torch.accelerator.max_memory_allocated() == torch.accelerator.max_memory_reserved() == base + 1024

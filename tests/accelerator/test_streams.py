@@ -12,7 +12,7 @@ SLOW = 0.02
 
 
 def pinned(value=0.0):
-    return torch.full((ELEMENTS,), value, pin_memory=True)
+    return torch.full((ELEMENTS,), float(value), pin_memory=True)
 
 
 def milliseconds(function):
@@ -66,7 +66,8 @@ def test_who_reads_too_early_gets_wrong_bits(loaded):
         with side:
             x.copy_(source.fill_(5), non_blocking=True)
         assert not (x == 5).all().item()  # the default stream did not wait
-        source.fill_(6)  # nor did the host, before it wrote
+        time.sleep(0.01)  # the first half is on its way
+        source.fill_(6)  # nor did the host wait, before it wrote
         side.synchronize()
         assert set(x.tolist()) == {5.0, 6.0}
 

@@ -8,8 +8,9 @@
 namespace at::native {
 namespace {
 
-std::int64_t choose_as_cpu(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask,
-                           double dropout, bool causal, std::optional<double> scale, bool grouped) {
+std::int64_t choose_as_cpu(const Tensor& query, const Tensor& key, const Tensor& value,
+                           const std::optional<Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
+                           bool grouped) {
   return _fused_sdp_choice_cpp(query, key, value, mask, dropout, causal, scale, grouped);
 }
 

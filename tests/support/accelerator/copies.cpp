@@ -29,7 +29,8 @@ struct Link {
   }
   void take_time(std::size_t n) const {
     const double speed = gbps;
-    if (speed > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::nano>(static_cast<double>(n) / speed));
+    if (speed > 0)
+      std::this_thread::sleep_for(std::chrono::duration<double, std::nano>(static_cast<double>(n) / speed));
   }
   void carry(char* to, const char* from, std::size_t n) {
     const std::lock_guard lock(busy);
@@ -97,7 +98,6 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", &standin::copy);
-  m.impl("record_stream", [](at::Tensor& tensor, c10::Stream stream) {
-    standin::used_on(tensor.storage().data(), stream.id());
-  });
+  m.impl("record_stream",
+         [](at::Tensor& tensor, c10::Stream stream) { standin::used_on(tensor.storage().data(), stream.id()); });
 }

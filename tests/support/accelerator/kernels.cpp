@@ -23,8 +23,8 @@ namespace {
 
 // Ops that take host tensors beside device tensors on a GPU, too.
 bool may_mix(const std::string& name) {
-  static const std::set<std::string> names{"aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_",
-                                           "aten::_unsafe_index", "aten::set_"};
+  static const std::set<std::string> names{
+      "aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index", "aten::set_"};
   return names.count(name) > 0;
 }
 
@@ -136,9 +136,7 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace standin
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&standin::run_kernel>());
-}
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&standin::run_kernel>()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   // Composites that look for the device's own kernels inside are taken whole, beside what has a CPU kernel.

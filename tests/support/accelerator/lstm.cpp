@@ -39,10 +39,10 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& of_input, const at
 }  // namespace
 }  // namespace standin
 
-#define STANDIN_CELLS(key)                                         \
-  TORCH_LIBRARY_IMPL(aten, key, m) {                               \
-    m.impl("_thnn_fused_lstm_cell", &standin::lstm_cell);          \
-    m.impl("_thnn_fused_gru_cell", &standin::gru_cell);            \
+#define STANDIN_CELLS(key)                                \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                      \
+    m.impl("_thnn_fused_lstm_cell", &standin::lstm_cell); \
+    m.impl("_thnn_fused_gru_cell", &standin::gru_cell);   \
   }
 STANDIN_CELLS(PrivateUse1)
 STANDIN_CELLS(AutogradPrivateUse1)

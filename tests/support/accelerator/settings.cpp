@@ -66,7 +66,9 @@ STANDIN_FACE void standin_set_workspace(std::int64_t bytes) { standin::settings(
 STANDIN_FACE int standin_forked() { return standin::forked() ? 1 : 0; }
 
 // The i-th counter's name; nullptr behind the last.
-STANDIN_FACE const char* standin_counter(int i) { return i < std::ssize(standin::kCounters) ? standin::kCounters[i].name : nullptr; }
+STANDIN_FACE const char* standin_counter(int i) {
+  return i < std::ssize(standin::kCounters) ? standin::kCounters[i].name : nullptr;
+}
 STANDIN_FACE std::int64_t standin_count(int i) { return standin::counters().*standin::kCounters[i].counter; }
 STANDIN_FACE void standin_reset_counters() {
   for (const auto& [name, counter] : standin::kCounters) {

@@ -17,9 +17,10 @@ struct Settings {
   std::atomic<std::int64_t> limit_bytes{std::int64_t{2} << 30};
   std::atomic<double> to_device_gbps{0};  // 0: as fast as memcpy
   std::atomic<double> to_host_gbps{0};
-  std::atomic<bool> poison{false};       // device blocks are filled with kPoison when they are taken, and when they are freed
-  std::atomic<bool> strict{true};        // a host tensor that is no scalar is refused beside device tensors
-  std::atomic<bool> cpu_numbers{false};  // generators draw as the CPU's do (mt19937), else from seed and offset
+  std::atomic<bool> poison{
+      false};                      // device blocks are filled with kPoison when they are taken, and when they are freed
+  std::atomic<bool> strict{true};  // a host tensor that is no scalar is refused beside device tensors
+  std::atomic<bool> cpu_numbers{false};          // generators draw as the CPU's do (mt19937), else from seed and offset
   std::atomic<std::int64_t> workspace_bytes{0};  // taken by the first matrix product on each stream, and kept
 };
 

@@ -13,12 +13,11 @@
 namespace standin {
 namespace {
 
-bool same(const c10::Storage& a, const c10::Storage& b) {
-  return a.unsafeGetStorageImpl() == b.unsafeGetStorageImpl();
-}
+bool same(const c10::Storage& a, const c10::Storage& b) { return a.unsafeGetStorageImpl() == b.unsafeGetStorageImpl(); }
 
 at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  at::Tensor t = at::detail::make_tensor_base<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+  at::Tensor t =
+      at::detail::make_tensor_base<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   c10::TensorImpl* const impl = t.unsafeGetTensorImpl();
   impl->set_storage_offset(like.storage_offset());
   impl->set_sizes_and_strides(like.sizes(), like.strides());
