@@ -1,5 +1,5 @@
-"""The stand-in accelerator changes the process that it is loaded into: there is a device, and every CPU allocation passes its
-router. So these tests run in this process only where they are alone in it; else each file runs in a process of its own.
+"""The stand-in accelerator changes the process that it is loaded into: from then on, there is a device. So these tests
+run in this process only where they are alone in it; else each file runs in a process of its own.
 
     pytest tests/accelerator     this process
     pytest                       test_memory.py::test_first ──► pytest tests/accelerator/test_memory.py, whole

@@ -1,6 +1,6 @@
-"""Small random training programs: layers, a loss, an optimizer and habits of training, all drawn from one seed.
+"""Small random training programs: layers, a loss, an optimizer and habits of training, all from one seed.
 
-    seed ──► Program ──► run("cpu") == run("standin")      losses and all tensors of model and optimizer, after each step
+    seed ──► Program ──► run("cpu") == run("standin")      losses, tensors of model and optimizer, at each step
 
 Chains of layers over one of three shapes of data: rows, images, sequences of tokens. What the CPU computes otherwise than
 devices do is left out: dropouts whose 1/(1-p) rounds differently, and recurrent cells, which devices fuse.

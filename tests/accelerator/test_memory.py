@@ -1,4 +1,4 @@
-"""Memory of the stand-in: nobody else may touch it, it has a hard limit, and blocks are free when their streams say so."""
+"""Memory of the stand-in: nobody else may touch it, it has a hard limit, blocks are free when their streams say so."""
 
 import ctypes
 import faulthandler

@@ -1,4 +1,4 @@
-"""Streams, events and links of the stand-in: what is ordered is right at every speed, what is not ordered goes wrong."""
+"""Streams, events and links of the stand-in: what is ordered is right at every speed, what is not goes wrong."""
 
 import random
 import time

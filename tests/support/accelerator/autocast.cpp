@@ -1,6 +1,6 @@
 // torch.autocast("standin"): the lists of ops that CUDA has, from ATen itself.
 //
-//   matrix products, convolutions ──► the lower type     softmax, norms, losses, sums ──► float32     mixed arguments ──► the wider
+//   products, convolutions ──► the lower type     softmax, norms, losses, sums ──► float32     mixed ──► the wider
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

@@ -2,7 +2,7 @@
 //
 //   Settings::cpu_numbers off   state {seed, offset}, 16 bytes, as on CUDA: what an op draws is a function of both, and
 //                               moves the offset by 4
-//   Settings::cpu_numbers on    state and numbers of a CPU generator: a step on the device draws what it would on the CPU
+//   Settings::cpu_numbers on    state and numbers of a CPU generator: a step draws what it would on the CPU
 //
 //   op with a Generator argument ──► gets a CPU generator that is made ready for it
 //   op without (native_dropout)  ──► the default CPU generator's engine is exchanged while the op runs

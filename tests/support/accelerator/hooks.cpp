@@ -4,10 +4,10 @@
 //           ── c10 ─────────► memory.cpp (allocator), guard.cpp (streams, events), pinned.cpp (host memory)
 //           ── at hooks ────► this file: is there a device, its generators (generator.cpp), pinned memory
 //
-// Known limits: one device. Kernels run on the caller's thread, so the host never runs ahead of them: a copy that should
-// wait for a kernel and does not is not found out. No cache in the allocator: reserved is what is taken. Memory of
-// kernels' helper threads is the host's. No sparse or quantized tensors, no graphs. Module.to() makes new Parameters,
-// which unties tied ones (standin.move() ties them again).
+// Known limits: one device. Kernels run on the caller's thread, so the host never runs ahead of them. No cache in the
+// allocator: reserved is what is taken. Memory of kernels' helper threads is the host's. Recurrent cells are fused, as
+// on GPUs, and have bits of their own. No sparse or quantized tensors, no graphs. Module.to() makes new Parameters,
+// which unties tied ones (standin.move() keeps them).
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "generator.h"
-#include "kernel_memory.h"
 #include "mapping.h"
 #include "memory.h"
 #include "pinned.h"
@@ -68,7 +67,6 @@ const bool g_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks());
   c10::SetAllocator(kType, &allocator(), /*priority=*/0);
   at::setHostAllocator(kType, &pinned_allocator());
-  install_router();
   at::globalContext().lazyInitDevice(kType);  // else is_pinned() says no without asking
   return true;
 }();

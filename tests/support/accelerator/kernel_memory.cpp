@@ -3,6 +3,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -19,8 +20,6 @@ thread_local int tl_depth = 0;
 
 class Router final : public c10::Allocator {
  public:
-  explicit Router(c10::Allocator* host) : host_(host) {}
-
   c10::DataPtr allocate(std::size_t n) override;
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t n) const override { default_copy_data(to, from, n); }
@@ -33,27 +32,44 @@ class Router final : public c10::Allocator {
     blocks_.erase(it);
     return block;
   }
-  void free_on_host(void* data) { host_->raw_deleter()(data); }
+  void free_on_host(void* data) { host_.load()->raw_deleter()(data); }
+
+  void kernel_begins() {
+    const std::lock_guard lock(mutex_);
+    if (kernels_++ > 0) return;
+    host_ = c10::GetCPUAllocator();
+    c10::SetCPUAllocator(this, kPriority);
+  }
+  void kernel_ends() {
+    const std::lock_guard lock(mutex_);
+    if (--kernels_ == 0) c10::SetCPUAllocator(host_, kPriority);
+  }
 
  private:
-  c10::Allocator* host_;
+  static constexpr auto kPriority = std::numeric_limits<std::uint8_t>::max();  // else it may be refused
+
+  std::atomic<c10::Allocator*> host_{c10::GetCPUAllocator()};
   std::mutex mutex_;
+  int kernels_ = 0;                                 // under way, on all threads
   std::unordered_map<void*, c10::DataPtr> blocks_;  // by address in the kernels' view
 };
 
-Router* g_router = nullptr;
+Router& router() {
+  static auto* const r = new Router();
+  return *r;
+}
 
 void release(void* data) {
   if (data == nullptr) return;
   if (in_kernels_view(data)) {
-    g_router->take(data);  // and frees it, outside the lock
+    router().take(data);  // and frees it, outside the lock
   } else {
-    g_router->free_on_host(data);
+    router().free_on_host(data);
   }
 }
 
 c10::DataPtr Router::allocate(std::size_t n) {
-  if (tl_depth == 0 || n == 0) return host_->allocate(n);
+  if (tl_depth == 0 || n == 0) return host_.load()->allocate(n);
   c10::DataPtr block = c10::GetAllocator(kType)->allocate(n);
   void* const view = kernels_view(block.get());
   const std::lock_guard lock(mutex_);
@@ -65,24 +81,21 @@ c10::DeleterFnPtr Router::raw_deleter() const { return &release; }
 
 }  // namespace
 
-void install_router() {
-  g_router = new Router(c10::GetCPUAllocator());
-  c10::SetCPUAllocator(g_router, std::numeric_limits<std::uint8_t>::max());
-}
-
 InKernel::InKernel() {
-  TORCH_CHECK(c10::GetCPUAllocator() == g_router,
-              "stand-in: another CPU allocator was installed after it; import what installs one before");
+  router().kernel_begins();
   ++tl_depth;
 }
-InKernel::~InKernel() { --tl_depth; }
+InKernel::~InKernel() {
+  --tl_depth;
+  router().kernel_ends();
+}
 
 c10::DataPtr to_device_block(c10::DataPtr memory, std::size_t bytes) {
   void* const data = memory.get();
   if (data == nullptr) return {nullptr, kDevice};
   if (in_kernels_view(data) && memory.get_deleter() == &release) {
     memory.release_context();
-    return g_router->take(data);
+    return router().take(data);
   }
   c10::DataPtr block = c10::GetAllocator(kType)->allocate(bytes);
   std::memcpy(kernels_view(block.get()), data, bytes);

@@ -1,6 +1,6 @@
 // Every kernel of the device is the CPU's, run on twins (twins.h).
 //
-//   stack: device tensors, device, generator     ──►  twins, CPU, CPU generator  ──►  CPU kernel  ──►  results as device tensors
+//   device tensors, device, generator ──► twins, CPU, CPU generator ──► CPU kernel ──► results as device tensors
 //
 // A kernel waits until its thread's current stream has run what it was given, then runs at once on the caller's thread.
 // So the order of a stream is real; what overlaps with kernels is copies on other streams, not the host.

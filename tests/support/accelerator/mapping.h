@@ -3,8 +3,8 @@
 //   memfd            ┌────────────────────────────────┐
 //                    │  bytes                         │
 //                    └────────────────────────────────┘
-//   device view      ▲ PROT_NONE: Tensor::data_ptr() says these addresses; whoever reads or writes there dies by SIGSEGV
-//   kernels' view    ▲ read and write: where kernels and copies of the stand-in find the same bytes, without a copy
+//   device view      ▲ PROT_NONE: Tensor::data_ptr() says these addresses; whoever touches them dies by SIGSEGV
+//   kernels' view    ▲ read and write: where kernels and copies of the stand-in find the same bytes
 //
 // A signal handler tells which address was touched, counts it, and lets the process die as it would have died.
 #pragma once

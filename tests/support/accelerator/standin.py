@@ -1,6 +1,6 @@
 """The stand-in accelerator of the tests: device "standin", which behaves as a GPU does and computes the CPU's bits.
 
-    import standin                                   # after whatever installs a CPU allocator (stowage)
+    import standin
     standin.load()                                   # builds it, the first time for these sources and this torch
     x = torch.ones(3, device="standin")
     with standin.settings(limit_bytes=1 << 20, link_gbps=0.5, poison=True):
@@ -199,8 +199,8 @@ def counters() -> dict[str, int]:
 
 
 def move(module: torch.nn.Module) -> torch.nn.Module:
-    """module.to("standin"), and its parameters stay the same objects, as on CUDA: tied ones stay tied, optimizers that have
-    them go on. Without the switch PyTorch makes new ones on PrivateUse1."""
+    """module.to("standin"), and its parameters stay the same objects, as on CUDA: tied ones stay tied, optimizers go on
+    with them. Without the switch PyTorch makes new ones on PrivateUse1."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

@@ -2,11 +2,11 @@
 //
 //   host       push(job) ► ticket 7          wait(7)
 //                  │                            ▲
-//   stream     5 ─ 6 ─ 7 ─► its thread ─────────┘          jobs are copies, marks of events, and waits for other streams
+//   stream     5 ─ 6 ─ 7 ─► its thread ─────────┘       jobs are copies, marks of events, and waits for other streams
 //
-// A ticket is a job's number; done(t) says that it and all before it have run. Nothing waits for what is not pushed yet,
-// so nothing waits for ever. Stream 0 is the default; the others are a pool that is handed out round and round, as on
-// CUDA. Queues and threads live as long as the process.
+// A ticket is a job's number; done(t) says that it and all before it have run. Nothing waits for what is not pushed
+// yet, so nothing waits for ever. Stream 0 is the default; the others are a pool that is handed out round and round, as
+// on CUDA. Queues and threads live as long as the process.
 #pragma once
 
 #include <c10/core/Stream.h>

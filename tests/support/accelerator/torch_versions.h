@@ -4,5 +4,5 @@
 //   2.11, 2.12   read only: the classes of c10 may lack the functions marked below
 #pragma once
 
-// Instead of `override`, where older classes may have no such function: it is one of its own there, and nobody calls it.
+// Instead of `override`, where older classes may have no such function: it is one of its own there, never called.
 #define STANDIN_OVERRIDE_IF_ANY

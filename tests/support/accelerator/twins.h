@@ -1,6 +1,6 @@
 // Twins: for one call of a kernel, CPU tensors over the bytes of device tensors.
 //
-//   device tensor ──► storage A ─┐                 ┌─ twin of storage A ◄── CPU twin tensor       same sizes, strides, offset
+//   device tensor ──► storage A ─┐                 ┌─ twin of storage A ◄── CPU twin tensor       same sizes, strides
 //   a view of it  ──► storage A ─┴── same bytes ───┴─ twin of storage A ◄── CPU twin of the view  what aliased, aliases
 //
 //   1. to_cpu()     arguments: device tensors become twins; host tensors stay
