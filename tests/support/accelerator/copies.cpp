@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "mapping.h"
 #include "memory.h"
+#include "order.h"
 #include "pinned.h"
 #include "settings.h"
 #include "streams.h"
@@ -63,6 +64,9 @@ void carry(Link& link, const at::Tensor& to, const at::Tensor& from, bool non_bl
   char* const writes = of_device(to) ? static_cast<char*>(kernels_view(target)) : target;
   const char* const reads = of_device(to) ? source : static_cast<const char*>(kernels_view(source));
   Queue& stream = queue(current_stream());
+  order::begin_operation("a copy");
+  order::reads(from);
+  order::writes(to);
   if (non_blocking && n > 0 && begin_use(on_host)) {
     counters().async_copies.fetch_add(1);
     stream.push([&link, writes, reads, n, on_host] {
@@ -72,6 +76,7 @@ void carry(Link& link, const at::Tensor& to, const at::Tensor& from, bool non_bl
   } else {
     stream.wait();
     link.carry(writes, reads, n);
+    order::host_waits(order::given_to(current_stream()));
   }
 }
 
@@ -91,6 +96,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   torch::jit::Stack stack{to, from, false};
   run_kernel(op, &stack);
+  if (of_device(to) != of_device(from)) order::host_waits(order::given_to(current_stream()));
   return to;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "memory.h"
+#include "order.h"
 #include "streams.h"
 
 namespace standin {
@@ -19,10 +20,16 @@ namespace {
 struct Mark {
   Queue* queue = nullptr;
   Ticket ticket = 0;
+  order::Clock after{};  // what the mark comes after
   std::chrono::steady_clock::time_point when;
 };
 using Event = std::shared_ptr<Mark>;
 Event& event_at(void* event) { return *static_cast<Event*>(event); }
+
+void wait_for(c10::StreamId id) {
+  queue(id).wait();
+  order::host_waits(order::given_to(id));
+}
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -40,14 +47,21 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   [[nodiscard]] c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(next_of_pool()); }
   [[nodiscard]] c10::Stream getNewStream(c10::Device, int) const override { return stream(next_of_pool()); }
   [[nodiscard]] c10::Stream exchangeStream(c10::Stream to) const override { return stream(exchange_stream(to.id())); }
-  [[nodiscard]] bool queryStream(const c10::Stream& s) const override { return queue(s.id()).idle(); }
-  void synchronizeStream(const c10::Stream& s) const override { queue(s.id()).wait(); }
-  void synchronizeDevice(const c10::DeviceIndex) const override { wait_for_all_streams(); }
+  [[nodiscard]] bool queryStream(const c10::Stream& s) const override {
+    if (!queue(s.id()).idle()) return false;
+    order::host_waits(order::given_to(s.id()));
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& s) const override { wait_for(s.id()); }
+  void synchronizeDevice(const c10::DeviceIndex) const override {
+    for (c10::StreamId id = 0; id < kStreams; ++id) wait_for(id);
+  }
 
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event();
     const auto mark = std::make_shared<Mark>();
     mark->queue = &queue(s.id());
+    mark->after = order::given_to(s.id());
     if (mark->queue->idle()) {  // nothing to wait for: ticket 0 is always done
       mark->when = std::chrono::steady_clock::now();
     } else {
@@ -56,14 +70,24 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     event_at(*event) = mark;
   }
   void block(void* event, const c10::Stream& s) const override {
-    if (event == nullptr || queryEvent(event)) return;
-    queue(s.id()).push([mark = event_at(event)] { mark->queue->wait(mark->ticket); });
+    if (event == nullptr) return;
+    const Event mark = event_at(event);
+    order::stream_waits(s.id(), mark->after);
+    if (mark->queue->done(mark->ticket)) return;
+    queue(s.id()).push([mark] { mark->queue->wait(mark->ticket); });
   }
   [[nodiscard]] bool queryEvent(void* event) const override {
-    return event == nullptr || event_at(event)->queue->done(event_at(event)->ticket);
+    if (event == nullptr) return true;
+    const Event& mark = event_at(event);
+    if (!mark->queue->done(mark->ticket)) return false;
+    order::host_waits(mark->after);
+    return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) event_at(event)->queue->wait(event_at(event)->ticket);
+    if (event == nullptr) return;
+    const Event& mark = event_at(event);
+    mark->queue->wait(mark->ticket);
+    order::host_waits(mark->after);
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   [[nodiscard]] double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {

@@ -5,15 +5,17 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "generator.h"
 #include "kernel_memory.h"
-#include "mapping.h"
+#include "order.h"
 #include "settings.h"
 #include "streams.h"
 #include "twins.h"
@@ -53,24 +55,63 @@ bool is_generator(const c10::Argument& argument) {
          type->castRaw<c10::OptionalType>()->getElementType()->kind() == c10::TypeKind::GeneratorType;
 }
 
+bool touches_no_bytes(const c10::FunctionSchema& schema) {
+  static const std::set<std::string> names{"aten::empty", "aten::empty_strided", "aten::resize_", "aten::set_"};
+  const auto views = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  };
+  return names.count(schema.name()) > 0 || std::ranges::any_of(schema.returns(), views);
+}
+
+bool is_written(const c10::Argument& argument) {
+  const c10::AliasInfo* const alias = argument.alias_info();
+  if (alias == nullptr) return false;
+  const auto& inner = alias->containedTypes();
+  return alias->isWrite() || std::ranges::any_of(inner, [](const auto& a) { return a.isWrite(); });
+}
+
+// The host knows something that the kernel found out, so it has waited.
+bool host_learns(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
+
 // One call: its arguments made the CPU's, and what has to be undone or done after.
 struct Call {
   Twins twins;
   at::Generator drawn_from;
   c10::IValue* generator = nullptr;  // the argument
   bool makes = false;                // a tensor of the device, by an argument that says so
+  bool ordered = false;              // its accesses are checked (order.h)
+  std::vector<const void*> given;    // storages of arguments
+
+  at::Tensor to_cpu(const at::Tensor& tensor, bool written) {
+    if (ordered && tensor.defined() && tensor.has_storage()) {
+      given.push_back(tensor.storage().unsafeGetStorageImpl());
+      written ? order::writes(tensor) : order::reads(tensor);
+    }
+    return twins.to_cpu(tensor);
+  }
+
+  at::Tensor to_device(const at::Tensor& cpu) {
+    at::Tensor tensor = twins.to_device(cpu);
+    if (ordered && tensor.defined() && tensor.has_storage() &&
+        std::ranges::count(given, static_cast<const void*>(tensor.storage().unsafeGetStorageImpl())) == 0) {
+      order::writes(tensor);
+    }
+    return tensor;
+  }
 
   void to_cpu(const c10::Argument& argument, c10::IValue& v) {
     if (v.isTensor()) {
-      v = twins.to_cpu(v.toTensor());
+      v = to_cpu(v.toTensor(), is_written(argument));
     } else if (v.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& t : v.toTensorVector()) list.push_back(twins.to_cpu(t));
+      for (const at::Tensor& t : v.toTensorVector()) list.push_back(to_cpu(t, is_written(argument)));
       v = std::move(list);
     } else if (v.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const std::optional<at::Tensor>& t : v.toOptionalTensorVector()) {
-        list.push_back(t.has_value() ? std::optional(twins.to_cpu(*t)) : t);
+        list.push_back(t.has_value() ? std::optional(to_cpu(*t, /*written=*/false)) : t);
       }
       v = std::move(list);
     } else if (v.isStorage()) {
@@ -87,10 +128,10 @@ struct Call {
 
   void to_device(c10::IValue& v) {
     if (v.isTensor()) {
-      v = twins.to_device(v.toTensor());
+      v = to_device(v.toTensor());
     } else if (v.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& t : v.toTensorVector()) list.push_back(twins.to_device(t));
+      for (const at::Tensor& t : v.toTensorVector()) list.push_back(to_device(t));
       v = std::move(list);
     }
   }
@@ -106,6 +147,8 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (takes_workspace(schema.name())) keep_workspace();
 
   Call call;
+  call.ordered = settings().check_order && !touches_no_bytes(schema);
+  if (call.ordered) order::begin_operation(schema.name());
   const std::size_t first = stack->size() - schema.arguments().size();
   for (std::size_t i = first; i < stack->size(); ++i) call.to_cpu(schema.arguments()[i - first], (*stack)[i]);
   if (settings().strict && call.twins.any_host_operand() && call.twins.any_device() && !may_mix(schema.name())) {
@@ -132,6 +175,7 @@ void run_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (!ours) return;
   call.twins.settle();
   for (std::size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) call.to_device((*stack)[i]);
+  if (call.ordered && host_learns(op)) order::host_waits(order::given_to(current_stream()));
 }
 
 }  // namespace standin

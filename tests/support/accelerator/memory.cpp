@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mapping.h"
+#include "order.h"
 #include "settings.h"
 #include "streams.h"
 #include "torch_versions.h"
@@ -174,6 +175,9 @@ class Allocator final : public c10::DeviceAllocator {
   void make_hole(std::size_t offset) {
     const auto it = blocks_.find(offset);
     std::size_t bytes = it->second.bytes;
+    std::vector<c10::StreamId> done(it->second.used_on.begin(), it->second.used_on.end());
+    done.push_back(it->second.stream);
+    order::forget(device_base() + offset, bytes, done);
     blocks_.erase(it);
     if (settings().poison) std::memset(kernels_view(device_base() + offset), kPoison, bytes);
     for (auto* s : {&stats_.active_bytes, &stats_.reserved_bytes}) (*s)[kAll].decrease(bytes);

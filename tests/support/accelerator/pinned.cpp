@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "order.h"
 #include "settings.h"
 #include "streams.h"
 
@@ -41,6 +42,7 @@ void give_back(Place it) {
   counters().pinned_bytes.fetch_sub(static_cast<std::int64_t>(std::bit_ceil(it->second.bytes)));
   char* const data = const_cast<char*>(it->first);
   if (settings().poison) std::memset(data, kPoison, it->second.bytes);
+  order::forget(data, it->second.bytes, {});
   blocks().erase(it);
   ::operator delete(data, kAlign);
 }

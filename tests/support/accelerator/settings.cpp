@@ -29,6 +29,7 @@ constexpr Named kCounters[] = {
     {"draws", &Counters::draws},
     {"refusals", &Counters::refusals},
     {"host_touches", &Counters::host_touches},
+    {"races", &Counters::races},
     {"pinned_bytes", &Counters::pinned_bytes},
 };
 
@@ -51,8 +52,6 @@ Counters& counters() {
 bool forked() { return g_forked; }
 
 }  // namespace standin
-
-#define STANDIN_FACE extern "C" __attribute__((visibility("default")))
 
 STANDIN_FACE void standin_set_limit(std::int64_t bytes) { standin::settings().limit_bytes = bytes; }
 STANDIN_FACE void standin_set_link(double to_device_gbps, double to_host_gbps) {

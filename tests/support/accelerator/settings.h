@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdint>
 
+#define STANDIN_FACE extern "C" __attribute__((visibility("default")))
+
 namespace standin {
 
 inline constexpr int kPoison = 0xDD;
@@ -21,6 +23,7 @@ struct Settings {
       false};                      // device blocks are filled with kPoison when they are taken, and when they are freed
   std::atomic<bool> strict{true};  // a host tensor that is no scalar is refused beside device tensors
   std::atomic<bool> cpu_numbers{false};          // generators draw as the CPU's do (mt19937), else from seed and offset
+  std::atomic<bool> check_order{false};          // order.h
   std::atomic<std::int64_t> workspace_bytes{0};  // taken by the first matrix product on each stream, and kept
 };
 
@@ -32,6 +35,7 @@ struct Counters {
   std::atomic<std::int64_t> draws{0};         // kernels that took random numbers
   std::atomic<std::int64_t> refusals{0};      // kernels refused by Settings::strict
   std::atomic<std::int64_t> host_touches{0};  // of device memory, prevented; those of forked children, too
+  std::atomic<std::int64_t> races{0};         // accesses that nothing orders (order.h)
   std::atomic<std::int64_t> pinned_bytes{0};  // of host memory, each block rounded up to a power of two
 };
 

@@ -152,12 +152,14 @@ _DEFAULTS = {
     "strict": True,
     "cpu_numbers": False,
     "workspace_bytes": 0,
+    "check_order": False,
 }
 _now = dict(_DEFAULTS)
 
 
 def configure(**changes) -> None:
-    """Sets what is named: limit_bytes, link_gbps, poison, strict, cpu_numbers, workspace_bytes (settings.h)."""
+    """Sets what is named: limit_bytes, link_gbps, poison, strict, cpu_numbers, workspace_bytes, check_order
+    (settings.h)."""
     unknown = changes.keys() - _DEFAULTS.keys()
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
@@ -170,6 +172,7 @@ def configure(**changes) -> None:
     _library.standin_set_strict(_now["strict"])
     _library.standin_set_cpu_numbers(_now["cpu_numbers"])
     _library.standin_set_workspace(_now["workspace_bytes"])
+    _library.standin_set_check_order(_now["check_order"])
 
 
 @contextlib.contextmanager
@@ -191,11 +194,18 @@ def reset() -> None:
 
 def counters() -> dict[str, int]:
     """kernels, copies_to_device, bytes_to_device, copies_to_host, bytes_to_host, async_copies, draws, refusals,
-    host_touches (of forked children, too), pinned_bytes."""
+    host_touches (of forked children, too), races, pinned_bytes."""
     counts = {}
     while name := _library.standin_counter(len(counts)):
         counts[name.decode()] = _library.standin_count(len(counts))
     return counts
+
+
+def first_race() -> str:
+    """The first race since check_order was switched on (order.h), or nothing."""
+    text = ctypes.create_string_buffer(500)
+    length = _library.standin_first_race(text, len(text))
+    return text.raw[:length].decode()
 
 
 def move(module: torch.nn.Module) -> torch.nn.Module:

@@ -13,8 +13,7 @@
 namespace standin {
 namespace {
 
-constexpr std::size_t kStreams = 33;  // the default, and as many as CUDA has of one priority
-std::atomic<std::size_t> g_handed_out{0};
+std::atomic<std::int64_t> g_handed_out{0};
 thread_local c10::StreamId tl_stream = 0;
 
 std::array<Queue, kStreams>& queues() {
@@ -71,11 +70,7 @@ void Queue::wait(Ticket ticket) {
 Queue& queue(c10::StreamId id) { return queues().at(static_cast<std::size_t>(id)); }
 c10::StreamId current_stream() { return tl_stream; }
 c10::StreamId exchange_stream(c10::StreamId id) { return std::exchange(tl_stream, id); }
-c10::StreamId next_of_pool() { return static_cast<c10::StreamId>(1 + g_handed_out.fetch_add(1) % (kStreams - 1)); }
-
-void wait_for_all_streams() {
-  for (Queue& q : queues()) q.wait();
-}
+c10::StreamId next_of_pool() { return 1 + g_handed_out.fetch_add(1) % (kStreams - 1); }
 
 c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kDevice, id); }
 

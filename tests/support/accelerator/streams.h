@@ -23,6 +23,8 @@ inline constexpr auto kType = c10::DeviceType::PrivateUse1;
 inline constexpr c10::DispatchKey kKey = c10::DispatchKey::PrivateUse1;
 inline const c10::Device kDevice(kType, 0);
 
+inline constexpr c10::StreamId kStreams = 33;  // the default, and as many as CUDA has of one priority
+
 using Ticket = std::int64_t;
 
 class Queue {
@@ -48,7 +50,6 @@ Queue& queue(c10::StreamId id);
 c10::StreamId current_stream();  // of the calling thread
 c10::StreamId exchange_stream(c10::StreamId id);
 c10::StreamId next_of_pool();
-void wait_for_all_streams();
 c10::Stream stream(c10::StreamId id);
 
 }  // namespace standin
