@@ -105,7 +105,7 @@ def test_freed_bytes_are_poisoned(loaded):
 # ---- Frees in the order of streams
 
 
-def slow_copy(x, gbps=0.02):
+def slow_copy(x, gbps=0.01):
     """To pinned memory, under way when this returns."""
     target = torch.zeros(x.shape, dtype=x.dtype, pin_memory=True)
     target.copy_(x, non_blocking=True)
@@ -114,7 +114,7 @@ def slow_copy(x, gbps=0.02):
 
 def test_a_block_is_free_when_the_copies_of_its_stream_are_done(loaded):
     base = torch.accelerator.memory_allocated()
-    with loaded.settings(poison=True, link_gbps=0.02):
+    with loaded.settings(poison=True, link_gbps=0.01):
         torch.accelerator.synchronize()
         x = torch.ones(MIB // 4, device="standin")
         target = slow_copy(x)
@@ -129,7 +129,7 @@ def test_a_block_is_free_when_the_copies_of_its_stream_are_done(loaded):
 def test_another_stream_needs_record_stream(loaded):
     side = torch.Stream("standin")
     for recorded in (False, True):
-        with loaded.settings(poison=True, link_gbps=0.02):
+        with loaded.settings(poison=True, link_gbps=0.01):
             x = torch.ones(MIB // 4, device="standin")
             with side:
                 target = slow_copy(x)
@@ -142,7 +142,7 @@ def test_another_stream_needs_record_stream(loaded):
 
 def test_an_allocation_waits_for_blocks_that_become_free(loaded):
     base = torch.accelerator.memory_allocated()
-    with loaded.settings(limit_bytes=base + MIB, link_gbps=0.02):
+    with loaded.settings(limit_bytes=base + MIB, link_gbps=0.01):
         x = torch.ones(MIB // 4, device="standin")
         target = slow_copy(x)
         del x

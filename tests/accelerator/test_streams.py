@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-ELEMENTS = 1 << 18  # of 4 bytes; 52 ms at 0.02 GB/s
+ELEMENTS = 1 << 18  # of 4 bytes; 105 ms at 0.01 GB/s
 BYTES = 4 * ELEMENTS
-SLOW = 0.02
+SLOW = 0.01
 
 
 def pinned(value=0.0):
@@ -28,10 +28,10 @@ def test_copies_run_beside_the_caller(loaded):
         x = torch.empty(ELEMENTS, device="standin")
         x.copy_(host, non_blocking=True)
         assert not torch.accelerator.current_stream().query()
-        assert 1000 * (time.perf_counter() - began) < 40
+        assert 1000 * (time.perf_counter() - began) < 80
         back.copy_(x, non_blocking=True)
         torch.accelerator.synchronize()
-        assert 1000 * (time.perf_counter() - began) > 100
+        assert 1000 * (time.perf_counter() - began) > 200
     assert torch.equal(back, host)
     counts = loaded.counters()
     assert counts["async_copies"] == counts["copies_to_device"] + counts["copies_to_host"] == 2
@@ -41,9 +41,9 @@ def test_copies_run_beside_the_caller(loaded):
 def test_pageable_memory_and_blocking_copies_wait(loaded):
     with loaded.settings(link_gbps=SLOW):
         for host in (torch.ones(ELEMENTS), pinned(1)):
-            assert milliseconds(lambda: host.to("standin")) > 50
-        assert milliseconds(lambda: torch.ones(ELEMENTS).to("standin", non_blocking=True)) > 50
-        assert milliseconds(lambda: pinned(1).double().to("standin", torch.float32)) > 50  # a change of type
+            assert milliseconds(lambda: host.to("standin")) > 100
+        assert milliseconds(lambda: torch.ones(ELEMENTS).to("standin", non_blocking=True)) > 100
+        assert milliseconds(lambda: pinned(1).double().to("standin", torch.float32)) > 100  # a change of type
     assert loaded.counters()["async_copies"] == 0
 
 
@@ -117,7 +117,7 @@ def test_events_tell_the_time_of_a_copy(loaded):
         with pytest.raises(RuntimeError, match="must be completed"):
             begin.elapsed_time(end)
         end.synchronize()
-        assert 52 <= begin.elapsed_time(end) < 500
+        assert 104 <= begin.elapsed_time(end) < 500
     with pytest.raises(ValueError, match="enable_timing"):
         torch.Event("standin").elapsed_time(end)
 
