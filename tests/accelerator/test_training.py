@@ -29,8 +29,10 @@ def test_random_programs_give_the_bits_of_the_cpu(loaded, part):
     print("STOWAGE_SEED", first)
     loaded.configure(cpu_numbers=True)
     for seed in range(first, first + RUNS // 4):
-        loaded.configure(poison=seed % 2 == 0, link_gbps=(0.5, 0.25) if seed % 8 == 0 else 0.0)
+        slow = (0.5, 0.25) if seed % 8 == 0 else 0.0
+        loaded.configure(poison=seed % 2 == 0, link_gbps=slow, check_order=seed % 4 == 1)
         assert_same(Program(seed), loaded)
+    assert loaded.counters()["races"] == 0, loaded.first_race()
 
 
 def test_nothing_is_left_on_the_device(loaded):

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kOffsetOfOp = 4;
 constexpr std::int64_t kStateBytes = 16;
+std::mutex g_lending;  // the default CPU generator is lent to one at a time
 
 // Mixes 128 bits into a seed, so that neighbours draw unlike numbers.
 std::uint64_t mixed(std::uint64_t seed, std::uint64_t offset) {
@@ -101,6 +102,7 @@ Draw::Draw(const at::Generator& from, bool lend) : from_(from.defined() ? from :
   numbers_ = generator->next_op();
   counters().draws.fetch_add(1);
   if (!lend) return;
+  lending_ = std::unique_lock(g_lending);
   kept_ = at::detail::createCPUGenerator();
   copy_numbers(kept_, at::detail::getDefaultCPUGenerator());
   copy_numbers(at::detail::getDefaultCPUGenerator(), numbers_);

@@ -33,7 +33,7 @@ class Draw {
 
  private:
   at::Generator from_;
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<std::mutex> lock_, lending_;
   at::Generator numbers_;
   at::Generator kept_;  // what the default CPU generator was
 };

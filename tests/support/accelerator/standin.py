@@ -39,13 +39,13 @@ class CannotBuild(Exception):
 # ---- Building and loading
 
 
-def build() -> Path:
-    """The compiled library for these sources and the torch of this process."""
-    sources = sorted([*_HERE.glob("*.cpp"), *_HERE.glob("*.h")])
+def build(folder: Path = _HERE, name: str = "libstandin.so") -> Path:
+    """The library compiled from the sources in a folder for the torch of this process; the stand-in, if none is named."""
+    sources = sorted([*folder.glob("*.cpp"), *folder.glob("*.h")])
     digest = hashlib.sha256(repr([torch.version.git_version, _FLAGS]).encode())
     for path in sources:
         digest.update(path.read_bytes())
-    library = _BUILDS / f"{torch.__version__}-{digest.hexdigest()[:16]}" / "libstandin.so"
+    library = _BUILDS / f"{torch.__version__}-{digest.hexdigest()[:16]}" / name
     if library.exists():
         return library
     compiler = os.environ.get("CXX", "c++").split()
@@ -61,7 +61,7 @@ def build() -> Path:
 
 def _compile(compiler: list[str], sources: list[Path], library: Path) -> None:
     """As one unit: what takes time is reading the headers of torch."""
-    work = library.parent.with_suffix(".building")
+    work = library.parent.with_name(library.parent.name + ".building")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     unit = work / "unit.cpp"
