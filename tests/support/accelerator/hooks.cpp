@@ -4,6 +4,8 @@
 //           ── c10 ─────────► memory.cpp (allocator), guard.cpp (streams, events), pinned.cpp (host memory)
 //           ── at hooks ────► this file: is there a device, its generators (generator.cpp), pinned memory
 //
+//   order.cpp finds waits that are left out; settings.cpp is the face that standin.py speaks to.
+//
 // Known limits: one device. Kernels run on the caller's thread, so the host never runs ahead of them. No cache in the
 // allocator: reserved is what is taken. Memory of kernels' helper threads is the host's. Recurrent cells are fused, as
 // on GPUs, and have bits of their own. No sparse or quantized tensors, no graphs. Module.to() makes new Parameters,

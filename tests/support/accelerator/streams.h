@@ -9,6 +9,7 @@
 // on CUDA. Queues and threads live as long as the process.
 #pragma once
 
+#include <c10/core/DispatchKey.h>
 #include <c10/core/Stream.h>
 
 #include <condition_variable>
