@@ -9,10 +9,10 @@
 #include <cstring>
 #include <sstream>
 
-#include "base/mebibytes.h"
 #include "runtime/evict/budget.h"
 #include "runtime/evict/now.h"
 #include "runtime/torch/torch_versions.h"
+#include "stowage/mebibytes.h"
 
 namespace stowage::runtime::evict {
 namespace {

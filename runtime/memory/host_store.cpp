@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/mebibytes.h"
 #include "runtime/memory/available.h"
 #include "stowage/error.h"
+#include "stowage/mebibytes.h"
 
 namespace stowage::runtime {
 namespace {
