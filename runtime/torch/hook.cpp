@@ -91,9 +91,10 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
 
 void fallback_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKeyBelow);
-  // Torch 2.11 and 2.12 come here before a dispatch mode of the user's; what that makes of the op comes here again.
-  const bool comes_again = next.has(c10::DispatchKey::Python);
-  const bool mine = tl_interceptor != nullptr && tl_level == Level::kBelow && tl_depth_below == 0 && !comes_again;
+  // Torch before 2.13 comes here ahead of a dispatch mode of the user's, which may make something else of the op; what
+  // it makes is unseen, and the step is refused for it.
+  const bool by_a_mode = next.has(c10::DispatchKey::Python);
+  const bool mine = tl_interceptor != nullptr && tl_level == Level::kBelow && tl_depth_below == 0 && !by_a_mode;
   const OpTraits& traits = traits_of(op);
   if (mine && !traits.marker && !traits.composite) {
     tl_interceptor->on_leaf(op, next, stack);

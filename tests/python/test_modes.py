@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import stowage
 
+BEFORE_2_13 = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 CALLS = 14
 CHANGE = 9  # the call from which on the mode does something else
 
@@ -108,7 +109,10 @@ def test_as_in_eager(kind, where, check):
     got, counts, step = trained(kind, where, check)
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert counts == counted
-    assert step.stats()["planned_steps"] > 0 or where == "outside"
+    refused = (
+        BEFORE_2_13 and where == "inside" and "functions" not in kind
+    )  # what such a mode makes passes the hook unseen
+    assert step.stats()["planned_steps"] > 0 or where == "outside" or (refused and step.refusal)
 
 
 def test_a_call_within_a_mode_says_so_once():
