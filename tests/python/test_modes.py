@@ -124,6 +124,32 @@ def test_a_call_within_a_mode_says_so_once():
     ]
 
 
+@pytest.mark.filterwarnings("ignore::stowage.errors.UnsupportedWarning")
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "grad of vmap", "jacobian"])
+def test_within_a_transform(transform):
+    """A planned step under torch.func: its tensors are the transform's, so the call is eager."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+
+    def step(x):
+        return model(x).sin().sum()
+
+    transforms = {
+        "grad": lambda f: torch.func.grad(f)(x),
+        "vmap": lambda f: torch.func.vmap(f)(x[None].repeat(2, 1, 1)),
+        "jvp": lambda f: torch.stack(torch.func.jvp(f, (x,), (x,))),
+        "grad of vmap": lambda f: torch.func.grad(lambda y: torch.func.vmap(f)(y).sum())(x[None].repeat(2, 1, 1)),
+        "jacobian": lambda f: torch.autograd.functional.jacobian(f, x),
+    }
+    compiled = stowage.compile(step)
+    for _ in range(8):
+        compiled(x)
+    planned = compiled.stats()["planned_steps"]
+    assert planned > 0
+    assert torch.equal(transforms[transform](compiled), transforms[transform](step))
+    assert torch.equal(compiled(x), step(x)) and compiled.stats()["planned_steps"] == planned + 1
+
+
 def test_capture_is_refused_within_a_mode():
     model = nn.Linear(2, 2)
     with ScaledOperators(1.0), pytest.raises(stowage.Unsupported, match="mode of yours .*ScaledOperators.* outside"):

@@ -33,6 +33,20 @@ def test_function_modes_are_a_stack():
     assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
 
 
+def test_what_sees_each_operation():
+    class Mode(TorchFunctionMode):
+        pass
+
+    assert torch_private.foreign_mode() == ""
+    with torch.device("cpu"):
+        assert torch_private.foreign_mode() == ""
+        with Mode():
+            assert torch_private.foreign_mode() == "Mode"
+    seen = []
+    torch.func.grad(lambda x: (seen.append(torch_private.foreign_mode()), x.sum())[1])(torch.ones(2))
+    assert seen == ["torch.func's grad"] and torch_private.foreign_mode() == ""
+
+
 def test_function_modes_that_pytorch_has_lost_are_not_missed():
     """As where an interrupt comes between the lines of torch.overrides that take a mode off and put it back."""
     before = torch._C._len_torch_function_stack()

@@ -7,6 +7,7 @@ when one changes.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch._C._current_graph_task_id``: whether backward is running.
+- ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
 TorchFunctionMode calls.
@@ -201,8 +202,10 @@ def _default_devices() -> tuple[str, ...]:
 
 
 def foreign_mode() -> str:
-    """The class of a mode that is open on this thread, and means to see each operation of whoever runs now; "" for none.
-    Modes of Stowage, default devices and FakeTensorMode do not count."""
+    """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, or one of
+    torch.func's transforms; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
+    if (transform := torch._C._functorch.peek_interpreter_stack()) is not None:
+        return f"torch.func's {transform.key().name.lower()}"
     functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     if functions + dispatches == 0:
         return ""
