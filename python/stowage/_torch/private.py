@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -188,11 +189,21 @@ def _made_settings() -> list[tuple[str, Any]]:
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
     found.append(("default device", _default_devices))
+    found.append(("autocast around the step", within_autocast))
     return found
 
 
 def _read_as(kind: Any, read: Any) -> Any:
     return kind(read())
+
+
+_NESTINGS = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+_call = operator.methodcaller("__call__")
+
+
+def within_autocast() -> bool:
+    """Is an autocast block open, enabled or not? What is cast in it is remembered until the outermost one ends."""
+    return max(map(_call, _NESTINGS)) > 1  # one up and one down, both by functions of C: no interrupt comes between
 
 
 def _default_devices() -> tuple[str, ...]:
@@ -384,5 +395,6 @@ __all__ = [
     "tree_map",
     "unflatten",
     "waiting_collectives",
+    "within_autocast",
     "within_function_mode",
 ]

@@ -21,6 +21,7 @@ from stowage._torch.private import (
     global_state,
     is_fake,
     storage_address,
+    within_autocast,
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
@@ -102,6 +103,7 @@ class Recording:
     returns: str = ""  # it returns something that only its Python can make: that must run in every call
     sets: str = ""  # something that no replay sets: its Python must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
+    remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
 class _Session:
@@ -362,6 +364,8 @@ def _record(
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
     recording = Recording(result, world, events=session.events, inputs=inputs)
+    if within_autocast() and torch.is_autocast_cache_enabled():
+        recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):

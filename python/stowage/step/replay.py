@@ -156,6 +156,8 @@ def why_python_must_run(recording: Recording) -> str:
         return f"each call finds another tensor in '{recording.finds}'"
     if recording.sets:
         return f"the step sets {recording.sets} by itself"
+    if recording.remembers:
+        return recording.remembers
     if recording.returns:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
