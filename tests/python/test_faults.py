@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import warnings
 
 import pytest
@@ -245,6 +246,7 @@ def test_fork_in_mid_step():
                 twins.step()
             except BaseException:
                 if children and children[-1] == 0:
+                    traceback.print_exc()
                     os._exit(1)
                 raise
         if children and children[-1] == 0:
