@@ -150,6 +150,13 @@ def test_within_a_transform(transform):
     assert torch.equal(compiled(x), step(x)) and compiled.stats()["planned_steps"] == planned + 1
 
 
+def test_a_call_within_a_mode_says_that_it_has_no_budget():
+    model = nn.Linear(4, 4)
+    step = stowage.compile(lambda x: model(x).sum().detach(), budget="1GiB")
+    with ScaledOperators(1.0), pytest.warns(stowage.errors.UnsupportedWarning, match="eagerly and without its budget"):
+        step(torch.ones(2, 4))
+
+
 def test_capture_is_refused_within_a_mode():
     model = nn.Linear(2, 2)
     with ScaledOperators(1.0), pytest.raises(stowage.Unsupported, match="mode of yours .*ScaledOperators.* outside"):

@@ -105,11 +105,12 @@ class CompiledStep(LifeCycle):
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
     def _within_mode(self, mode: str, args: tuple, kwargs: dict) -> Any:
-        """Eagerly: what the mode of the user's does is no part of a plan."""
+        """Eagerly: what the mode of the user's does is no part of a plan, and the eager budget cannot work below one."""
         if not self._told_of_mode:
             self._told_of_mode = True
+            how = "eagerly" if self._budget is None else "eagerly and without its budget"
             warn(
-                f"this call runs eagerly, as any within a mode of yours that sees each operation ({mode})",
+                f"this call runs {how}, as any within a mode of yours that sees each operation ({mode})",
                 UnsupportedWarning,
             )
         return self._fn(*args, **kwargs)
