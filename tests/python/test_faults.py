@@ -215,6 +215,7 @@ def test_kill_while_cache_and_report_are_written(tmp_path, monkeypatch):
             Twins(WORLDS["transformer"], budget=1 << 30).settle()
 
 
+@pytest.mark.alone  # once a process has had a thread for autograd, PyTorch refuses backward in its children
 def test_fork_in_mid_step():
     """The child finishes its step and goes on; so does the parent: both to the bits of eager. In calls of every
     kind."""

@@ -173,6 +173,7 @@ def test_a_disk_that_fills_in_mid_step(monkeypatch, tmp_path):
     assert_same_state(eager, planned)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("store", ["", "file"])
 def test_a_forked_child_has_lanes_and_a_file_of_its_own(store, tmp_path):
     host = _runtime.Host(str(tmp_path) if store else "")
@@ -198,6 +199,7 @@ def test_a_forked_child_has_lanes_and_a_file_of_its_own(store, tmp_path):
     assert host.measure_gbps() > 0
 
 
+@pytest.mark.alone
 def test_a_child_does_not_write_over_what_waits_for_its_parent(monkeypatch, tmp_path):
     """Both go on with planned steps that swap to a file, each to the numbers of eager."""
     by_hand(monkeypatch, swap_all)
