@@ -107,7 +107,6 @@ template <class Storage>
 concept CallsBack = requires(Storage& storage, void (*function)(Storage*)) {
   storage.set_materializer(function);
   storage.clear_materializer();
-  storage.clear_data_ptr_access_error_msg_();
 };
 
 // Where there are none, these two do nothing: what keeps an address of a storage must be known otherwise.

@@ -6,6 +6,7 @@
 
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "support/operator_names.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
 
@@ -126,47 +127,6 @@ TEST(ShardingPlan, SizeOfTheSearchDependsOnAxesNotOnDevices) {
 
 // Ops that are not shaped as their names promise run on whole tensors, and say so; nothing else is touched.
 TEST(ShardingPlan, MisshapenOpsRunWhole) {
-  static const char* const kTargets[] = {"aten.t.default",
-                                         "aten.mm.default",
-                                         "aten.bmm.default",
-                                         "aten.addmm.default",
-                                         "aten.view.default",
-                                         "aten.permute.default",
-                                         "aten.expand.default",
-                                         "aten.cat.default",
-                                         "aten.select.int",
-                                         "aten.select_backward.default",
-                                         "aten.slice.Tensor",
-                                         "aten.add.Tensor",
-                                         "aten.mul.Tensor",
-                                         "aten.sum.dim_IntList",
-                                         "aten.mean.dim",
-                                         "aten.max.dim",
-                                         "aten._log_softmax.default",
-                                         "aten._softmax_backward_data.default",
-                                         "aten.topk.default",
-                                         "aten.linalg_vector_norm.default",
-                                         "aten.native_layer_norm.default",
-                                         "aten.native_layer_norm_backward.default",
-                                         "aten.native_group_norm.default",
-                                         "aten.native_batch_norm.default",
-                                         "aten.embedding.default",
-                                         "aten.embedding_dense_backward.default",
-                                         "aten.index_select.default",
-                                         "aten.gather.default",
-                                         "aten._scaled_dot_product_flash_attention_for_cpu.default",
-                                         "aten.convolution.default",
-                                         "aten.convolution_backward.default",
-                                         "aten.max_pool2d_with_indices.default",
-                                         "aten.nll_loss_forward.default",
-                                         "aten.nll_loss_backward.default",
-                                         "aten.mse_loss.default",
-                                         "aten._fused_adamw_.default",
-                                         "aten.zeros.default",
-                                         "aten.triu.default",
-                                         "aten.roll.default",
-                                         "aten.constant_pad_nd.default",
-                                         "aten.unknown.default"};
   static const char* const kArguments[] = {"self",    "mat2",  "mat1",        "input", "weight", "bias", "target",
                                            "indices", "index", "grad_output", "query", "key",    "value"};
   static const char* const kAttributes[] = {"dim",    "dims",       "dim0", "keepdim", "reduction", "normalized_shape",
@@ -188,7 +148,7 @@ TEST(ShardingPlan, MisshapenOpsRunWhole) {
     for (int i = 0; i < 3; ++i) tensor(i == 0 ? TensorKind::kInput : TensorKind::kParameter);
     for (std::size_t o = 1 + below(3); o > 0; --o) {
       ProgramOp op;
-      op.target = kTargets[below(std::size(kTargets))];
+      op.target = kShardingTargets[below(kShardingTargets.size())];
       op.phase = static_cast<Phase>(below(3));
       const bool list = below(5) == 0;
       for (std::size_t a = below(4); a > 0; --a) {

@@ -10,15 +10,15 @@ when one changes.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
-TorchFunctionMode calls.
+  TorchFunctionMode calls.
 - the dispatch key of the hook, which a Python dispatch mode closes.
 - ``_functional_collectives._maybe_wrap_tensor``: what a collective hands out.
 - ``ProcessGroup._get_backend``, ``Backend.options._timeout``, ``Backend._set_default_timeout``: how long a collective
-may take.
+  may take.
 - the dicts of hooks that run for all modules and all optimizers.
 - ``torch._C._get_*`` and the like: the global settings that decide which operators a step runs, or what they compute.
 - ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how
-parts move."""
+  parts move."""
 
 from __future__ import annotations
 

@@ -11,10 +11,7 @@ would show: before them what has been matched so far happens, and the rest of th
 
 from __future__ import annotations
 
-import os
 import struct
-import sys
-import types
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._torch.private import address, is_fake, within_function_mode
+from stowage._torch.replaced import asked_for
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
 _FORMATS = {  # of struct, per element
@@ -50,13 +48,6 @@ _COMPOSITES = {  # which arguments they read
     "_pad_packed_sequence": (1, "batch_sizes"),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
 }
-_OF_C: tuple[type, ...] = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-)
 _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
 _ARRAYS = ("numpy", "__array__", "__dlpack__")
 _WHOLE = (
@@ -68,40 +59,6 @@ _WHOLE = (
     "share_memory_",
     "__dlpack__",
 )
-
-
-_OF_TORCH = os.path.dirname(torch.__file__) + os.sep
-_TELLS_MODES = torch.overrides.handle_torch_function.__code__
-
-
-def _asked_for(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What ``func`` gives, told to a mode. Where the user has put a function of his own in the place of one of PyTorch's
-    (``F.relu = mine``), and that calls PyTorch's, a mode is told the name's new owner, which is running already:
-
-        mine ──► PyTorch's relu ──► the mode is told: mine        to run: PyTorch's relu, as without a mode"""
-    if not _is_torchs(func):
-        func = _replaced_by(func, sys._getframe(2))
-    return func(*args, **kwargs)
-
-
-def _is_torchs(func: Any) -> bool:
-    code = func.__code__ if isinstance(func, types.FunctionType) else None
-    return code.co_filename.startswith(_OF_TORCH) if code is not None else isinstance(func, _OF_C)
-
-
-def _replaced_by(func: Any, caller: types.FrameType) -> Any:
-    """PyTorch's function that ``func`` has taken the place of; where there is none, ``func``. ``caller`` has called the
-    mode: the user's function where PyTorch's is of C, else what tells modes, called by PyTorch's."""
-    if caller.f_code is not _TELLS_MODES:
-        names = [name for name, value in vars(torch.Tensor).items() if value is func]
-        return getattr(torch._C.TensorBase, names[0], func) if names else func
-    running = caller.f_back
-    if running is None or running.f_code.co_freevars or running.f_code is getattr(func, "__code__", None):
-        return func
-    if not running.f_code.co_filename.startswith(_OF_TORCH):
-        return func
-    taken = any(value is func for namespace in (running.f_globals, vars(torch.Tensor)) for value in namespace.values())
-    return types.FunctionType(running.f_code, running.f_globals) if taken else func
 
 
 class HostReads(TorchFunctionMode):
@@ -118,7 +75,7 @@ class HostReads(TorchFunctionMode):
             self._note(name, args, kwargs or {})
         elif name == "tolist" or name in _ARRAYS:
             return self._told(func, name, args, kwargs or {})
-        return _asked_for(func, args, kwargs or {})
+        return asked_for(func, args, kwargs or {})
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:
         if name in _PACKED and not (
@@ -167,7 +124,7 @@ class ToldContents(TorchFunctionMode):
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
-            return _asked_for(func, args, kwargs or {})
+            return asked_for(func, args, kwargs or {})
         content = _bytes(args[0], _content(args[0], name))
         if self._matcher.left:  # by asking
             return func(*args, **(kwargs or {}))

@@ -23,8 +23,9 @@ Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
 def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole
     storages."""
-    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *world.parameters()]
-    found += [p.grad for p in world.parameters() if p.grad is not None]
+    parameters = world.parameters()
+    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *parameters]
+    found += [p.grad for p in parameters if p.grad is not None]
     for _, module in world.modules:
         found += module.buffers()
     found += [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]

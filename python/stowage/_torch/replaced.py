@@ -1,0 +1,57 @@
+"""PyTorch's functions that a program has put its own in the place of, as a TorchFunctionMode meets them.
+
+    F.relu = mine, which calls PyTorch's relu
+
+    mine ──► PyTorch's relu ──► the mode is told of F.relu, which is mine now, and calls it: mine would run twice
+
+PyTorch looks the function up by its name, while the one that had the name is running. That one is to run, as without a
+mode. Where it is written in Python its frame tells it; where it is of C, the class below torch.Tensor still has it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+import torch
+
+_OF_C: tuple[type, ...] = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+)
+_OF_TORCH = os.path.dirname(torch.__file__) + os.sep
+_TELLS_MODES = torch.overrides.handle_torch_function.__code__
+
+
+def asked_for(func: Any, args: tuple, kwargs: dict) -> Any:
+    """What a mode that was told of ``func`` gives where it only listens. Called by its ``__torch_function__``."""
+    if not _is_torchs(func):
+        func = _replaced_by(func, sys._getframe(2))
+    return func(*args, **kwargs)
+
+
+def _is_torchs(func: Any) -> bool:
+    code = func.__code__ if isinstance(func, types.FunctionType) else None
+    return code.co_filename.startswith(_OF_TORCH) if code is not None else isinstance(func, _OF_C)
+
+
+def _replaced_by(func: Any, caller: types.FrameType) -> Any:
+    """PyTorch's function that ``func`` has taken the place of; where there is none, ``func``. ``caller`` has called the
+    mode: the user's function where PyTorch's is of C, else what tells modes, called by PyTorch's."""
+    if caller.f_code is not _TELLS_MODES:
+        names = [name for name, value in vars(torch.Tensor).items() if value is func]
+        return getattr(torch._C.TensorBase, names[0], func) if names else func
+    running = caller.f_back
+    if running is None or running.f_code.co_freevars or running.f_code is getattr(func, "__code__", None):
+        return func
+    if not running.f_code.co_filename.startswith(_OF_TORCH):
+        return func
+    taken = any(value is func for namespace in (running.f_globals, vars(torch.Tensor)) for value in namespace.values())
+    return types.FunctionType(running.f_code, running.f_globals) if taken else func
+
+
+__all__ = ["asked_for"]
