@@ -197,7 +197,7 @@ def test_a_dispatch_mode_closes_the_hook_and_it_can_be_opened():
             return result
 
     x = torch.ones(3)
-    recorder = _runtime.Recorder(False, [])
+    recorder = _runtime.Recorder(False, [], True)  # of a sharded step: above autograd
     recorder.start()
     with Mode():
         x.neg()
