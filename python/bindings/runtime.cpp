@@ -34,6 +34,8 @@ using namespace nb::literals;
 
 namespace {
 
+const c10::Device kCpu(c10::DeviceType::CPU);
+
 stowage::BufferKind kind_named(const std::string& name) {
   for (std::size_t i = 0; i < stowage::kBufferKindNames.size(); ++i) {
     if (stowage::kBufferKindNames[i] == name) return static_cast<stowage::BufferKind>(i);
@@ -97,6 +99,9 @@ void bind_recorder(nb::module_& m) {
           "reads", [](const TapeHandle& t) { return t.tape->reads.size(); },
           "Numbers that the step makes and its Python asks for.")
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
+      .def_prop_ro(
+          "device", [](const TapeHandle& t) { return t.tape->device.str(); },
+          "Where its memory is planned: \"cpu\", ...")
       .def(
           "cost_keys",
           [](const TapeHandle& t) {
@@ -391,7 +396,8 @@ void bind_executor(nb::module_& m) {
   nb::class_<rt::Arena>(m, "Arena")
       .def(nb::init<>())
       .def("fill", &rt::Arena::fill, "value"_a)
-      .def("reserve", &rt::Arena::reserve, "bytes"_a)
+      .def(
+          "reserve", [](rt::Arena& arena, std::int64_t bytes) { arena.reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
   nb::class_<LoweredHandle>(m, "Lowered")
@@ -409,26 +415,32 @@ void bind_executor(nb::module_& m) {
         return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
       },
       "tape"_a, "name"_a);
-  nb::class_<rt::Host>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
+  nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",
-          [](rt::Host* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
+          [](rt::Hosts* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
              std::int64_t good_reads) {
-            auto store =
-                directory.empty() ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
-            if (good_writes >= 0 || good_reads >= 0)
-              store = rt::failing_store(std::move(store), good_writes, good_reads);
-            new (self) rt::Host{std::move(store), nullptr};
-            self->link = rt::threaded_link(self->store, gbps);
+            const bool file = !directory.empty();
+            std::unique_ptr<rt::HostStore> made =
+                !file ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
+            if (good_writes >= 0 || good_reads >= 0) made = rt::failing_store(std::move(made), good_writes, good_reads);
+            std::shared_ptr<rt::HostStore> store = std::move(made);
+            const std::shared_ptr<rt::Link> link = rt::threaded_link(store, gbps);
+            new (self) rt::Hosts({std::move(store), link}, file, limit_bytes);
           },
           "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
-      .def_prop_ro("bytes", [](const rt::Host& host) { return host.store->bytes(); })
+      .def_prop_ro("bytes", &rt::Hosts::bytes)
       .def(
-          "reserve", [](const rt::Host& host, std::int64_t bytes) { host.store->reserve(bytes); }, "bytes"_a)
-      .def("release", [](const rt::Host& host) { host.store->release(); })
+          "reserve", [](rt::Hosts& hosts, std::int64_t bytes) { hosts.at(kCpu).store->reserve(bytes); }, "bytes"_a)
+      .def("release", &rt::Hosts::release)
       .def(
-          "measure_gbps", [](const rt::Host& host) { return rt::measure_gbps(*host.store, *host.link); },
-          nb::call_guard<nb::gil_scoped_release>());
+          "measure_gbps",
+          [](rt::Hosts& hosts, const std::string& device) {
+            const c10::Device where(device);
+            const rt::Host host = hosts.at(where);
+            return rt::measure_gbps(*host.store, *host.link, rt::device_at(where));
+          },
+          "device"_a = "cpu", nb::call_guard<nb::gil_scoped_release>());
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
         "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
         "what was left.");
@@ -444,7 +456,7 @@ void bind_executor(nb::module_& m) {
       .def(
           "__init__",
           [](rt::Executor* self, const TapeHandle& tape, const LoweredHandle& lowered, const stowage::Plan& plan,
-             std::shared_ptr<rt::Arena> arena, const rt::Host& host) {
+             std::shared_ptr<rt::Arena> arena, const std::shared_ptr<rt::Hosts>& host) {
             new (self) rt::Executor(tape.tape, *lowered.lowered, plan, std::move(arena), host);
           },
           "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
@@ -522,6 +534,15 @@ NB_MODULE(_runtime, m) {
   nb::module_::import_("stowage._core");  // Graph and Plan
   nb::register_exception_translator(&translate);
   m.def("install_allocator", &rt::install_allocator);
+  m.def(
+      "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
+      "Steps are planned on its device from now on.");
+  nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators: the CPU's and the accelerator's.")
+      .def("__init__", [](rt::GeneratorState* self) { new (self) rt::GeneratorState(rt::GeneratorState::current()); })
+      .def("put_back", &rt::GeneratorState::restore)
+      .def(
+          "__eq__", [](const rt::GeneratorState& a, const rt::GeneratorState& b) { return a == b; }, nb::is_operator(),
+          nb::sig("def __eq__(self, arg: object, /) -> bool"));
   m.def("require_allocator", &rt::require_allocator);
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
         "Memory that can be had before the kernel must take it from somebody.");
@@ -547,7 +568,7 @@ NB_MODULE(_runtime, m) {
       "digest",
       [](Address tensor) {
         const at::Tensor t = tensor_at(tensor);
-        const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()));
+        const rt::Digest d = rt::digest(t.const_data_ptr(), static_cast<std::int64_t>(t.nbytes()), t.device());
         return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
       },
       "tensor"_a, "Of the bytes of a contiguous tensor.");

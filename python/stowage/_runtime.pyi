@@ -6,6 +6,18 @@ import stowage._core
 
 def install_allocator() -> None: ...
 
+def take_up(tensor: int) -> None:
+    """Steps are planned on its device from now on."""
+
+class GeneratorState:
+    """Of the default generators: the CPU's and the accelerator's."""
+
+    def __init__(self) -> None: ...
+
+    def put_back(self) -> None: ...
+
+    def __eq__(self, arg: object, /) -> bool: ...
+
 def require_allocator() -> None: ...
 
 def available_bytes(root: str = '/') -> int:
@@ -60,6 +72,10 @@ class Tape:
 
     @property
     def wall_ns(self) -> int: ...
+
+    @property
+    def device(self) -> str:
+        """Where its memory is planned: "cpu", ..."""
 
     def cost_keys(self) -> list[str]:
         """
@@ -250,7 +266,7 @@ class Host:
 
     def release(self) -> None: ...
 
-    def measure_gbps(self) -> float: ...
+    def measure_gbps(self, device: str = 'cpu') -> float: ...
 
 def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
     """

@@ -115,7 +115,8 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
       return false;
   }
   for (const Operand& operand : operands) {
-    if (!operand.tensor->defined() || operand.shape_only) continue;
+    // Of no other device, not even to look at its shape
+    if (!operand.tensor->defined() || (operand.shape_only && operand.storage != nullptr)) continue;
     // Without them only where it reads none: it takes another path for mixed dtypes
     if (left_out(op, stack, operand)) {
       if (operand.tensor->dtype() != operands[0].tensor->dtype()) return false;

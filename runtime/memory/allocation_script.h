@@ -25,6 +25,8 @@ class AllocationScript {
  public:
   AllocationScript(Arena& arena, std::int64_t align) : arena_(arena), align_(align) {}
 
+  [[nodiscard]] c10::DeviceType device_type() const { return arena_.device_type(); }
+
   // The next op's list; what is left of the previous one counts as skipped.
   void begin_op(const PlannedAllocation* first, std::size_t count);
   void end_op();

@@ -28,15 +28,16 @@ std::atomic<Guardian*> g_guardian{nullptr};
 c10::Allocator* g_previous = nullptr;
 
 thread_local std::vector<AllocationEvent>* tl_events = nullptr;
+thread_local c10::DeviceType tl_events_of = c10::DeviceType::CPU;
 thread_local AllocationScript* tl_script = nullptr;
 thread_local LiveBlocks* tl_live_blocks = nullptr;
 
+using Deleter = void (*)(void*);
+std::atomic<Deleter> g_accelerators_deleter{nullptr};
+std::atomic<Deleter> g_deleter_below_accelerators{nullptr};
+
 void release_block(void* data) {
-  if (data == nullptr) return;
-  if (tl_events != nullptr) tl_events->push_back({true, 0, data});
-  if (tl_live_blocks != nullptr) tl_live_blocks->freed(data);
-  if (tl_script != nullptr && tl_script->give_back(data)) return;
-  if (in_arena(data)) return;  // outlived its step; the executor has reported it
+  if (data == nullptr || front::freed(c10::DeviceType::CPU, data)) return;
   char* block = static_cast<char*>(data) - kHeaderBytes;
   const auto* header = reinterpret_cast<const Header*>(block);
   if (header->mark != nullptr) {
@@ -67,15 +68,14 @@ class PlanningAllocator final : public c10::Allocator {
   }
 
   static void* take(std::size_t n) {
-    void* data = tl_script != nullptr ? tl_script->take(n) : nullptr;
+    void* data = front::from_plan(c10::DeviceType::CPU, n);
     if (data == nullptr) {
       count_bytes(static_cast<std::int64_t>(n));
       auto* block = raw_block(n);
       *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr};
       data = block + kHeaderBytes;
     }
-    if (tl_events != nullptr) tl_events->push_back({false, static_cast<std::int64_t>(n), data});
-    if (tl_live_blocks != nullptr) tl_live_blocks->allocated(data);
+    front::allocated(c10::DeviceType::CPU, n, data);
     return data;
   }
 };
@@ -92,6 +92,32 @@ bool can_lie_below(c10::Allocator& allocator) {
 }
 
 }  // namespace
+
+namespace front {
+
+void* from_plan(c10::DeviceType type, std::size_t bytes) {
+  return tl_script != nullptr && tl_script->device_type() == type ? tl_script->take(bytes) : nullptr;
+}
+
+void allocated(c10::DeviceType type, std::size_t bytes, const void* data) {
+  if (tl_events != nullptr && tl_events_of == type)
+    tl_events->push_back({false, static_cast<std::int64_t>(bytes), data});
+  if (tl_live_blocks != nullptr) tl_live_blocks->allocated(data);
+}
+
+bool freed(c10::DeviceType type, const void* data) {
+  if (tl_events != nullptr && tl_events_of == type) tl_events->push_back({true, 0, data});
+  if (tl_live_blocks != nullptr) tl_live_blocks->freed(data);
+  if (tl_script != nullptr && tl_script->device_type() == type && tl_script->give_back(data)) return true;
+  return in_arena(data);  // outlived its step; the executor has reported it
+}
+
+void know_deleters(Deleter ours, Deleter earlier) {
+  g_accelerators_deleter.store(ours);
+  g_deleter_below_accelerators.store(earlier);
+}
+
+}  // namespace front
 
 void count_bytes(std::int64_t bytes) {
   std::int64_t live = g_live.load(std::memory_order_relaxed);
@@ -132,6 +158,8 @@ void require_allocator() {
 
 BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
+  if (deleter != nullptr && deleter == g_accelerators_deleter.load()) return BlockOrigin::kOurs;
+  if (deleter != nullptr && deleter == g_deleter_below_accelerators.load()) return BlockOrigin::kEarlier;
   return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
 
@@ -209,8 +237,15 @@ void content_dies_away(const void* storage) {
 
 // ---- Guards
 
-WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events) : previous_(tl_events) { tl_events = &events; }
-WatchAllocations::~WatchAllocations() { tl_events = previous_; }
+WatchAllocations::WatchAllocations(std::vector<AllocationEvent>& events, c10::DeviceType of)
+    : previous_(tl_events), previous_type_(tl_events_of) {
+  tl_events = &events;
+  tl_events_of = of;
+}
+WatchAllocations::~WatchAllocations() {
+  tl_events = previous_;
+  tl_events_of = previous_type_;
+}
 PauseWatching::PauseWatching() : events_(tl_events) { tl_events = nullptr; }
 PauseWatching::~PauseWatching() { tl_events = events_; }
 PauseWatching::Resume::Resume(const PauseWatching& pause) { tl_events = pause.events_; }

@@ -1,15 +1,17 @@
-// The CPU allocator under every tensor: counts bytes, watches what an op allocates, and answers from a plan when one is
+// The allocators under every tensor: they count bytes, watch what an op allocates, and answer from a plan when one is
 // armed.
 //
 //        allocate(n) ──► script armed on this thread?  ── yes, next entry is n ──► arena + offset      (a hit)
 //                              │ no / no match (a miss)
 //                              ▼
-//                        previous allocator, with a 64-byte header { n } in front, so that a free knows its size
+//                        previous allocator; on the CPU with a 64-byte header { n } in front, so that a free knows its size
 //
-// Installed once, at import, and never removed: live storages hold its deleter. Threads that are not armed only pay for
-// the header and two relaxed atomic additions. Every DataPtr has context == data, as raw_allocate users (oneDNN)
-// require.
+// The CPU's is installed once, at import, and never removed: live storages hold its deleter. Threads that are not armed
+// only pay for the header and two relaxed atomic additions. Every DataPtr has context == data, as raw_allocate users
+// (oneDNN) require. That of an accelerator (accelerator.cpp) is installed when the first step comes that lies there.
 #pragma once
+
+#include <c10/core/DeviceType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,16 +29,17 @@ struct AllocationEvent {
   const void* address = nullptr;
 };
 
-// While alive, the calling thread's allocations and frees are appended to `events`.
+// While alive, the calling thread's allocations and frees of one kind of memory are appended to `events`.
 class WatchAllocations {
  public:
-  explicit WatchAllocations(std::vector<AllocationEvent>& events);
+  explicit WatchAllocations(std::vector<AllocationEvent>& events, c10::DeviceType of = c10::DeviceType::CPU);
   ~WatchAllocations();
   WatchAllocations(const WatchAllocations&) = delete;
   WatchAllocations& operator=(const WatchAllocations&) = delete;
 
  private:
   std::vector<AllocationEvent>* previous_;
+  c10::DeviceType previous_type_;
 };
 
 // While alive, the calling thread's events are not noted: what happens is no part of the op that is being watched.
@@ -60,7 +63,7 @@ class PauseWatching {
   std::vector<AllocationEvent>* events_;
 };
 
-// While alive, the calling thread's allocations are answered by `script`.
+// While alive, the calling thread's allocations are answered by `script`, where they are of its arena's device.
 class ArmScript {
  public:
   explicit ArmScript(AllocationScript& script);
@@ -81,8 +84,22 @@ void require_allocator();
 
 enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
 
-// Who allocated a storage: this allocator, the one before it (before import), or somebody else (NumPy, mmap).
+// Who allocated a storage: one of these allocators, the one before it, or somebody else (NumPy, mmap).
 BlockOrigin block_origin(void* data, void (*deleter)(void*));
+
+// What an allocator tells of its blocks, and asks, on the thread that allocates or frees.
+namespace front {
+
+// The planned address for a block, or nullptr: the allocator below is to serve it.
+void* from_plan(c10::DeviceType type, std::size_t bytes);
+void allocated(c10::DeviceType type, std::size_t bytes, const void* data);
+// Before a free. True: the block lies in an arena; nobody else frees it.
+bool freed(c10::DeviceType type, const void* data);
+
+// The deleters of an accelerator's front, and of who lies below it, for block_origin().
+void know_deleters(void (*ours)(void*), void (*earlier)(void*));
+
+}  // namespace front
 
 // Keeps live bytes within a limit, and hears of the death of blocks that it has marked.
 class Guardian {

@@ -61,9 +61,22 @@ bool in_arena(const void* address) {
 
 Arena::~Arena() { release(); }
 
-void Arena::reserve(std::int64_t bytes) {
-  if (bytes <= bytes_) return;
+void Arena::reserve(c10::Device where, std::int64_t bytes) {
+  if (bytes <= bytes_ && where == where_) return;
   release();
+  where_ = where;
+  if (bytes == 0) return;
+  if (where.is_cpu()) return map(bytes);
+  c10::DataPtr block = device_at(where).allocate(bytes);
+  order_ = device_at(where).order();
+  auto* const base = static_cast<char*>(block.get());
+  slot_ = register_range(base, base + bytes);
+  block_ = std::move(block);
+  base_ = base;
+  bytes_ = mapped_bytes_ = bytes;
+}
+
+void Arena::map(std::int64_t bytes) {
   // One huge page more than needed, so that the base can sit on a huge-page boundary.
   const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   count_bytes(bytes);
@@ -97,14 +110,26 @@ void Arena::reserve(std::int64_t bytes) {
 }
 
 void Arena::fill(int value) {
-  if (base_ != nullptr) std::memset(base_, value, static_cast<std::size_t>(bytes_));
+  if (base_ != nullptr) device().fill(base_, value, bytes_);
+}
+
+void Arena::begin_use() {
+  if (order_) order_->begin();
+}
+
+void Arena::end_use() {
+  if (order_) order_->end();
 }
 
 void Arena::release() {
   if (base_ == nullptr) return;
   unregister_range(slot_);
-  munmap(base_, static_cast<std::size_t>(mapped_bytes_));
-  uncount_bytes(bytes_);
+  if (where_.is_cpu()) {
+    munmap(base_, static_cast<std::size_t>(mapped_bytes_));
+    uncount_bytes(bytes_);
+  }
+  order_.reset();
+  block_ = {};
   base_ = nullptr;
   bytes_ = mapped_bytes_ = 0;
   slot_ = -1;

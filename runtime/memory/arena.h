@@ -1,11 +1,20 @@
-// The memory that plans place buffers in, on huge pages where the system has them.
+// The memory that plans place buffers in: on the CPU on huge pages where the system has them, on an accelerator one block
+// of its allocator.
 #pragma once
 
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
 #include <cstdint>
+#include <memory>
+
+#include "runtime/memory/device.h"
 
 namespace stowage::runtime {
 
 // One contiguous range that plans place buffers in. Counted as one live block of the allocator, of exactly bytes().
+// Steps that use it one after the other may be asked for on different streams of an accelerator: begin_use() and
+// end_use() order them.
 class Arena {
  public:
   Arena() = default;
@@ -13,18 +22,30 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Makes the arena at least `bytes` large; what it held is lost. Must not be called while blocks of it are live.
-  void reserve(std::int64_t bytes);
+  // Makes the arena at least `bytes` large, there; what it held is lost. Must not be called while blocks of it are live.
+  void reserve(c10::Device where, std::int64_t bytes);
+  void reserve(std::int64_t bytes) { reserve(where_, bytes); }
   // Gives the memory back until the next reserve().
   void release();
   // Fills it with a byte; for tests of plans that must not depend on what was there.
   void fill(int value);
 
+  // Around each step.
+  void begin_use();
+  void end_use();
+
+  [[nodiscard]] c10::DeviceType device_type() const { return where_.type(); }
+  [[nodiscard]] Device& device() const { return device_at(where_); }
   [[nodiscard]] char* base() const { return base_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t mapped_bytes() const { return mapped_bytes_; }  // what lies behind bytes() is nobody's
 
  private:
+  void map(std::int64_t bytes);
+
+  c10::Device where_{c10::DeviceType::CPU};
+  c10::DataPtr block_;  // of an accelerator
+  std::unique_ptr<Device::Order> order_;
   char* base_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t mapped_bytes_ = 0;

@@ -4,11 +4,11 @@
 //   op      reads a, makes c                          after it: all but c, and what it took meanwhile, must be as in the copy
 //
 // Poison is a byte of ones: as a float not a number, as an index -1. What dies is poisoned, so that who reads it shows
-// in the step's bits. Costs a copy of the arena, and its comparison after each op.
+// in the step's bits. Costs two copies of the arena on the host, and their comparison after each op.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -21,32 +21,37 @@ class ArenaWatch {
   using Range = std::pair<std::int64_t, std::int64_t>;  // [from, to) in the arena
 
   explicit ArenaWatch(Arena& arena) : arena_(arena) {
-    if (arena.base() != nullptr) std::memset(arena.base(), kPoison, static_cast<std::size_t>(arena.mapped_bytes()));
-    copy_.assign(arena.base(), arena.base() + arena.mapped_bytes());
+    if (arena.base() != nullptr) arena.device().fill(arena.base(), kPoison, arena.mapped_bytes());
+    copy_.resize(static_cast<std::size_t>(arena.mapped_bytes()));
+    now_.resize(copy_.size());
+    read(copy_);
   }
 
   // The first byte outside of `own` that has changed since the last look, or -1.
   std::int64_t look(const std::vector<Range>& own) {
-    for (const auto& [from, to] : own)
-      std::memcpy(copy_.data() + from, arena_.base() + from, static_cast<std::size_t>(to - from));
-    if (std::memcmp(copy_.data(), arena_.base(), copy_.size()) == 0) return -1;
-    std::size_t i = 0;
-    while (copy_[i] == arena_.base()[i]) ++i;
-    copy_.assign(arena_.base(), arena_.base() + copy_.size());
-    return static_cast<std::int64_t>(i);
+    read(now_);
+    for (const auto& [from, to] : own) std::copy(now_.begin() + from, now_.begin() + to, copy_.begin() + from);
+    const auto differs = std::mismatch(copy_.begin(), copy_.end(), now_.begin()).first;
+    if (differs == copy_.end()) return -1;
+    const std::int64_t at = differs - copy_.begin();
+    copy_ = now_;
+    return at;
   }
 
   void poison(const Range& range) {
-    const auto bytes = static_cast<std::size_t>(range.second - range.first);
-    std::memset(arena_.base() + range.first, kPoison, bytes);
-    std::memset(copy_.data() + range.first, kPoison, bytes);
+    arena_.device().fill(arena_.base() + range.first, kPoison, range.second - range.first);
+    std::fill(copy_.begin() + range.first, copy_.begin() + range.second, static_cast<char>(kPoison));
   }
 
  private:
   static constexpr int kPoison = 0xFF;
 
+  void read(std::vector<char>& into) const {
+    arena_.device().to_host(into.data(), arena_.base(), static_cast<std::int64_t>(into.size()));
+  }
+
   Arena& arena_;
-  std::vector<char> copy_;
+  std::vector<char> copy_, now_;
 };
 
 }  // namespace stowage::runtime

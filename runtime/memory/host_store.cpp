@@ -34,11 +34,7 @@ class MemoryStore final : public HostStore {
   void reserve(std::int64_t bytes) override {
     if (bytes <= bytes_) return;
     release();
-    check_limit(bytes, limit_);
-    if (const std::int64_t available = available_bytes("/"); bytes > available) {
-      throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the machine has " +
-                  mebibytes(available, 1) + " available");
-    }
+    require_host_memory(bytes, limit_);
     const auto size = static_cast<std::size_t>(bytes);
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) fail("cannot have " + mebibytes(bytes, 1), errno);
@@ -163,6 +159,14 @@ class FailingStore final : public HostStore {
 };
 
 }  // namespace
+
+void require_host_memory(std::int64_t bytes, std::int64_t limit_bytes) {
+  check_limit(bytes, limit_bytes);
+  if (const std::int64_t available = available_bytes("/"); bytes > available) {
+    throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the machine has " +
+                mebibytes(available, 1) + " available");
+  }
+}
 
 std::unique_ptr<HostStore> memory_store(std::int64_t limit_bytes) { return std::make_unique<MemoryStore>(limit_bytes); }
 

@@ -30,6 +30,9 @@ class HostStore {
   virtual void read(std::int64_t offset, void* into, std::int64_t bytes) = 0;
 };
 
+// Throws Error where so much memory of the host is more than `limit_bytes` (0: no limit), or than the machine has.
+void require_host_memory(std::int64_t bytes, std::int64_t limit_bytes);
+
 // Anonymous memory, touched when reserved. `limit_bytes`: never reserve more; 0: as much as the machine has available.
 std::unique_ptr<HostStore> memory_store(std::int64_t limit_bytes);
 

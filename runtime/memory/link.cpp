@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/device.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -340,7 +341,7 @@ std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbp
   return std::make_unique<ThreadedLink>(store, gbps);
 }
 
-double measure_gbps(HostStore& store, Link& link) {
+double measure_gbps(HostStore& store, Link& link, Device& device) {
   constexpr std::int64_t kBytes = std::int64_t{32} << 20;
   constexpr int kTrials = 5;
   try {
@@ -348,16 +349,27 @@ double measure_gbps(HostStore& store, Link& link) {
   } catch (const Error&) {
     return 0;
   }
-  std::vector<char> device(2 * kBytes, 1);
+  c10::DataPtr memory;
+  try {
+    memory = device.allocate(2 * kBytes);
+  } catch (const std::exception&) {
+    store.release();
+    return 0;
+  }
+  char* const data = static_cast<char*>(memory.get());
+  device.fill(data, 1, 2 * kBytes);
+  device.wait();
   std::vector<double> seen;
   for (int trial = 0; trial < kTrials; ++trial) {
     const Clock::time_point begin = Clock::now();
-    const Link::Ticket out = link.start({Copy::Direction::kOut, device.data(), 0, kBytes});
-    const Link::Ticket in = link.start({Copy::Direction::kIn, device.data() + kBytes, kBytes, kBytes});
+    const Link::Ticket out = link.start({Copy::Direction::kOut, data, 0, kBytes});
+    const Link::Ticket in = link.start({Copy::Direction::kIn, data + kBytes, kBytes, kBytes});
     if (!link.finish(out).empty() || !link.finish(in).empty()) return 0;
+    device.wait();
     seen.push_back(static_cast<double>(kBytes) /
                    std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
   }
+  link.abandon();
   store.release();
   std::sort(seen.begin(), seen.end());
   return seen[kTrials / 2];

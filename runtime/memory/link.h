@@ -17,6 +17,8 @@
 
 namespace stowage::runtime {
 
+class Device;
+
 struct Copy {
   enum class Direction : std::uint8_t { kOut, kIn };
   Direction direction = Direction::kOut;
@@ -61,7 +63,7 @@ std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbp
 std::int64_t end_copy_thread(std::int64_t after_parts, bool no_more);
 
 // 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold
-// the trial. What the store held is lost.
-double measure_gbps(HostStore& store, Link& link);
+// the trial, or the device has no room for it. What the store held is lost.
+double measure_gbps(HostStore& store, Link& link, Device& device);
 
 }  // namespace stowage::runtime

@@ -55,7 +55,8 @@ void append_value(std::string& out, const c10::IValue& value) {
 }  // namespace
 
 std::string cost_key(const Tape& tape, const TapeOp& op) {
-  std::string out = full_name(op.handle) + "(";
+  std::string out = tape.device.is_cpu() ? "" : tape.device.str() + " ";
+  out += full_name(op.handle) + "(";
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (i > 0) out += ", ";
     const TensorRef& ref = op.tensors[i];

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/op_facts.h"
 
@@ -33,21 +34,20 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const Block& q = b.blocks[t.block.index()];
   const bool same_block =
       p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
+      p.device == q.device &&
       (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;
 }
 
-bool same_bytes(const Block& p, const Block& q) {
+bool same_constant(const Block& p, const Block& q) {
   if (!p.tensor.defined() || !q.tensor.defined()) return p.tensor.defined() == q.tensor.defined();
-  const c10::Storage& a = p.tensor.storage();
-  const c10::Storage& b = q.tensor.storage();
-  return a.nbytes() == b.nbytes() && (a.nbytes() == 0 || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);
+  return same_bytes(p.tensor.storage(), q.tensor.storage());
 }
 
 // Whether two blocks of two tapes are one and the same, in as far as it shows at their first use.
 bool may_be_same(const Block& p, const Block& q) {
-  if (p.external != q.external || p.bytes != q.bytes || p.input != q.input) return false;
+  if (p.external != q.external || p.bytes != q.bytes || p.input != q.input || p.device != q.device) return false;
   if (p.of_python != q.of_python) return false;
   if (!p.external || p.input >= 0 || p.of_python) return true;
   return p.tensor.defined() && q.tensor.defined() && p.tensor.storage().is_alias_of(q.tensor.storage());
@@ -151,7 +151,7 @@ std::string difference(const Tape& a, const Tape& b) {
   if (a.blocks.size() != b.blocks.size()) return "the step now sees other tensors";
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
     const bool constants = a.blocks[i].external && a.blocks[i].kind == BufferKind::kConstant && !a.blocks[i].refreshed;
-    if (constants && !numbers_vary && !same_bytes(a.blocks[i], b.blocks[i]))
+    if (constants && !numbers_vary && !same_constant(a.blocks[i], b.blocks[i]))
       return "a constant made by the step's Python has another value";
   }
   return a.final_jump == b.final_jump ? "" : "the step leaves the generator in another state";

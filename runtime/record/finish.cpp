@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/memory/bytes.h"
 #include "runtime/record/fake.h"
 #include "runtime/torch/content.h"
 #include "runtime/torch/op_facts.h"
@@ -47,10 +48,16 @@ bool scales_by_zero(const TapeOp& op) {
   return value.isScalar() && value.toScalar().equal(0);
 }
 
+void fill(const at::Tensor& tensor, const std::string& content) {
+  if (content.empty()) return;
+  device_at(tensor.device())
+      .from_host(tensor.mutable_data_ptr(), content.data(), static_cast<std::int64_t>(content.size()));
+}
+
 at::Tensor with_content(const HostFilled& filled) {
   at::Tensor tensor = at::empty_strided(filled.tensor.sizes(), filled.tensor.strides(), filled.tensor.options());
   const std::size_t bytes = std::min(filled.content.size(), tensor.storage().nbytes());
-  if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), filled.content.data(), bytes);
+  fill(tensor, filled.content.substr(0, bytes));
   return tensor;
 }
 
@@ -63,6 +70,7 @@ void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
   const BlockId copy(tape.blocks.size());
   Block block;
   block.bytes = tape.blocks[constant.index()].bytes;
+  block.device = tape.blocks[constant.index()].device;
   block.creator = filled.lift;
   block.owner = op.results[0].slots[0];
   block.allocation = 0;
@@ -84,14 +92,15 @@ void make_copy(Tape& tape, BlockId constant, const HostFilled& filled) {
   op.tensors = {{TensorRef::Kind::kTensor, {source}}, {}};
   op.creates = {copy};
   op.born = {0};
-  op.allocations = {tape.blocks[copy.index()].bytes};
+  op.allocations = {tape.planned_bytes(tape.blocks[copy.index()])};
   if (op.allocations[0] == 0) tape.blocks[copy.index()].allocation = -1;
 }
 
 // The recorded step's own tensor stays its user's, who may have kept it.
 at::Tensor private_copy(const HostFilled& filled) {
-  const at::Tensor memory = at::empty_strided({static_cast<std::int64_t>(filled.content.size())}, {1}, at::kByte);
-  if (!filled.content.empty()) std::memcpy(memory.mutable_data_ptr(), filled.content.data(), filled.content.size());
+  const at::TensorOptions options = at::TensorOptions(filled.tensor.device()).dtype(at::kByte);
+  const at::Tensor memory = at::empty_strided({static_cast<std::int64_t>(filled.content.size())}, {1}, options);
+  fill(memory, filled.content);
   return make_alias(memory.storage(), TensorMeta::of(filled.tensor));
 }
 
@@ -340,9 +349,8 @@ void settle_kinds(Tape& tape) {
 
 HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   HostFilled filled{tensor, {}, lift};
-  const bool readable =
-      tensor.device().is_cpu() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
-  if (readable) filled.content.assign(static_cast<const char*>(tensor.storage().data()), tensor.storage().nbytes());
+  const bool readable = !tensor.is_meta() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
+  if (readable) filled.content = bytes_of(tensor.storage());
   return filled;
 }
 

@@ -21,8 +21,10 @@ std::string Names::unsupported(const at::Tensor& tensor) const {
   if (tensor.key_set().has_any(kStrangeKeys)) return "a functorch, functional or zero tensor";
   if (fake_) return {};
   if (tensor.key_set().has(DispatchKey::Python)) return "a tensor subclass";
-  if (!tensor.device().is_cpu()) return "a tensor on device " + tensor.device().str();
-  return {};
+  if (tensor.device().is_cpu() || tensor.device() == tape_.device) return {};
+  const std::string where = "a tensor on device " + tensor.device().str();
+  return tape_.device.is_cpu() ? where + ", where none of the step's parameters and arguments lies"
+                               : where + ", beside others on " + tape_.device.str();
 }
 
 // A tensor that no op made and nobody declared. Numbers become constants; so do tensors older than the step. What is
@@ -77,6 +79,7 @@ BlockId Names::add_block(const at::Tensor& tensor) {
   const BlockId id(tape_.blocks.size());
   Block block;
   block.bytes = static_cast<std::int64_t>(tensor.storage().nbytes());
+  block.device = fake_ ? tape_.device : tensor.device();
   tape_.blocks.push_back(std::move(block));
   const LiveBlocks::Known memory = memory_of(tensor);
   data_.push_back(memory.first);
@@ -101,6 +104,7 @@ BlockId Names::add_part(const at::Tensor& tensor, std::int64_t start_bytes, std:
   Block& block = tape_.blocks[id.index()];
   block.start_bytes = start_bytes;
   block.bytes = end_bytes - start_bytes;
+  block.device = fake_ ? tape_.device : tensor.device();
   storages_.at(tensor.storage().unsafeGetStorageImpl()).parts.push_back({id, start_bytes, end_bytes});
   return id;
 }

@@ -1,5 +1,6 @@
 #include "runtime/record/recorder.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -17,6 +18,7 @@
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
 #include "runtime/torch/split.h"
+#include "stowage/error.h"
 
 namespace stowage::runtime {
 namespace {
@@ -73,17 +75,36 @@ bool has_unreplayable_argument(const c10::IValue& value) {
 
 }  // namespace
 
+void take_up(c10::Device device) {
+  device_at(device).install();
+  watch_generator(device);
+}
+
 Recorder::Recorder(RecordOptions options)
     : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {
   tape_->below_autograd = level() == Level::kBelow;
 }
 
+// The first tensor that is known says where the step's memory is planned.
+void Recorder::settle_device(const at::Tensor& tensor) {
+  if (options_.fake || options_.distributed || tensor.device().is_cpu() || !tape_->device.is_cpu()) return;
+  if (!at::accelerator::isAccelerator(tensor.device().type())) return;
+  try {
+    take_up(tensor.device());
+    tape_->device = tensor.device();
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+}
+
 SlotId Recorder::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  settle_device(tensor);
   return names_.declare(tensor, kind, std::move(name));
 }
 
 SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input,
                                std::int64_t start_bytes, std::int64_t end_bytes) {
+  settle_device(tensor);
   return names_.declare_input(tensor, kind, std::move(name), input, start_bytes, end_bytes);
 }
 
@@ -92,6 +113,7 @@ void Recorder::start() {
   can_take_back_ = tape_->below_autograd && !thread_attached();
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns() - aside_ns();
+  stream_ = device_at(tape_->device).stream();
 }
 
 void Recorder::stop() {
@@ -121,9 +143,7 @@ void Recorder::refuse(const std::string& reason) {
 
 bool Recorder::take_back() {
   if (!can_take_back_ || states_.empty()) return false;
-  for (const auto& [storage, content] : saved_) {
-    if (!content.empty()) std::memcpy(storage.mutable_data(), content.data(), content.size());
-  }
+  for (const auto& [storage, content] : saved_) content.put_back(storage);
   saved_.clear();
   states_.front().restore();
   return true;
@@ -152,8 +172,7 @@ void Recorder::save(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
   if (!can_take_back_) return saved_.clear();
-  const char* data = static_cast<const char*>(storage.data());
-  saved_.emplace_back(storage, std::vector<char>(data, data + bytes));
+  saved_.emplace_back(storage, KeptBytes(storage));
 }
 
 void Recorder::close() {
@@ -171,7 +190,7 @@ void Recorder::reads_on_host(const at::Tensor& tensor, const std::string& what) 
   guard.where = (line.empty() ? "" : line + ": ") + what;
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
   const at::AutoDispatchBelowAutograd below;
-  const at::Tensor elements = tensor.contiguous().resolve_conj().resolve_neg();
+  const at::Tensor elements = tensor.contiguous().resolve_conj().resolve_neg().cpu();
   guard.content.assign(static_cast<const char*>(elements.const_data_ptr()), elements.nbytes());
   tape_->data_guards.push_back(std::move(guard));
 }
@@ -234,16 +253,22 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
+  if (device_at(tape_->device).stream() != stream_)
+    refuse(full_name(handle) + " runs on another stream than the step's first operators");
   const bool draws = draws_random_numbers(handle);
+  if (draws && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
+    refuse(full_name(handle) + ": " + why_not_repeatable(tape_->device));
   if (draws) op.jump = jump_here();
 
   std::vector<AllocationEvent> events;
   {
-    const WatchAllocations watch(events);
+    const WatchAllocations watch(events, tape_->device.type());
     save_written(op, *stack);
+    device_at(tape_->device).wait();
     kernel_raised_ = true;
     const std::int64_t start = now_ns() - aside_ns();
     run_leaf(handle, keys, stack);
+    device_at(tape_->device).wait();  // so that the time is the op's own
     kernel_raised_ = false;
     op.cost_ns = now_ns() - aside_ns() - start;
   }
@@ -252,7 +277,9 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     op.random_order = tape_->random_ops++;
     states_.push_back(GeneratorState::current());
     const auto draws_before = op.jump.draws >= 0 ? static_cast<std::size_t>(op.jump.draws) : states_.size() - 2;
-    op.draws_none = drops_nothing(op) || states_.back() == (op.jump.state ? *op.jump.state : states_[draws_before]);
+    const GeneratorState& before = op.jump.state ? *op.jump.state : states_[draws_before];
+    op.draws_none = drops_nothing(op) || states_.back() == before;
+    op.draws_on_device = !states_.back().same_on_device(before);
     tape_->drawing_ops += op.draws_none ? 0 : 1;
     op.repeats = repeated_draw(op);
     draws_.push_back(TapeOpId(tape_->ops.size()));

@@ -11,12 +11,17 @@
 #include <vector>
 
 #include "runtime/memory/allocator.h"
+#include "runtime/memory/bytes.h"
 #include "runtime/record/finish.h"
 #include "runtime/record/names.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/hook.h"
 
 namespace stowage::runtime {
+
+// Steps are planned there from now on: allocations pass the front, the generator is watched. Throws Error where that
+// cannot be.
+void take_up(c10::Device device);
 
 struct RecordOptions {
   bool fake = false;         // FakeTensors: nothing is computed, allocations inside ops are not seen
@@ -29,6 +34,8 @@ struct RecordOptions {
 class Recorder final : public Interceptor {
  public:
   explicit Recorder(RecordOptions options);
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
 
   // Before the step: the tensors that it will find. Arguments, which are bound anew in every replay: see
   // Names::declare_input.
@@ -90,6 +97,7 @@ class Recorder final : public Interceptor {
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
+  void settle_device(const at::Tensor& tensor);
   void save_written(const TapeOp& op, const torch::jit::Stack& stack);
   void save(const at::Tensor& tensor);
   int current_line();
@@ -104,10 +112,11 @@ class Recorder final : public Interceptor {
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
-  std::vector<std::pair<c10::Storage, std::vector<char>>> saved_;  // what the step has found and written, as it was
+  std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
+  std::int64_t stream_ = 0;  // that was current then
 };
 
 }  // namespace stowage::runtime

@@ -39,6 +39,7 @@ struct Slot {
 
 struct Block {
   std::int64_t bytes = 0;
+  c10::Device device{c10::DeviceType::CPU};
   BufferKind kind = BufferKind::kTemporary;
   bool external = false;  // existed before the step, or holds a constant that the step's Python made
   // external: a constant that the step's Python makes; `tensor` is a copy, which takes what Python makes in later calls
@@ -82,9 +83,10 @@ struct TapeOp {
   std::vector<std::int32_t> born;  // one per created block
   std::int32_t ticks = 1;
   std::int64_t cost_ns = 0;
-  int random_order = -1;    // position among the ops that draw random numbers, or -1
-  bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
-  bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
+  int random_order = -1;         // position among the ops that draw random numbers, or -1
+  bool draws_none = false;       // such an op, but the generator stayed as it was (dropout_p=0)
+  bool draws_on_device = false;  // from the accelerator's generator; else from the CPU's
+  bool asks_shape = false;       // it tells what decides the next op's shape (shape_questions.h)
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op
@@ -115,6 +117,9 @@ struct DataGuard {
 };
 
 struct Tape {
+  // Where the plan's arena will lie. What the step keeps on the host meanwhile (an optimizer's step counters) has no
+  // place in it.
+  c10::Device device{c10::DeviceType::CPU};
   std::vector<Slot> slots;
   std::vector<Block> blocks;
   std::vector<TapeOp> ops;
@@ -134,6 +139,11 @@ struct Tape {
   bool absolute_inputs = false;
   std::string refusal;  // why this step cannot be replayed; empty when it can
   std::int64_t wall_ns = 0;
+
+  // Bytes of the arena's device that a block takes.
+  [[nodiscard]] std::int64_t planned_bytes(const Block& block) const {
+    return block.device == device ? block.bytes : 0;
+  }
 
   [[nodiscard]] TapeOp& op(TapeOpId id) { return ops[id.index()]; }
   [[nodiscard]] const TapeOp& op(TapeOpId id) const { return ops[id.index()]; }

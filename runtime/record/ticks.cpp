@@ -53,7 +53,7 @@ bool take_inside(Tape& tape, TapeOp& op, const std::vector<AllocationEvent>& eve
     Block& block = tape.blocks[op.creates[i].index()];
     const auto it = std::find_if(lasting.begin(), lasting.end(), [&](const auto& a) { return a.address == data[i]; });
     if (it == lasting.end()) {
-      all_found &= block.bytes == 0;
+      all_found &= tape.planned_bytes(block) == 0;
       block.allocation = -1;
       continue;
     }

@@ -25,7 +25,7 @@ std::string changed_decision(const Tape& tape, const std::vector<at::Tensor>& in
       if (op.role == TapeOp::Role::kKernel && done.insert(i).second) run.call(op, stack);
     }
     if (guard.tensor.valid()) {
-      const at::Tensor elements = run.tensor(guard.tensor).contiguous().resolve_conj().resolve_neg();
+      const at::Tensor elements = run.tensor(guard.tensor).contiguous().resolve_conj().resolve_neg().cpu();
       const bool same = elements.nbytes() == guard.content.size() &&
                         (guard.content.empty() ||
                          std::memcmp(elements.const_data_ptr(), guard.content.data(), guard.content.size()) == 0);

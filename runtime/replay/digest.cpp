@@ -2,6 +2,9 @@
 
 #include <bit>
 #include <cstring>
+#include <string>
+
+#include "runtime/memory/device.h"
 
 namespace stowage::runtime {
 
@@ -24,6 +27,13 @@ Digest digest(const void* data, std::int64_t bytes) {
   const std::array<std::int64_t, 4> length = {bytes, bytes, bytes, bytes};
   mix(reinterpret_cast<const char*>(length.data()));
   return lanes;
+}
+
+Digest digest(const void* data, std::int64_t bytes, c10::Device where) {
+  if (where.is_cpu() || bytes == 0) return digest(data, bytes);
+  std::string content(static_cast<std::size_t>(bytes), '\0');
+  device_at(where).to_host(content.data(), data, bytes);
+  return digest(content.data(), bytes);
 }
 
 }  // namespace stowage::runtime

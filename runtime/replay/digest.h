@@ -7,6 +7,8 @@
 // word always shows; differences in several hide with probability 2^-64. Not meant against an adversary.
 #pragma once
 
+#include <c10/core/Storage.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -18,7 +20,15 @@ namespace stowage::runtime {
 
 using Digest = std::array<std::uint64_t, 4>;
 
-Digest digest(const void* data, std::int64_t bytes);
+Digest digest(const void* data, std::int64_t bytes);                     // on the host
+Digest digest(const void* data, std::int64_t bytes, c10::Device where);  // waits for the kernels there
+// Of the first bytes of a storage.
+inline Digest digest(const c10::Storage& storage, std::int64_t bytes) {
+  return digest(storage.data(), bytes, storage.device());
+}
+inline Digest digest(const c10::Storage& storage) {
+  return digest(storage, static_cast<std::int64_t>(storage.nbytes()));
+}
 
 // What a step leaves behind: its changed storages in a fixed order, and the generator.
 struct StateDigest {

@@ -1,6 +1,5 @@
 #include "runtime/replay/executor.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
@@ -19,6 +18,12 @@ namespace stowage::runtime {
 
 namespace {
 
+c10::Storage new_storage(const Block& block) {
+  c10::Allocator* const allocator = c10::GetAllocator(block.device.type());
+  const auto bytes = static_cast<std::size_t>(block.bytes);
+  return {c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, /*resizable=*/true};
+}
+
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
 }
@@ -33,6 +38,7 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   bind_inputs(inputs);
   make_results();
   if (keep_state_[0]) states_[0] = GeneratorState::current();
+  arena_->begin_use();
   begin_undo();
   if (looks_) traced_.assign(tape_->ops.size(), {});
   if (paranoid_) watch_.emplace(*arena_);
@@ -68,7 +74,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
       give_up(std::current_exception());
     }
   }
-  if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::vector<char>());
+  if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::nullopt);
   tape_->final_jump.make(states_);
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
@@ -99,11 +105,12 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   } else {
     events_.clear();
     {
-      const WatchAllocations watch(events_);
+      const WatchAllocations watch(events_, tape_->device.type());
       call(instruction, stack);
     }
     learn(instruction);
   }
+  if (options.time_ops) arena_->device().wait();
   if (options.time_ops && instruction.op.valid()) op_times_.emplace_back(instruction.op, since_ns(start));
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
   if (looks_) note_results(instruction);
@@ -129,10 +136,11 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
 // and no tensor of the arena is left.
 void Executor::leave_step() {
   if (!swaps_.swaps.empty()) host_.link->abandon();
+  arena_->end_use();
   watch_.reset();
   if (rehearsal_ != nullptr) {
     for (std::size_t i = 0; i < rehearsal_->saved.size(); ++i) {
-      if (rehearsal_->saved[i].waits) restore_resident(*rehearsal_, i);
+      if (rehearsal_->saved[i].content) restore_resident(*rehearsal_, i);
     }
   }
   drop_everything();
@@ -297,15 +305,18 @@ void Executor::make_results() {
     const BlockId block = tape_->slots[tape_->returned[i].index()].block;
     if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; }))
       continue;
-    const at::Tensor bytes = at::detail::empty_cpu({tape_->blocks[block.index()].bytes}, at::kByte);
-    results_.push_back({block, i >= tape_->returned.size() - tape_->kept, bytes.storage()});
+    results_.push_back({block, i >= tape_->returned.size() - tape_->kept, new_storage(tape_->blocks[block.index()])});
   }
 }
 
 void Executor::copy_results() {
+  // What an accelerator's copy is about to fill, unless the host has waited for it.
+  const auto on_host = [&](const Result& r) { return tape_->blocks[r.block.index()].device != tape_->device; };
+  if (std::any_of(results_.begin(), results_.end(), on_host)) arena_->device().wait();
   for (const Result& result : results_) {
     const c10::Storage& from = storages_[result.block.index()];
-    std::memcpy(result.storage.mutable_data(), from.data(), std::min(result.storage.nbytes(), from.nbytes()));
+    const std::size_t bytes = std::min(result.storage.nbytes(), from.nbytes());
+    device_at(from.device()).copy(result.storage.mutable_data(), from.data(), static_cast<std::int64_t>(bytes));
   }
 }
 

@@ -23,8 +23,8 @@
 #include "runtime/memory/allocation_script.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/arena_watch.h"
-#include "runtime/memory/host_store.h"
-#include "runtime/memory/link.h"
+#include "runtime/memory/bytes.h"
+#include "runtime/memory/host.h"
 #include "runtime/record/tape.h"
 #include "runtime/replay/digest.h"
 #include "runtime/replay/lower.h"
@@ -51,16 +51,14 @@ struct RunOptions {
   bool time_ops = false;  // afterwards op_times() is what each op took
 };
 
-// The host store and the link that lead to it; shared by all plans of a step.
-struct Host {
-  std::shared_ptr<HostStore> store;
-  std::shared_ptr<Link> link;
-};
-
 class Executor {
  public:
   // `plan` must be valid (check()) for lowered.graph; throws InvalidPlan for one of another graph.
-  Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host);
+  Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena,
+           const std::shared_ptr<Hosts>& host);
+
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing
   // changed.
@@ -170,14 +168,12 @@ class Executor {
   struct Rehearsal {
     struct Saved {
       BlockId block;
-      std::int64_t host_offset = 0;
-      bool waits = false;  // the resident must get its content back
+      std::optional<KeptBytes> content;  // while the resident must get it back
     };
     std::vector<Saved> saved;
     std::vector<Digest> digests;                          // by saved
     std::vector<std::vector<std::size_t>> save_before;    // by step
     std::vector<std::vector<std::size_t>> restore_after;  // by step
-    std::unique_ptr<HostStore> host;
   };
 
   void write_instructions();
@@ -233,8 +229,8 @@ class Executor {
   std::vector<PlannedAllocation> allocations_;
   SwapSchedule swaps_;
   Host host_;
-  std::vector<Link::Ticket> tickets_;       // by swap
-  std::vector<std::vector<char>> rescued_;  // by buffer; empty where the store holds it
+  std::vector<Link::Ticket> tickets_;              // by swap
+  std::vector<std::optional<KeptBytes>> rescued_;  // by buffer; none where the store holds it
   bool looks_ = false;
   bool paranoid_ = false;
   std::optional<ArenaWatch> watch_;

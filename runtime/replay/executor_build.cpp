@@ -9,13 +9,14 @@
 
 namespace stowage::runtime {
 
-Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena, Host host)
+Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::shared_ptr<Arena> arena,
+                   const std::shared_ptr<Hosts>& host)
     : tape_(std::move(tape)),
       lowered_(std::move(lowered)),
       plan_(std::move(plan)),
       arena_(std::move(arena)),
       script_(*arena_, lowered_.graph.align),
-      host_(std::move(host)) {
+      host_(host->at(tape_->device)) {
   if (plan_.graph_sha256 != lowered_.graph.sha256)
     throw InvalidPlan("the plan is for another graph: its graph_sha256 differs");
   tensors_.resize(tape_->slots.size());
@@ -28,6 +29,7 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
   before_draw_.resize(runs_again_.size());
   slots_of_.resize(tape_->blocks.size());
   swaps_ = schedule_swaps(lowered_.graph, plan_);
+  if (!swaps_.swaps.empty()) host->require(tape_->device);
   tickets_.resize(swaps_.swaps.size());
   rescued_.resize(lowered_.graph.buffers.size());
   bind_residents();
@@ -117,7 +119,8 @@ void Executor::write_op(OpId id, Instruction& instruction) {
       argument.operands.push_back({slot_id, shell});
       if (!shell || !slot_id.valid() || shells_[slot_id.index()].defined()) continue;
       const Slot& slot = tape_->slots[slot_id.index()];
-      shells_[slot_id.index()] = make_shell(slot.meta, tape_->blocks[slot.block.index()].bytes);
+      const Block& block = tape_->blocks[slot.block.index()];
+      shells_[slot_id.index()] = make_shell(slot.meta, block.bytes, block.device);
     }
     instruction.arguments.push_back(std::move(argument));
   }

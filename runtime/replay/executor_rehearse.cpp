@@ -5,7 +5,8 @@
 //   digest                                             │ of what the step would have left
 //
 // Only what is being changed at one moment is held twice, and in memory of the host: the device needs nothing beyond
-// the plan. That memory cannot fail as a file can, so nothing of the user's is ever lost.
+// the plan. Whether there is enough is asked before anything changes, and that memory cannot fail as a file can, so
+// nothing of the user's is ever lost.
 #include <algorithm>
 #include <map>
 
@@ -28,15 +29,13 @@ Executor::Rehearsal Executor::plan_rehearsal() const {
   for (const BlockId block : mutated_) {
     const auto [from, last] = uses.at(block);
     const auto bytes = static_cast<std::int64_t>(storages_[block.index()].nbytes());
-    rehearsal.saved.push_back({block, 0, false});
+    rehearsal.saved.push_back({block, std::nullopt});
     ranges.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(last) + 1, bytes, 0});
   }
-  rehearsal.host = memory_store(0);
-  rehearsal.host->reserve(place_in_host(ranges));
+  require_host_memory(place_in_host(ranges), 0);
   rehearsal.save_before.resize(instructions_.size());
   rehearsal.restore_after.resize(instructions_.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    rehearsal.saved[i].host_offset = ranges[i].offset;
     rehearsal.save_before[static_cast<std::size_t>(ranges[i].from)].push_back(i);
     rehearsal.restore_after[static_cast<std::size_t>(ranges[i].to) - 1].push_back(i);
   }
@@ -46,18 +45,15 @@ Executor::Rehearsal Executor::plan_rehearsal() const {
 
 void Executor::save_resident(Rehearsal& rehearsal, std::size_t i) {
   Rehearsal::Saved& saved = rehearsal.saved[i];
-  const c10::Storage& storage = storages_[saved.block.index()];
-  rehearsal.host->write(saved.host_offset, storage.data(), static_cast<std::int64_t>(storage.nbytes()));
-  saved.waits = true;
+  saved.content.emplace(storages_[saved.block.index()]);
 }
 
 void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {
   Rehearsal::Saved& saved = rehearsal.saved[i];
   c10::Storage& storage = storages_[saved.block.index()];
-  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
-  rehearsal.digests[i] = digest(storage.data(), bytes);
-  saved.waits = false;
-  rehearsal.host->read(saved.host_offset, storage.mutable_data(), bytes);
+  rehearsal.digests[i] = digest(storage);
+  saved.content->put_back(storage);
+  saved.content.reset();
 }
 
 std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs,
@@ -75,7 +71,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
   rehearsal_ = &rehearsal;
   const RunStats stats = run(inputs, {.learn = true, .time_ops = true});
   for (const c10::Storage& storage : host_written) {
-    rehearsal.digests.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
+    rehearsal.digests.push_back(digest(storage));
   }
   return {stats, {std::move(rehearsal.digests), generator_left()}};
 }
@@ -88,9 +84,7 @@ std::optional<GeneratorState> Executor::generator_left() const {
 StateDigest Executor::state(const std::vector<at::Tensor>& inputs,
                             const std::vector<c10::Storage>& host_written) const {
   StateDigest now{{}, generator_left()};
-  const auto add = [&](const c10::Storage& storage) {
-    now.storages.push_back(digest(storage.data(), static_cast<std::int64_t>(storage.nbytes())));
-  };
+  const auto add = [&](const c10::Storage& storage) { now.storages.push_back(digest(storage)); };
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
     add(b.input >= 0 ? storage_of(b, inputs) : storages_[block.index()]);

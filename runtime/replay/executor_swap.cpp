@@ -5,10 +5,7 @@
 //
 // A step that cannot go on is taken back where that can be done (executor_undo.cpp); else the error says that it is
 // half done.
-#include <c10/core/CPUAllocator.h>
-
 #include <chrono>
-#include <cstring>
 
 #include "runtime/replay/executor.h"
 #include "stowage/error.h"
@@ -17,34 +14,31 @@ namespace stowage::runtime {
 
 void Executor::reserve() {
   if (swaps_.host_bytes > 0) host_.store->reserve(swaps_.host_bytes);
-  arena_->reserve(plan_.arena_bytes);
+  arena_->reserve(tape_->device, plan_.arena_bytes);
 }
 
 void Executor::start_swap(const Instruction& instruction) {
   const Swap& swap = swaps_.swaps[instruction.swap];
   const std::int64_t bytes = lowered_.graph.buffer(swap.buffer).bytes;
   c10::Storage& storage = storages_[lowered_.block[swap.buffer.index()].index()];
-  std::vector<char>& rescued = rescued_[swap.buffer.index()];
+  std::optional<KeptBytes>& rescued = rescued_[swap.buffer.index()];
   if (swap.direction == Copy::Direction::kIn) {
     script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
-    c10::Allocator* allocator = c10::GetCPUAllocator();
+    c10::Allocator* allocator = c10::GetAllocator(tape_->device.type());
     const auto size = static_cast<std::size_t>(bytes);
     storage =
         c10::Storage(c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true);
     script_.end_op();
-    if (!rescued.empty()) {
-      std::memcpy(storage.mutable_data(), rescued.data(), rescued.size());
-      return;
-    }
+    if (rescued) return rescued->put_back(storage);
   } else {
-    rescued = {};
+    rescued.reset();
   }
   tickets_[instruction.swap] = host_.link->start({swap.direction, storage.mutable_data(), swap.host_offset, bytes});
 }
 
 void Executor::finish_swap(std::size_t index, RunStats& stats) {
   const Swap& swap = swaps_.swaps[index];
-  if (swap.direction == Copy::Direction::kIn && !rescued_[swap.buffer.index()].empty()) return;
+  if (swap.direction == Copy::Direction::kIn && rescued_[swap.buffer.index()]) return;
   const auto start = std::chrono::steady_clock::now();
   const std::string failure = host_.link->finish(tickets_[index]);
   stats.stall_ns +=
@@ -61,8 +55,7 @@ void Executor::finish_swap(std::size_t index, RunStats& stats) {
 
 void Executor::rescue(const Swap& swap, RunStats& stats) {
   const c10::Storage& storage = storages_[lowered_.block[swap.buffer.index()].index()];
-  const char* data = static_cast<const char*>(storage.data());
-  rescued_[swap.buffer.index()].assign(data, data + lowered_.graph.buffer(swap.buffer).bytes);
+  rescued_[swap.buffer.index()].emplace(storage);
   stats.rescued_bytes += lowered_.graph.buffer(swap.buffer).bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "runtime/memory/device.h"
 #include "runtime/replay/batch_norm.h"
 #include "runtime/replay/takeover.h"
 #include "runtime/torch/collectives.h"
@@ -38,6 +39,7 @@ class Lowering {
   Lowering(const Tape& tape, const std::string& name)
       : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
     out_.graph.name = name;
+    out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
   }
 
@@ -67,7 +69,7 @@ class Lowering {
     const Block& block = tape_.blocks[id.index()];
     Buffer buffer;
     buffer.name = std::move(name);
-    buffer.bytes = block.bytes;
+    buffer.bytes = tape_.planned_bytes(block);
     buffer.kind = block.kind;
     buffer.resident = block.external;
     const BufferId buffer_id(out_.graph.buffers.size());
@@ -123,7 +125,8 @@ class Lowering {
   // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts
   // it.
   void add_copy_of_result(const Slot& slot) {
-    if (tape_.blocks[slot.block.index()].external) return;
+    const Block& block = tape_.blocks[slot.block.index()];
+    if (block.external || block.device != tape_.device) return;
     std::int64_t extent = 1;
     for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
       extent =

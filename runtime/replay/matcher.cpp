@@ -1,7 +1,6 @@
 #include "runtime/replay/matcher.h"
 
 #include <ATen/core/List.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <cstring>
@@ -59,11 +58,7 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
   return std::memcmp(&x, &y, sizeof(x)) == 0;
 }
 
-bool same_content(const at::Tensor& a, const at::Tensor& b) {
-  const std::size_t bytes = a.storage().nbytes();
-  return bytes == b.storage().nbytes() &&
-         (bytes == 0 || std::memcmp(a.storage().data(), b.storage().data(), bytes) == 0);
-}
+bool same_content(const at::Tensor& a, const at::Tensor& b) { return same_bytes(a.storage(), b.storage()); }
 
 // visit(slot, tensor) for each tensor that is recorded there and given now; false where they are not of one kind and
 // count.
@@ -143,14 +138,11 @@ std::vector<c10::Storage> Matcher::host_written() const {
 
 void Matcher::remember() {
   saved_.clear();
-  for (const c10::Storage& storage : host_written()) {
-    saved_.push_back({storage, std::string(static_cast<const char*>(storage.data()), storage.nbytes())});
-  }
+  for (const c10::Storage& storage : host_written()) saved_.emplace_back(storage, KeptBytes(storage));
 }
 
 void Matcher::roll_back() {
-  for (const SavedBytes& saved : saved_)
-    std::memcpy(saved.storage.mutable_data(), saved.bytes.data(), saved.bytes.size());
+  for (const auto& [storage, content] : saved_) content.put_back(storage);
   saved_.clear();
 }
 
@@ -315,7 +307,7 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
   taken_[block.index()] = true;
   const bool changed = !same_content(from, constant.tensor);
-  copy_content(from, constant.tensor);
+  copy_bytes(from.storage(), constant.tensor.storage());
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
   kept_.push_back(watched(from.storage()));
   return changed;
@@ -471,14 +463,14 @@ at::Tensor Matcher::shell(SlotId id, const torch::jit::Stack& arguments, const T
   }
   std::optional<Shell>& known = shells_[slot.block.index()];
   if (is_held(known)) return make_tensor(c10::Storage(known->lock()), slot.meta);
-  const c10::Storage storage = shell_storage(block.bytes);
+  const c10::Storage storage = shell_storage(block.bytes, block.device);
   // Read on the host in a moment; the guard has just seen that it is as recorded
   for (const DataGuard& guard : tape_->data_guards) {
     const bool all = guard.tensor.valid() && tape_->slots[guard.tensor.index()].block == slot.block &&
                      static_cast<std::int64_t>(guard.content.size()) == block.bytes;
     if (!all) continue;
-    at::DataPtr memory = c10::GetCPUAllocator()->allocate(guard.content.size());
-    std::memcpy(memory.get(), guard.content.data(), guard.content.size());
+    at::DataPtr memory = c10::GetAllocator(block.device.type())->allocate(guard.content.size());
+    device_at(block.device).from_host(memory.get(), guard.content.data(), block.bytes);
     fill_shell(storage, std::move(memory), guard.content.size());
   }
   passing_[storage.unsafeGetStorageImpl()] = {{slot.block, 0, 0}};

@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
 #include "runtime/replay/numbers.h"
 #include "runtime/torch/generator.h"
@@ -51,6 +52,8 @@ struct Handover {
 class Matcher final : public Interceptor {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
   [[nodiscard]] const Tape& own_tape() const { return *own_; }
 
   // ---- Sections
@@ -127,10 +130,6 @@ class Matcher final : public Interceptor {
   void cannot_replay(const std::string& why) override { leave(why); }
 
  private:
-  struct SavedBytes {
-    c10::Storage storage;
-    std::string bytes;
-  };
   struct Part {
     BlockId block;
     std::int64_t start_bytes = 0;
@@ -190,7 +189,7 @@ class Matcher final : public Interceptor {
   Shells shells_;            // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
-  std::vector<SavedBytes> saved_;
+  std::vector<std::pair<c10::Storage, KeptBytes>> saved_;
   std::unique_ptr<Intercept> intercept_;
   std::size_t cursor_ = 0;
   std::size_t end_ = 0;

@@ -141,8 +141,8 @@ void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
     op.draws_none = false;
     ++tape_->drawing_ops;
   }
-  python_generator_.push_back(
-      GeneratorState::current().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1));
+  python_generator_.push_back(GeneratorState::current().marked(
+      again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.draws_on_device));
   python_generator_.back().restore();
 }
 
@@ -188,7 +188,8 @@ bool Matcher::kept_agree(const Executor& executor) const {
     if (!result.kept || !is_held(shell)) continue;
     const c10::Storage now(shell->lock());
     const std::size_t bytes = result.storage.nbytes();
-    if (now.nbytes() < bytes || (bytes > 0 && std::memcmp(now.data(), result.storage.data(), bytes) != 0)) return false;
+    const auto all = static_cast<std::int64_t>(bytes);
+    if (now.nbytes() < bytes || digest(now, all) != digest(result.storage, all)) return false;
   }
   return true;
 }
@@ -240,7 +241,7 @@ bool Matcher::change_to(std::size_t other) {
   for (std::size_t b = 0; b < now_called.size(); ++b) {
     if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;
     const Block& constant = next->blocks[now_called[b].index()];
-    if (constant.of_python) copy_content(tape_->blocks[b].tensor, constant.tensor);
+    if (constant.of_python) copy_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage());
   }
   Storages passing;
   add_externals(*next, passing);

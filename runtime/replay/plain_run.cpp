@@ -3,13 +3,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/memory/plainly.h"
 #include "runtime/replay/saved_blocks.h"
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/hook.h"
@@ -24,7 +23,7 @@ std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const
     const c10::Storage& storage = storages[block.index()];
     if (!storage) return;
     const std::int64_t bytes = std::min(static_cast<std::int64_t>(storage.nbytes()), tape.blocks[block.index()].bytes);
-    digests.push_back(digest(storage.data(), bytes));
+    digests.push_back(digest(storage, bytes));
   };
   if (returns_uninitialized(op.handle)) return digests;
   for (const BlockId block : op.creates) add(block);
@@ -155,7 +154,8 @@ void PlainRun::push_arguments(const TapeOp& op, torch::jit::Stack& stack) {
     const auto operand = [&](SlotId id) {
       if (!id.valid() || !shell) return tensor(id);
       const Slot& slot = tape_.slots[id.index()];
-      return make_shell(slot.meta, tape_.blocks[slot.block.index()].bytes);
+      const Block& block = tape_.blocks[slot.block.index()];
+      return make_shell(slot.meta, block.bytes, block.device);
     };
     if (ref.kind == TensorRef::Kind::kTensor) {
       stack[i] = operand(ref.slots[0]);
@@ -194,13 +194,14 @@ void PlainRun::hand_over(Shells& shells, bool copies) {
   for (std::size_t b = 0; b < shells.size(); ++b) {
     if (tape_.blocks[b].external || !is_held(shells[b]) || !storages_[b]) continue;
     const std::size_t bytes = storages_[b].nbytes();
-    at::DataPtr memory = copies ? c10::GetCPUAllocator()->allocate(bytes) : at::DataPtr();
+    const c10::Device where = storages_[b].device();
+    at::DataPtr memory = copies ? c10::GetAllocator(where.type())->allocate(bytes) : at::DataPtr();
     if (!copies) {
       memory = std::move(storages_[b].unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
     } else if (bytes > 0) {  // by an operator, for which an eager budget brings back what it has let go
       const auto all = static_cast<std::int64_t>(bytes);
       const TensorMeta flat{.sizes = {all}, .strides = {1}, .dtype = caffe2::TypeMeta::Make<std::uint8_t>()};
-      at::from_blob(memory.get(), {all}, at::kByte).copy_(make_alias(storages_[b], flat));
+      byte_tensor(memory.get(), all, where).copy_(make_alias(storages_[b], flat));
     }
     fill_shell(c10::Storage(shells[b]->lock()), std::move(memory), bytes);
   }

@@ -1,10 +1,10 @@
 // What external blocks held before the first op that writes them, kept on the host, so that a run can be taken back.
 #pragma once
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/op_facts.h"
 
@@ -24,23 +24,18 @@ class SavedBlocks {
     });
   }
   // Of a block that is not there yet.
-  void add(BlockId block, const c10::Storage& from) {
-    const char* data = static_cast<const char*>(from.data());
-    contents_.emplace_back(block, std::vector<char>(data, data + from.nbytes()));
-  }
+  void add(BlockId block, const c10::Storage& from) { contents_.emplace_back(block, KeptBytes(from)); }
   void clear() { contents_.clear(); }
 
   // Puts all back, and forgets it.
   template <class StorageOf>
   void restore(StorageOf storage) {
-    for (const auto& [block, content] : contents_) {
-      if (!content.empty()) std::memcpy(storage(block).mutable_data(), content.data(), content.size());
-    }
+    for (const auto& [block, content] : contents_) content.put_back(storage(block));
     contents_.clear();
   }
 
  private:
-  std::vector<std::pair<BlockId, std::vector<char>>> contents_;
+  std::vector<std::pair<BlockId, KeptBytes>> contents_;
 };
 
 // Goes over ops in the order in which they will run, and tells which of them must save what they write, so that an

@@ -135,10 +135,11 @@ bool by_row_over_last_dimension(const TapeOp& op, const TensorMeta& meta, const 
   return dims > 0 && (dim == -1 || dim == dims - 1) && is_contiguous(meta);
 }
 
-bool is_listed(const TapeOp& op, const TensorMeta& result) {
+// An accelerator's kernels over rows are its own: one may read a row again after it has written to it.
+bool is_listed(const TapeOp& op, const TensorMeta& result, c10::Device device) {
   const std::string name = full_name(op.handle);
   return std::find(kByElement.begin(), kByElement.end(), name) != kByElement.end() ||
-         by_row_over_last_dimension(op, result, name);
+         (device.is_cpu() && by_row_over_last_dimension(op, result, name));
 }
 
 // Strides of dimensions of size 1 mean nothing.
@@ -201,10 +202,11 @@ std::vector<std::pair<BlockId, BlockId>> takeover_blocks(const Tape& tape, const
   for (const BlockId created : op.creates) {
     const Block& result = tape.blocks[created.index()];
     const TensorMeta& meta = tape.slots[result.owner.index()].meta;
-    if (!fills(meta, result) || !is_listed(op, meta)) continue;
+    if (result.device != tape.device || !fills(meta, result) || !is_listed(op, meta, tape.device)) continue;
     for (const Looks::Look& look : looks.all()) {
       const Block& input = tape.blocks[look.block.index()];
-      if (look.meta == nullptr || input.external || input.bytes != result.bytes) continue;
+      if (look.meta == nullptr || input.external || input.device != tape.device || input.bytes != result.bytes)
+        continue;
       if (same_places(*look.meta, meta)) pairs.emplace_back(look.block, created);
     }
   }

@@ -11,7 +11,8 @@ namespace {
 
 // The elements in order, in words of the machine; the last one is filled up with zeros. `shared`: the caller also hands
 // out the memory.
-std::vector<std::int64_t> content(const at::Tensor& tensor, bool /*shared*/) {
+std::vector<std::int64_t> content(const at::Tensor& tensor, bool shared) {
+  if (!tensor.device().is_cpu()) return content(tensor.cpu(), shared);
   const std::size_t bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
   std::vector<std::int64_t> words((bytes + 7) / 8, 0);
   if (tensor.is_contiguous()) {

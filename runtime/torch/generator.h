@@ -1,15 +1,24 @@
-// The default CPU generator's state, saved and restored without touching the dispatcher or the allocator.
+// The default generators' state, saved and restored without touching the dispatcher or the allocator: the CPU's, and the
+// accelerator's, once steps are planned there.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/Device.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace stowage::runtime {
+
+// From now on the state is that of this device's default generator, too: Philox, which is a seed and how far it has come.
+// One device in a process.
+void watch_generator(c10::Device device);
+// Why draws on the device cannot be repeated; "" where they can.
+std::string why_not_repeatable(c10::Device device);
 
 class GeneratorState {
  public:
@@ -24,13 +33,29 @@ class GeneratorState {
   bool operator==(const GeneratorState& other) const;
   // Seeded, and nothing drawn since.
   [[nodiscard]] bool is_seed() const;
-  // Another state for each number of draws, which no seed leads to: stands for the unknown state after them.
-  [[nodiscard]] GeneratorState marked(std::size_t draws) const;
+  // The accelerator's part alone.
+  [[nodiscard]] bool same_on_device(const GeneratorState& other) const { return device_ == other.device_; }
+  // Another state for each number of draws, which no seed leads to: stands for the unknown state after them. Of the part
+  // that the last of them has moved.
+  [[nodiscard]] GeneratorState marked(std::size_t draws, bool on_device) const;
 
  private:
   explicit GeneratorState(const at::mt19937& engine) : engine_(engine) {}
+  // Of the CPU's.
+  [[nodiscard]] bool same_numbers(const GeneratorState& other) const;
+  [[nodiscard]] bool engine_follows(const GeneratorState& before) const;
+
+  // Of the accelerator.
+  struct Philox {
+    std::uint64_t seed = 0;
+    std::uint64_t offset = 0;
+    bool operator==(const Philox&) const = default;
+    // By draws alone.
+    [[nodiscard]] bool follows(const Philox& before) const { return seed == before.seed && offset >= before.offset; }
+  };
 
   at::mt19937 engine_;
+  std::optional<Philox> device_;
   std::uint64_t others_restored_ = 0;  // so far, as seen by the thread that took it
   std::optional<float> next_float_normal_;
   std::optional<double> next_double_normal_;

@@ -1,5 +1,6 @@
 #include "runtime/torch/hook.h"
 
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/library.h>
 
@@ -124,16 +125,19 @@ void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 Intercept::Intercept(Interceptor& interceptor)
     : key_(interceptor.level() == Level::kAbove ? kKey : kKeyBelow),
-      included_before_(c10::impl::tls_is_dispatch_key_included(key_)) {
+      included_before_(c10::impl::tls_is_dispatch_key_included(key_)),
+      threads_before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
   TORCH_CHECK(tl_interceptor == nullptr, "stowage: a step cannot be recorded inside another one");
   c10::impl::tls_set_dispatch_key_included(key_, true);
   tl_interceptor = &interceptor;
   tl_level = interceptor.level();
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
 Unseen::Unseen() : above_(kKey), below_(kKeyBelow) {}
 
 Intercept::~Intercept() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(threads_before_);
   if (!included_before_) c10::impl::tls_set_dispatch_key_included(key_, false);
   tl_interceptor = nullptr;
 }

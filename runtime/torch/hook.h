@@ -41,7 +41,9 @@ class Interceptor {
 void run_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 // While alive, the calling thread (and autograd's threads that work for it) reports its leaf ops to `interceptor`.
-// At most one per thread.
+// At most one per thread. Meanwhile autograd works on this thread alone: it would give an accelerator's backward pass to a
+// thread of its own, where neither the interceptor nor a plan that is armed would see it. (What PyTorch can take along,
+// ThreadLocalDebugInfo, costs a look-up in each allocation; the order of the operators is the same.)
 class Intercept {
  public:
   explicit Intercept(Interceptor& interceptor);
@@ -53,6 +55,7 @@ class Intercept {
   c10::DispatchKey key_;
   // PyTorch's own guard would put back all keys: an eager budget that was left meanwhile would see the thread again
   bool included_before_;
+  bool threads_before_;
 };
 
 // While alive, no interceptor of this thread sees its ops.

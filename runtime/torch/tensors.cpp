@@ -11,11 +11,13 @@
 namespace stowage::runtime {
 namespace {
 
-constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+c10::DispatchKeySet keys_of(c10::Device device) {
+  return c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+}
 
-c10::Storage memoryless_storage(std::int64_t bytes) {
-  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-          c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), /*allocator=*/nullptr, /*resizable=*/false};
+c10::Storage memoryless_storage(std::int64_t bytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes), c10::DataPtr(nullptr, device),
+          /*allocator=*/nullptr, /*resizable=*/false};
 }
 
 void describe(const at::Tensor& tensor, const TensorMeta& meta) {
@@ -27,29 +29,23 @@ void describe(const at::Tensor& tensor, const TensorMeta& meta) {
 
 }  // namespace
 
-void copy_content(const at::Tensor& from, const at::Tensor& to) {
-  const std::size_t bytes = std::min(from.storage().nbytes(), to.storage().nbytes());
-  if (bytes > 0 && from.storage().data() != to.storage().data())
-    std::memcpy(to.storage().mutable_data(), from.storage().data(), bytes);
-}
-
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
-  at::Tensor tensor =
-      at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), kCpu, meta.dtype);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage),
+                                                               keys_of(storage.device()), meta.dtype);
   describe(tensor, meta);
   return tensor;
 }
 
 at::Tensor make_tensor(const c10::Storage& storage, const TensorMeta& meta) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), kCpu, meta.dtype);
+  at::Tensor tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys_of(storage.device()), meta.dtype);
   describe(tensor, meta);
   return tensor;
 }
 
-c10::Storage shell_storage(std::int64_t bytes) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes),
-                       c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)), c10::GetCPUAllocator(),
-                       /*resizable=*/true);
+c10::Storage shell_storage(std::int64_t bytes, c10::Device device) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes), c10::DataPtr(nullptr, device),
+                       c10::GetAllocator(device.type()), /*resizable=*/true);
   torch_versions::refuse_reads(*storage.unsafeGetStorageImpl(), kShellText);
   return storage;
 }
@@ -79,14 +75,14 @@ std::pair<std::int64_t, std::int64_t> span_bytes(const at::Tensor& tensor) {
   return {first, (last + 1) * size};
 }
 
-at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes) {
-  return make_alias(memoryless_storage(storage_bytes), meta);
+at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes, c10::Device device) {
+  return make_alias(memoryless_storage(storage_bytes, device), meta);
 }
 
 void become_shell(const at::Tensor& tensor, const TensorMeta& meta, std::int64_t storage_bytes) {
   TORCH_CHECK(tensor.dtype() == meta.dtype, "stowage: a shell needs a tensor of its dtype");
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  impl->set_storage_keep_dtype(memoryless_storage(storage_bytes));
+  impl->set_storage_keep_dtype(memoryless_storage(storage_bytes, tensor.device()));
   impl->set_sizes_and_strides(meta.sizes, meta.strides, meta.storage_offset);
 }
 

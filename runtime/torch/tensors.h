@@ -11,9 +11,6 @@
 
 namespace stowage::runtime {
 
-// All bytes of the storage, as far as both have them.
-void copy_content(const at::Tensor& from, const at::Tensor& to);
-
 // A tensor over `storage`, as `meta` describes it.
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta);
 
@@ -24,12 +21,12 @@ c10::Storage part_of(const c10::Storage& whole, std::int64_t start_bytes, std::i
 std::pair<std::int64_t, std::int64_t> span_bytes(const at::Tensor& tensor);
 
 // A tensor that looks like `meta` but has no memory: for ops that only look at shapes.
-at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes);
+at::Tensor make_shell(const TensorMeta& meta, std::int64_t storage_bytes, c10::Device device);
 
 // A storage for tensors that Python and autograd pass on before their content exists. Reading it is an error with this
 // text in it.
 inline constexpr const char* kShellText = "stowage: this tensor of a planned step has no content yet";
-c10::Storage shell_storage(std::int64_t bytes);
+c10::Storage shell_storage(std::int64_t bytes, c10::Device device);
 
 // Of each block, the shell storage that was made for it. Weak: autograd adds gradients up in place where nobody else
 // holds them, and whoever only watches must not count. (A weak reference keeps the address from being used again.)

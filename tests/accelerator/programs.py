@@ -145,15 +145,17 @@ class Program:
 
     # ---- Training
 
-    def run(self, device, move=lambda model: model, steps=3):
-        """After each step: its loss, then all parameters, buffers and states of the optimizer."""
+    def run(self, device, move=lambda model: model, steps=3, wrap=lambda step: step):
+        """After each step: its loss, then all parameters, buffers and states of the optimizer. ``wrap``: what makes of
+        the step another callable that does the same."""
         torch.manual_seed(self.seed)
         model = move(self.model())
         batches = [tuple(t.to(device) for t in self.data()) for _ in range(self.accumulate)]
         name, options = self.optimizer
         optimizer = getattr(torch.optim, name)(model.parameters(), **options)
         torch.manual_seed(self.seed + 1)
-        for _ in range(steps):
+
+        def step(batches):
             for x, target in batches:
                 loss = self.loss_of(model(x), target)
                 loss.backward()
@@ -161,6 +163,11 @@ class Program:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=self.foreach)
             optimizer.step()
             optimizer.zero_grad(set_to_none=self.to_none)
+            return loss.detach()
+
+        step = wrap(step)
+        for _ in range(steps):
+            loss = step(batches)
             state = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
             yield [t.detach().cpu().clone() for t in [loss, *model.state_dict().values(), *state]]
 

@@ -158,14 +158,13 @@ SETTINGS = (
     "_is_torch_function_all_disabled",
     "_get_tracing_state",
 )
-_AUTOCAST_DEVICES = ("cpu", "cuda")
 _PRECISIONS = [(backend, op) for backend in ("generic", "mkldnn", "cuda") for op in ("all", "matmul", "conv", "rnn")]
 
 
 def _made_settings() -> list[tuple[str, Any]]:
     found = [(name, getattr(torch._C, name)) for name in SETTINGS if hasattr(torch._C, name)]
     found += [("get_num_threads", torch.get_num_threads)] if not hasattr(torch._C, "get_num_threads") else []
-    for device in _AUTOCAST_DEVICES:
+    for device in _autocast_devices():
         found.append((f"autocast {device}", functools.partial(torch.is_autocast_enabled, device)))
         found.append((f"autocast dtype {device}", functools.partial(torch.get_autocast_dtype, device)))
     if hasattr(torch._C, "_get_fp32_precision_getter"):
@@ -191,6 +190,12 @@ def _made_settings() -> list[tuple[str, Any]]:
     found.append(("default device", _default_devices))
     found.append(("autocast around the step", within_autocast))
     return found
+
+
+def _autocast_devices() -> list[str]:
+    """Which blocks of autocast can be open."""
+    accelerator = torch.accelerator.current_accelerator()
+    return sorted({"cpu", "cuda", *([accelerator.type] if accelerator is not None else [])})
 
 
 def _read_as(kind: Any, read: Any) -> Any:

@@ -84,10 +84,11 @@ class CostFile:
         guessed = sum(ns for key, ns in zip(keys, costs) if key and key not in known)
         return guessed / max(1, sum(costs))
 
-    def lane_gbps(self, host, kind: str) -> float | None:
-        """What each lane to the host store moves, measured once; None where it cannot be."""
+    def lane_gbps(self, host, store: str, device: str = "cpu") -> float | None:
+        """What each lane between a device and the host store moves, measured once; None where it cannot be."""
+        kind = store if device == "cpu" else f"{device} {store}"
         if kind not in self.link_gbps:
-            gbps = host.measure_gbps()
+            gbps = host.measure_gbps(device)
             if gbps <= 0:
                 return None
             self.link_gbps[kind] = gbps

@@ -17,8 +17,9 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import storage_address
+from stowage.errors import UnsupportedWarning, warn
 from stowage.eviction.budget import OutOfMemory, budget
-from stowage.step.state import State, own_ranges
+from stowage.step.state import State, on_accelerator, own_ranges
 from stowage.step.world import World
 
 
@@ -32,6 +33,7 @@ class EagerCalls:
         self._arena = arena
         # One for all calls: it learns the order of accesses, and that the limit is far away
         self._block: budget | None = None
+        self._told_of_device = False
 
     @contextlib.contextmanager
     def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True,
@@ -41,6 +43,10 @@ class EagerCalls:
         together stopped in between? They are taken back."""
         self._arena.release()  # planned steps take it again
         own = own_ranges(world, inputs)
+        if (there := on_accelerator(own)) is not None:
+            self._tell_of_device(there.device)
+            yield
+            return
         own_bytes = sum(end - start for _, start, end in own) + _held_bytes(
             tapes, {storage_address(t) for t, _, _ in own}
         )
@@ -70,6 +76,15 @@ class EagerCalls:
             raise
         finally:
             _runtime.raise_peak(peak_bytes)
+
+    def _tell_of_device(self, device: torch.device) -> None:
+        if not self._told_of_device:
+            self._told_of_device = True
+            warn(
+                f"calls on {device} that no plan serves, the first ones too, run eagerly and without the budget: only plans "
+                "hold it there",
+                UnsupportedWarning,
+            )
 
     def end(self) -> None:
         """Of a call that was interrupted where within() had just begun."""

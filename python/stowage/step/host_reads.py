@@ -148,7 +148,7 @@ def _can_be_told(name: str, tensor: Any) -> bool:
     if (
         type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         or tensor.layout != torch.strided
-        or tensor.device.type != "cpu"
+        or (name != "tolist" and tensor.device.type != "cpu")
     ):
         return False
     if (

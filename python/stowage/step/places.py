@@ -121,7 +121,7 @@ def _state_of(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> Callable[[],
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and tensor.device.type == "cpu" and not is_shell(tensor)
+    return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_shell(tensor)
 
 
 __all__ = ["Place", "is_plain", "lasting_places"]

@@ -25,6 +25,7 @@ from stowage._torch.private import (
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
+from stowage.step.guards.blind import ORDERS_WORK
 from stowage.step.host_reads import HostReads
 from stowage.step.places import Place, is_plain, lasting_places
 from stowage.step.signature import Value, held, metadata, parts
@@ -95,7 +96,8 @@ class Recording:
     # Which leaves are tensors of the arguments, and which
     output_arguments: dict[int, int] = field(default_factory=dict)
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
-    output_dtypes: list[torch.dtype] = field(default_factory=list)  # of the returned tensors
+    # Of the returned tensors
+    output_forms: list[tuple[torch.dtype, torch.device]] = field(default_factory=list)
     output_spec: Any = None
     gradients: Gradients = field(default_factory=lambda: Gradients())
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
@@ -387,6 +389,8 @@ def _record(
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
     _look_for_new_tensors(recording, places, replaced)
+    if ordering := [reason for reason in world.guard.blind if reason.startswith(ORDERS_WORK)]:
+        recorder.refuse(f"the step {ordering[0]}")
     tape = recorder.finish(
         addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew))
     )
@@ -395,7 +399,7 @@ def _record(
         recording.refusal = tape.refusal
     if not recording.refusal:
         recording.tape = tape
-        recording.output_dtypes = [t.dtype for t in returned]
+        recording.output_forms = [(t.dtype, t.device) for t in returned]
     return recording
 
 

@@ -205,7 +205,7 @@ class Replay:
             if isinstance(event, OptimizerEvent):
                 for p, slot in event.gradients:
                     if (id(p), slot) not in self._shells:
-                        shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype)
+                        shell = torch.empty(0, dtype=p.dtype if p.grad is None else p.grad.dtype, device=p.device)
                         self._matcher.adopt_shell(address(shell), slot)
                         self._shells[id(p), slot] = shell
 
@@ -248,7 +248,7 @@ class Replay:
         if self.room.link_gbps is not None or self.budget is None:
             return self.room.link_gbps
         with shown("measuring copies to the host"):
-            return self._costs.lane_gbps(self.host, self.room.store)
+            return self._costs.lane_gbps(self.host, self.room.store, self.recording.tape.device)
 
     @property
     def host_bytes(self) -> int:
@@ -352,7 +352,7 @@ class Replay:
 
     def _fresh_outputs(self) -> list[torch.Tensor]:
         """What the executor hands out into."""
-        return [torch.empty(0, dtype=dtype) for dtype in self.recording.output_dtypes]
+        return [torch.empty(0, dtype=dtype, device=device) for dtype, device in self.recording.output_forms]
 
     def match(self, inputs: list[int]) -> None:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""

@@ -2,7 +2,7 @@
 the tensors' bytes, kept where no allocator of PyTorch's counts them.
 
     holders    p.grad, dicts of optimizers, schedulers, scalers, buffers      put back without any tensor being there
-    content    the bytes of what they hold, and the generator                 written back into the same memory
+    content    the bytes of what they hold, and the generators                written back into the same memory
 
 What the step's Python reaches beside these: python_state.py. O(objects), and a copy of the bytes."""
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
-from stowage._torch.private import is_shell, local_tensor, storage_address
+from stowage import _runtime
+from stowage._torch.private import address, is_shell, local_tensor, storage_address
 from stowage.step.signature import parts
 from stowage.step.world import World
 
@@ -32,7 +34,7 @@ def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     plain = (
         t.detach()
         for t in map(local_tensor, found)
-        if t.layout == torch.strided and t.device.type == "cpu" and not is_shell(t)
+        if t.layout == torch.strided and t.device.type != "meta" and not is_shell(t)
     )
     whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
     slices = [
@@ -69,19 +71,41 @@ class State:
     def __init__(self, world: World, own: list[Range]):
         self.holders = Holders.of(world)
         self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
-        self._generator = bytes_of(torch.get_rng_state())
+        if (there := on_accelerator(own)) is not None:
+            _runtime.take_up(address(there))
+        self._generators = _runtime.GeneratorState()
 
     def put_back(self) -> None:
         self.holders.put_back()
         for tensor, start, content in self._content:
-            ctypes.memmove(tensor.untyped_storage().data_ptr() + start, content, len(content))
-        torch.set_rng_state(torch.frombuffer(bytearray(self._generator), dtype=torch.uint8))
+            if tensor.device.type == "cpu":
+                ctypes.memmove(tensor.untyped_storage().data_ptr() + start, content, len(content))
+            else:
+                _set_bytes(tensor, start, content)
+        self._generators.put_back()
+
+
+def on_accelerator(own: list[Range]) -> torch.Tensor | None:
+    """The first of the tensors that does not lie on the CPU."""
+    return next((t for t, _, _ in own if t.device.type != "cpu"), None)
 
 
 def bytes_of(tensor: torch.Tensor, start: int = 0, end: int | None = None) -> bytes:
     """Of its storage, all of it or a range."""
-    storage = tensor.untyped_storage()
-    return ctypes.string_at(storage.data_ptr() + start, (storage.nbytes() if end is None else end) - start)
+    end = tensor.untyped_storage().nbytes() if end is None else end
+    if tensor.device.type == "cpu":
+        return ctypes.string_at(tensor.untyped_storage().data_ptr() + start, end - start)
+    here: Any = _runtime.unrecorded(lambda: _byte_view(tensor, start, end - start).cpu())
+    return ctypes.string_at(here.data_ptr(), end - start)
 
 
-__all__ = ["Holders", "State", "bytes_of", "own_ranges"]
+def _set_bytes(tensor: torch.Tensor, start: int, content: bytes) -> None:
+    here = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    _runtime.unrecorded(lambda: _byte_view(tensor, start, len(content)).copy_(here))
+
+
+def _byte_view(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage(), start, (size,), (1,))
+
+
+__all__ = ["Holders", "State", "bytes_of", "on_accelerator", "own_ranges"]

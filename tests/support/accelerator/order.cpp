@@ -108,8 +108,10 @@ void access(const at::Tensor& tensor, bool write) {
   std::int64_t elements = 1;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) elements += (tensor.size(i) - 1) * tensor.stride(i);
   const auto item = static_cast<std::int64_t>(tensor.itemsize());
-  access(static_cast<const char*>(tensor.storage().data()) + tensor.storage_offset() * item,
-         static_cast<std::size_t>(elements * item), write);
+  const void* const data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  if (data == nullptr) return;  // one that must not be read, of which this is a view
+  access(static_cast<const char*>(data) + tensor.storage_offset() * item, static_cast<std::size_t>(elements * item),
+         write);
 }
 
 }  // namespace

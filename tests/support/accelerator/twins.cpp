@@ -4,6 +4,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "kernel_memory.h"
@@ -27,6 +28,17 @@ at::Tensor over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& li
   return t;
 }
 
+// Of a storage that raises when it is read: its twin does, too. Views of it are fine, as on a GPU, whose views touch no
+// bytes.
+std::string why_unreadable(const c10::Storage& storage) {
+  try {
+    static_cast<void>(storage.data());
+    return {};
+  } catch (const c10::Error& error) {
+    return error.msg();
+  }
+}
+
 // Takes the memory out of a storage that a kernel made or resized.
 c10::DataPtr block_of(c10::StorageImpl& cpu) {
   const std::size_t bytes = cpu.nbytes();
@@ -39,9 +51,11 @@ c10::Storage Twins::to_cpu(const c10::Storage& storage) {
   for (const StoragePair& p : storages_) {
     if (same(p.device, storage)) return p.cpu;
   }
-  c10::DataPtr data(kernels_view(storage.mutable_data()), c10::Device(c10::kCPU));
+  const std::string refusal = why_unreadable(storage);
+  c10::DataPtr data(refusal.empty() ? kernels_view(storage.mutable_data()) : nullptr, c10::Device(c10::kCPU));
   c10::Storage cpu(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(data), c10::GetCPUAllocator(),
                    /*resizable=*/true);
+  if (!refusal.empty()) cpu.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(refusal);
   storages_.push_back({storage, cpu});
   return cpu;
 }

@@ -67,6 +67,9 @@ _READERS = (
     "<frozen",
     "_bootstrap",
 )
+_MEMORY_TAKEN = "asks how much memory is taken"
+# What no replay can do, nor a call over shells: other streams wait for the step's kernels.
+ORDERS_WORK = "uses streams or events of a device"
 # Packages whose C functions keep no state that their objects do not show, or none that matters to numbers.
 _KNOWN_PACKAGES = {"torch", "numpy", "stowage", "nanobind", "builtins"} | set(sys.stdlib_module_names)
 # Types of C whose objects never change, or whose changes change no number.
@@ -149,7 +152,7 @@ def matters(function: Any) -> bool:
         return bool(_kind_of_function(module, function.__name__)) or _unknown(module)
     if isinstance(owner, type):
         return _clock_of_class(owner, function.__name__) or _unknown(module_of(owner))
-    if draws(owner):
+    if draws(owner) or _orders_work(owner):
         return True
     module = module_of(type(owner))
     return module in ("_io", "mmap", "_ctypes", "_socket") or _unknown(module)
@@ -171,7 +174,7 @@ def why(function: Any, caller: types.CodeType) -> str:
         kind = _kind_of_function(module, function.__name__)
         if kind == "reads files" and not any(part in caller.co_filename for part in _READERS):
             return f"{kind} ({module}.{function.__name__}) {where}"
-        if by_user and kind:
+        if (by_user or kind == _MEMORY_TAKEN) and kind:
             return f"{kind} ({module}.{function.__name__}) {where}"
         return (
             f"calls {module}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
@@ -186,6 +189,8 @@ def why(function: Any, caller: types.CodeType) -> str:
             if by_user and _unknown(module_of(owner))
             else ""
         )
+    if _orders_work(owner):
+        return f"{ORDERS_WORK} ({type_name(type(owner))}.{function.__name__}) {where}"
     module = module_of(type(owner))
     if module in ("_io", "mmap", "_ctypes", "_socket"):
         by_logging = function.__name__ == "write" and os.sep + "logging" + os.sep in caller.co_filename
@@ -201,9 +206,17 @@ def why(function: Any, caller: types.CodeType) -> str:
     return ""
 
 
+def _orders_work(owner: Any) -> bool:
+    """A stream or an event of a device."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(owner, (torch.Stream, torch.Event))
+
+
 def _kind_of_function(module: str, name: str) -> str:
     if name in _HARMLESS:
         return ""
+    if module == "torch._C" and any(word in name.lower() for word in ("memorystats", "devicestats", "memoryinfo")):
+        return _MEMORY_TAKEN
     if (module, name) == ("builtins", "print"):
         return "prints"
     for kind, table in (

@@ -1,0 +1,54 @@
+// Bytes of storages, wherever those lie.
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "runtime/memory/device.h"
+
+namespace stowage::runtime {
+
+// A copy that may have to be put back. Made, and put back, in the order of the kernels: the host does not wait.
+class KeptBytes {
+ public:
+  explicit KeptBytes(const c10::Storage& from) : bytes_(static_cast<std::int64_t>(from.nbytes())) {
+    if (bytes_ == 0) return;
+    Device& device = device_at(from.device());
+    block_ = device.host_block(bytes_);
+    device.keep(block_.get(), from.data(), bytes_);
+  }
+  void put_back(const c10::Storage& into) const {
+    const std::int64_t bytes = std::min(bytes_, static_cast<std::int64_t>(into.nbytes()));
+    if (bytes > 0) device_at(into.device()).put_back(into.mutable_data(), block_.get(), bytes);
+  }
+
+ private:
+  std::int64_t bytes_;
+  c10::DataPtr block_;
+};
+
+// All bytes of `from`, as far as both have them. Both lie in one place. In the order of the kernels.
+inline void copy_bytes(const c10::Storage& from, const c10::Storage& to) {
+  const auto bytes = static_cast<std::int64_t>(std::min(from.nbytes(), to.nbytes()));
+  if (bytes > 0 && from.data() != to.data()) device_at(to.device()).copy(to.mutable_data(), from.data(), bytes);
+}
+
+// As they are when all kernels asked for so far are done. Waits for those.
+inline std::string bytes_of(const c10::Storage& storage) {
+  std::string content(storage.nbytes(), '\0');
+  if (!content.empty())
+    device_at(storage.device()).to_host(content.data(), storage.data(), static_cast<std::int64_t>(content.size()));
+  return content;
+}
+
+inline bool same_bytes(const c10::Storage& a, const c10::Storage& b) {
+  if (a.nbytes() != b.nbytes() || a.device() != b.device()) return false;
+  if (a.nbytes() == 0 || a.data() == b.data()) return true;
+  return a.device().is_cpu() ? std::memcmp(a.data(), b.data(), a.nbytes()) == 0 : bytes_of(a) == bytes_of(b);
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,55 @@
+// The CPU as a device: its memory is the host's, and nothing runs behind the host.
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+
+#include "runtime/memory/accelerator.h"
+#include "runtime/memory/allocator.h"
+#include "runtime/memory/device.h"
+
+namespace stowage::runtime {
+namespace {
+
+void move_bytes(void* to, const void* from, std::int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+class NoOrder final : public Device::Order {
+ public:
+  void begin() override {}
+  void end() override {}
+};
+
+class CpuDevice final : public Device {
+ public:
+  void install() override { install_allocator(), require_allocator(); }
+  c10::DataPtr allocate(std::int64_t bytes) override {
+    const auto free = [](void* block) { delete[] static_cast<char*>(block); };
+    auto* const block = new char[static_cast<std::size_t>(bytes)];
+    return {block, block, free, c10::Device(c10::DeviceType::CPU)};
+  }
+  void fill(void* at, int value, std::int64_t bytes) override {
+    std::memset(at, value, static_cast<std::size_t>(bytes));
+  }
+  void copy(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
+  void to_host(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
+  void from_host(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
+  c10::DataPtr host_block(std::int64_t bytes) override { return allocate(bytes); }
+  void keep(void* block, const void* from, std::int64_t bytes) override { move_bytes(block, from, bytes); }
+  void put_back(void* to, const void* block, std::int64_t bytes) override { move_bytes(to, block, bytes); }
+  void wait() override {}
+  std::unique_ptr<Order> order() override { return std::make_unique<NoOrder>(); }
+  std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return memory_store(limit_bytes); }
+  std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override { return threaded_link(std::move(store), 0); }
+  [[nodiscard]] std::int64_t stream() const override { return 0; }
+  [[nodiscard]] std::int64_t align_bytes() const override { return 64; }
+};
+
+}  // namespace
+
+Device& device_at(c10::Device where) {
+  static auto* const cpu = new CpuDevice();
+  return where.is_cpu() ? *cpu : accelerator(where);
+}
+
+}  // namespace stowage::runtime

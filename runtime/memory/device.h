@@ -1,0 +1,75 @@
+// A device: where tensors and arenas of a step lie. The one face that the rooms below know of memory that the host may
+// not touch.
+//
+//   bytes    copy, to_host, from_host, fill      in the order of the kernels that this thread has asked for so far
+//   blocks   allocate                            beside all plans, by whoever lies below the front
+//   front    install                             allocator.h hears of every block, and may answer from a plan
+//   lanes    link                                copies to the host and back beside the kernels (link.h)
+//
+//   cpu_device.cpp     plain memory: memcpy; nothing runs behind the host
+//   accelerator.cpp    any accelerator that PyTorch knows, by the generic classes of c10 and ATen alone: streams, events,
+//                      pinned memory
+//
+// An accelerator's kernels run when they come to it, in the order of their stream. So does what is asked for here: the
+// host waits in to_host(), from_host() and wait() alone. The stream is the calling thread's current one.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/memory/host_store.h"
+#include "runtime/memory/link.h"
+
+namespace stowage::runtime {
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Makes the front lie in front of the device's allocator. Idempotent. Throws Error, which says why, where it cannot,
+  // or another library has taken the place since.
+  virtual void install() = 0;
+
+  // A block that no plan knows. Throws c10::OutOfMemoryError, or Error.
+  virtual c10::DataPtr allocate(std::int64_t bytes) = 0;
+
+  virtual void fill(void* at, int value, std::int64_t bytes) = 0;
+  virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;  // both on the device
+  virtual void to_host(void* to, const void* from, std::int64_t bytes) = 0;
+  virtual void from_host(void* to, const void* from, std::int64_t bytes) = 0;
+
+  // Host memory that the device can copy to and from while the host goes on. Copies to and from it are made in the
+  // order of the kernels; it may be freed while they are under way.
+  virtual c10::DataPtr host_block(std::int64_t bytes) = 0;
+  virtual void keep(void* host_block, const void* from, std::int64_t bytes) = 0;
+  virtual void put_back(void* to, const void* host_block, std::int64_t bytes) = 0;
+
+  // Until all kernels that were asked for are done, on any stream.
+  virtual void wait() = 0;
+
+  // Work of several steps that share memory, each on the stream that is current when it is asked for.
+  class Order {
+   public:
+    virtual ~Order() = default;
+    virtual void begin() = 0;  // what is asked for now comes after what was asked for before the last end()
+    virtual void end() = 0;
+  };
+  virtual std::unique_ptr<Order> order() = 0;
+
+  // Where swapped buffers wait, and the lanes that lead there. `limit_bytes`: as for memory_store().
+  virtual std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) = 0;
+  virtual std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) = 0;
+
+  // Which stream is current on this thread.
+  [[nodiscard]] virtual std::int64_t stream() const = 0;
+
+  // What a plan must align addresses to, so that kernels choose as they do for the allocator's own blocks.
+  [[nodiscard]] virtual std::int64_t align_bytes() const = 0;
+};
+
+Device& device_at(c10::Device where);
+
+}  // namespace stowage::runtime
