@@ -112,6 +112,8 @@ bool freed(c10::DeviceType type, const void* data) {
   return in_arena(data);  // outlived its step; the executor has reported it
 }
 
+c10::DeviceType armed_for() { return tl_script != nullptr ? tl_script->device_type() : c10::DeviceType::CPU; }
+
 void know_deleters(Deleter ours, Deleter earlier) {
   g_accelerators_deleter.store(ours);
   g_deleter_below_accelerators.store(earlier);

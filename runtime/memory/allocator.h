@@ -95,6 +95,8 @@ void* from_plan(c10::DeviceType type, std::size_t bytes);
 void allocated(c10::DeviceType type, std::size_t bytes, const void* data);
 // Before a free. True: the block lies in an arena; nobody else frees it.
 bool freed(c10::DeviceType type, const void* data);
+// Whose blocks this thread's plan places; the CPU's where none is armed.
+c10::DeviceType armed_for();
 
 // The deleters of an accelerator's front, and of who lies below it, for block_origin().
 void know_deleters(void (*ours)(void*), void (*earlier)(void*));

@@ -8,7 +8,7 @@
 //
 //   cpu_device.cpp     plain memory: memcpy; nothing runs behind the host
 //   accelerator.cpp    any accelerator that PyTorch knows, by the generic classes of c10 and ATen alone: streams, events,
-//                      pinned memory
+//                      pinned memory; its front (front.h), and how CUDA's differs (cuda_front.cpp)
 //
 // An accelerator's kernels run when they come to it, in the order of their stream. So does what is asked for here: the
 // host waits in to_host(), from_host() and wait() alone. The stream is the calling thread's current one.

@@ -11,8 +11,12 @@
 namespace stowage::runtime {
 namespace {
 
+// With autograd's, though no operator comes to them: a tensor without is taken for one of inference mode, whose version
+// some kernels refuse to count on (CUDA's of lists).
 c10::DispatchKeySet keys_of(c10::Device device) {
-  return c10::DispatchKeySet(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+  const c10::DispatchKeySet backend(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
+  return backend | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) |
+         c10::getAutogradRelatedKeySetFromBackend(backend.highestBackendKey());
 }
 
 c10::Storage memoryless_storage(std::int64_t bytes, c10::Device device) {

@@ -6,6 +6,9 @@ directory:
     runtime/2.13.0-1f0a….lock            one process builds, the others wait and then find it
     runtime/2.13.0-1f0a….log             what the compiler said, where it failed
 
+A torch with CUDA also gets the front of CUDA's allocator (runtime/memory/cuda_front.cpp), from the headers and the
+library of CUDA's runtime that torch's own wheels bring, or an installed toolkit.
+
 All sources are compiled as a few units, in parallel: what takes time is reading the headers of torch, once for each
 unit (about 25 s of one core in all). The library is linked to libstowage_core.so, libc10.so and libtorch_cpu.so by name
 only: all are in the process before it is loaded, so it serves every environment that has the same ones.
@@ -17,6 +20,7 @@ there is an error, and nothing is loaded. It is loaded through the descriptor of
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import importlib.machinery
@@ -112,12 +116,38 @@ def _key(torch: ModuleType) -> str:
         sysconfig.get_config_var("SOABI"),
         platform.machine(),
         _FLAGS,
+        dataclasses.astuple(_cuda(Path(torch.__file__).parent)),
     ]
     digest.update(repr(built_for).encode())
     for path in sorted([*_SOURCES.rglob("*.*"), *_LIBRARIES.iterdir()]):
         digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cuda:
+    """What the compiler is told of CUDA: nothing, where there is none."""
+
+    flags: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+def _cuda(torch: Path) -> _Cuda:
+    """Of the torch in this folder. The wheel of CUDA's runtime lacks some headers that it includes; Triton's has them."""
+    packages, toolkit = torch.parent, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    wheels = [*sorted(packages.glob("nvidia/cu*")), packages / "nvidia" / "cuda_runtime"]
+    includes = [*(w / "include" for w in wheels), toolkit / "include", packages / "triton/backends/nvidia/include"]
+    includes = [folder for folder in includes if folder.is_dir()]
+    runtimes = [path for w in wheels for path in sorted(w.glob("lib/libcudart.so.*"))]
+    runtimes += sorted(toolkit.glob("lib64/libcudart.so.*"))
+    headers = all(
+        any((folder / name).exists() for folder in includes) for name in ("cuda_runtime_api.h", "crt/host_config.h")
+    )
+    if not (headers and runtimes and (torch / "lib" / "libc10_cuda.so").exists()):
+        return _Cuda()
+    flags = ["-DSTOWAGE_CUDA", *(part for folder in includes for part in ("-isystem", str(folder)))]
+    return _Cuda(tuple(flags), ("-lc10_cuda", str(runtimes[0])))
 
 
 def _compiler() -> list[str]:
@@ -163,12 +193,13 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
             "-isystem",
             sysconfig.get_path("include"),
         ]
+        cuda = _cuda(torch)
         commands, objects = [], []
         for i, sources in enumerate(_units()):
             unit = work / f"unit{i}.cpp"
             unit.write_text("".join(f'#include "{path}"\n' for path in sources))
             objects.append(str(unit.with_suffix(".o")))
-            commands.append([*compiler, *_FLAGS, *include, "-c", str(unit), "-o", objects[-1]])
+            commands.append([*compiler, *_FLAGS, *include, *cuda.flags, "-c", str(unit), "-o", objects[-1]])
         link = [
             *compiler,
             "-shared",
@@ -179,6 +210,7 @@ def _build(compiler: list[str], torch: Path, folder: Path, version: str) -> None
             f"-L{torch / 'lib'}",
             "-lc10",
             "-ltorch_cpu",
+            *cuda.libraries,
             "-o",
             str(work / _LIBRARY),
         ]
