@@ -486,3 +486,39 @@ def test_an_eager_budget_leaves_devices_alone(loaded):
     with stowage.budget("1GiB"):
         got, _ = train(loaded, plain, plan=False)
     assert same(got, train(loaded, plain, plan=False)[0])
+
+
+def test_steps_of_several_lengths_take_nothing_more_once_all_are_planned(loaded):
+    """And the figures of the device are those of the plans."""
+    torch.manual_seed(0)
+    net = loaded.move(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)))
+    updates = torch.optim.AdamW(net.parameters())
+
+    @stowage.compile
+    def step(x):
+        updates.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        updates.step()
+        return loss
+
+    batches = [torch.randn(length, 8).to("standin") for length in (16, 64, 32, 48)]
+    for batch in batches * 4:
+        step(batch)
+    before = step.stats()["planned_steps"]
+    assert before >= 4  # each has a plan
+    largest = 0
+    torch.accelerator.reset_peak_memory_stats()
+    for batch in batches:
+        step(batch)
+        stats = step.stats()
+        assert stats["planned_bytes"] == stats["resident_bytes"] + stats["arena_bytes"]
+        assert stats["reserved_bytes"] == stats["allocated_bytes"]  # the stand-in has no cache: no fragments either
+        largest = max(largest, stats["planned_bytes"])
+    most = torch.accelerator.memory_stats()["reserved_bytes.all.peak"]
+    for batch in batches * 10:
+        step(batch)
+    assert step.stats()["planned_steps"] == before + 44
+    assert torch.accelerator.memory_stats()["reserved_bytes.all.peak"] == most
+    of_the_test = sum(batch.nbytes for batch in batches)
+    assert most <= largest + of_the_test + 4096  # results and alignment

@@ -1,13 +1,13 @@
 """The model families of the runtime's tests train on the stand-in with the bits of the CPU, with each optimizer."""
 
-import sys
-from pathlib import Path
+import os
+import warnings
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 import zoo
+
+import stowage
 
 OPTIMIZERS = {
     "SGD": (torch.optim.SGD, {"momentum": 0.9}),
@@ -47,4 +47,70 @@ def test_family(loaded, family, optimizer):
     assert len(device) == len(wanted)
     differ = [i for i, (a, b) in enumerate(zip(device, wanted)) if not torch.equal(a, b)]
     assert not differ, f"{len(differ)} of {len(device)}"
+    assert loaded.counters()["races"] == 0, loaded.first_race()
+
+
+def steps(family, optimizer, move, wrap=lambda step: step, count=6):
+    """Losses of each step, then all tensors of the model; ``wrap`` may compile the step."""
+    if family not in ("lstm", "unet"):
+        pytest.importorskip("transformers")
+    model, loss_fn, batches = zoo.make(family, count=count)
+    model = move(model)
+    make, options = OPTIMIZERS[optimizer]
+    updates = make(model.parameters(), lr=1e-3, **options)
+
+    def step(batch):
+        updates.zero_grad()
+        loss = loss_fn(model, batch)
+        loss.backward()
+        updates.step()
+        return loss
+
+    step = wrap(step)
+    torch.manual_seed(1)
+    losses = []
+    for batch in batches:
+        batch = batch.to("standin") if isinstance(batch, torch.Tensor) else tuple(t.to("standin") for t in batch)
+        losses.append(step(batch).detach().cpu())
+    return [*losses, *(t.detach().cpu() for t in model.state_dict().values())]
+
+
+def planned_steps(family, optimizer, move, budget):
+    made = []
+
+    def wrap(step):
+        made.append(stowage.compile(step, budget=budget, strict=True))
+        return made[0]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*without the budget.*")
+        got = steps(family, optimizer, move, wrap)
+    return made[0], got
+
+
+# All of them in ./dev soak: minutes.
+SHORT = [("gpt2", "Adam"), ("gpt2", "AdamW"), ("unet", "SGD"), ("unet", "AdamW")]
+PLANNED = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if os.environ.get("STOWAGE_SOAK_SECONDS") else SHORT
+
+
+@pytest.mark.parametrize("family, optimizer", PLANNED)
+def test_family_planned(loaded, family, optimizer):
+    """Planned without a limit; then in three quarters of that arena, or the least that works if that is more."""
+    loaded.configure(poison=True, check_order=True, link_gbps=1.0)
+    wanted = steps(family, optimizer, loaded.move)
+    arena_bytes = resident_bytes = 0
+    for share in (None, 0.75):
+        budget = None if share is None else resident_bytes + int(arena_bytes * share)
+        try:
+            step, got = planned_steps(family, optimizer, loaded.move, budget)
+        except stowage.Infeasible as error:
+            budget = error.smallest_bytes
+            step, got = planned_steps(family, optimizer, loaded.move, budget)
+        differ = [i for i, (a, b) in enumerate(zip(got, wanted, strict=True)) if not torch.equal(a, b)]
+        assert not differ, f"{len(differ)} of {len(got)}, {step.refusal}"
+        stats = step.stats()
+        assert stats["planned_steps"] >= 2 and stats["misses"] == 0, step.refusal
+        assert stats["measured_peak_bytes"] == stats["planned_peak_bytes"]
+        arena_bytes, resident_bytes = stats["arena_bytes"], stats["resident_bytes"]
+        assert budget is None or resident_bytes + arena_bytes <= budget
     assert loaded.counters()["races"] == 0, loaded.first_race()

@@ -158,8 +158,6 @@ def _refuse(trainer: Trainer) -> None:
     accelerator = trainer.accelerator
     if accelerator.num_processes > 1 or accelerator.distributed_type.value != "NO":
         raise Unsupported(f"a Trainer of several processes ({accelerator.distributed_type.value})")
-    if trainer.args.device.type != "cpu":
-        raise Unsupported(f"a Trainer on {trainer.args.device.type}: planned steps run on the CPU")
     if getattr(accelerator, "scaler", None) is not None:
         raise Unsupported(
             "a Trainer with fp16 and a gradient scaler: whether an update happens depends on data; use bf16"

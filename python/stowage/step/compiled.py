@@ -424,7 +424,21 @@ class CompiledStep(LifeCycle):
             "checked_steps": self._tally.checked_steps,
             "check_ns": self._tally.check_ns,
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
+            **(_device_bytes(self._latest) if self._latest else {}),
         }
+
+
+def _device_bytes(replay: Replay) -> dict:
+    """What the plan takes of an accelerator, and what the process holds there now; nothing on the CPU."""
+    device = replay.recording.tape.device
+    if device == "cpu":
+        return {}
+    summary = replay.plan.summary()
+    return {
+        "planned_bytes": summary["resident_bytes"] + summary["arena_bytes"],
+        "allocated_bytes": torch.accelerator.memory_allocated(device),
+        "reserved_bytes": torch.accelerator.memory_reserved(device),
+    }
 
 
 def _not_run_since(began: Replay | None) -> Callable[[], bool]:
