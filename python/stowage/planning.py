@@ -146,15 +146,34 @@ def plan(
             plan_cache.keep(graph, options, plan_cache.Entry(planned.plan, planned.summary, graph.costs_ns))
         return Plan(planned.plan, planned.summary, graph, link_gbps)
     if planned.outcome == "infeasible":
-        raise Infeasible(
-            f"no plan of graph '{graph.name}' fits {budget_bytes} bytes: proven below {planned.budget_bound_bytes}; "
-            f"the smallest found needs {planned.smallest_bytes}",
-            planned.smallest_bytes,
-            planned.budget_bound_bytes,
-        )
-    raise Error(
-        f"no plan of graph '{graph.name}' within {budget_bytes} bytes was found; the smallest found needs {planned.smallest_bytes}"
-    )
+        raise infeasible(f"graph '{graph.name}'", budget_bytes or 0, planned.smallest_bytes, planned.budget_bound_bytes)
+    smallest = f"; the smallest found needs {in_words(planned.smallest_bytes, 1)}" if planned.smallest_bytes else ""
+    raise Error(f"graph '{graph.name}': no plan within {in_words(budget_bytes or 0)} was found{smallest}")
+
+
+def infeasible(what: str, budget_bytes: int, smallest_bytes: int, bound_bytes: int) -> Infeasible:
+    """The error, in the units that a person thinks in. The smallest budget is told to the byte, to be copied."""
+    budget, bound = in_words(budget_bytes), in_words(bound_bytes, -1)
+    if budget == bound:
+        budget, bound = f"{budget_bytes:,} bytes", f"{bound_bytes:,} bytes"
+    if budget_bytes < bound_bytes:
+        text = f"{what} needs at least {bound} (proven); the budget is {budget}"
+    else:
+        text = f"{what}: no plan was found within {budget}; below {bound} there is none (proven)"
+    works = f"; the smallest that works: {in_words(smallest_bytes, 1)} ({smallest_bytes} bytes)"
+    return Infeasible(text + works, smallest_bytes, bound_bytes)
+
+
+_UNITS = ((8 << 30, 1 << 30, "GiB"), (1 << 20, 1 << 20, "MiB"), (1 << 10, 1 << 10, "KiB"))  # up to 8 GiB, MiB tell more
+
+
+def in_words(bytes_: int, direction: int = 0) -> str:
+    """Such as "66.0 MiB". direction: 1 rounds up, -1 down, 0 to the nearest."""
+    for least, size, unit in _UNITS:
+        if bytes_ >= least:
+            tenths = (10 * bytes_ + {1: size - 1, 0: size // 2, -1: 0}[direction]) // size
+            return f"{tenths // 10:,}.{tenths % 10} {unit}"
+    return f"{bytes_} bytes"
 
 
 def plan_options(
