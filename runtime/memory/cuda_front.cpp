@@ -1,5 +1,7 @@
 // The front of CUDA's allocator. PyTorch does not ask c10::GetAllocator(kCUDA) for its blocks, but a pointer of CUDA's
-// own; so the front is a CUDAAllocator, which passes on whatever is no block. Here is all that CUDA needs beyond c10.
+// own; so the front is a CUDAAllocator, which passes on whatever is no block. It is put in both places: code that knows
+// no CUDA, such as the executor where a buffer comes back from the host, asks the first. Here is all that CUDA needs
+// beyond c10.
 //
 // Empty unless STOWAGE_CUDA is defined: the installed torch has CUDA, and the headers of CUDA's runtime were found. What
 // versions of torch lack is asked of the base class, not of a version number.
@@ -159,12 +161,15 @@ class CudaFront final : public cuda::CUDAAllocator {
   cuda::CUDAAllocator& below_;
 };
 
+constexpr std::uint8_t kBeforeCudas = 1;  // its own priority is 0
+
 c10::DeviceAllocator& put_cuda_front(c10::DeviceType /*type*/) {
   static CudaFront* front = nullptr;  // put_front()'s lock
   if (front == nullptr) {
     c10::cuda::device_count_ensure_non_zero();
     front = new CudaFront(*cuda::get());
     cuda::allocator.store(front);
+    c10::SetAllocator(c10::DeviceType::CUDA, front, kBeforeCudas);
   }
   return front->below();
 }
