@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "lines.h"
 #include "runtime/evict/budget.h"
 #include "stowage/error.h"
 #include "tensors.h"
@@ -110,6 +111,7 @@ void bind_eager(nb::module_& m) {
             options.replay_generator = replay_generator;
             options.host_limit_bytes = host_limit_bytes;
             options.seed = seed;
+            options.lines = lines();
             new (self) evict::Budget(options);
           },
           "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
@@ -119,9 +121,11 @@ void bind_eager(nb::module_& m) {
       .def("shrink", &evict::Budget::shrink, unlocked)
       .def("leave", &evict::Budget::leave, unlocked)
       .def("begin_update", &evict::Budget::begin_update, "optimizer"_a, unlocked)
-      .def("end_update", &evict::Budget::end_update, unlocked)
+      .def("end_update", &evict::Budget::end_update, "optimizer"_a, unlocked)
       .def("attach", &evict::Budget::attach_this_thread)
       .def_static("detach", &evict::Budget::detach_this_thread)
+      .def_static("expect_thread", &evict::Budget::expect_this_thread,
+                  "The calling thread is attached when it runs its first operator.")
       .def(
           "restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
       .def(
@@ -135,6 +139,9 @@ void bind_eager(nb::module_& m) {
           "tensor"_a, "drop"_a, unlocked)
       .def("describe", [](evict::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
       .def_prop_ro("active", &evict::Budget::active)
+      .def(
+          "live_on", [](nb::handle self) { self.inc_ref(); },
+          "It is never destroyed: what is away when the process ends need not come back.")
       .def("stats", &stats_dict)
       .def("counters", [](const evict::Budget& b) { return counters_dict(b.counters()); })
       .def("alive", &alive_dict)
