@@ -8,7 +8,8 @@ namespace stowage::cli {
 
 Verb add_run(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "run", "Run a Python script under a byte limit, or watch its memory (of the Python package: python -m stowage run)");
+      "run",
+      "Run a Python script under a byte limit, or watch its memory (of the Python package: python -m stowage run)");
   command->prefix_command();
   return {command, []() -> int {
             throw UsageError("run is part of the Python package: python -m stowage run [OPTIONS] SCRIPT.py [ARGS...]");

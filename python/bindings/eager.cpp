@@ -4,6 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+#include <utility>
+
 #include "lines.h"
 #include "runtime/evict/budget.h"
 #include "stowage/error.h"
@@ -91,9 +94,36 @@ nb::list timeline_list(const evict::Budget& budget) {
   return events;
 }
 
+// Stands for a function that reads a tensor's memory past the dispatcher: the tensor is brought back first. Not written in
+// Python, as the user's tracebacks would show its frame.
+struct Reader {
+  nb::object original, before, after;
+
+  nb::object call(const nb::args& args, const nb::kwargs& kwargs) const {
+    const nb::object held = args.size() > 0 ? before(args[0]) : nb::none();
+    nb::object result = nb::steal(PyObject_Call(original.ptr(), args.ptr(), kwargs.ptr()));
+    std::optional<nb::python_error> raised;
+    if (!result.is_valid()) raised.emplace();
+    if (nb::cast<bool>(nb::bool_(held))) after(held);
+    if (raised) throw std::move(*raised);
+    return result;
+  }
+};
+
 }  // namespace
 
 void bind_eager(nb::module_& m) {
+  nb::class_<Reader>(
+      m, "Reader", nb::dynamic_attr(),
+      "A function of a tensor: before(tensor) is called first; after() with what that gave, if anything.")
+      .def(nb::init<nb::object, nb::object, nb::object>(), "original"_a, "before"_a, "after"_a)
+      .def("__call__", &Reader::call)
+      .def(
+          "__get__",
+          [](nb::handle self, nb::handle of, nb::handle) {
+            return of.is_none() ? nb::borrow(self) : nb::steal(PyMethod_New(self.ptr(), of.ptr()));
+          },
+          "of"_a.none(), "kind"_a = nb::none());
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<evict::Budget>(m, "Budget")
       .def(

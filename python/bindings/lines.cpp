@@ -105,7 +105,8 @@ std::int32_t number_of(PyFrameObject* frame, PyCodeObject* code) {
     number->second = static_cast<std::int32_t>(known().lines.size());
     known().lines.push_back({key.first, line, function == nullptr ? "" : function});
   }
-  if (known().codes.contains(code) && known().places.size() < kMostPlaces) known().places.emplace(place, number->second);
+  if (known().codes.contains(code) && known().places.size() < kMostPlaces)
+    known().places.emplace(place, number->second);
   return number->second;
 }
 
@@ -189,7 +190,8 @@ void bind_owners(nb::module_& m) {
         known().hidden = std::move(hidden);
         known().shown = std::move(shown);
       },
-      "hidden"_a, "shown"_a, "Code below the first folders is no user's, but for what is below the second; the nearest folder counts.");
+      "hidden"_a, "shown"_a,
+      "Code below the first folders is no user's, but for what is below the second; the nearest folder counts.");
   m.def(
       "begin_owners", [] { owners::begin(lines()); }, "From now on blocks are counted by the line that asks for them.");
   m.def("end_owners", &owners::end);

@@ -229,7 +229,8 @@ std::string Budget::explain(std::int64_t bytes) const {
   std::stable_sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   const std::int64_t needed_bytes = live_bytes() + bytes;
   std::ostringstream text;
-  text << "stowage: a limit of " << in_words(current_limit_) << " is short by " << in_words(needed_bytes - current_limit_);
+  text << "stowage: a limit of " << in_words(current_limit_) << " is short by "
+       << in_words(needed_bytes - current_limit_);
   if (running_ != nullptr) {
     text << ": " << running_->op->name;
     if (const std::string line = owners::line_of_gradient(); !line.empty()) text << " in the backward pass of " << line;

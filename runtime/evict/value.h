@@ -102,7 +102,7 @@ struct Value : Counted {
   const OpTraits* origin = nullptr;  // the op that made it, or that it was first met at
   std::int64_t bytes = 0;
   std::int32_t owner = 0;  // who asked for its bytes (runtime/memory/owners.h)
-  ValueId id;  // none when small
+  ValueId id;              // none when small
   Where where = Where::kResident;
   bool small = false;
   bool made = false;           // by `origin`; else met there

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kRemembered = 1 << 16;  // operators that autograd has numbered, the latest
 constexpr std::uint64_t kNoNumber = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kNear = 8;            // an operator whose number is that little smaller will do
+constexpr std::uint64_t kNear = 8;  // an operator whose number is that little smaller will do
 constexpr std::size_t kMostOwners = 1 << 16;
 constexpr std::size_t kMostSamples = 1 << 14;
 

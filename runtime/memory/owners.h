@@ -47,10 +47,10 @@ struct Held {
 struct Peak {
   std::int64_t bytes = 0;  // live then: of blocks without an owner, too
   Phase phase = Phase::kSetUp;
-  std::int32_t line = 0;  // that asked last
-  std::int64_t update = 0;  // optimizer steps that were over
+  std::int32_t line = 0;                         // that asked last
+  std::int64_t update = 0;                       // optimizer steps that were over
   std::array<std::int64_t, kPhases> of_phase{};  // the most in each
-  std::vector<Held> held;  // largest first
+  std::vector<Held> held;                        // largest first
 };
 
 struct Sample {

@@ -13,7 +13,12 @@ OURS = "stowage run:"
 
 
 def environment(**more: str) -> dict[str, str]:
-    quiet = {"PYTHONWARNINGS": "ignore", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    quiet = {
+        "PYTHONWARNINGS": "ignore",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     kept = {name: value for name, value in os.environ.items() if name not in ("STOWAGE_BUDGET", "STOWAGE_RUN")}
     return {**kept, **quiet, **more}
 

@@ -11,7 +11,7 @@ from launched import run
 
 import stowage
 from stowage.run.arguments import Help, UsageError, parse
-from stowage.run.launch import closed_by, command_of, is_script
+from stowage.run.launch import closed_by, command_of, is_script, python_options
 
 
 def refused(words, environment=None):
@@ -64,9 +64,21 @@ def test_what_is_a_script_and_what_a_command(tmp_path):
         command_of(parse([str(executable)], {}))
     with pytest.raises(UsageError, match="'trian.py' is no file, and no command of that name was found"):
         command_of(parse(["trian.py"], {}))
-    assert [closed_by(words.split()) for words in ("-u x.py -I", "-uE x.py", "-S", "-W error -I x", "-c E")] == [
-        "", "-E", "-S", "-I", "",
-    ]  # fmt: skip
+
+
+def test_options_of_python_itself():
+    for line, options, closed in (
+        ("-u x.py -I", ["-u"], ""),
+        ("-uE x.py", ["-uE"], "-E"),
+        ("-S", ["-S"], "-S"),
+        ("-W error -I x", ["-W", "error", "-I"], "-I"),
+        ("-Werror -X dev -m train -I", ["-Werror", "-X", "dev"], ""),
+        ("-um stowage run -E", ["-u"], ""),
+        ("-c E", [], ""),
+        ("- -I", [], ""),
+        ("-- -I", [], ""),
+    ):
+        assert (python_options(line.split()), closed_by(options)) == (options, closed), line
 
 
 def test_the_command_says_it_in_one_line():

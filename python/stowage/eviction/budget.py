@@ -289,16 +289,9 @@ class _Patches:
 
     def _wrap(self, owner: Any, name: str, for_good: bool) -> None:
         runtime, original = self._runtime, getattr(owner, name)
-
-        @functools.wraps(original)
-        def restored_first(tensor, *args, **kwargs):
-            held = _restore(runtime.restore if for_good else runtime.hold, tensor)
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                if held:
-                    runtime.release(held)
-
+        bring = functools.partial(_restore, runtime.restore if for_good else runtime.hold)
+        restored_first = _runtime.Reader(original, bring, runtime.release)
+        functools.update_wrapper(restored_first, original)
         self._originals.append((owner, name, original, name in owner.__dict__))
         setattr(owner, name, restored_first)
 

@@ -149,7 +149,9 @@ class _Around:
             peak=peak,
             peak_bytes=max(peak["bytes"], stats.get("peak_bytes", 0)),
             limit_bytes=self._limit_bytes,
-            needed_bytes=self._limit_bytes + stats["short_bytes"] if self._limit_bytes and stats.get("short_bytes") else 0,
+            needed_bytes=self._limit_bytes + stats["short_bytes"]
+            if self._limit_bytes and stats.get("short_bytes")
+            else 0,
             steps=self._steps,
             took_ns=took_ns,
             evictions=evictions,

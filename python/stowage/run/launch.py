@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -43,17 +42,19 @@ def command_of(arguments: Arguments) -> tuple[list[str], bool]:
     """(what to execute, whether that is the Python of one script and no launcher of others)."""
     words = arguments.command
     if arguments.module or is_script(words[0]):
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-        if closed := closed_by(flags):
+        options = python_options(sys.orig_argv[1:])  # python -X dev -m stowage run ...
+        if closed := closed_by(options):
             raise UsageError(f"Python was started with {closed}, which keeps stowage out: leave that option out")
-        return [sys.executable, *flags, *(["-m"] if arguments.module else []), *words], True
+        return [sys.executable, *options, *(["-m"] if arguments.module else []), *words], True
     program = shutil.which(words[0])
     if program is None:
         raise UsageError(f"'{words[0]}' is no file, and no command of that name was found")
     is_python = re.fullmatch(r"python[0-9.]*", os.path.basename(program)) is not None
-    closed = closed_by(words[1:]) if is_python else closed_by(shebang_words(program)[1:])
+    closed = closed_by(python_options(words[1:] if is_python else shebang_words(program)[1:]))
     if closed:
-        raise UsageError(f"'{words[0]}' runs Python with {closed}, which keeps stowage out of it: leave that option out")
+        raise UsageError(
+            f"'{words[0]}' runs Python with {closed}, which keeps stowage out of it: leave that option out"
+        )
     return [program, *words[1:]], is_python
 
 
@@ -66,16 +67,29 @@ def is_script(word: str) -> bool:
     return word.endswith((".py", ".pyw", ".pyz", ".zip")) or not os.access(word, os.X_OK)
 
 
-def closed_by(words: list[str]) -> str:
-    """The option among those of a Python that makes it ignore PYTHONPATH, or site."""
-    for word in words:
-        if not word.startswith("-") or word in ("-", "--") or word[1] in "cm":
+def python_options(words: list[str]) -> list[str]:
+    """Those of Python itself, with which a command line of it begins."""
+    options: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        letters = word[1:] if re.fullmatch(r"-[A-Za-z]+.*", word) else ""
+        if word == "--" or (not letters and not word.startswith("--")):
             break
-        if word.startswith("--"):
-            continue
-        found = re.match(r"-[bBdiOqsuvxP]*([EIS])", word)
+        before_program = re.match(r"[bBdEhiIOPqsSuvx]*(?=[cm])", letters)
+        if before_program is not None:
+            return [*options, f"-{before_program[0]}"] if before_program[0] else options
+        options.append(word)
+        if word in ("-W", "-X", "--check-hash-based-pycs"):
+            options += [value for value in [next(rest, None)] if value is not None]
+    return options
+
+
+def closed_by(options: list[str]) -> str:
+    """The one among a Python's options that makes it ignore PYTHONPATH, or site."""
+    for option in options:
+        found = re.match(r"-[bBdiOPqsuvx]*([EIS])", option)
         if found:
-            return f"-{found.group(1)}"
+            return f"-{found[1]}"
     return ""
 
 

@@ -189,7 +189,7 @@ def _is_terminal() -> bool:
 
 def _columns() -> int:
     try:
-        return max(os.get_terminal_size(2).columns, 20)
+        return os.get_terminal_size(2).columns or 80
     except OSError:
         return 80
 

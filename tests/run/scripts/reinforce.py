@@ -9,7 +9,9 @@ from torch.distributions import Categorical
 
 torch.manual_seed(543)
 torch.set_num_threads(1)
-policy = nn.Sequential(nn.Linear(4, 512), nn.Dropout(p=0.6), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2))
+policy = nn.Sequential(
+    nn.Linear(4, 512), nn.Dropout(p=0.6), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 2)
+)
 optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
 for episode in range(3):
     state, saved, rewards = torch.randn(4), [], []

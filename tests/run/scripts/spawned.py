@@ -16,7 +16,7 @@ def train(rank, world, path):
     torch.set_num_threads(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 128)))
     optimizer = torch.optim.Adam(model.parameters())
-    for step in range(5):
+    for _ in range(5):
         loss = model(torch.randn(300, 128)).square().mean()
         optimizer.zero_grad()
         loss.backward()
