@@ -13,6 +13,8 @@ from pathlib import Path
 
 from mkdocs.structure.files import File
 
+from stowage.run.arguments import USAGE
+
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = (".svg", ".png")
 MODULES = {"stowage": None, "stowage.hf": None}  # None: what __all__ says
@@ -109,7 +111,8 @@ def command_line_page() -> str:
     executable = os.environ.get("STOWAGE_CLI", str(ROOT / "build/release/bin/stowage"))
     out = ["# Command line", "", "```text", _help(executable), "```", ""]
     for verb in verbs(executable):
-        out += [f"## stowage {verb}", "", "```text", _help(executable, verb), "```", ""]
+        text = USAGE.strip() if verb == "run" else _help(executable, verb)  # the one that is Python's
+        out += [f"## stowage {verb}", "", "```text", text, "```", ""]
     return "\n".join(out)
 
 

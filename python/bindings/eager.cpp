@@ -4,6 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+#include <utility>
+
+#include "lines.h"
 #include "runtime/evict/budget.h"
 #include "stowage/error.h"
 #include "tensors.h"
@@ -90,9 +94,36 @@ nb::list timeline_list(const evict::Budget& budget) {
   return events;
 }
 
+// Stands for a function that reads a tensor's memory past the dispatcher: the tensor is brought back first. Not written in
+// Python, as the user's tracebacks would show its frame.
+struct Reader {
+  nb::object original, before, after;
+
+  nb::object call(const nb::args& args, const nb::kwargs& kwargs) const {
+    const nb::object held = args.size() > 0 ? before(args[0]) : nb::none();
+    nb::object result = nb::steal(PyObject_Call(original.ptr(), args.ptr(), kwargs.ptr()));
+    std::optional<nb::python_error> raised;
+    if (!result.is_valid()) raised.emplace();
+    if (nb::cast<bool>(nb::bool_(held))) after(held);
+    if (raised) throw std::move(*raised);
+    return result;
+  }
+};
+
 }  // namespace
 
 void bind_eager(nb::module_& m) {
+  nb::class_<Reader>(
+      m, "Reader", nb::dynamic_attr(),
+      "A function of a tensor: before(tensor) is called first; after() with what that gave, if anything.")
+      .def(nb::init<nb::object, nb::object, nb::object>(), "original"_a, "before"_a, "after"_a)
+      .def("__call__", &Reader::call)
+      .def(
+          "__get__",
+          [](nb::handle self, nb::handle of, nb::handle) {
+            return of.is_none() ? nb::borrow(self) : nb::steal(PyMethod_New(self.ptr(), of.ptr()));
+          },
+          "of"_a.none(), "kind"_a = nb::none());
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<evict::Budget>(m, "Budget")
       .def(
@@ -110,6 +141,7 @@ void bind_eager(nb::module_& m) {
             options.replay_generator = replay_generator;
             options.host_limit_bytes = host_limit_bytes;
             options.seed = seed;
+            options.lines = lines();
             new (self) evict::Budget(options);
           },
           "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
@@ -119,9 +151,11 @@ void bind_eager(nb::module_& m) {
       .def("shrink", &evict::Budget::shrink, unlocked)
       .def("leave", &evict::Budget::leave, unlocked)
       .def("begin_update", &evict::Budget::begin_update, "optimizer"_a, unlocked)
-      .def("end_update", &evict::Budget::end_update, unlocked)
+      .def("end_update", &evict::Budget::end_update, "optimizer"_a, unlocked)
       .def("attach", &evict::Budget::attach_this_thread)
       .def_static("detach", &evict::Budget::detach_this_thread)
+      .def_static("expect_thread", &evict::Budget::expect_this_thread,
+                  "The calling thread is attached when it runs its first operator.")
       .def(
           "restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
       .def(
@@ -135,6 +169,9 @@ void bind_eager(nb::module_& m) {
           "tensor"_a, "drop"_a, unlocked)
       .def("describe", [](evict::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
       .def_prop_ro("active", &evict::Budget::active)
+      .def(
+          "live_on", [](nb::handle self) { self.inc_ref(); },
+          "It is never destroyed: what is away when the process ends need not come back.")
       .def("stats", &stats_dict)
       .def("counters", [](const evict::Budget& b) { return counters_dict(b.counters()); })
       .def("alive", &alive_dict)

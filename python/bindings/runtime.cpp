@@ -12,6 +12,7 @@
 
 #include "blocks.h"
 #include "eager.h"
+#include "lines.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/arena.h"
 #include "runtime/memory/available.h"
@@ -578,4 +579,5 @@ NB_MODULE(_runtime, m) {
   bind_executor(m);
   bind_blocks(m);
   bind_eager(m);
+  bind_owners(m);
 }

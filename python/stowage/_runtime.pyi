@@ -362,6 +362,17 @@ class Block:
 
     def __exit__(self, kind: object | None, error: object | None, traceback: object | None) -> None: ...
 
+class Reader:
+    """
+    A function of a tensor: before(tensor) is called first; after() with what that gave, if anything.
+    """
+
+    def __init__(self, original: object, before: object, after: object) -> None: ...
+
+    def __call__(self, *args, **kwargs) -> object: ...
+
+    def __get__(self, of: object | None, kind: object | None = None) -> object: ...
+
 class Budget:
     def __init__(self, limit_bytes: int, policy: str, release: str, link_gbps: float, prefetch: bool, poison: bool, replay_generator: bool, host_limit_bytes: int, seed: int) -> None: ...
 
@@ -375,12 +386,16 @@ class Budget:
 
     def begin_update(self, optimizer: int) -> None: ...
 
-    def end_update(self) -> None: ...
+    def end_update(self, optimizer: int) -> None: ...
 
     def attach(self) -> None: ...
 
     @staticmethod
     def detach() -> None: ...
+
+    @staticmethod
+    def expect_thread() -> None:
+        """The calling thread is attached when it runs its first operator."""
 
     def restore(self, tensor: int) -> None: ...
 
@@ -395,6 +410,11 @@ class Budget:
     @property
     def active(self) -> bool: ...
 
+    def live_on(self) -> None:
+        """
+        It is never destroyed: what is away when the process ends need not come back.
+        """
+
     def stats(self) -> dict: ...
 
     def counters(self) -> dict: ...
@@ -408,3 +428,28 @@ def thread_attached() -> bool: ...
 def budget_active() -> bool: ...
 
 def budget_policies() -> list[str]: ...
+
+def hide_lines(hidden: Sequence[str], shown: Sequence[str]) -> None:
+    """
+    Code below the first folders is no user's, but for what is below the second; the nearest folder counts.
+    """
+
+def begin_owners() -> None:
+    """From now on blocks are counted by the line that asks for them."""
+
+def end_owners() -> None: ...
+
+def forget_owners() -> None: ...
+
+def owners_peak() -> dict:
+    """What was live when the most was, by line and phase, the largest first."""
+
+def owners_curve() -> list:
+    """(t_ns, live bytes), at most 16,384 of them."""
+
+def owners_updates() -> int:
+    """Optimizer steps so far."""
+
+def update_begins(optimizer: int) -> None: ...
+
+def update_ends(optimizer: int) -> None: ...

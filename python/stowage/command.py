@@ -1,4 +1,5 @@
-"""The command `stowage`: runs the program that was built with the package, in place of this process."""
+"""The command `stowage`: `run` is Python's; all else runs the program that was built with the package, in place of this
+process."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ import sys
 from pathlib import Path
 
 from stowage.planning import highs_library
+from stowage.run.launch import run
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["run"]:
+        run(sys.argv[2:])
     program = Path(__file__).parent / "bin" / "stowage"
     if not program.exists():
         sys.exit(f"stowage: the command line was not built with this package: '{program}' is missing")

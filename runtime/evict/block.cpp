@@ -8,6 +8,7 @@
 
 #include "runtime/evict/budget.h"
 #include "runtime/evict/now.h"
+#include "runtime/memory/owners.h"
 #include "runtime/torch/torch_versions.h"
 #include "stowage/error.h"
 
@@ -41,6 +42,8 @@ stowage::eager::Options keeper_options(const BudgetOptions& options) {
 
 }  // namespace
 
+thread_local bool tl_expected = false;
+
 Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
 
 Budget::Budget(const BudgetOptions& options)
@@ -63,6 +66,7 @@ void Budget::enter(std::int64_t limit_bytes) {
         "another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is "
         "one at a time");
   }
+  if (options_.lines.now != nullptr) owners::begin(options_.lines);
   active_ = true;
   lost_.clear();
   home_ = std::this_thread::get_id();
@@ -92,12 +96,23 @@ void Budget::attach_this_thread() {
 }
 void Budget::detach_this_thread() { attach_thread(false); }
 
+void Budget::expect_this_thread() {
+  tl_expected = true;
+  attach_thread(true);
+}
+
+void Budget::meet_this_thread() {
+  tl_expected = false;
+  attach_this_thread();
+}
+
 void Budget::adopt(const at::Tensor& tensor) {
   const std::lock_guard lock(state_);
   if (storage_of(tensor) != nullptr && value_in(storage_of(tensor)) == nullptr) meet(tensor, nullptr, false);
 }
 
 void Budget::shrink() {
+  const owners::Unasked ours;
   const std::lock_guard lock(state_);
   current_limit_ = options_.limit_bytes;
   set_limit(current_limit_);
@@ -136,6 +151,7 @@ std::string Budget::leave() {
     set_guardian(nullptr, 0);
     active_ = false;
     g_active.store(nullptr);
+    if (options_.lines.now != nullptr) owners::end();
     heap_->trim();
   }
   return lost_;
@@ -181,6 +197,7 @@ void Budget::part(Value& value) {
 // The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free
 // another thread may write to it, so that it has another value.
 Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
+  const owners::Unasked ours;
   c10::StorageImpl* storage = storage_of(tensor);
   Values one;
   if (storage == nullptr || !active_) return one;
@@ -242,6 +259,7 @@ void Budget::touched_outside(c10::StorageImpl* storage) {
   Ref<Value> now(new Value(*this));
   now->moves_into(storage);
   now->bytes = past->bytes;
+  now->owner = past->owner;
   now->origin = past->origin;
   now->made = past->made;
   now->small = past->small;

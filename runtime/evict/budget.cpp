@@ -6,12 +6,14 @@
 #include <span>
 
 #include "runtime/evict/now.h"
+#include "runtime/memory/owners.h"
 #include "runtime/torch/split.h"
 #include "runtime/torch/torch_versions.h"
 
 namespace stowage::runtime::evict {
 void Budget::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& op = traits_of(handle);
+  if (tl_expected) meet_this_thread();
   if (keys.has(c10::DispatchKey::Python)) {  // a mode or a subclass: its inner calls come here
     handle.redispatchBoxed(keys, stack);
   } else if (op.view || asleep_.load(std::memory_order_relaxed) || inside_unwatched_op()) {
@@ -81,6 +83,7 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
                  torch::jit::Stack* stack) {
   const std::int64_t entered = now_ns();
   const PauseWatching beside_the_op;
+  const owners::Unasked ours;
   Operands operands;
   collect(op, *stack, operands);
   Running running(*this, op);
@@ -103,6 +106,7 @@ void Budget::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dis
     {
       const InKernel in_kernel;
       const PauseWatching::Resume watching(beside_the_op);
+      const owners::Asked theirs;
       run_unseen(handle, keys, stack);
     }
     took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);

@@ -30,6 +30,7 @@
 #include "runtime/evict/timeline.h"
 #include "runtime/evict/value.h"
 #include "runtime/memory/allocator.h"
+#include "runtime/memory/owners.h"
 #include "runtime/torch/hook.h"
 
 namespace stowage::runtime::evict {
@@ -44,6 +45,7 @@ struct BudgetOptions {
   bool replay_generator = true;  // false: only for tests that must fail
   std::int64_t host_limit_bytes = 0;
   std::uint64_t seed = 0;
+  owners::Lines lines;  // of the user's code, for messages; none: they name operators alone
 };
 
 struct BudgetStats {
@@ -85,6 +87,8 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   // The calling thread's ops are seen (the entering thread's are anyway).
   void attach_this_thread();
   static void detach_this_thread();
+  // The calling thread's ops are seen from its first one on; a thread that has none costs nothing.
+  static void expect_this_thread();
   // Around a fork, by the thread that forks.
   void before_fork();
   void after_fork(bool in_child);
@@ -92,7 +96,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
   // Between the two, an op that does not fit takes back all that was written.
   void begin_update(std::uint64_t optimizer);
-  void end_update();
+  void end_update(std::uint64_t optimizer);
 
   // Past the dispatcher: the tensor's bytes are there when this returns, and stay: for good, or until release() of the
   // number returned (0: nothing need be done).
@@ -214,6 +218,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void note_row(Value& value, bool evictable);
 
   // block.cpp: leaving
+  void meet_this_thread();
   Values brought(const at::Tensor& tensor, bool small_too);
   void release_all(bool known_outside);
   void part(Value& value);
@@ -308,6 +313,9 @@ class Budget final : public Interceptor, public Guardian, public Graph {
 
 // The one that is active, if any.
 Budget* active_budget();
+
+// This thread's first op is still to come.
+extern thread_local bool tl_expected;
 
 // Marks the data pointer of an evicted storage, whose context is the value.
 c10::DeleterFnPtr evicted_deleter();

@@ -6,13 +6,16 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstring>
+#include <map>
 #include <sstream>
 
 #include "runtime/evict/budget.h"
 #include "runtime/evict/now.h"
+#include "runtime/memory/owners.h"
 #include "runtime/torch/torch_versions.h"
-#include "stowage/mebibytes.h"
 
 namespace stowage::runtime::evict {
 namespace {
@@ -21,6 +24,15 @@ thread_local std::int64_t tl_waited_ns = 0;
 
 void evicted_storage_is_freed(void* context) {
   if (Budget* budget = active_budget()) budget->evicted_storage_dies(static_cast<Value*>(context));
+}
+
+std::string in_words(std::int64_t bytes) {
+  if (bytes < 1 << 10) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  const bool small = bytes < 1 << 20;
+  std::array<char, 48> text;
+  std::snprintf(text.data(), text.size(), "%.*f %s", small ? 1 : 2,
+                static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20), small ? "KiB" : "MiB");
+  return text.data();
 }
 
 struct CountWait {
@@ -37,6 +49,7 @@ std::int64_t waited_ns() { return tl_waited_ns; }
 void Budget::make_room(std::int64_t bytes) {
   const CountWait count;
   const PauseWatching beside_the_op;
+  const owners::Unasked ours;
   const std::lock_guard lock(state_);
   if (asleep_) return wake();
   if (home_away_ && at_home()) home_is_back(/*inside_op=*/true);
@@ -194,34 +207,43 @@ void Budget::drop_host_copy(Value& value) {
   keeper_.host_copy_lost(value.id);
 }
 
-// What keeps the limit from being met, largest first.
+// One limit, one shortfall, and what must stay: by line of the user's code and by why, the three largest.
 std::string Budget::explain(std::int64_t bytes) const {
-  std::int64_t pinned = 0;
-  std::int64_t outside = 0;
+  std::map<std::string, std::int64_t> stays;
   std::int64_t known = 0;
-  std::int64_t no_recipe = 0;
-  std::vector<const Value*> largest;
+  const auto why = [&](const Value& value) {
+    if (value.known_outside) return " (its address is known outside)";
+    if (value.pins > 0) return " (in use)";
+    const bool no_way = options_.release == stowage::eager::Release::kDropOnly && !value.recipe && !value.small;
+    return no_way ? " (cannot be computed again)" : "";
+  };
   for (const Value* value : values()) {
-    if (value->resident() && (value->storage != nullptr || value->own)) known += value->bytes;
-    const bool must_stay =
-        options_.release == stowage::eager::Release::kDropOnly && !value->recipe && value->resident() && !value->small;
-    if (value->pins == 0 && !value->known_outside && must_stay) no_recipe += value->bytes;
-    if (value->pins == 0 && !value->known_outside) continue;
-    (value->known_outside ? outside : pinned) += value->bytes;
-    largest.push_back(value);
+    const bool in_memory = value->resident() && (value->storage != nullptr || value->own);
+    if (!in_memory) continue;
+    known += value->bytes;
+    const std::string line = owners::line_of(value->owner);
+    stays[(line.empty() ? value->name() : "from " + line) + why(*value)] += value->bytes;
   }
-  std::sort(largest.begin(), largest.end(), [](const Value* a, const Value* b) { return a->bytes > b->bytes; });
+  if (live_bytes() > known) stays["unseen or inside operators"] += live_bytes() - known;
+  std::vector<std::pair<std::string, std::int64_t>> largest(stays.begin(), stays.end());
+  std::stable_sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  const std::int64_t needed_bytes = live_bytes() + bytes;
   std::ostringstream text;
-  text << "stowage: a limit of " << mebibytes(current_limit_, 2) << " is short by "
-       << mebibytes(live_bytes() + bytes - current_limit_, 2) << ": ";
-  if (bytes > 0) text << mebibytes(bytes, 2) << " are asked for, ";
-  text << mebibytes(live_bytes(), 2) << " are live; pinned by the op under way";
-  if (running_ != nullptr) text << " (" << running_->op->name << ")";
-  text << ": " << mebibytes(pinned, 2) << "; address known outside: " << mebibytes(outside, 2)
-       << "; without a recipe, and not to be swapped: " << mebibytes(no_recipe, 2)
-       << "; inside ops or never seen: " << mebibytes(std::max<std::int64_t>(live_bytes() - known, 0), 2);
-  for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i)
-    text << (i == 0 ? ". Largest: " : ", ") << largest[i]->name();
+  text << "stowage: a limit of " << in_words(current_limit_) << " is short by "
+       << in_words(needed_bytes - current_limit_);
+  if (running_ != nullptr) {
+    text << ": " << running_->op->name;
+    if (const std::string line = owners::line_of_gradient(); !line.empty()) text << " in the backward pass of " << line;
+    if (bytes > 0) text << " asks for " << in_words(bytes);
+  } else if (bytes > 0) {
+    text << ": " << in_words(bytes) << " are asked for";
+  }
+  text << ", and what is in memory must stay";
+  for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i) {
+    if (i > 0 && largest[i].second < live_bytes() / 100) break;
+    text << (i == 0 ? ": " : ", ") << in_words(largest[i].second) << " " << largest[i].first;
+  }
+  text << ". At least " << needed_bytes << " bytes are needed here";
   return text.str();
 }
 

@@ -30,6 +30,7 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   value->moves_into(storage);
   value->bytes = static_cast<std::int64_t>(storage->nbytes());
   value->small = value->bytes < kSmallBytes;
+  value->owner = block_owner(data.get_context(), data.get_deleter());
   value->origin = origin;
   value->made = made;
   // So numpy() leaves it: an array looks into it, made before the block perhaps

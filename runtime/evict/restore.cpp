@@ -169,6 +169,7 @@ bool Budget::put(Value& value, c10::DataPtr& block) {
     state_.let_go_after(held);
   }
   *block_mark(block.get_context(), block.get_deleter()) = &value;
+  give_block_to(block.get_context(), block.get_deleter(), value.owner);
   if (c10::StorageImpl* storage = held.get()) {
     torch_versions::allow_reads(*storage);
     storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
@@ -202,6 +203,7 @@ std::vector<Budget::StoragePtr> Budget::hold_storages_away() {
 }
 
 std::string Budget::bring_all_back() {
+  const owners::Unasked ours;
   std::string failures;
   Values away;
   {

@@ -19,6 +19,7 @@
 namespace stowage::runtime::evict {
 
 void Budget::begin_update(std::uint64_t optimizer) {
+  owners::update_begins(optimizer);
   const std::lock_guard lock(state_);
   if (!asleep_ && at_home()) {
     attach_thread(true);  // woken inside a backward pass, whose end takes the hook off again
@@ -33,7 +34,8 @@ void Budget::begin_update(std::uint64_t optimizer) {
   undoing_ = live_bytes() > options_.limit_bytes / 2 && !like_one_before;
 }
 
-void Budget::end_update() {
+void Budget::end_update(std::uint64_t optimizer) {
+  owners::update_ends(optimizer);
   {
     const std::lock_guard lock(state_);
     if (updates_under_way_ == 0 || --updates_under_way_ > 0 || asleep_) return;
@@ -113,6 +115,7 @@ void Budget::hold_on_host(c10::StorageImpl& storage, Value& now, void* host) {
   Ref<Value> value(new Value(*this));
   value->moves_into(&storage);
   value->bytes = past->bytes;
+  value->owner = past->owner;
   value->origin = past->origin;
   value->made = past->made;
   note_row(*value, /*evictable=*/true);

@@ -101,7 +101,8 @@ struct Value : Counted {
   Argument* readers = nullptr;
   const OpTraits* origin = nullptr;  // the op that made it, or that it was first met at
   std::int64_t bytes = 0;
-  ValueId id;  // none when small
+  std::int32_t owner = 0;  // who asked for its bytes (runtime/memory/owners.h)
+  ValueId id;              // none when small
   Where where = Where::kResident;
   bool small = false;
   bool made = false;           // by `origin`; else met there

@@ -9,6 +9,7 @@
 
 #include "runtime/memory/allocation_script.h"
 #include "runtime/memory/arena.h"
+#include "runtime/memory/owners.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -19,6 +20,7 @@ constexpr std::size_t kHeaderBytes = 64;  // keeps the alignment that c10 promis
 struct Header {
   std::int64_t bytes;
   void* mark;
+  owners::OwnerId owner;
 };
 
 std::atomic<std::int64_t> g_live{0};
@@ -45,6 +47,7 @@ void release_block(void* data) {
     if (guardian != nullptr && guardian->block_dies(data, header->mark)) return;
   }
   uncount_bytes(header->bytes);
+  owners::dies(header->owner, header->bytes);
   g_previous->raw_deallocate(block);
 }
 
@@ -72,13 +75,20 @@ class PlanningAllocator final : public c10::Allocator {
     if (data == nullptr) {
       count_bytes(static_cast<std::int64_t>(n));
       auto* block = raw_block(n);
-      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr};
+      *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr,
+                                           owners::asks(static_cast<std::int64_t>(n))};
       data = block + kHeaderBytes;
     }
     front::allocated(c10::DeviceType::CPU, n, data);
     return data;
   }
 };
+
+// Null where it is no block of this allocator's.
+Header* header_of(void* data, void (*deleter)(void*)) {
+  if (deleter != &release_block || data == nullptr || in_arena(data)) return nullptr;
+  return reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes);
+}
 
 PlanningAllocator g_allocator;
 
@@ -173,8 +183,21 @@ void set_guardian(Guardian* guardian, std::int64_t limit_bytes) {
 void set_limit(std::int64_t limit_bytes) { g_limit.store(limit_bytes); }
 
 void** block_mark(void* data, void (*deleter)(void*)) {
-  if (deleter != &release_block || data == nullptr || in_arena(data)) return nullptr;
-  return &reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes)->mark;
+  Header* const header = header_of(data, deleter);
+  return header == nullptr ? nullptr : &header->mark;
+}
+
+std::int32_t block_owner(void* data, void (*deleter)(void*)) {
+  const Header* const header = header_of(data, deleter);
+  return header == nullptr ? owners::kNobody : header->owner;
+}
+
+void give_block_to(void* data, void (*deleter)(void*), std::int32_t owner) {
+  Header* const header = header_of(data, deleter);
+  if (header == nullptr || header->owner == owner) return;
+  owners::dies(header->owner, header->bytes);
+  header->owner = owner;
+  owners::moves(owner, header->bytes);
 }
 
 std::int64_t live_bytes() { return g_live.load(); }

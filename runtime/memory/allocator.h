@@ -125,6 +125,10 @@ void uncount_bytes(std::int64_t bytes);
 // Where the guardian may note something in a block; nullptr when it is not one of this allocator, or lies in an arena.
 void** block_mark(void* data, void (*deleter)(void*));
 
+// Who asked for such a block (owners.h), which may have lain in another one before.
+std::int32_t block_owner(void* data, void (*deleter)(void*));
+void give_block_to(void* data, void (*deleter)(void*), std::int32_t owner);
+
 // While alive, tells the calling thread's new blocks apart: each gets a number, which dies with it. (An address alone
 // would not do: it is used again.) Under an eager budget the content of a storage can leave its block and come back in
 // another one: it keeps its number, and where it lay first.

@@ -52,6 +52,8 @@ constexpr std::array kLedgerFields = {Field{"tensor", Type::kText},         Fiel
                                       Field{"redundant_bytes", Type::kInt}, Field{"why", Type::kText}};
 constexpr std::array kEventFields = {Field{"t_ns", Type::kInt}, Field{"event", Type::kText}, Field{"bytes", Type::kInt},
                                      Field{"op", Type::kText}};
+constexpr std::array kHolderFields = {Field{"line", Type::kText}, Field{"source", Type::kText},
+                                      Field{"phase", Type::kText}, Field{"bytes", Type::kInt}};
 constexpr std::array kLiveFields = {Field{"t_ns", Type::kInt}, Field{"bytes", Type::kInt}};
 
 }  // namespace
@@ -78,16 +80,17 @@ std::string ledger_json(const std::string& text) try {
 }
 
 std::string timeline_json(const std::string& text) try {
-  static constexpr std::array<std::string_view, 3> keys = {"events", "live", "limit_bytes"};
+  static constexpr std::array<std::string_view, 4> keys = {"events", "live", "limit_bytes", "holders"};
   std::string out;
   JsonReader json(text);
   ObjectWriter object(out);
   const auto seen = json.read_object(json.root(), Where{}, keys, [&](std::size_t key, JsonReader::Value value) {
-    if (key < 2) object.key(keys[key]);
+    if (key != 2) object.key(keys[key]);
     if (key == 0) copy_rows(json, value, "event", kEventFields, out);
     if (key == 1) copy_rows(json, value, "live", kLiveFields, out);
     if (key == 2)
       object.field("limit_bytes", JsonReader::read_int(value, Where{}.in_field("limit_bytes"), 0, kMaxExact));
+    if (key == 3) copy_rows(json, value, "holder", kHolderFields, out);
   });
   JsonReader::require_first(1, seen, Where{}, keys);
   json.finish();

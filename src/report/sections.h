@@ -10,8 +10,8 @@ namespace stowage::report {
 // Throws Error naming the row and the field.
 std::string ledger_json(const std::string& text);
 
-// {"events": [{"t_ns", "event", "bytes", "op"}], "live": [{"t_ns", "bytes"}], "limit_bytes"}; events must be there.
-// Throws Error likewise.
+// {"events": [{"t_ns", "event", "bytes", "op"}], "live": [{"t_ns", "bytes"}], "limit_bytes", "holders": [{"line",
+// "source", "phase", "bytes"}]}; events must be there. Throws Error likewise.
 std::string timeline_json(const std::string& text);
 
 }  // namespace stowage::report

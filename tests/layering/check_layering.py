@@ -53,7 +53,9 @@ PYTHON_MAY_IMPORT = {
     "sharding": {"_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
     "integrations": {"errors", "step"},
     "hf": {"integrations"},
-    "command": {"planning"},
+    "run": {"_runtime", "_torch", "errors", "report", "planning", "eviction"},  # any script under a limit
+    "run/site": {"run"},  # what its Pythons begin with
+    "command": {"planning", "run"},
     "__main__": {"command"},
     "demo": {"_runtime"},
     "__init__": {"_core", "_runtime", "_torch", "errors", "planning", "step", "eviction", "sharding"},

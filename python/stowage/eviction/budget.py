@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
+import site
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +25,7 @@ import torch
 from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage._torch.private import address
-from stowage.errors import Error
+from stowage.errors import PACKAGE_FOLDER, Error
 from stowage.planning import parse_bytes
 from stowage.report.progress import Report, shown, visible
 from stowage.report.reports import write_report
@@ -39,6 +41,17 @@ class OutOfMemory(Error, torch.OutOfMemoryError):
 
 
 _RELEASES = ("both", "recompute", "swap")
+
+
+def _know_whose_lines() -> None:
+    """Bytes are counted by the user's own lines, and those of packages but PyTorch."""
+    torchs = os.path.dirname(torch.__file__)
+    packages = {os.path.dirname(torchs), *site.getsitepackages(), site.getusersitepackages()}
+    hidden = [torchs + os.sep, os.path.dirname(os.__file__) + os.sep, PACKAGE_FOLDER]
+    _runtime.hide_lines(hidden, [folder + os.sep for folder in packages])
+
+
+_know_whose_lines()
 
 
 class budget(_runtime.Block):
@@ -263,7 +276,7 @@ class _Patches:
     def __init__(self, runtime: Any):
         self._runtime = runtime
         self._originals: list[tuple[Any, str, Callable, bool]] = []
-        self._after: list[Callable] = [lambda *_: runtime.end_update()]
+        self._after: list[Callable] = [lambda optimizer, *_: runtime.end_update(id(optimizer))]
 
     def apply(self) -> None:
         optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._after_step)
@@ -276,16 +289,9 @@ class _Patches:
 
     def _wrap(self, owner: Any, name: str, for_good: bool) -> None:
         runtime, original = self._runtime, getattr(owner, name)
-
-        @functools.wraps(original)
-        def restored_first(tensor, *args, **kwargs):
-            held = _restore(runtime.restore if for_good else runtime.hold, tensor)
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                if held:
-                    runtime.release(held)
-
+        bring = functools.partial(_restore, runtime.restore if for_good else runtime.hold)
+        restored_first = _runtime.Reader(original, bring, runtime.release)
+        functools.update_wrapper(restored_first, original)
         self._originals.append((owner, name, original, name in owner.__dict__))
         setattr(owner, name, restored_first)
 

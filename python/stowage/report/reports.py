@@ -13,6 +13,7 @@ from stowage._core import Graph
 from stowage.errors import Error
 
 _LEDGER_FIELDS = ("tensor", "bytes", "placement", "local_bytes", "redundant_bytes", "why")
+_HOLDER_FIELDS = ("line", "source", "phase", "bytes")
 _EVENT_FIELDS = ("t_ns", "event", "bytes", "op")
 
 
@@ -28,13 +29,14 @@ def write_report(
     devices: int | None = None,
     timeline: Iterable[Mapping[str, Any]] | None = None,
     limit_bytes: int | None = None,
+    holders: Iterable[Mapping[str, Any]] | None = None,
 ) -> None:
     """Writes what the end of ``path`` says: ``.html``, or of a plan also ``.perfetto.json`` (``.gz``) and ``.pickle``
     for PyTorch's memory_viz.
 
     A page shows what is given: a plan with its graph; a sharding ledger, its rows with tensor, bytes, placement,
     local_bytes, redundant_bytes and why; an eager budget's timeline, its entries with t_ns, event, bytes and op, where
-    event "live" tells live bytes."""
+    event "live" tells live bytes; beside it holders of the peak, each with line, source, phase and bytes."""
     if (graph is None) != (plan is None):
         raise TypeError("a graph and its plan go together")
     if graph is None and ledger is None and timeline is None:
@@ -46,11 +48,13 @@ def write_report(
         rows = [{field: row[field] for field in _LEDGER_FIELDS} for row in ledger]
         ledger_json = json.dumps({"rows": rows, **({} if devices is None else {"devices": devices})})
     if timeline is not None:
-        timeline_json = _timeline_json(list(timeline), limit_bytes)
+        timeline_json = _timeline_json(list(timeline), limit_bytes, holders)
     _core.report(str(path), graph, plan, budget_bytes, lower_bound_bytes, link_gbps, ledger_json, timeline_json)
 
 
-def _timeline_json(entries: list[Mapping[str, Any]], limit_bytes: int | None) -> str:
+def _timeline_json(
+    entries: list[Mapping[str, Any]], limit_bytes: int | None, holders: Iterable[Mapping[str, Any]] | None
+) -> str:
     start = min((entry["t_ns"] for entry in entries), default=0)  # clocks count from anywhere
     events, live = [], []
     for entry in entries:
@@ -61,4 +65,9 @@ def _timeline_json(entries: list[Mapping[str, Any]], limit_bytes: int | None) ->
         else:
             row["op"] = row["op"] or ""
             events.append(row)
-    return json.dumps({"events": events, "live": live, **({} if limit_bytes is None else {"limit_bytes": limit_bytes})})
+    told: dict[str, Any] = {"events": events, "live": live}
+    if limit_bytes is not None:
+        told["limit_bytes"] = limit_bytes
+    if holders is not None:
+        told["holders"] = [{field: row[field] for field in _HOLDER_FIELDS} for row in holders]
+    return json.dumps(told)

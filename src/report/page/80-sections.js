@@ -31,6 +31,18 @@ function showTimeline(state, timeline) {
   state.redraws.push(palette => drawTimeline(byId("timeline-plot"), timeline, kinds, colour, palette));
 }
 
+function showHolders(holders) {
+  const all = holders.reduce((n, h) => n + h.bytes, 0), most = Math.max(1, ...holders.map(h => h.bytes));
+  byId("holders-note").textContent = `${count(holders.length, "line")} held ${bytesText(all)} when the most was live.`;
+  sortedTable(byId("holders-table"), holders, [
+    { title: "Line", value: h => h.line, cell: h => el("span", { class: "mono" }, h.line) },
+    { title: "Source", cell: h => el("span", { class: "mono" }, h.source) },
+    { title: "Made in", value: h => h.phase, cell: h => h.phase },
+    { title: "Bytes", num: true, value: h => h.bytes, cell: h => bytesText(h.bytes) },
+    { title: "", class: "share", cell: h => meter(h.bytes / most, "var(--activation)") },
+  ], { page: 25, order: { column: 3, down: true }, empty: "Nothing was live." });
+}
+
 function drawTimeline(canvas, timeline, kinds, colour, palette) {
   const { width, height, scale } = fit(canvas), context = canvas.getContext("2d"), left = GUTTER * scale, plot = height - 52 * scale;
   const live = (timeline.live || []).slice().sort((a, b) => a.t_ns - b.t_ns), times = live.concat(timeline.events).map(e => e.t_ns);

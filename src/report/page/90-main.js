@@ -189,10 +189,11 @@ async function start() {
   startTheme();
   const data = await readData(byId("data").textContent);
   if (data.plan) startPlan(readPlan(data.plan));
-  else { byId("title").textContent = data.timeline ? "Eager budget" : "Sharding"; byId("verdict").remove(); byId("figures").remove(); }
+  else { byId("title").textContent = !data.timeline ? "Sharding" : data.timeline.limit_bytes === undefined ? "Memory of a run" : "Eager budget"; byId("verdict").remove(); byId("figures").remove(); }
   if (data.ledger) { byId("ledger").hidden = false; showLedger(data.ledger); }
   if (data.timeline) {
     byId("timeline").hidden = false;
+    if (data.timeline.holders) { byId("holders").hidden = false; showHolders(data.timeline.holders); }
     showTimeline(state, data.timeline);
   }
   byId("foot").textContent = data.plan ? `Graph ${data.plan.sha256}. Times are predicted; bytes are those of the plan, each buffer rounded up to ${data.plan.align}. This page holds all its data and makes no request.` : "This page holds all its data and makes no request.";
