@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.step.capturing import capture
     from stowage.step.compiled import CompiledStep, compile
     from stowage.step.fit import Fit, max_batch
+    from stowage.step.prediction import Prediction, will_it_fit
     from stowage.step.verifying import Verification, verify
 
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would
@@ -38,6 +39,8 @@ _NEED_TORCH = {
     "capture": "step.capturing",
     "compile": "step.compiled",
     "max_batch": "step.fit",
+    "Prediction": "step.prediction",
+    "will_it_fit": "step.prediction",
     "Verification": "step.verifying",
     "verify": "step.verifying",
 }
@@ -101,6 +104,7 @@ __all__ = [
     "InvalidPlan",
     "OutOfMemory",
     "Plan",
+    "Prediction",
     "Unsupported",
     "Verification",
     "__version__",
@@ -113,4 +117,5 @@ __all__ = [
     "shard",
     "shard_plan",
     "verify",
+    "will_it_fit",
 ]

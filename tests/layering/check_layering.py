@@ -55,7 +55,8 @@ PYTHON_MAY_IMPORT = {
     "hf": {"integrations"},
     "run": {"_runtime", "_torch", "errors", "report", "planning", "eviction"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
-    "command": {"planning", "run"},
+    "verbs": {"errors", "planning", "step"},
+    "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
     "demo": {"_runtime"},
     "__init__": {"_core", "_runtime", "_torch", "errors", "planning", "step", "eviction", "sharding"},

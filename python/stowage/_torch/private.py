@@ -4,8 +4,10 @@ when one changes.
 - ``Tensor._cdata``: the address of the TensorImpl. Tensors cross into C++ by it, so that nothing links libtorch_python.
 - ``UntypedStorage._cdata``: the address of the StorageImpl, equal for tensors that share memory.
 - ``FakeTensorMode`` and what it raises when a number or a shape depends on data.
+- ``TorchDispatchMode``: what sees each operator of a run on fake tensors.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
+- ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
@@ -38,6 +40,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -91,6 +94,11 @@ def in_backward() -> bool:
 
 def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
+
+
+def constant_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The real tensor that a fake keeps of a number, as torch.tensor(0) makes one."""
+    return tensor.constant if isinstance(tensor, FakeTensor) else None
 
 
 def global_hooks() -> list[dict]:
@@ -327,6 +335,23 @@ def masks_as_run():
 
 
 @contextlib.contextmanager
+def initial_values_undrawn():
+    """``nn.init.trunc_normal_`` draws until all values are within its bounds, which tensors without values never tell; in
+    here it leaves fakes as they are."""
+    name = "_no_grad_trunc_normal_"
+    draw = getattr(torch.nn.init, name)
+
+    def drawn(tensor, *args, **kwargs):
+        return tensor if is_fake(tensor) else draw(tensor, *args, **kwargs)
+
+    setattr(torch.nn.init, name, drawn)
+    try:
+        yield
+    finally:
+        setattr(torch.nn.init, name, draw)
+
+
+@contextlib.contextmanager
 def hook_open():
     """PyTorch closes the keys above Python while a dispatch mode works; the dispatcher's hook sees what happens in this
     block."""
@@ -375,8 +400,10 @@ _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 __all__ = [
     "DATA_DEPENDENT",
     "FakeTensorMode",
+    "TorchDispatchMode",
     "address",
     "addresses",
+    "constant_of",
     "dispatch_mode_active",
     "fake_mode_active",
     "flatten",
@@ -386,6 +413,7 @@ __all__ = [
     "group_timeout",
     "hook_open",
     "in_backward",
+    "initial_values_undrawn",
     "is_fake",
     "is_shell",
     "local_offset",

@@ -14,19 +14,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from stowage._torch.private import DATA_DEPENDENT, FakeTensorMode, flatten, is_fake
-from stowage.errors import Error, Infeasible, Unsupported
+from stowage._torch.private import FakeTensorMode, initial_values_undrawn
+from stowage.errors import Error, Infeasible
 from stowage.planning import Graph, Plan, parse_bytes, plan
 from stowage.report.progress import shown
 from stowage.step.capturing import capture
-from stowage.step.recording import LIBRARY_FOLDERS
-from stowage.step.world import World
+from stowage.step.made_step import refuse_real, told_by_line
 
 _MOST = 1 << 20
 # The part of the limit that is left to what kernels allocate for themselves.
@@ -256,33 +252,11 @@ def _slowdown(summary: dict) -> float:
 
 def capture_fake(make_step: Callable[[int], tuple[Callable, Any]], batch_size: int) -> Graph:
     """The graph of make_step(batch_size)'s step. No tensor of it ever has memory."""
-    with FakeTensorMode():
+    with FakeTensorMode(), initial_values_undrawn(), told_by_line():
         made = make_step(batch_size)
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
             raise TypeError("make_step(batch_size) must return (train_step, batch)")
         train_step, batch = made
         arguments = batch if isinstance(batch, tuple) else (batch,)
-        _refuse_real(train_step, arguments)
-        try:
-            return capture(train_step, *arguments, name=f"batch-{batch_size}")
-        except DATA_DEPENDENT as error:
-            raise Unsupported(f"{_line(error)}: numbers that depend on data ({error})") from None
-
-
-def _line(error: BaseException) -> str:
-    """The innermost line of the user's own code."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(tuple(LIBRARY_FOLDERS))]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the step"
-
-
-def _refuse_real(train_step: Callable, arguments: tuple) -> None:
-    """A tensor made before make_step() has memory, and cannot be mixed with those that have none."""
-    world = World(train_step)
-    named: list[tuple[str, torch.Tensor]]
-    named = [(f"{path}.{name}", p) for path, module in world.modules for name, p in module.named_parameters()]
-    named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]
-    for name, tensor in named:
-        if isinstance(tensor, torch.Tensor) and not is_fake(tensor):
-            raise Error(
-                f"'{name}' was not made inside make_step(): build the model, the optimizer and the batch there, for each batch size"
-            )
+        refuse_real(train_step, arguments)
+        return capture(train_step, *arguments, name=f"batch-{batch_size}")

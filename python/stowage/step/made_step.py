@@ -1,0 +1,141 @@
+"""make_step: the function by which a user tells what is trained, so that it can be built at any size without its memory.
+
+    def make_step(batch_size=8, length=512):            # one of them, both or none; any other parameter needs a default
+        model, optimizer = ...                          # all of it is built in here
+        def train_step(tokens): ...
+        return train_step, torch.zeros(batch_size, length, dtype=torch.long)
+
+It runs under FakeTensorMode, so its tensors have shapes and no memory. What goes wrong in it is told by the user's own line."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from stowage._torch.private import DATA_DEPENDENT, constant_of, flatten, is_fake
+from stowage.errors import Error, Unsupported
+from stowage.step.recording import LIBRARY_FOLDERS
+from stowage.step.world import World
+
+SIZES = ("batch_size", "length")
+_MIXED = ("convert all Tensors to FakeTensors", "Mixing fake modes", "FakeTensor mode must be")
+
+
+class MakeStep:
+    """A make_step of the user's, and which sizes it takes. ``defaults``: those that it says itself."""
+
+    def __init__(self, function: Callable[..., Any]):
+        if not callable(function):
+            raise TypeError(f"make_step must be a function, not {type(function).__name__}")
+        self._function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            raise TypeError(f"{self.name}: its parameters cannot be told; write it with def") from None
+        self.takes = tuple(p.name for p in parameters if p.name in SIZES and p.kind is not p.POSITIONAL_ONLY)
+        self.defaults: dict[str, int] = {}
+        for p in parameters:
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                continue
+            if p.name in self.takes and p.default is not p.empty:
+                self.defaults[p.name] = check_size(f"{self.name}({p.name}=...)", p.default)
+            elif p.name not in self.takes and p.default is p.empty:
+                raise TypeError(
+                    f"{self.name}() needs '{p.name}': it can take batch_size and length; give any other parameter a default"
+                )
+
+    def __call__(self, sizes: dict[str, int]) -> tuple[Callable, tuple]:
+        """The step and its arguments at these sizes. Within FakeTensorMode."""
+        made = self._function(**sizes)
+        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
+            raise TypeError(f"{self.name}() must return (train_step, arguments), not {_described(made)}")
+        train_step, arguments = made
+        arguments = arguments if isinstance(arguments, tuple) else (arguments,)
+        refuse_real(train_step, arguments)
+        return train_step, arguments
+
+
+def check_size(what: str, size: Any) -> int:
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise TypeError(f"{what} must be an int, not {type(size).__name__}")
+    if size < 1:
+        raise ValueError(f"{what} must be at least 1: {size}")
+    return size
+
+
+def _described(made: Any) -> str:
+    if isinstance(made, tuple):
+        return (
+            f"a tuple of {len(made)}" if len(made) != 2 else f"({type(made[0]).__name__}, ...), which cannot be called"
+        )
+    return "None: is a return missing?" if made is None else f"a {type(made).__name__}"
+
+
+def load(where: str) -> MakeStep:
+    """The function that "script.py:make_step" names. The script runs as a module: what stands under
+    ``if __name__ == "__main__"`` does not. Raises Error with one line that names the file and what to do."""
+    path, colon, name = where.rpartition(":")
+    if not colon or not path or not name.isidentifier():
+        raise Error(f"'{where}': say which function of which file, as script.py:make_step")
+    if not os.path.isfile(path):
+        raise Error(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location("stowage_model_from", path)
+    if spec is None or spec.loader is None:
+        raise Error(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
+        raise Error(f"{path}: has no '{name}'" + (f"; it has {', '.join(functions)}" if functions else ""))
+    return MakeStep(getattr(module, name))
+
+
+@contextmanager
+def told_by_line() -> Iterator[None]:
+    """What a step on tensors without memory cannot do is told with the user's line, and what to write instead."""
+    try:
+        yield
+    except DATA_DEPENDENT as error:
+        raise Unsupported(
+            f"{user_line(error)}: numbers that depend on data ({error}); nothing is computed here, so return tensors "
+            "instead of reading them (loss, not loss.item())"
+        ) from None
+    except (AssertionError, RuntimeError) as error:
+        if any(words in str(error) for words in _MIXED):
+            raise Error(
+                f"{user_line(error)}: a tensor that was made before make_step() meets one made in it: build the model, the "
+                "optimizer and the arguments inside"
+            ) from None
+        raise
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the user's own code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(tuple(LIBRARY_FOLDERS))]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "the step"
+
+
+def refuse_real(train_step: Callable, arguments: tuple) -> None:
+    """A tensor made before make_step() has memory, and cannot be mixed with those that have none."""
+    world = World(train_step)
+    named: list[tuple[str, torch.Tensor]]
+    named = [(f"{path}.{name}", p) for path, module in world.modules for name, p in module.named_parameters()]
+    named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]
+    made = [*(t for _, t in named), *(b for _, module in world.modules for b in module.buffers())]
+    constants = {id(constant_of(t)) for t in made if isinstance(t, torch.Tensor)}
+    for name, tensor in named:
+        if isinstance(tensor, torch.Tensor) and not is_fake(tensor) and id(tensor) not in constants:
+            raise Error(
+                f"'{name}' was not made inside make_step(): build the model, the optimizer and the batch there, for each batch size"
+            )

@@ -1,0 +1,424 @@
+"""stowage.will_it_fit: what a training step needs, before there is memory for it.
+
+    make_step ──on fakes──▶ trace of eager, kernels' own bytes        what eager takes: its peak, by kind and by line
+                      └───▶ graph ──plan──▶ without a limit           what a plan takes
+                                     └────▶ least limit that works    the floor, and below what nothing can work (proven)
+
+             proven bound    least found      plan       eager
+    ─────────────┼───────────────┼─────────────┼───────────┼──────▶ bytes of the device
+     does not fit│    unknown    │with a budget│with a plan│ fits
+
+The largest batch and length are searched on the same numbers: on a line through the last two sizes, between the largest
+that did fit and the smallest that did not."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+from stowage._torch.private import FakeTensorMode, flatten, initial_values_undrawn, masks_as_run
+from stowage.errors import Error, Infeasible, Unsupported
+from stowage.planning import Graph, parse_bytes, plan
+from stowage.report.progress import shown
+from stowage.step.capturing import capture
+from stowage.step.eager_trace import Moment, Trace
+from stowage.step.fit import least_eager_bytes, without_scratch
+from stowage.step.kernel_bytes import KernelBytes, Smaller
+from stowage.step.made_step import SIZES, MakeStep, check_size, told_by_line
+from stowage.step.world import World
+
+FITS, WITH_PLAN, WITH_BUDGET = "fits", "fits with a plan", "fits with a budget"
+DOES_NOT, UNKNOWN = "does not fit", "unknown"
+_LARGEST = {"batch_size": 1 << 20, "length": 1 << 24}
+_LINES = 8  # of the peak that are named
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Bytes at eager's peak that one line of the user's code has made, of one kind."""
+
+    line: str
+    kind: str
+    bytes: int
+    tensors: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """The largest size that fits, or None when not even 1 does; ``bounded``: larger ones were not allowed."""
+
+    eager: int | None
+    budget: int | None
+    bounded: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What will_it_fit() has found. All sizes in bytes, of the device that holds the parameters.
+
+    outcome: "fits" (plain eager), "fits with a plan" (stowage.compile), "fits with a budget" (stowage.compile with
+    ``budget_bytes``), "does not fit" (proven: ``bound_bytes`` is more than the device has), "unknown" (neither a plan was
+    found, nor a proof).
+    eager_bytes: eager's peak. planned_bytes: residents and arena of a plan without a limit. least_bytes: the least budget
+    that a plan was found for. bound_bytes: no plan works below it. The last three are None when the step cannot be
+    recorded: ``refusal`` says why.
+    slowdown: predicted, of the step within ``budget_bytes``, over the step without a limit.
+    by_kind, by_line: what eager's peak consists of; peak_line, peak_op: where it is.
+    largest: by size that make_step takes. guessed: lines that read a number of the data, such as loss.item(); it was taken
+    as 1.0. Such steps are not planned here.
+    """
+
+    outcome: str
+    device_bytes: int
+    sizes: dict[str, int]
+    eager_bytes: int
+    planned_bytes: int | None
+    least_bytes: int | None
+    bound_bytes: int | None
+    budget_bytes: int | None
+    slowdown: float | None
+    by_kind: dict[str, int]
+    by_line: tuple[Holder, ...]
+    peak_line: str
+    peak_op: str
+    largest: dict[str, Largest]
+    device: str
+    refusal: str
+    guessed: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """In one of the three ways."""
+        return self.outcome in (FITS, WITH_PLAN, WITH_BUDGET)
+
+    def summary(self) -> dict:
+        """As plain data: what ``stowage fit --model-from ... --json`` prints."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        return json.dumps(self.summary())
+
+    def __str__(self) -> str:
+        from stowage.step.prediction_text import as_text
+
+        return as_text(self)
+
+
+def will_it_fit(
+    make_step: Callable[..., tuple[Callable, Any]],
+    device: int | str,
+    *,
+    batch_size: int | None = None,
+    length: int | None = None,
+    largest: bool = True,
+    link_gbps: float | None = None,
+    time_limit: float = 0.0,
+) -> Prediction:
+    """Will the training step fit into ``device`` bytes (or "24GiB"), and in which way? Needs no memory for it.
+
+    make_step(batch_size=..., length=...) builds the model, the optimizer and the arguments, and returns (train_step,
+    arguments): the training step as for stowage.compile, and a tuple (or one argument that is no tuple). It takes one of
+    the two sizes, both, or none; any other parameter needs a default. It runs under FakeTensorMode, and must build
+    everything anew.
+    batch_size, length: at which the question is asked; default: make_step's own defaults, else 1. largest: also search
+    the largest batch and length, each with the other as it is.
+    link_gbps, time_limit: of plans within a budget; see stowage.plan.
+    1/128 of the device is left to what cannot be seen. Kernels of the CPU that may allocate for themselves run once, alone,
+    on zeros. Raises Unsupported or Error with one line when the step cannot run without values.
+    """
+    device_bytes = parse_bytes(device)
+    if device_bytes is None:
+        raise TypeError("will_it_fit() needs the bytes of the device")
+    made = make_step if isinstance(make_step, MakeStep) else MakeStep(make_step)
+    sizes = _sizes(made, {"batch_size": batch_size, "length": length})
+    if _runtime.budget_active():
+        raise Error("will_it_fit() measures kernels: call it outside of a stowage.budget block")
+    _runtime.require_allocator()
+    asked = _Asked(made, device_bytes, link_gbps, time_limit)
+    with shown("looking at the step"):
+        at = asked.at(sizes)
+        found = asked.largest(sizes) if largest else {}
+    outcome, budget, slowdown = asked.verdict(at)
+    return Prediction(
+        outcome=outcome, device_bytes=device_bytes, sizes=sizes, eager_bytes=at.moment.bytes,
+        planned_bytes=at.planned_bytes, least_bytes=at.least_bytes, bound_bytes=at.bound_bytes, budget_bytes=budget,
+        slowdown=slowdown, by_kind=_by_kind(at), by_line=_by_line(at), peak_line=at.trace.ops[at.moment.op].line,
+        peak_op=at.trace.ops[at.moment.op].name, largest=found, device=at.device, refusal=at.refusal,
+        guessed=tuple(at.trace.guessed),
+    )  # fmt: skip
+
+
+def eager_bytes(make_step: Callable[..., tuple[Callable, Any]], **sizes: int) -> int:
+    """Eager's peak alone, of which will_it_fit() tells more."""
+    _runtime.require_allocator()
+    made = MakeStep(make_step)
+    return _Asked(made, 0, None, 0.0).eager(_sizes(made, {name: sizes.get(name) for name in SIZES})).moment.bytes
+
+
+def _sizes(made: MakeStep, asked: dict[str, int | None]) -> dict[str, int]:
+    for name, size in asked.items():
+        if size is not None:
+            check_size(name, size)
+            if name not in made.takes:
+                raise TypeError(f"{made.name}() does not take '{name}'")
+    return {name: asked[name] or made.defaults.get(name, 1) for name in SIZES if name in made.takes}
+
+
+@dataclasses.dataclass
+class _At:
+    """The step at some sizes. The plans are made when somebody asks."""
+
+    sizes: dict[str, int]
+    trace: Trace
+    device: str
+    mode: FakeTensorMode
+    step: Callable
+    arguments: tuple
+    graph: Graph | None = None
+    refusal: str = ""  # why there is no graph
+    inside: dict[int, int] = dataclasses.field(default_factory=dict)
+    moment: Moment = dataclasses.field(default_factory=lambda: Moment(0, -1, (), 0))
+    planned_bytes: int | None = None
+    least_bytes: int | None = None
+    bound_bytes: int | None = None
+
+
+class _Asked:
+    """Traces and plans sizes, each once."""
+
+    def __init__(self, made: MakeStep, device_bytes: int, link_gbps: float | None, time_limit: float):
+        self._made = made
+        self._device_bytes = device_bytes
+        self._plan_options: dict[str, Any] = {"link_gbps": link_gbps, "time_limit": time_limit}
+        self._kernels = KernelBytes()
+        self._traced: dict[tuple, _At] = {}
+        self._looked_at: dict[tuple, _At] = {}
+
+    # ---- one size
+
+    def at(self, sizes: dict[str, int]) -> _At:
+        """With all plans."""
+        at = self.eager(sizes)
+        if at.graph is None and not at.refusal:
+            self._plan(at)
+        return at
+
+    def _traced_at(self, sizes: dict[str, int]) -> _At:
+        key = tuple(sizes.items())
+        if key not in self._traced:
+            self._traced[key] = trace_step(self._made, sizes)
+        return self._traced[key]
+
+    def eager(self, sizes: dict[str, int]) -> _At:
+        key = tuple(sizes.items())
+        if key not in self._looked_at:
+            at = self._traced_at(sizes)
+            at.inside = self._kernels.of_trace(at.trace, self._smaller(sizes))
+            at.moment = at.trace.peak(at.device, lambda op: at.inside.get(op, 0))
+            self._looked_at[key] = at
+        return self._looked_at[key]
+
+    def _smaller(self, sizes: dict[str, int]) -> Smaller | None:
+        name = next((n for n in SIZES if sizes.get(n, 1) > 1), None)
+        if name is None:
+            return None
+        return Smaller(lambda size: self._traced_at({**sizes, name: size}).trace, sizes[name])
+
+    def _plan(self, at: _At) -> None:
+        try:
+            with at.mode, masks_as_run(), told_by_line():
+                graph = capture(at.step, *at.arguments, warmup=0)
+        except Unsupported as error:
+            at.refusal = str(error)
+            return
+        at.graph = with_kernel_bytes(graph, at.trace, at.inside)
+        summary = plan(at.graph, **{k: v for k, v in self._plan_options.items() if k == "time_limit"}).summary()
+        at.planned_bytes = summary["resident_bytes"] + summary["arena_bytes"]
+        eager_bytes = least_eager_bytes(at.graph)
+        try:
+            plan(at.graph, 1, **self._plan_options)
+        except Infeasible as error:
+            least, bound = error.smallest_bytes, error.bound_bytes
+        except Error as error:
+            least, bound = at.planned_bytes, at.graph.resident_bytes
+            at.refusal = str(error)
+        at.least_bytes = max(min(least, at.planned_bytes), eager_bytes)
+        at.bound_bytes = max(bound, eager_bytes)
+
+    def verdict(self, at: _At) -> tuple[str, int | None, float | None]:
+        """The outcome, the budget to train with, and how slow that will be."""
+        limit = without_scratch(self._device_bytes)
+        if at.moment.bytes <= limit:
+            return FITS, None, None
+        if at.graph is None:
+            return UNKNOWN, None, None
+        assert at.planned_bytes is not None and at.least_bytes is not None and at.bound_bytes is not None
+        if max(at.planned_bytes, least_eager_bytes(at.graph)) <= limit:
+            return WITH_PLAN, self._device_bytes, 1.0
+        if at.least_bytes <= limit:
+            try:
+                summary = plan(at.graph, limit, **self._plan_options).summary()
+            except Error:
+                return UNKNOWN, None, None
+            return WITH_BUDGET, self._device_bytes, summary["step_ns"] / max(summary["program_step_ns"], 1)
+        return (DOES_NOT if at.bound_bytes > self._device_bytes else UNKNOWN), None, None
+
+    # ---- the largest
+
+    def largest(self, sizes: dict[str, int]) -> dict[str, Largest]:
+        limit = without_scratch(self._device_bytes)
+        found = {}
+        for name in sizes:
+
+            def by_eager(size: int, name: str = name) -> int:
+                with shown(f"{name} {size}"):
+                    return self.eager({**sizes, name: size}).moment.bytes
+
+            def by_budget(size: int, name: str = name) -> int:
+                with shown(f"{name} {size}, planning"):
+                    return self.at({**sizes, name: size}).least_bytes or 0
+
+            most = _LARGEST[name]
+            plainly = largest_within(by_eager, limit, sizes[name], most)
+            planned = None
+            if self.at(sizes).graph is not None:
+                planned = largest_within(by_budget, limit, plainly or sizes[name], most)
+            found[name] = Largest(plainly, planned, most in (plainly, planned))
+        return found
+
+
+def largest_within(need: Callable[[int], int], limit: int, start: int, most: int) -> int | None:
+    """The largest size with need(size) <= limit, where need() grows. None: not even 1."""
+    known: dict[int, int] = {}
+    low, high, guess, turns = 0, most + 1, min(start, most), 0
+    while high - low > 1:
+        known[guess] = need(guess)
+        if known[guess] <= limit:
+            low = guess
+        else:
+            high = guess
+        turns += 1
+        guess = _next(known, limit, low, high, turns)
+    return low or None
+
+
+def _next(known: dict[int, int], limit: int, low: int, high: int, turns: int) -> int:
+    near = sorted(known, key=lambda size: abs(known[size] - limit))[:2]
+    if len(near) == 2 and known[near[0]] != known[near[1]] and turns % 4:
+        a, b = near
+        guess = a + (limit - known[a]) * (b - a) // (known[b] - known[a])
+        guess = min(guess, 16 * low if low else guess)
+    else:
+        guess = (low + high) // 2 if high <= 8 * max(low, 1) else 2 * low
+        guess = guess if low else high // 2
+    return min(max(guess, low + 1), high - 1)
+
+
+# ---- the run on fakes
+
+
+def trace_step(made: MakeStep, sizes: dict[str, int]) -> _At:
+    """Two calls of the step under the trace: the first makes the optimizer's state."""
+    trace, mode = Trace(), FakeTensorMode()
+    with mode, told_by_line():
+        with trace, initial_values_undrawn():
+            step, arguments = made(sizes)
+        with trace, masks_as_run():  # by now, transformers has been imported, if it will be
+            trace.first_call = len(trace.ops)
+            result = step(*arguments)
+            world = World(step)
+            with _gradients_marked(world, trace):
+                trace.last_call = len(trace.ops)
+                result = step(*arguments)  # as in a loop: the last result is there until the next has come
+        device = _settle_kinds(trace, world, arguments)
+        trace.end()
+        del result
+    return _At(sizes, trace, device, mode, step, arguments)
+
+
+@contextlib.contextmanager
+def _gradients_marked(world: World, trace: Trace) -> Iterator[None]:
+    parameters = [p for p in world.model_parameters() if p.requires_grad and p.is_leaf]
+    trace.mark("gradient", [p.grad for p in parameters])
+    hooks = [p.register_post_accumulate_grad_hook(lambda p: trace.mark("gradient", [p.grad])) for p in parameters]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _settle_kinds(trace: Trace, world: World, arguments: tuple) -> str:
+    """Marks what lasts. Returns the device that holds the most bytes of the parameters."""
+    parameters = world.model_parameters()
+    trace.mark("parameter", parameters)
+    trace.mark("gradient", [p.grad for p in parameters])
+    for optimizer in world.optimizers:
+        trace.mark("parameter", [p for group in optimizer.param_groups for p in group["params"]])
+        for state in optimizer.state.values():
+            trace.mark("optimizer_state", flatten(state)[0])
+    trace.mark("module_buffer", [b for _, module in world.modules for b in module.buffers()])
+    trace.mark("input", [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, torch.Tensor)])
+    bytes_on: collections.Counter[str] = collections.Counter()
+    for storage in trace.storages:
+        bytes_on[storage.device] += storage.bytes * (storage.kind == "parameter")
+    return max(bytes_on, key=lambda d: bytes_on[d], default="cpu")
+
+
+def with_kernel_bytes(graph: Graph, trace: Trace, inside: dict[int, int]) -> Graph:
+    """The graph with what kernels allocate for themselves, and results of their real sizes. Ops of the graph and of the
+    trace's last call are the same, in the same order; those whose number or results differ stay as they are."""
+    step = json.loads(graph.to_json())
+    by_name: dict[str, list[int]] = collections.defaultdict(list)
+    sums = trace.sums_in_place()
+    for number in range(trace.last_call, len(trace.ops)):
+        if not any(storage in sums for storage in trace.ops[number].makes):
+            by_name[trace.ops[number].name].append(number)
+    count = collections.Counter(op["target"] for op in step["ops"])
+    at: collections.Counter[str] = collections.Counter()
+    buffers, changed = step["buffers"], False
+    for op in step["ops"]:
+        name = op["target"]
+        if count[name] != len(by_name[name]):
+            continue
+        number = by_name[name][at[name]]
+        at[name] += 1
+        made, creates = trace.ops[number].makes, op.get("creates", [])
+        if [trace.ops[number].fake_bytes[n] for n in made] != [buffers[b]["bytes"] for b in creates]:
+            continue
+        for buffer, storage in zip(creates, made):
+            changed |= buffers[buffer]["bytes"] != trace.storages[storage].bytes
+            buffers[buffer]["bytes"] = trace.storages[storage].bytes
+        extra = inside.get(number, 0) - sum(trace.storages[storage].bytes for storage in made)
+        if extra > 0:
+            op["scratch"] = [{"bytes": extra, "from": 0, "to": 1}]
+            changed = True
+    return Graph.parse(json.dumps(step), graph.name) if changed else graph
+
+
+# ---- what the peak consists of
+
+
+def _by_kind(at: _At) -> dict[str, int]:
+    kinds: collections.Counter[str] = collections.Counter()
+    for number in at.moment.live:
+        kinds[at.trace.kind_of(number)] += at.trace.storages[number].bytes
+    kinds["temporary"] += at.moment.inside_bytes
+    return {kind: bytes_ for kind, bytes_ in kinds.most_common() if bytes_}
+
+
+def _by_line(at: _At) -> tuple[Holder, ...]:
+    bytes_: collections.Counter[tuple[str, str]] = collections.Counter()
+    tensors: collections.Counter[tuple[str, str]] = collections.Counter()
+    for number in at.moment.live:
+        key = (at.trace.storages[number].line, at.trace.kind_of(number))
+        bytes_[key] += at.trace.storages[number].bytes
+        tensors[key] += 1
+    return tuple([Holder(*key, sum_, tensors[key]) for key, sum_ in bytes_.most_common(_LINES) if sum_])
