@@ -75,7 +75,7 @@ def _percent(share: float) -> str:
 # ---- Building
 
 
-def build(log) -> str:
+def build(device: str, log) -> str:
     """The folder to import stowage from."""
     folder = ROOT / "build" / f"gpu-{platform.python_version()}-{_torch_version()}"
     package = folder / "python"
@@ -97,6 +97,10 @@ def build(log) -> str:
             raise SystemExit(
                 f"gpu: cannot build: {' '.join(what[:2])} failed; its messages are at the end of {log.name}"
             )
+    if device == "cuda" and "-DSTOWAGE_CUDA" not in (folder / "build.ninja").read_text():
+        raise SystemExit(
+            "gpu: torch has CUDA, but its runtime's headers or library were not found: runtime/CMakeLists.txt says where"
+        )
     return str(package)
 
 
@@ -254,6 +258,9 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="for all; a part that is cut off runs again"
     )
+    parser.add_argument(
+        "--most", type=float, default=MOST_SECONDS, metavar="SECONDS", help="for each part; default: 480"
+    )
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--package", metavar="FOLDER", help="import stowage from here instead of building it")
     parser.add_argument("--list", action="store_true", help="print the parts, and run none")
@@ -275,15 +282,15 @@ def main() -> int:
         parser.error(f"{path} has results of another device or size: name another --out")
     with open(out / "gpu.log", "a") as log:
         start = time.monotonic()
-        package = options.package or build(log)
+        package = options.package or build(options.device, log)
         results["environment"] = facts(options.device) | {"build_seconds": round(time.monotonic() - start, 1)}
         for name, unit in wanted.items():
             left = deadline - time.monotonic()
             if (name in results["parts"] and not options.again) or left < 5:
                 continue
-            limit = min(MOST_SECONDS, left)
+            limit = min(options.most, left)
             found = run(name, _sized(unit, options, results["parts"]), package, limit, log)
-            if found.get("died") == "the time limit" and limit < MOST_SECONDS:
+            if found.get("died") == "the time limit" and limit < options.most:
                 continue  # of all, not its own
             results["parts"][name] = _beside_eager(unit, found, results["parts"])
             save(path, results)

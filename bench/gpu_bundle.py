@@ -105,7 +105,7 @@ def bundle(folder: Path) -> Path:
     archive = folder / "stowage-gpu.tar.gz"
     with tempfile.TemporaryDirectory(dir=folder) as work:
         gather(Path(work) / "stowage-gpu")
-        with tarfile.open(Path(work) / archive.name, "w:gz") as file:
+        with tarfile.open(Path(work) / archive.name, "w:gz", compresslevel=6) as file:
             file.add(Path(work) / "stowage-gpu", "stowage-gpu")
         size = (Path(work) / archive.name).stat().st_size
         if size > MOST_BYTES:
