@@ -75,22 +75,22 @@ def _percent(share: float) -> str:
 # ---- Building
 
 
+def commands(folder: Path) -> tuple[list[str], list[str]]:
+    """That configures, and that builds."""
+    cmake, ninja = (program(name, place) for name, place in (("cmake", "cmake/bin/cmake"), ("ninja", "ninja")))
+    configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    configure += ["-DSTOWAGE_TESTS=OFF", "-DSTOWAGE_PYTHON=ON", "-DSTOWAGE_TORCH=ON"]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}"]
+    if BROUGHT.is_dir():
+        configure += [f"-DSTOWAGE_SIMDJSON_SOURCE={BROUGHT / 'simdjson'}", f"-DCMAKE_PREFIX_PATH={BROUGHT}"]
+        configure += ["-DOPENSSL_USE_STATIC_LIBS=ON", f"-DOPENSSL_ROOT_DIR={BROUGHT}"]
+    return configure, [cmake, "--build", str(folder)]
+
+
 def build(device: str, log) -> str:
     """The folder to import stowage from."""
     folder = ROOT / "build" / f"gpu-{platform.python_version()}-{_torch_version()}"
-    package = folder / "python"
-    cmake, ninja = (program(name, place) for name, place in (("cmake", "cmake/bin/cmake"), ("ninja", "ninja")))
-    command = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    command += [
-        "-DSTOWAGE_TESTS=OFF",
-        "-DSTOWAGE_PYTHON=ON",
-        "-DSTOWAGE_TORCH=ON",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    ]
-    if BROUGHT.is_dir():
-        command += [f"-DSTOWAGE_SIMDJSON_SOURCE={BROUGHT / 'simdjson'}", f"-DCMAKE_PREFIX_PATH={BROUGHT}"]
-        command += ["-DOPENSSL_USE_STATIC_LIBS=ON", f"-DOPENSSL_ROOT_DIR={BROUGHT}", "-DZLIB_USE_STATIC_LIBS=ON"]
-    for what in (command, [cmake, "--build", str(folder)]):
+    for what in commands(folder):
         log.write(f"$ {' '.join(what)}\n")
         log.flush()
         if subprocess.run(what, stdout=log, stderr=log, env=environment(None), stdin=subprocess.DEVNULL).returncode:
@@ -101,7 +101,7 @@ def build(device: str, log) -> str:
         raise SystemExit(
             "gpu: torch has CUDA, but its runtime's headers or library were not found: runtime/CMakeLists.txt says where"
         )
-    return str(package)
+    return str(folder / "python")
 
 
 def program(name: str, place: str) -> str:
