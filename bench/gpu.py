@@ -75,29 +75,33 @@ def _percent(share: float) -> str:
 # ---- Building
 
 
-def build(log) -> str:
+def commands(folder: Path) -> tuple[list[str], list[str]]:
+    """That configures, and that builds."""
+    cmake, ninja = (program(name, place) for name, place in (("cmake", "cmake/bin/cmake"), ("ninja", "ninja")))
+    configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    configure += ["-DSTOWAGE_TESTS=OFF", "-DSTOWAGE_PYTHON=ON", "-DSTOWAGE_TORCH=ON"]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}"]
+    if BROUGHT.is_dir():
+        configure += [f"-DSTOWAGE_SIMDJSON_SOURCE={BROUGHT / 'simdjson'}", f"-DCMAKE_PREFIX_PATH={BROUGHT}"]
+        configure += ["-DOPENSSL_USE_STATIC_LIBS=ON", f"-DOPENSSL_ROOT_DIR={BROUGHT}"]
+    return configure, [cmake, "--build", str(folder)]
+
+
+def build(device: str, log) -> str:
     """The folder to import stowage from."""
     folder = ROOT / "build" / f"gpu-{platform.python_version()}-{_torch_version()}"
-    package = folder / "python"
-    cmake, ninja = (program(name, place) for name, place in (("cmake", "cmake/bin/cmake"), ("ninja", "ninja")))
-    command = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    command += [
-        "-DSTOWAGE_TESTS=OFF",
-        "-DSTOWAGE_PYTHON=ON",
-        "-DSTOWAGE_TORCH=ON",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    ]
-    if BROUGHT.is_dir():
-        command += [f"-DSTOWAGE_SIMDJSON_SOURCE={BROUGHT / 'simdjson'}", f"-DCMAKE_PREFIX_PATH={BROUGHT}"]
-        command += ["-DOPENSSL_USE_STATIC_LIBS=ON", f"-DOPENSSL_ROOT_DIR={BROUGHT}", "-DZLIB_USE_STATIC_LIBS=ON"]
-    for what in (command, [cmake, "--build", str(folder)]):
+    for what in commands(folder):
         log.write(f"$ {' '.join(what)}\n")
         log.flush()
         if subprocess.run(what, stdout=log, stderr=log, env=environment(None), stdin=subprocess.DEVNULL).returncode:
             raise SystemExit(
                 f"gpu: cannot build: {' '.join(what[:2])} failed; its messages are at the end of {log.name}"
             )
-    return str(package)
+    if device == "cuda" and "-DSTOWAGE_CUDA" not in (folder / "build.ninja").read_text():
+        raise SystemExit(
+            "gpu: torch has CUDA, but its runtime's headers or library were not found: runtime/CMakeLists.txt says where"
+        )
+    return str(folder / "python")
 
 
 def program(name: str, place: str) -> str:
@@ -254,6 +258,9 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="for all; a part that is cut off runs again"
     )
+    parser.add_argument(
+        "--most", type=float, default=MOST_SECONDS, metavar="SECONDS", help="for each part; default: 480"
+    )
     parser.add_argument("--again", action="store_true", help="also what has a result")
     parser.add_argument("--package", metavar="FOLDER", help="import stowage from here instead of building it")
     parser.add_argument("--list", action="store_true", help="print the parts, and run none")
@@ -275,15 +282,15 @@ def main() -> int:
         parser.error(f"{path} has results of another device or size: name another --out")
     with open(out / "gpu.log", "a") as log:
         start = time.monotonic()
-        package = options.package or build(log)
+        package = options.package or build(options.device, log)
         results["environment"] = facts(options.device) | {"build_seconds": round(time.monotonic() - start, 1)}
         for name, unit in wanted.items():
             left = deadline - time.monotonic()
             if (name in results["parts"] and not options.again) or left < 5:
                 continue
-            limit = min(MOST_SECONDS, left)
+            limit = min(options.most, left)
             found = run(name, _sized(unit, options, results["parts"]), package, limit, log)
-            if found.get("died") == "the time limit" and limit < MOST_SECONDS:
+            if found.get("died") == "the time limit" and limit < options.most:
                 continue  # of all, not its own
             results["parts"][name] = _beside_eager(unit, found, results["parts"])
             save(path, results)

@@ -4,7 +4,7 @@
       stowage-gpu/COMMIT, bench/, src/, include/, cli/, runtime/, python/, cmake/, tests/support/, ...     this checkout as it is
       stowage-gpu/brought/                  what a machine may lack, as it lies here
         site/NAME/      Python packages: nanobind, and rich with what it imports
-        include/, lib/  headers, and static libraries, of OpenSSL and zlib; headers of CLI11
+        include/, lib/  OpenSSL (static) and zlib; headers of CLI11, with share/cmake/CLI11
         simdjson/       its two files of source
         cmake/, ninja   programs
 
@@ -32,7 +32,12 @@ _OURS = (
 )
 _LEFT_OUT = ("bench/results/", "bench/strangers/", "bench/rivals/")
 _PACKAGES = {"nanobind": "nanobind", "rich": "rich", "markdown_it": "rich", "mdurl": "rich", "pygments": "rich"}
-_LIBRARIES = {"libcrypto.a": "libssl-dev", "libz.a": "zlib1g-dev"}
+# To name in the bundle: as it is called here. zlib's static library is not for shared ones, and libz.so.1 is everywhere.
+_LIBRARIES = {
+    "libcrypto.a": ("libcrypto.a", "libssl-dev"),
+    "libz.so": ("libz.so.1", "zlib1g"),
+    "libz.so.1": ("libz.so.1", "zlib1g"),
+}
 _HEADERS = {"openssl": "libssl-dev", "zlib.h": "zlib1g-dev", "zconf.h": "zlib1g-dev", "CLI": "libcli11-dev"}
 
 
@@ -55,8 +60,9 @@ def gather(folder: Path) -> None:
     for header, debian in _HEADERS.items():
         for place in _places("include", header, debian):
             _copy(place, brought / "include" / header)
-    for library, debian in _LIBRARIES.items():
-        _copy(_places("lib", library, debian)[0], brought / "lib" / library)
+    for library, (here, debian) in _LIBRARIES.items():
+        _copy(_places("lib", here, debian)[0], brought / "lib" / library)
+    _copy(_places("share/cmake", "CLI11", "libcli11-dev")[0], brought / "share" / "cmake" / "CLI11")
     for name in ("simdjson.h", "simdjson.cpp"):
         _copy(_package("simdjson") / name, brought / "simdjson" / name)
     cmake = _package("cmake") / "data"
@@ -92,7 +98,7 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.so"), dirs_exist_ok=True)
     else:
-        shutil.copy(source, target)
+        shutil.copy2(source, target)  # with its time, so that a newer bundle builds what has changed
 
 
 def _git(*arguments: str) -> str:
@@ -105,7 +111,7 @@ def bundle(folder: Path) -> Path:
     archive = folder / "stowage-gpu.tar.gz"
     with tempfile.TemporaryDirectory(dir=folder) as work:
         gather(Path(work) / "stowage-gpu")
-        with tarfile.open(Path(work) / archive.name, "w:gz") as file:
+        with tarfile.open(Path(work) / archive.name, "w:gz", compresslevel=6) as file:
             file.add(Path(work) / "stowage-gpu", "stowage-gpu")
         size = (Path(work) / archive.name).stat().st_size
         if size > MOST_BYTES:

@@ -195,7 +195,7 @@ def _known(name: str, i: int, dropout: float) -> tuple:
             "weights",
         )
     if name == "resnet50":
-        side, depths, width = (224, 128, 32)[i], ((3, 4, 6, 3), (2, 2, 2, 2), (1, 1, 1, 1))[i], (64, 64, 8)[i]
+        side, depths, width = (224, 128, 64)[i], ((3, 4, 6, 3), (2, 2, 2, 2), (1, 1, 1, 1))[i], (64, 64, 8)[i]
 
         def images(count, device):
             generator = torch.Generator().manual_seed(7)

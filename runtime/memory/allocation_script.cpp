@@ -9,8 +9,8 @@ void AllocationScript::begin_op(const PlannedAllocation* first, std::size_t coun
   end_ = first + count;
 }
 
-void AllocationScript::end_op() {
-  skipped_ += end_ - next_;
+void AllocationScript::end_op(bool takes_all) {
+  (takes_all ? misses_ : skipped_) += end_ - next_;
   next_ = end_ = nullptr;
 }
 

@@ -27,9 +27,10 @@ class AllocationScript {
 
   [[nodiscard]] c10::DeviceType device_type() const { return arena_.device_type(); }
 
-  // The next op's list; what is left of the previous one counts as skipped.
+  // The next op's list; what is left of it counts as skipped, or, where the op is known to take all of it, as missed:
+  // another allocator was asked.
   void begin_op(const PlannedAllocation* first, std::size_t count);
-  void end_op();
+  void end_op(bool takes_all = false);
 
   // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are
   // skipped.

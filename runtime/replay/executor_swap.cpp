@@ -28,7 +28,7 @@ void Executor::start_swap(const Instruction& instruction) {
     const auto size = static_cast<std::size_t>(bytes);
     storage =
         c10::Storage(c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true);
-    script_.end_op();
+    script_.end_op(/*takes_all=*/true);
     if (rescued) return rescued->put_back(storage);
   } else {
     rescued.reset();

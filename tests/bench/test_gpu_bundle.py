@@ -2,6 +2,7 @@
 
 The whole way, building included, takes minutes: STOWAGE_SOAK_SECONDS. Else the parts run with what is built already."""
 
+import importlib.util
 import json
 import os
 import re
@@ -62,6 +63,28 @@ def test_every_source_that_is_included_or_built_is_there(unpacked):
     for path in ("brought/cmake/bin/cmake", "brought/ninja"):
         assert subprocess.run([unpacked / path, "--version"], capture_output=True).returncode == 0
     assert not list(unpacked.rglob("*.so")) and not list(unpacked.rglob("__pycache__"))
+
+
+def test_the_build_finds_what_the_bundle_brings(unpacked, tmp_path, monkeypatch):
+    """And not what this machine has: others lack it."""
+    spec = importlib.util.spec_from_file_location("gpu_of_the_bundle", unpacked / "bench" / "gpu.py")
+    gpu = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gpu)
+    configure, _ = gpu.commands(tmp_path)
+    environment = gpu.environment(None) | {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(configure, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cache = (tmp_path / "CMakeCache.txt").read_text()
+    for name in (
+        "CLI11_DIR",
+        "OPENSSL_CRYPTO_LIBRARY",
+        "OPENSSL_INCLUDE_DIR",
+        "ZLIB_LIBRARY_RELEASE",
+        "ZLIB_INCLUDE_DIR",
+    ):
+        assert f"{unpacked}/brought/" in re.search(rf"^{name}:\w+=(.*)$", cache, re.MULTILINE).group(1), name
+    linked = (tmp_path / "build.ninja").read_text()
+    assert f"{unpacked}/brought/site/nanobind" in linked and f"{unpacked}/brought/lib/libcrypto.a" in linked
 
 
 def test_parts_run_are_kept_and_are_not_run_again(unpacked, tmp_path):
