@@ -65,6 +65,11 @@ def __dir__() -> list[str]:
 
 
 def _install_allocator() -> None:
+    """Importing compiles nothing: where the runtime is yet to be built, the first name that needs it does that."""
+    from stowage._torch.runtime_build import needs_building
+
+    if needs_building():
+        return
     try:
         from stowage import _runtime
     except (ImportError, Error):

@@ -1,10 +1,20 @@
-"""Stands for the compiled module where none was shipped: builds it for the installed torch, once, and takes its place.
+"""Stands for the compiled module where it does not lie beside this file: loads the one for the installed torch, built
+before or now, and takes its place.
 
 Where the compiled `_runtime` lies beside this file, as in the build tree of a developer, Python prefers that and never
 runs this."""
 
 import sys
 
-from stowage._torch.runtime_build import load
+from stowage._torch.runtime_build import load, needs_building
+from stowage.errors import warn
 
-sys.modules[__name__] = load(__name__)
+_late = needs_building()
+_compiled = load(__name__)
+_compiled.install_allocator()
+if _late:
+    warn(
+        "the runtime was built just now, so tensors made before this do not count in a stowage.budget of this process; "
+        "from the next process on they do"
+    )
+sys.modules[__name__] = _compiled

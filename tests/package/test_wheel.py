@@ -7,6 +7,7 @@ do that, and name it in STOWAGE_WHEEL."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -121,6 +122,13 @@ def test_no_compiler_is_one_line(environment, tmp_path):
     assert not list((tmp_path / "runtime").glob("*/_runtime.so"))
 
 
+def test_importing_compiles_nothing(environment, tmp_path):
+    code = "import torch, stowage; print(stowage.plan.__name__, torch.ones(2).sum().item())"
+    bare = {"CXX": "no-such-compiler", "STOWAGE_CACHE": str(tmp_path)}
+    assert run(environment / "bin" / "python", "-c", code, env=bare).stdout == "plan 2.0\n"
+    assert not (tmp_path / "runtime").exists()
+
+
 def test_a_newcomer(environment, tmp_path):
     """Two processes start at once where nothing was built yet: one builds, both train, with the same result as without
     Stowage."""
@@ -142,6 +150,23 @@ def test_a_newcomer(environment, tmp_path):
     second = run(python, SCRIPT, tmp_path / "y.html", env=cache).stdout.splitlines()
     assert second[0] == first[0]
     assert eval(second[1])["plan_from_cache"]
+
+    # A wheel that brings this build needs no compiler, and leaves no build behind.
+    where = "from stowage._torch import runtime_build; print(runtime_build._prebuilt())"
+    brought = Path(run(python, "-c", where, env=cache).stdout.strip())
+    brought.parent.mkdir(parents=True)
+    (built,) = Path(cache["STOWAGE_CACHE"]).glob("runtime/*/_runtime.so")
+    shutil.copy(built, brought)
+    bare = {**cache, "CXX": "no-such-compiler", "STOWAGE_CACHE": str(tmp_path / "bare")}
+    try:
+        third = run(python, SCRIPT, tmp_path / "z.html", env=bare).stdout.splitlines()
+        # One that does not load is passed over.
+        brought.write_bytes(built.read_bytes()[:100])
+        assert run(python, SCRIPT, tmp_path / "z.html", env=cache).stdout.splitlines()[0] == first[0]
+    finally:
+        shutil.rmtree(brought.parents[1])
+    assert third[0] == first[0]
+    assert not (tmp_path / "bare" / "runtime").exists()
 
     lines = SCRIPT.read_text().splitlines()
     assert 0 < sum(line.endswith("# +") for line in lines) <= 5 and len(lines) <= 35

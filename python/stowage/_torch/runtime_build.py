@@ -1,6 +1,9 @@
-"""The runtime, built on first use: the compiled half of Stowage that talks to libtorch, whose C++ interface changes
-with every version of torch. So a wheel brings its sources, and each torch gets a build of its own in the cache
-directory:
+"""The runtime: the compiled half of Stowage that talks to libtorch, whose C++ interface changes with every version of
+torch. Released wheels bring builds for PyTorch's own wheels (prebuild()); the name says for which:
+
+    stowage/prebuilt/2.13.0-5e0c…-cpython-311-x86_64-linux-gnu-cuda13/_runtime.so      torch's version and commit, Python, CUDA
+
+Any wheel also brings the sources. Each other torch gets a build of its own on first use, in the cache directory:
 
     runtime/2.13.0-1f0a…/_runtime.so     the key: sources, core library, flags, Python, torch
     runtime/2.13.0-1f0a….lock            one process builds, the others wait and then find it
@@ -42,6 +45,7 @@ _PACKAGE = Path(__file__).parents[1]
 _SOURCES = _PACKAGE / "sources"
 _LIBRARIES = _PACKAGE / "lib"
 _CORE = _LIBRARIES / "libstowage_core.so"
+_PREBUILT = _PACKAGE / "prebuilt"
 _OLDEST_TORCH = (2, 11)  # the oldest that was tried; what differs: runtime/torch/torch_versions.h
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1", "-w"]
 _LIBRARY = "_runtime.so"
@@ -53,6 +57,9 @@ def load(name: str) -> ModuleType:
     """The compiled module for the torch of this process, which is imported; built before, where there is none yet."""
     if not _SOURCES.is_dir():
         raise ImportError("this build of stowage has no runtime: it was configured without torch")
+    if (prebuilt := _prebuilt()).is_file():
+        with contextlib.suppress(ImportError):  # a torch that says it is of this commit, but was built otherwise
+            return _loaded(name, str(prebuilt))
     top, runtime, build = _built()
     with opened(top, runtime, build) as folder:
         library = folder.path / _LIBRARY
@@ -67,16 +74,54 @@ def load(name: str) -> ModuleType:
         path = (
             f"/proc/self/fd/{os.dup(folder.descriptor)}/{_LIBRARY}" if os.path.isdir("/proc/self/fd") else str(library)
         )
-        loader = importlib.machinery.ExtensionFileLoader(name, path)
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    module.__file__ = spec.origin = str(library)
+        module = _loaded(name, path)
+    module.__file__ = str(library)
+    assert module.__spec__ is not None
+    module.__spec__.origin = str(library)
     return module
 
 
-def _built() -> tuple[Path, str, str]:
+def needs_building() -> bool:
+    """Would load() compile?"""
+    if not _SOURCES.is_dir():
+        return False
+    with contextlib.suppress(Error, OSError):  # which load() will tell
+        return not _prebuilt().is_file() and not _is_there(_place())
+    return False
+
+
+def prebuild(top: Path) -> Path:
+    """Builds for the torch of this process into the folder that a wheel brings; returns the library."""
+    import torch
+
+    library = top / _prebuilt().relative_to(_PREBUILT)
+    library.parent.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(library.parent, ignore_errors=True)
+    assert torch.__file__ is not None
+    _build(_compiler(), Path(torch.__file__).parent, library.parent, torch.__version__)
+    return library
+
+
+def _loaded(name: str, path: str) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _prebuilt() -> Path:
+    """Where a wheel would bring the build for the torch of this process. PyTorch's wheels of one commit differ by CUDA."""
+    import torch
+
+    cuda = f"-cuda{torch.version.cuda.split('.')[0]}" if torch.version.cuda else ""
+    release = torch.__version__.split("+")[0]
+    soabi = sysconfig.get_config_var("SOABI")
+    return _PREBUILT / f"{release}-{str(torch.version.git_version)[:12]}-{soabi}{cuda}" / _LIBRARY
+
+
+def _place() -> tuple[Path, str, str]:
     """The cache directory, and the names below it that lead to the build for the torch of this process."""
     import torch
 
@@ -84,11 +129,24 @@ def _built() -> tuple[Path, str, str]:
     if version < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise Error(f"torch {torch.__version__} is too old: stowage needs {oldest} or newer")
-    build = f"{torch.__version__}-{_key(torch)}"
-    place = cache_directory(), "runtime", build
+    return cache_directory(), "runtime", f"{torch.__version__}-{_key(torch)}"
+
+
+def _is_there(place: tuple[Path, str, str]) -> bool:
+    with contextlib.suppress(FileNotFoundError), opened(*place) as folder:
+        os.stat(_LIBRARY, dir_fd=folder.descriptor, follow_symlinks=False)
+        return True
+    return False
+
+
+def _built() -> tuple[Path, str, str]:
+    """As _place(), once the build is there."""
+    import torch
+
+    place = _place()
+    build = place[2]
     try:
-        with contextlib.suppress(FileNotFoundError), opened(*place) as folder:
-            os.stat(_LIBRARY, dir_fd=folder.descriptor, follow_symlinks=False)
+        if _is_there(place):
             return place
         compiler = _compiler()
         with opened(*place[:2], make=True) as folder, _locked(folder, f"{build}.lock"):
