@@ -166,8 +166,8 @@ Verb add_plan(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--keep-order", options.keep_order, "run the ops in program order; only addresses are decided");
   command->add_flag_callback(
-      "--no-takeover", [arguments] { arguments->options.takeover = false; },
-      "give no result the address of an input that dies there");
+      "--no-takeover,--no-in-place-reuse", [arguments] { arguments->options.takeover = false; },
+      "no in-place reuse: give no result the address of an input that dies there");
   command->add_option("--time-limit", options.time_limit_seconds, "stop after this many seconds; 0: never")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();

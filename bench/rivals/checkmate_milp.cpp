@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "graph/in_place_reuse.h"
 #include "graph/liveness.h"
 #include "rivals/evaluate_runs.h"
 #include "rivals/stages.h"

@@ -15,7 +15,7 @@
 // of the products FREE; both say the same of whole numbers, and these need no large constants. Contents, not ops, are
 // kept: an op may make several, and an op that writes in place ends the content before its own. Scratch counts where
 // the op runs. In a stage ops run in the given order, each at most once, as in the paper. Bytes are sums, each buffer
-// padded: no layout, no takeover, no swapping.
+// padded: no layout, no in-place reuse, no swapping.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "planner/assemble.h"
+#include "layout/timeline.h"
 #include "rivals/greedy_fit.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
@@ -23,11 +23,12 @@ std::vector<std::int64_t> stacked(const std::vector<LayoutItem>& items, std::int
 }  // namespace
 
 Evaluation evaluate(const Graph& graph, std::span<const OpId> order, const LayoutRule& layout) {
-  Timeline times = timeline(graph, order, {});
+  const AnalysedGraph analysed(graph);
+  Timeline times = timeline(OrderedGraph(analysed, {order.begin(), order.end()}), {});
   LayoutResult addresses;
   addresses.offsets = layout(times.items, graph.align);
   addresses.height_bytes = height(times.items, addresses.offsets);
-  const Plan plan = assemble(graph, order, std::move(times), addresses);
+  const Plan plan = assemble(graph, std::move(times), addresses);
   const CheckReport report = check(graph, plan);
   if (!report.valid) throw Error("a rival's plan is not valid: " + report.message);
   return {report.peak_bytes, plan.arena_bytes};

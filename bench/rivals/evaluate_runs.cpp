@@ -1,8 +1,9 @@
 #include "rivals/evaluate_runs.h"
 
+#include <utility>
 #include <vector>
 
-#include "planner/assemble.h"
+#include "layout/timeline.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 #include "stowage/plan.h"
@@ -12,59 +13,36 @@ namespace {
 
 constexpr std::int64_t kLayoutNodes = 200'000;
 
-// Placements and scratch without addresses.
-Plan plan_of(const Graph& graph, std::span<const OpId> runs) {
-  Plan plan;
-  plan.graph_sha256 = graph.sha256;
-  plan.align = graph.align;
-  std::vector<std::int32_t> latest(graph.buffers.size(), -1);  // placement
+// A copy of a buffer lives from the run that creates it up to its last use before the next such run.
+std::vector<Piece> pieces_of(const Graph& graph, std::span<const OpId> runs) {
+  std::vector<Piece> pieces;
+  IdVector<BufferId, std::int32_t> latest(graph.buffers.size(), -1);
   for (std::int32_t step = 0; step < static_cast<std::int32_t>(runs.size()); ++step) {
     const Op& op = graph.op(runs[step]);
-    plan.steps.push_back(Step::run(runs[step]));
     for (const auto* list : {&op.reads, &op.writes})
       for (const BufferId b : *list)
-        if (latest[b.index()] >= 0) plan.placements[latest[b.index()]].to = step + 1;
-    for (const BufferId b : op.creates) {
-      latest[b.index()] = static_cast<std::int32_t>(plan.placements.size());
-      plan.placements.push_back({b, step, step + 1, 0});
+        if (latest[b] >= 0) pieces[latest[b]].to = step + 1;
+    for (std::size_t i = 0; i < op.creates.size(); ++i) {
+      latest[op.creates[i]] = static_cast<std::int32_t>(pieces.size());
+      pieces.push_back({op.creates[i], step, step + 1, born_tick(op, i), {}});
     }
-    for (std::size_t i = 0; i < op.scratch.size(); ++i) plan.scratch.push_back({step, static_cast<std::int32_t>(i), 0});
   }
-  for (std::size_t b = 0; b < graph.buffers.size(); ++b)
-    if (graph.buffers[b].returned && latest[b] >= 0)
-      plan.placements[latest[b]].to = static_cast<std::int32_t>(runs.size());
-  return plan;
-}
-
-// One per placement, then one per scratch.
-std::vector<LayoutItem> items_of(const Graph& graph, const Plan& plan, std::span<const OpId> runs) {
-  const std::vector<std::int64_t> start = step_starts(graph, runs);
-  std::vector<LayoutItem> items;
-  for (const Placement& p : plan.placements) {
-    const Op& op = graph.op(runs[p.from]);
-    std::size_t created = 0;
-    while (op.creates[created] != p.buffer) ++created;
-    items.push_back({start[p.from] + born_tick(op, created), start[p.to], graph.padded(graph.buffer(p.buffer).bytes)});
-  }
-  for (const ScratchPlacement& p : plan.scratch) {
-    const Scratch& s = graph.op(runs[p.step]).scratch[p.index];
-    items.push_back({start[p.step] + s.from, start[p.step] + s.to, graph.padded(s.bytes)});
-  }
-  return items;
+  for (const BufferId b : latest.ids())
+    if (graph.buffer(b).returned && latest[b] >= 0) pieces[latest[b]].to = static_cast<std::int32_t>(runs.size());
+  return pieces;
 }
 
 }  // namespace
 
 Evaluation evaluate_runs(const Graph& graph, std::span<const OpId> runs) {
-  Plan plan = plan_of(graph, runs);
+  std::vector<Step> steps;
+  for (const OpId op : runs) steps.push_back(Step::run(op));
+  Timeline times = timeline(graph, std::move(steps), pieces_of(graph, runs));
   LayoutOptions options;
   options.align = graph.align;
   options.node_budget = kLayoutNodes;
-  const LayoutResult addresses = layout(items_of(graph, plan, runs), options);
-  plan.arena_bytes = addresses.height_bytes;
-  for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = addresses.offsets[i];
-  for (std::size_t i = 0; i < plan.scratch.size(); ++i)
-    plan.scratch[i].offset = addresses.offsets[plan.placements.size() + i];
+  const LayoutResult addresses = layout(times.items, options);
+  const Plan plan = assemble(graph, std::move(times), addresses);
   const CheckReport report = check(graph, plan);
   if (!report.valid) throw Error("a rival's runs are not valid: " + report.message);
   return {report.peak_bytes, plan.arena_bytes};

@@ -4,8 +4,7 @@
 #include <array>
 #include <set>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/analysed_graph.h"
 
 namespace stowage::rivals {
 namespace {
@@ -15,13 +14,14 @@ class Scheduler {
   Scheduler(const Graph& graph, const ListRule& rule)
       : graph_(graph),
         rule_(rule),
-        dependencies_(dependencies(graph)),
-        uses_(uses(graph)),
+        analysed_(graph),
+        dependencies_(analysed_.dependencies),
+        uses_(analysed_.uses),
         peak_(rule.first_peak_bytes) {
     const std::size_t ops = graph.ops.size();
     for (std::size_t i = 0; i < ops; ++i) {
       waits_.push_back(static_cast<std::int32_t>(dependencies_.preds[i].size()));
-      rise_.push_back(added_bytes(graph, graph.ops[i]));
+      rise_.push_back(analysed_.added_bytes[OpId(i)]);
       growth_.push_back(created_to_stay(graph.ops[i]));
     }
     for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
@@ -100,8 +100,9 @@ class Scheduler {
 
   const Graph& graph_;
   const ListRule& rule_;
-  Dependencies dependencies_;
-  Uses uses_;
+  AnalysedGraph analysed_;
+  const Dependencies& dependencies_;
+  const Uses& uses_;
   std::int64_t live_ = 0, peak_;
   std::vector<std::int32_t> waits_;  // per op: preds that have not run; -1: it has run itself
   std::vector<std::int64_t> rise_, growth_;

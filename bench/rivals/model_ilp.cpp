@@ -5,8 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/analysed_graph.h"
 #include "layout/instance.h"
 #include "order/problem.h"
 #include "rivals/evaluate.h"
@@ -48,7 +47,7 @@ roam::Schedule start_of(const OrderProblem& problem, roam::Streams streams) {
 
 void find_order(const Graph& graph, const ModelOptions& options, ModelResult& result) {
   const auto start = Clock::now();
-  const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
+  const OrderProblem problem = order_problem(AnalysedGraph(graph));
   const roam::Streams streams = options.multi_stream ? roam::Streams::kMulti : roam::Streams::kSingle;
   const roam::OrderIlpResult found =
       roam::order_ilp({{problem}}, {{start_of(problem, streams)}}, streams, limits_of(options, kOrderGap));

@@ -50,11 +50,13 @@ struct Scratch {
   std::int32_t to = 1;
 };
 
-// The kernel may write `created` over `read`: same strides, pointwise, bytes of created <= bytes of read.
-struct Takeover {
+// In-place reuse: the kernel may write `created` over `read`: same strides, pointwise, bytes of created <= bytes of
+// read. A plan may then give both one address, where read's life ends with the op.
+struct ReusePair {
   BufferId read;
   BufferId created;
 };
+using Takeover = ReusePair;  // the name up to 0.2
 
 struct Op {
   std::string name;
@@ -68,7 +70,8 @@ struct Op {
   std::int64_t cost_ns = 0;
   bool rng = false;     // all rng ops keep their program order
   bool effect = false;  // all effect ops keep their program order, and none runs twice
-  std::vector<Takeover> takeover;
+  // What in-place reuse may use; named as in the file
+  std::vector<ReusePair> takeover;
   std::vector<OpId> after;  // smaller ids that must run earlier, besides what the buffers imply
   std::string meta;         // raw JSON object, or empty
 };
@@ -92,7 +95,7 @@ inline std::int32_t born_tick(const Op& op, std::size_t create_index) {
 }
 
 // Checks every rule of the graph format that holds between ids (ranges, single creation, creation before use, `after`
-// pointing back, ticks, takeover pairs). Throws InvalidGraph naming the rule and the id. O(V + E).
+// pointing back, ticks, reuse pairs). Throws InvalidGraph naming the rule and the id. O(V + E).
 void validate(const Graph& graph);
 
 // Sum of the bytes of resident buffers.

@@ -16,13 +16,13 @@
 namespace stowage {
 
 // stowage: exact and heuristic search with certificates. roam: the published system, as a rival (roam.h); needs HiGHS,
-// uses no takeover.
+// uses no in-place reuse.
 enum class Method : std::uint8_t { kStowage, kRoam };
 
 struct PlanOptions {
   std::optional<std::int64_t> budget_bytes;  // residents + arena must not exceed this
   bool keep_order = false;                   // steps in program order; only addresses are decided
-  bool takeover = true;                      // results may lie over inputs that die there, where the graph allows it
+  bool takeover = true;                      // in-place reuse: results over inputs that die there, where allowed
   // Both for up to 10,000 ops; they grow with the ops to four times as much at 40,000
   std::int64_t order_node_budget = 1'400'000;
   std::int64_t layout_node_budget = 125'000;

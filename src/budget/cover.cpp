@@ -96,7 +96,7 @@ class Round {
       if (recipes_.bytes[b] == 0 || ledger_.events(b).empty()) continue;
       ledger_.gaps(b, gaps);
       for (const Gap& gap : gaps) {
-        const bool taken = gap.swap < 0 && ledger_.gain(gap.from, b) > 0;  // dropped, it could be taken over at once
+        const bool taken = gap.swap < 0 && ledger_.gain(gap.from, b) > 0;  // dropped, a result could reuse it at once
         if (gap.swap >= 0 || gap.to - gap.from < (taken ? 1 : 2)) continue;
         const std::size_t first = over.index(gap.from + (taken ? 0 : 1));
         if (first == over.at.size() || over.at[first] >= gap.to) continue;

@@ -17,7 +17,7 @@ constexpr int kHalvingsBetweenRungs = 4;
 }  // namespace
 
 Ladder::Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
-               const MeetOptions& options)
+               const FitOptions& options)
     : recipes_(recipes),
       orders_(orders),
       floor_(floor),
@@ -31,18 +31,18 @@ std::int64_t Ladder::rung(std::int32_t i) const {
   return floor_ + (top_ - floor_) / align * i / rungs_ * align;
 }
 
-const std::optional<Met>& Ladder::at(std::int64_t capacity) {
-  auto [entry, fresh] = met_.try_emplace(capacity);
-  if (fresh) entry->second = meet(recipes_, orders_, capacity, options_);
+const std::optional<Fitted>& Ladder::at(std::int64_t capacity) {
+  auto [entry, fresh] = fitted_.try_emplace(capacity);
+  if (fresh) entry->second = fit_budget(recipes_, orders_, capacity, options_);
   return entry->second;
 }
 
-std::optional<Met> Ladder::best_within(std::int64_t capacity) {
-  const Met* best = nullptr;
+std::optional<Fitted> Ladder::best_within(std::int64_t capacity) {
+  const Fitted* best = nullptr;
   const auto consider = [&](std::int64_t bytes) {
-    const std::optional<Met>& met = at(bytes);
-    if (met && (best == nullptr || met->schedule.step_ns < best->schedule.step_ns)) best = &*met;
-    return met.has_value();
+    const std::optional<Fitted>& fitted = at(bytes);
+    if (fitted && (best == nullptr || fitted->schedule.step_ns < best->schedule.step_ns)) best = &*fitted;
+    return fitted.has_value();
   };
   bound_.at(capacity);
   int looks = 0;

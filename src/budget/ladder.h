@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "budget/meet.h"
+#include "budget/fit_budget.h"
 #include "budget/time_bound.h"
 
 namespace stowage::budget {
@@ -29,10 +29,10 @@ class Ladder {
  public:
   // Capacities in bytes of arena: nothing fits below `floor`, and `top` costs nothing.
   Ladder(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t floor, std::int64_t top,
-         const MeetOptions& options);
+         const FitOptions& options);
 
   // The fastest plan of an arena of at most `capacity`; none: the smallest found is larger.
-  std::optional<Met> best_within(std::int64_t capacity);
+  std::optional<Fitted> best_within(std::int64_t capacity);
   // The least capacity of a rung that has a plan; `top` when none has.
   std::int64_t smallest();
   // Proven, of all plans within `capacity`.
@@ -41,16 +41,16 @@ class Ladder {
 
  private:
   [[nodiscard]] std::int64_t rung(std::int32_t i) const;
-  const std::optional<Met>& at(std::int64_t capacity);
+  const std::optional<Fitted>& at(std::int64_t capacity);
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
 
   const Recipes& recipes_;
   std::span<const std::vector<OpId>> orders_;
   std::int64_t floor_, top_;
-  MeetOptions options_;
+  FitOptions options_;
   std::int32_t rungs_;
   TimeBound bound_;
-  std::map<std::int64_t, std::optional<Met>> met_;  // by capacity
+  std::map<std::int64_t, std::optional<Fitted>> fitted_;  // by capacity
   std::optional<std::int64_t> smallest_;
 };
 

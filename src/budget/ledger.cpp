@@ -55,16 +55,16 @@ bool Ledger::ends(std::int32_t buffer, std::int32_t position) const {
   return next != events.end() ? next->creates() : recipes_->returned[buffer] == 0;
 }
 
-const TakeoverTable::Best& Ledger::best_at(std::int32_t position, std::int32_t flipped) const {
+const ReuseTable::Best& Ledger::best_at(std::int32_t position, std::int32_t flipped) const {
   std::vector<char> ended;
-  for (const Takeover& pair : recipes_->takeovers.pairs(op(position)))
+  for (const ReusePair& pair : recipes_->reuse.pairs(op(position)))
     ended.push_back(ends(pair.read.value, position) != (pair.read.value == flipped) ? 1 : 0);
-  return recipes_->takeovers.best(op(position), ended);
+  return recipes_->reuse.best(op(position), ended);
 }
 
 std::int64_t Ledger::gain(std::int32_t position, std::int32_t buffer) const {
-  const std::vector<Takeover>& pairs = recipes_->takeovers.pairs(op(position));
-  if (std::none_of(pairs.begin(), pairs.end(), [&](const Takeover& pair) { return pair.read.value == buffer; }))
+  const std::vector<ReusePair>& pairs = recipes_->reuse.pairs(op(position));
+  if (std::none_of(pairs.begin(), pairs.end(), [&](const ReusePair& pair) { return pair.read.value == buffer; }))
     return 0;
   return added_[position] - best_at(position, buffer).added;
 }
@@ -78,7 +78,7 @@ void Ledger::refresh(std::int32_t position) {
 void Ledger::refresh_uses(std::int32_t buffer, std::size_t first, std::size_t last) {
   for (std::size_t i = first; i < last; ++i) {
     const std::int32_t at = events_[buffer][i].at;
-    if (!recipes_->takeovers.pairs(op(at)).empty()) refresh(at);
+    if (!recipes_->reuse.pairs(op(at)).empty()) refresh(at);
   }
 }
 

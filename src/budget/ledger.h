@@ -50,10 +50,10 @@ class Ledger {
   [[nodiscard]] const Recipes& recipes() const { return *recipes_; }
   [[nodiscard]] const Sequence& sequence() const { return *sequence_; }
 
-  // Bytes that the op at a position adds, with the takeovers that it uses: the best of the pairs whose r ends there
-  // (takeover.h).
+  // Bytes that the op at a position adds, with the in-place reuse that it allows: the best of the pairs whose r ends there
+  // (reuse_table.h).
   [[nodiscard]] std::int64_t added(std::int32_t position) const { return added_[position]; }
-  [[nodiscard]] const std::vector<Takeover>& taken(std::int32_t position) const { return best_at(position).pairs; }
+  [[nodiscard]] const std::vector<ReusePair>& taken(std::int32_t position) const { return best_at(position).pairs; }
   // By how much less it would add if the copy of `buffer` that it uses ended there, or more if it did not.
   [[nodiscard]] std::int64_t gain(std::int32_t position, std::int32_t buffer) const;
 
@@ -85,7 +85,7 @@ class Ledger {
   void collect_events();
   // The copy of `buffer` that is used at a position has its last use there.
   [[nodiscard]] bool ends(std::int32_t buffer, std::int32_t position) const;
-  [[nodiscard]] const TakeoverTable::Best& best_at(std::int32_t position, std::int32_t flipped = -1) const;
+  [[nodiscard]] const ReuseTable::Best& best_at(std::int32_t position, std::int32_t flipped = -1) const;
   // Accounts anew for what the op adds: at a position, at some uses of a buffer.
   void refresh(std::int32_t position);
   void refresh_uses(std::int32_t buffer, std::size_t first, std::size_t last);

@@ -2,30 +2,28 @@
 
 #include <algorithm>
 
-#include "graph/liveness.h"
-
 namespace stowage::budget {
 
-Recipes::Recipes(const Graph& g, bool takeover)
-    : graph(&g),
-      ops(static_cast<std::int32_t>(g.ops.size())),
-      buffers(static_cast<std::int32_t>(g.buffers.size())),
-      needs(g.ops.size()),
-      creates(g.ops.size()),
-      repeatable(g.ops.size(), 1),
-      ends(g.ops.size()),
-      takeovers(g, takeover),
-      returned(g.buffers.size(), 0),
-      makers(g.buffers.size()) {
+Recipes::Recipes(const AnalysedGraph& of, bool in_place_reuse)
+    : analysed(&of),
+      graph(&of.graph),
+      ops(static_cast<std::int32_t>(graph->ops.size())),
+      buffers(static_cast<std::int32_t>(graph->buffers.size())),
+      added(of.added_bytes.raw()),
+      needs(graph->ops.size()),
+      creates(graph->ops.size()),
+      repeatable(graph->ops.size(), 1),
+      ends(graph->ops.size()),
+      reuse(of, in_place_reuse),
+      bytes(of.bytes.raw()),
+      returned(graph->buffers.size(), 0),
+      makers(graph->buffers.size()) {
+  const Graph& g = *graph;
   IdVector<BufferId, std::vector<std::int32_t>> readers(g.buffers.size());  // of a resident, since its latest write
-  for (std::size_t b = 0; b < g.buffers.size(); ++b) {
-    bytes.push_back(g.padded(g.buffers[b].bytes));
-    returned[b] = g.buffers[b].returned;
-  }
+  for (std::size_t b = 0; b < g.buffers.size(); ++b) returned[b] = g.buffers[b].returned;
   for (std::int32_t k = 0; k < ops; ++k) {
     const Op& op = g.ops[k];
     cost.push_back(op.cost_ns);
-    added.push_back(added_bytes(g, op));
     if (op.effect) repeatable[k] = 0;
     const auto need = [&](BufferId b, bool written) {
       needs[k].push_back({b.value, static_cast<std::int32_t>(makers[b.index()].size()), written});

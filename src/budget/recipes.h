@@ -10,10 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
-#include "budget/takeover.h"
-#include "stowage/graph.h"
+#include "budget/reuse_table.h"
+#include "graph/analysed_graph.h"
 
 namespace stowage::budget {
 
@@ -24,22 +25,24 @@ struct Need {
 };
 
 struct Recipes {
-  explicit Recipes(const Graph& graph, bool takeover = true);
+  // `graph` must outlive this.
+  explicit Recipes(const AnalysedGraph& graph, bool in_place_reuse = true);
 
+  const AnalysedGraph* analysed;
   const Graph* graph;
   std::int32_t ops = 0;
   std::int32_t buffers = 0;
   // Per op.
   std::vector<std::int64_t> cost;  // ns
-  // Bytes on top of what was live before, at the heaviest tick, without takeovers
-  std::vector<std::int64_t> added;
+  // Bytes on top of what was live before, at the heaviest tick, without in-place reuse
+  std::span<const std::int64_t> added;
   std::vector<std::vector<Need>> needs;            // planned buffers read or written, at the version that the op sees
   std::vector<std::vector<std::int32_t>> creates;  // planned buffers
   std::vector<char> repeatable;                    // may run again while no op of ends[op] has run
   std::vector<std::vector<std::int32_t>> ends;     // ops whose first run spoils a resident that it reads
-  TakeoverTable takeovers;
+  ReuseTable reuse;
   // Per buffer; residents have no makers.
-  std::vector<std::int64_t> bytes;  // padded
+  std::span<const std::int64_t> bytes;  // padded
   std::vector<char> returned;
   std::vector<std::vector<std::int32_t>> makers;  // makers[b][v - 1] leaves version v
 };

@@ -29,12 +29,12 @@ std::int64_t Restorer::overload(const Gap& gap) {
   std::int64_t over = 0;
   for (std::size_t i = 0; i < move_.runs.size(); ++i) {
     std::vector<char> ended;
-    for (const Takeover& pair : recipes_.takeovers.pairs(move_.runs[i])) {
+    for (const ReusePair& pair : recipes_.reuse.pairs(move_.runs[i])) {
       const std::int32_t r = pair.read.value;
       const bool ends = r != gap.buffer && made_[r] != 0 && last_need_[r] == static_cast<std::int32_t>(i);
       ended.push_back(ends ? 1 : 0);
     }
-    over += std::max<std::int64_t>(0, live + recipes_.takeovers.best(move_.runs[i], ended).added - capacity_);
+    over += std::max<std::int64_t>(0, live + recipes_.reuse.best(move_.runs[i], ended).added - capacity_);
     for (const std::int32_t b : recipes_.creates[move_.runs[i]])
       if (b == gap.buffer || last_need_[b] > static_cast<std::int32_t>(i)) {
         live += recipes_.bytes[b];
@@ -77,7 +77,7 @@ bool Restorer::want(std::int32_t buffer, std::int32_t version) {
     return true;
   }
   const std::int64_t bytes = recipes_.bytes[buffer];
-  const std::int64_t loss = -ledger_.gain(previous.at, buffer);  // it can no longer be taken over there
+  const std::int64_t loss = -ledger_.gain(previous.at, buffer);  // no result can reuse it there any more
   const bool room = loss <= 0 || ledger_.live().at(previous.at) + loss <= capacity_;
   if (previous.after == version && room && fits(previous.at + 1, move_.at, bytes)) {
     seen_[buffer] = version;

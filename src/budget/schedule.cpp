@@ -25,8 +25,8 @@ class Writer {
   Schedule run() {
     collect();
     write_steps();
-    write_placements();
-    result_.step_ns = predict(*recipes_.graph, result_.steps, link_).step_ns;
+    write_pieces();
+    result_.step_ns = predict(*recipes_.graph, result_.timeline.steps, link_).step_ns;
     return std::move(result_);
   }
 
@@ -59,8 +59,8 @@ class Writer {
       free_.push_back(here());
       for (; next < copies_.size() && copies_[next].slot == at; ++next) push_copy(step_of_copy, copies_[next]);
       step_.push_back(here());
-      take_over(at);
-      result_.steps.push_back(Step::run(OpId(ledger_.op(at))));
+      note_reuse(at);
+      written_.push_back(Step::run(OpId(ledger_.op(at))));
       if (ledger_.repeat(at)) {
         ++result_.recomputed_ops;
         result_.recompute_ns = capped_sum(result_.recompute_ns, recipes_.cost[ledger_.op(at)]);
@@ -70,36 +70,31 @@ class Writer {
     for (; next < copies_.size(); ++next) push_copy(step_of_copy, copies_[next]);  // in, for the end of the step
     step_.push_back(here());
     for (std::size_t i = 0; i < copies_.size(); ++i)
-      result_.steps[step_of_copy[i]].until = copies_[i].out ? free_[copies_[i].until] : step_[copies_[i].until];
+      written_[step_of_copy[i]].until = copies_[i].out ? free_[copies_[i].until] : step_[copies_[i].until];
   }
 
-  void take_over(std::int32_t at) {
+  void note_reuse(std::int32_t at) {
     if (ledger_.taken(at).empty()) return;
     const std::int64_t without = ledger_.live().at(at) - ledger_.added(at) + recipes_.added[ledger_.op(at)];
-    for (const Takeover& pair : ledger_.taken(at)) {
+    for (const ReusePair& pair : ledger_.taken(at)) {
       const bool equal = recipes_.bytes[pair.read.index()] == recipes_.bytes[pair.created.index()];
       if (without > merging_.limit || (merging_.equal && equal)) over_[{pair.created.value, here()}] = pair.read.value;
     }
   }
 
   void push_copy(std::vector<std::size_t>& step_of_copy, const Copy& copy) {
-    step_of_copy.push_back(result_.steps.size());
+    step_of_copy.push_back(written_.size());
     if (!copy.out) in_step_[{copy.buffer, copy.slot}] = here();
     Step step;
     step.kind = copy.out ? Step::Kind::kSwapOut : Step::Kind::kSwapIn;
     step.buffer = BufferId(copy.buffer);
-    result_.steps.push_back(step);
+    written_.push_back(step);
     if (copy.out) result_.swapped_bytes += recipes_.graph->buffers[copy.buffer].bytes;
   }
 
-  [[nodiscard]] std::int32_t here() const { return static_cast<std::int32_t>(result_.steps.size()); }
+  [[nodiscard]] std::int32_t here() const { return static_cast<std::int32_t>(written_.size()); }
 
-  struct Piece {
-    Placement placement;
-    std::int32_t tick;  // born within its first step
-  };
-
-  void write_placements() {
+  void write_pieces() {
     std::vector<Piece> pieces;
     std::vector<Gap> gaps;
     for (std::int32_t b = 0; b < recipes_.buffers; ++b) {
@@ -107,65 +102,29 @@ class Writer {
       ledger_.gaps(b, gaps);
       std::size_t g = 0;
       for (std::size_t i = 0; i < events.size(); ++i) {
-        if (events[i].creates()) pieces.push_back({{BufferId(b), step_[events[i].at], 0, 0}, tick(events[i].at, b)});
+        if (events[i].creates()) pieces.push_back(created(b, events[i].at));
         if (g < gaps.size() && gaps[g].from == events[i].at && gaps[g].swap >= 0) {
-          pieces.back().placement.to = free_[gaps[g].gone];
-          pieces.push_back({{BufferId(b), in_step_.at({b, gaps[g].back}), 0, 0}, 0});
+          pieces.back().to = free_[gaps[g].gone];
+          pieces.push_back({BufferId(b), in_step_.at({b, gaps[g].back}), 0, 0, {}});
         } else {
-          pieces.back().placement.to = step_[events[i].at] + 1;
+          pieces.back().to = step_[events[i].at] + 1;
         }
         if (g < gaps.size() && gaps[g].from == events[i].at) {
-          if (gaps[g].to == ledger_.size()) pieces.back().placement.to = here();
+          if (gaps[g].to == ledger_.size()) pieces.back().to = here();
           ++g;
         }
       }
     }
-    std::stable_sort(pieces.begin(), pieces.end(),
-                     [](const Piece& a, const Piece& b) { return a.placement.from < b.placement.from; });
-    write_items(pieces);
+    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.from < b.from; });
+    result_.timeline = timeline(*recipes_.graph, std::move(written_), pieces);
   }
 
-  std::int32_t tick(std::int32_t at, std::int32_t buffer) const {
+  [[nodiscard]] Piece created(std::int32_t buffer, std::int32_t at) const {
     const Op& op = recipes_.graph->ops[ledger_.op(at)];
     const auto place = std::find(op.creates.begin(), op.creates.end(), BufferId(buffer)) - op.creates.begin();
-    return born_tick(op, static_cast<std::size_t>(place));
-  }
-
-  void write_items(const std::vector<Piece>& pieces) {
-    const Graph& graph = *recipes_.graph;
-    std::vector<std::int64_t> start{0};
-    for (const Step& step : result_.steps)
-      start.push_back(start.back() + (step.kind == Step::Kind::kRun ? graph.op(step.op).ticks : 1));
-    std::vector<std::int32_t> latest(graph.buffers.size(), -1);  // item of the latest copy
-    for (const Piece& piece : pieces) {
-      const Placement& p = piece.placement;
-      const std::int64_t bytes = recipes_.bytes[p.buffer.index()];
-      std::int32_t& item = latest[p.buffer.index()];
-      const auto over = over_.find({p.buffer.value, p.from});
-      if (over == over_.end()) {
-        item = add({start[p.from] + piece.tick, start[p.to], bytes});
-      } else {
-        item = latest[over->second];
-        result_.items[item].upper = start[p.to];
-        result_.items[item].bytes = std::max(result_.items[item].bytes, bytes);
-      }
-      result_.placements.push_back(p);
-      result_.item_of.push_back(item);
-    }
-    for (std::size_t s = 0; s < result_.steps.size(); ++s) {
-      if (result_.steps[s].kind != Step::Kind::kRun) continue;
-      const Op& op = graph.op(result_.steps[s].op);
-      for (std::size_t i = 0; i < op.scratch.size(); ++i) {
-        result_.scratch.push_back({static_cast<std::int32_t>(s), static_cast<std::int32_t>(i), 0});
-        result_.item_of.push_back(
-            add({start[s] + op.scratch[i].from, start[s] + op.scratch[i].to, graph.padded(op.scratch[i].bytes)}));
-      }
-    }
-  }
-
-  std::int32_t add(const LayoutItem& item) {
-    result_.items.push_back(item);
-    return static_cast<std::int32_t>(result_.items.size()) - 1;
+    const auto over = over_.find({buffer, step_[at]});
+    return {BufferId(buffer), step_[at], 0, born_tick(op, static_cast<std::size_t>(place)),
+            over == over_.end() ? BufferId() : BufferId(over->second)};
   }
 
   const Recipes& recipes_;
@@ -176,8 +135,9 @@ class Writer {
   std::vector<std::int32_t> step_;  // per position: the step of the op
   std::vector<std::int32_t> free_;  // per position: the first step of its slot at which copies out must be complete
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> in_step_;  // (buffer, slot)
-  // (buffer, step that creates it): what it takes over
+  // (buffer, step that creates it): what it lies over
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> over_;
+  std::vector<Step> written_;
   Schedule result_;
 };
 

@@ -12,25 +12,20 @@
 
 #include "budget/lanes.h"
 #include "budget/sequence.h"
-#include "stowage/layout.h"
-#include "stowage/plan.h"
+#include "layout/timeline.h"
 
 namespace stowage::budget {
 
 struct Schedule {
-  std::vector<Step> steps;
-  std::vector<Placement> placements;  // offsets not yet set; by (from, buffer)
-  std::vector<ScratchPlacement> scratch;
-  std::vector<LayoutItem> items;
-  std::vector<std::int32_t> item_of;  // per placement, then per scratch: its place in the items
+  Timeline timeline;
   std::int64_t step_ns = 0;
   std::int64_t recomputed_ops = 0;
   std::int64_t recompute_ns = 0;
   std::int64_t swapped_bytes = 0;  // copied out
 };
 
-// Which takeovers lay buffers at one address: those without which a position would hold more than `limit`, and if
-// `equal` also those of buffers of equal size (a smaller one is laid out as wide as what it takes over).
+// Which in-place reuse lays buffers at one address: those without which a position would hold more than `limit`, and if
+// `equal` also those of buffers of equal size (a smaller one is laid out as wide as what it lies over).
 struct Merging {
   std::int64_t limit = 0;
   bool equal = true;

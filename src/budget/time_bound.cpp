@@ -67,7 +67,7 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
       static_cast<double>(std::accumulate(recipes.bytes.begin(), recipes.bytes.end(), std::int64_t{1}));
   dearest_ = std::min(static_cast<double>(program_ns_) + 1, 1e15 / bytes);
   deps_ = content_dependencies(graph);
-  const OrderProblem problem = order_problem(graph, deps_, uses(graph));
+  const OrderProblem problem = order_problem(*recipes.analysed, deps_);
   const std::vector<std::int64_t> live = must_live(problem);
   std::vector<std::int32_t> by_live(live.size());
   std::iota(by_live.begin(), by_live.end(), 0);
@@ -79,7 +79,7 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
 }
 
 TimeBound::Pivot TimeBound::pivot(std::int32_t op) const {
-  Pivot result{op, op_bytes(*recipes_.graph, OpId(op)), 0, std::vector<char>(recipes_.ops, 0)};
+  Pivot result{op, recipes_.analysed->run_bytes[OpId(op)], 0, std::vector<char>(recipes_.ops, 0)};
   std::int64_t before = 0, after = recipes_.cost[op];
   const std::vector<char> up = reached(deps_.preds, op), down = reached(deps_.succs, op);
   for (std::int32_t k = 0; k < recipes_.ops; ++k) {

@@ -29,7 +29,7 @@ struct Scene {
   const PeakMoment& peak;
   std::int64_t resident_bytes;
   std::int64_t arena_bytes;  // without a limit
-  // The arena of a plan of a changed graph, without a limit. Takeover pairs that the change undid are dropped.
+  // The arena of a plan of a changed graph, without a limit. Reuse pairs that the change undid are dropped.
   std::function<std::int64_t(Graph)> plan_again;
 };
 

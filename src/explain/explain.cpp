@@ -54,10 +54,10 @@ PlanResult of_given_plan(const Graph& graph, const Plan& plan, const PlanResult&
   return result;
 }
 
-// A rule that shrinks buffers or takes them out of reads may leave takeover pairs that are none any more.
-void drop_lost_takeovers(Graph& graph) {
+// A rule that shrinks buffers or takes them out of reads may leave reuse pairs that are none any more.
+void drop_lost_pairs(Graph& graph) {
   for (Op& op : graph.ops)
-    std::erase_if(op.takeover, [&](const Takeover& pair) {
+    std::erase_if(op.takeover, [&](const ReusePair& pair) {
       return std::ranges::find(op.reads, pair.read) == op.reads.end() ||
              graph.buffer(pair.created).bytes > graph.buffer(pair.read).bytes;
     });
@@ -98,7 +98,7 @@ Explanation explain(const Graph& graph, const std::optional<Plan>& plan, const E
   const auto plan_again = [&](Graph changed) {
     PlanOptions free = options.plan;
     free.budget_bytes.reset();
-    drop_lost_takeovers(changed);
+    drop_lost_pairs(changed);
     free.order_node_budget /= kAdviceShare;
     free.layout_node_budget /= kAdviceShare;
     validate(changed);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "graph/takeover.h"
-
 namespace stowage {
 
 std::vector<OpId> program_order(const Graph& graph) {
@@ -48,38 +46,5 @@ IdVector<BufferId, Lifetime> lifetimes(const Graph& graph, std::span<const OpId>
   }
   return result;
 }
-
-std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used) {
-  std::vector<std::pair<std::int32_t, std::int64_t>> changes;  // (tick, bytes)
-  const auto taken_over = [&](BufferId b) {
-    return std::any_of(used.begin(), used.end(), [b](const Takeover& t) { return t.created == b; });
-  };
-  for (std::size_t i = 0; i < op.creates.size(); ++i) {
-    if (taken_over(op.creates[i])) continue;
-    changes.emplace_back(born_tick(op, i), graph.padded(graph.buffer(op.creates[i]).bytes));
-  }
-  for (const Scratch& s : op.scratch) {
-    changes.emplace_back(s.from, graph.padded(s.bytes));
-    changes.emplace_back(s.to, -graph.padded(s.bytes));
-  }
-  std::sort(changes.begin(), changes.end());  // at one tick what goes comes first: intervals are half-open
-  std::int64_t now = 0, most = 0;
-  for (const auto& [tick, bytes] : changes) most = std::max(most, now += bytes);
-  return most;
-}
-
-std::int64_t op_bytes(const Graph& graph, OpId id) {
-  const Op& op = graph.op(id);
-  std::vector<BufferId> touched;
-  for (const auto* list : {&op.reads, &op.writes}) touched.insert(touched.end(), list->begin(), list->end());
-  std::sort(touched.begin(), touched.end());
-  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-  std::int64_t held = 0;
-  for (const BufferId b : touched)
-    if (!graph.buffer(b).resident) held += graph.padded(graph.buffer(b).bytes);
-  return held + least_added_bytes(graph, op, op.takeover);
-}
-
-std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order) { return peak_bytes(graph, order, {}); }
 
 }  // namespace stowage

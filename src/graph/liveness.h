@@ -1,4 +1,4 @@
-// When buffers live, once an order is given; and what an op needs whatever the order.
+// Who makes and who uses each buffer; and when buffers live, once an order is given.
 //
 //   step          0     1     2     3        a buffer lives from the step that creates it up to its last use (half-open),
 //   a creates  ┌──────────────┐              a returned one up to the end, an unused one only in the step that creates it.
@@ -31,16 +31,5 @@ struct Lifetime {
   std::int32_t to = 0;
 };
 IdVector<BufferId, Lifetime> lifetimes(const Graph& graph, std::span<const OpId> order);
-
-// Padded bytes that `op` adds at its heaviest tick to what was live before it: the creations born so far, less those
-// that lie over an input (graph/takeover.h), and its scratch.
-std::int64_t added_bytes(const Graph& graph, const Op& op, std::span<const Takeover> used = {});
-
-// Padded bytes that one run of the op needs on the device at its heaviest tick, residents excepted: all that it
-// touches, and its scratch. No plan, whatever it recomputes or swaps, needs less; a takeover pair counts once.
-std::int64_t op_bytes(const Graph& graph, OpId op);
-
-// Largest sum of padded bytes live at one tick of one step of `order`, without takeovers. O(V + E).
-std::int64_t peak_bytes(const Graph& graph, std::span<const OpId> order);
 
 }  // namespace stowage

@@ -76,7 +76,7 @@ class Validator {
     check_uses(op, "writes", op.writes, written_by_);
     check_cost(op);
     check_inside(op);
-    check_takeover(op);
+    check_reuse(op);
     check_after(op);
   }
 
@@ -145,7 +145,7 @@ class Validator {
     }
   }
 
-  void check_takeover(const Op& op) const {
+  void check_reuse(const Op& op) const {
     for (std::size_t i = 0; i < op.takeover.size(); ++i) {
       const auto [read, created] = op.takeover[i];
       check_range(op, "takeover", i, read);

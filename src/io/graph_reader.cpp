@@ -90,7 +90,7 @@ class GraphReader {
           born = true;
           break;
         case 9: read_traits(value, where, op); break;
-        case 10: read_takeover(value, where, op); break;
+        case 10: read_reuse_pair(value, where, op); break;
         case 11: read_ids(value, where, op.after); break;
         default: op.meta = JsonReader::read_meta(value, where); break;
       }
@@ -143,7 +143,7 @@ class GraphReader {
     });
   }
 
-  void read_takeover(Value value, const Where& where, Op& op) {
+  void read_reuse_pair(Value value, const Where& where, Op& op) {
     json_.read_list(value, where, [&](std::int64_t index, Value entry) {
       std::array<BufferId, 2> pair;
       std::size_t count = 0;

@@ -67,7 +67,7 @@ void append_scratch(std::string& out, const Scratch& scratch) {
   object.close();
 }
 
-void append_takeover(std::string& out, const Takeover& pair) {
+void append_reuse_pair(std::string& out, const ReusePair& pair) {
   out += '[';
   io::append_int(out, pair.read.value);
   out += ',';
@@ -102,7 +102,7 @@ void append_op(std::string& out, const Op& op) {
   }
   if (!op.takeover.empty()) {
     object.key("takeover");
-    append_list(out, op.takeover, append_takeover);
+    append_list(out, op.takeover, append_reuse_pair);
   }
   ids_field(out, object, "after", op.after);
   meta_field(object, op.meta);

@@ -1,5 +1,5 @@
 // Lower bounds on the peak over all plans without recomputation and swapping, when taken of a relaxed_problem()
-// (takeover.h).
+// (reuse_pairs.h).
 #pragma once
 
 #include <span>

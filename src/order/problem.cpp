@@ -134,24 +134,26 @@ std::optional<Renumbered> with_precedence(const OrderProblem& problem, std::span
   return Renumbered{std::move(renumbered), std::move(order)};
 }
 
-OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies, const Uses& uses) {
+OrderProblem order_problem(const AnalysedGraph& graph) { return order_problem(graph, graph.dependencies); }
+
+OrderProblem order_problem(const AnalysedGraph& graph, const Dependencies& dependencies) {
   OrderProblem p;
-  p.ops = static_cast<std::int32_t>(graph.ops.size());
+  p.ops = static_cast<std::int32_t>(graph.graph.ops.size());
   p.preds = dependencies.preds;
   p.succs = dependencies.succs;
-  for (const Op& op : graph.ops) p.extra.push_back(added_bytes(graph, op));
-  for (const BufferId b : uses.creator.ids()) {
-    const Buffer& buffer = graph.buffer(b);
-    const auto users = uses.users[b];
+  p.extra = graph.added_bytes.raw();
+  for (const BufferId b : graph.bytes.ids()) {
+    const Buffer& buffer = graph.graph.buffer(b);
+    const auto users = graph.uses.users[b];
     if (buffer.resident || buffer.bytes == 0 || (users.empty() && !buffer.returned)) continue;  // part of extra alone
-    p.weight.push_back(graph.padded(buffer.bytes));
+    p.weight.push_back(graph.bytes[b]);
     p.open_at_start.push_back(0);
     p.open_at_end.push_back(buffer.returned);
-    p.openers.items.push_back(uses.creator[b]);
+    p.openers.items.push_back(graph.uses.creator[b]);
     p.openers.close_row();
     if (!buffer.returned) p.closers.items.insert(p.closers.items.end(), users.begin(), users.end());
     p.closers.close_row();
-    p.extra[uses.creator[b]] -= p.weight.back();
+    p.extra[graph.uses.creator[b]] -= p.weight.back();
   }
   index_by_op(p);
   return p;

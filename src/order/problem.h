@@ -21,9 +21,7 @@
 #include <vector>
 
 #include "base/csr.h"
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
-#include "stowage/graph.h"
+#include "graph/analysed_graph.h"
 
 namespace stowage {
 
@@ -39,8 +37,11 @@ struct OrderProblem {
   std::int64_t base = 0;             // bytes that are live throughout
 };
 
-// The problem of `graph`: op ids are the graph's.
-OrderProblem order_problem(const Graph& graph, const Dependencies& dependencies, const Uses& uses);
+// The problem of `graph`, without in-place reuse: op ids are the graph's.
+OrderProblem order_problem(const AnalysedGraph& graph);
+
+// The same with other dependencies than the graph's.
+OrderProblem order_problem(const AnalysedGraph& graph, const Dependencies& dependencies);
 
 // Time backwards. Op i becomes op ops - 1 - i, so that ids stay a topological order.
 OrderProblem reversed(const OrderProblem& problem);

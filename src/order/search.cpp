@@ -5,15 +5,12 @@
 #include <limits>
 #include <numeric>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 #include "order/bound.h"
-#include "order/contract.h"
 #include "order/greedy.h"
 #include "order/pinch.h"
+#include "order/reuse_branch.h"
 #include "order/solve.h"
-#include "order/takeover.h"
-#include "order/takeover_branch.h"
 
 namespace stowage {
 namespace {
@@ -95,60 +92,40 @@ std::int64_t bound_of(const OrderProblem& problem, std::size_t cuts, std::int64_
   return cut_bound(problem, critical_ops(problem, work), cuts, std::numeric_limits<std::int64_t>::max(), work);
 }
 
-// All that is returned lives through the last step.
-std::int64_t returned_bytes(const Graph& graph) {
-  std::int64_t bytes = 0;
-  for (const Buffer& buffer : graph.buffers)
-    if (buffer.returned) bytes += graph.padded(buffer.bytes);
-  return bytes;
-}
+// What the orders of plans take: with in-place reuse or without.
+struct Question {
+  const OrderModel& model;
+  bool in_place_reuse;
 
-// The problems between which the truth lies (takeover.h), and what judges an order.
-struct Model {
-  const Graph& graph;
-  Uses uses;
-  OrderProblem plain;               // no takeovers
-  std::vector<TakeoverPair> pairs;  // the possible ones
-  OrderProblem problem;             // of the plans, pessimistic
-  OrderProblem relaxed;             // of the bound
-  Contracted small;                 // of `relaxed`
+  [[nodiscard]] const OrderProblem& problem() const { return in_place_reuse ? model.certain : model.plain; }
 
-  Model(const Graph& of, bool takeover) : graph(of), uses(stowage::uses(of)) {
-    const Dependencies deps = dependencies(graph);
-    plain = order_problem(graph, deps, uses);
-    pairs = takeover_pairs(graph, deps, uses);
-    problem = takeover ? certain_problem(graph, plain, pairs) : plain;
-    relaxed = relaxed_problem(graph, plain, pairs);
-    small = contracted(relaxed);
-    judge_by_pairs = takeover && !same_extra(problem, relaxed);
-  }
-
+  // Only where savings depend on the order it has to be asked what they are in it.
   [[nodiscard]] Judge judge() const {
-    if (!judge_by_pairs) return [this](std::span<const std::int32_t> order) { return peak(problem, order); };
-    return [this](std::span<const std::int32_t> order) {
-      const std::vector<OpId> ops(order.begin(), order.end());
-      return peak_bytes(graph, ops, takeovers(graph, ops));
+    if (!in_place_reuse || same_extra(model.certain, model.relaxed))
+      return [&problem = problem()](std::span<const std::int32_t> order) { return peak(problem, order); };
+    return [&graph = model.graph](std::span<const std::int32_t> order) {
+      const OrderedGraph ordered(graph, {order.begin(), order.end()});
+      return peak_bytes(ordered, ordered.reuse);
     };
   }
-
-  bool judge_by_pairs = false;
 };
 
 // From a bound that no known order meets. Cheap looks at both problems first, then constructions, then the rest of the
 // work.
 class Search {
  public:
-  Search(const Model& model, Candidates& candidates, const OrderOptions& options)
+  Search(const OrderModel& model, const OrderProblem& problem, Candidates& candidates, const OrderOptions& options)
       : model_(model),
+        problem_(problem),
         candidates_(candidates),
         options_(options),
         work_(options.work),
-        same_(same_extra(model.problem, model.relaxed)) {}
+        same_(same_extra(problem, model.relaxed)) {}
 
   // A bound on all orders.
   std::int64_t run(std::int64_t bound) {
-    if (!same_) own_ = contracted(model_.problem);
-    Solver plans(same_ ? model_.small : own_, peak(model_.problem, best()), bound),
+    if (!same_) own_ = contracted(problem_);
+    Solver plans(same_ ? model_.small : own_, peak(problem_, best()), bound),
         relaxed(model_.small, peak(model_.relaxed, best()), bound);
     for (Solver* solver : {&plans, &relaxed}) {
       if (solver == &relaxed && same_) continue;
@@ -157,14 +134,14 @@ class Search {
     }
     const auto met = [&] { return candidates_.least() <= (same_ ? plans : relaxed).bound(); };
     if (!met()) pinch_down(same_ ? plans : relaxed, 1);
-    plans.know(peak(model_.problem, best()));
+    plans.know(peak(problem_, best()));
     if (!met()) take(plans, kSearch);
     if (!met()) pinch_down(same_ ? plans : relaxed, kLimits);
-    plans.know(peak(model_.problem, best()));
+    plans.know(peak(problem_, best()));
     if (same_) return plans.bound();
     relaxed.know(peak(model_.relaxed, best()));
     if (!met()) take(relaxed, kSearchBound);
-    if (met() || !options_.takeover) return relaxed.bound();
+    if (met() || !options_.in_place_reuse) return relaxed.bound();
     return branch(relaxed.bound());
   }
 
@@ -216,14 +193,14 @@ class Search {
                                       std::int64_t work) {
       return solve(contracted(problem), std::move(from), proven, {work, options_.should_stop});
     };
-    BoundedOrder result = branch_on_takeovers(model_.graph, model_.plain, model_.uses, model_.pairs,
-                                              {best(), candidates_.least()}, bound, share(kBranch), solve_node);
+    BoundedOrder result = branch_on_reuse(model_, {best(), candidates_.least()}, bound, share(kBranch), solve_node);
     work_ -= share(kBranch);
     candidates_.add(std::move(result.order.ops));
     return result.bound;
   }
 
-  const Model& model_;
+  const OrderModel& model_;
+  const OrderProblem& problem_;  // of the plans, pessimistic
   Candidates& candidates_;
   const OrderOptions& options_;
   std::int64_t work_;
@@ -233,14 +210,14 @@ class Search {
 
 }  // namespace
 
-OrderResult find_order(const Graph& graph, const OrderOptions& options) {
-  const Model model(graph, options.takeover);
-  Candidates candidates(model.problem, model.judge());
+OrderResult find_order(const OrderModel& model, const OrderOptions& options) {
+  const Question question{model, options.in_place_reuse};
+  Candidates candidates(question.problem(), question.judge());
   OrderResult result;
-  result.bound_bytes = std::max(bound_of(model.small.problem, 0, options.work), returned_bytes(graph));
+  result.bound_bytes = std::max(bound_of(model.small.problem, 0, options.work), model.graph.returned_bytes);
   candidates.add_greedy(result.bound_bytes);
   if (candidates.least() > result.bound_bytes) {
-    Search search(model, candidates, options);
+    Search search(model, question.problem(), candidates, options);
     result.bound_bytes = search.run(result.bound_bytes);
     result.work = search.used();
   }
@@ -257,13 +234,12 @@ OrderResult find_order(const Graph& graph, const OrderOptions& options) {
   return result;
 }
 
-std::int64_t root_bound(const Graph& graph, std::int64_t work) {
-  return std::max(bound_of(Model(graph, true).small.problem, kRootCuts, work), returned_bytes(graph));
+std::int64_t root_bound(const OrderModel& model, std::int64_t work) {
+  return std::max(bound_of(model.small.problem, kRootCuts, work), model.graph.returned_bytes);
 }
 
-std::int64_t plain_bound(const Graph& graph) {
-  const OrderProblem problem = order_problem(graph, dependencies(graph), uses(graph));
-  return bound_of(problem, kPlainCuts, std::numeric_limits<std::int64_t>::max());
+std::int64_t plain_bound(const OrderModel& model) {
+  return bound_of(model.plain, kPlainCuts, std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace stowage

@@ -2,7 +2,7 @@
 // of steps.
 //
 // Inside a step: a buffer that the step creates is there from its tick `born` on, everything else for all ticks.
-// Takeover is granted once for each r: a second buffer at the same offset in the same step would overlap the first, so
+// ReusePair is granted once for each r: a second buffer at the same offset in the same step would overlap the first, so
 // it stays where it is and the sweep finds it overlapping r.
 #include "plan/occupancy.h"
 
@@ -24,7 +24,7 @@ class TenantLister {
         placement_of_(graph.buffers.size(), kNone),
         born_(graph.buffers.size(), 0),
         starts_(plan.placements.size()),
-        taken_by_(plan.placements.size(), kNone) {}
+        reused_by_(plan.placements.size(), kNone) {}
 
   std::vector<Tenant> run() {
     check_arena();
@@ -34,7 +34,7 @@ class TenantLister {
       const Op* op = what.kind == Step::Kind::kRun ? &graph_.op(what.op) : nullptr;
       begin_placements(step, op);
       if (op != nullptr) {
-        grant_takeovers(step, *op);
+        grant_reuse(step, *op);
         add_scratch(step, *op);
       }
     }
@@ -76,17 +76,17 @@ class TenantLister {
     }
   }
 
-  void grant_takeovers(std::int32_t step, const Op& op) {
-    for (const Takeover& pair : op.takeover) {
+  void grant_reuse(std::int32_t step, const Op& op) {
+    for (const ReusePair& pair : op.takeover) {
       if (graph_.buffer(pair.created).bytes == 0) continue;
       const std::int32_t read = placement_of_[pair.read];
       const std::int32_t created = placement_of_[pair.created];
       const bool shared = placement(read).to == step + 1 && placement(created).from == step &&
                           placement(read).offset == placement(created).offset;
       if (!shared) continue;
-      std::int32_t& taken_by = taken_by_[static_cast<std::size_t>(read)];
-      if (taken_by == kNone) {
-        taken_by = created;
+      std::int32_t& reused_by = reused_by_[static_cast<std::size_t>(read)];
+      if (reused_by == kNone) {
+        reused_by = created;
         starts_[static_cast<std::size_t>(created)] = time_at(step + 1, 0);
       }
     }
@@ -136,7 +136,7 @@ class TenantLister {
   IdVector<BufferId, std::int32_t> placement_of_;  // the latest placement of each buffer
   IdVector<BufferId, std::int32_t> born_;          // the tick at which the current op creates a buffer
   std::vector<Time> starts_;                       // of each placement
-  std::vector<std::int32_t> taken_by_;             // the placement that takes over a placement
+  std::vector<std::int32_t> reused_by_;            // the placement that reuses a placement in place
   std::vector<std::int32_t> begin_order_;
   std::vector<std::int32_t> scratch_order_;
   std::size_t begun_ = 0;

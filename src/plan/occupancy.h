@@ -28,7 +28,7 @@ struct Tenant {
 // address. Throws Violation (rule 6) otherwise. The plan must have passed simulate(). O(P + S log S + the sizes of the
 // ops that run).
 //
-// A buffer c that takes over r appears only from the next step on: until then r, which is at least as large, occupies
+// A buffer c that reuses r in place appears only from the next step on: until then r, which is at least as large, occupies
 // the place of both for the whole step, so whoever overlaps c there overlaps r.
 std::vector<Tenant> list_tenants(const Graph& graph, const Plan& plan);
 

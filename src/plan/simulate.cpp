@@ -10,7 +10,7 @@
 // A placement begins at a step that gives it content, so that after its first step it always holds some version.
 //
 // While a copy is under way its bits are nobody's to touch: a buffer that is arriving is touched by no op before
-// `until`, and one that is leaving is not written. A takeover writes over the buffer that it takes, so that one must
+// `until`, and one that is leaving is not written. In-place reuse writes over the buffer that it reuses, so that one must
 // not be leaving either, and must not be returned.
 //
 //   step             0        1            2          3            4
@@ -175,7 +175,7 @@ class Simulation {
     for (const BufferId buffer : op.writes) check_use(id, buffer, versions_.seen[use++]);
     for (const BufferId buffer : op.writes) check_target(id, buffer);
     for (const BufferId buffer : op.creates) check_target(id, buffer);
-    for (const Takeover& pair : op.takeover) check_takeover(id, pair);
+    for (const ReusePair& pair : op.takeover) check_reuse(id, pair);
     use = first_write;
     for (const BufferId buffer : op.writes) state(buffer).held = versions_.seen[use++] + 1;
     for (const BufferId buffer : op.creates) state(buffer).held = 1;
@@ -200,16 +200,16 @@ class Simulation {
   }
 
   // Does c begin here over r? Then r's content is lost in this step.
-  void check_takeover(OpId op, const Takeover& pair) {
+  void check_reuse(OpId op, const ReusePair& pair) {
     const Placement& read = placement(state(pair.read).placement);
     const Placement& created = placement(state(pair.created).placement);
     const bool shared = created.from == now_ && read.to == now_ + 1 && read.offset == created.offset;
     if (!shared || graph_.buffer(pair.created).bytes == 0) return;
     if (state(pair.read).leaves > now_) {
-      fail_op(4, op, pair.read, "is taken over while it is copied out until step ", state(pair.read).leaves);
+      fail_op(4, op, pair.read, "is reused in place while it is copied out until step ", state(pair.read).leaves);
     }
     if (graph_.buffer(pair.read).returned && read.to == steps_)
-      fail_op(5, op, pair.read, "is returned, but taken over in the last step");
+      fail_op(5, op, pair.read, "is returned, but reused in place in the last step");
   }
 
   void swap_out(const Step& step) {

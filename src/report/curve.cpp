@@ -18,7 +18,7 @@ Rect placed(const Plan& plan, const Pieces& pieces, const checker::Tenant& tenan
   }
   rect.op = plan.steps[step].op;
   rect.origin = pieces.again(placement.from) ? Origin::kRecompute : Origin::kRun;
-  if (step_of(tenant.start) > placement.from) rect.over = pieces.taken_over(placement);
+  if (step_of(tenant.start) > placement.from) rect.over = pieces.reused_input(placement);
   return rect;
 }
 

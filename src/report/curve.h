@@ -28,12 +28,12 @@ enum class Origin : std::uint8_t { kRun, kRecompute, kSwapIn, kScratch };
 struct Rect {
   BufferId buffer;  // invalid: scratch
   OpId op;          // that made it; invalid: a swap in
-  Time start = 0;   // [start, end); a buffer that takes over another appears when that one is gone
+  Time start = 0;   // [start, end); a buffer that lies over another by in-place reuse appears when that one is gone
   Time end = 0;
   std::int64_t offset = -1;
   std::int64_t bytes = 0;
   Origin origin = Origin::kRun;
-  BufferId over;  // what it takes over
+  BufferId over;  // what it lies over
 };
 
 struct Curve {

@@ -5,7 +5,8 @@
 #include <numeric>
 
 #include "budget/range_max.h"
-#include "graph/liveness.h"
+#include "graph/in_place_reuse.h"
+#include "graph/ordered_graph.h"
 #include "report/moves.h"
 
 namespace stowage::report {
@@ -41,7 +42,7 @@ class Account {
   Decisions run() {
     chains();
     swaps();
-    takeovers();
+    in_place_reuse();
     order();
     const auto worth = [](const Decision& d) { return std::tuple(d.saved_bytes.value_or(-1), d.bytes); };
     std::ranges::stable_sort(result_.list, std::greater(), worth);
@@ -201,29 +202,29 @@ class Account {
 
   // ---- What lies over another
 
-  void takeovers() {
-    std::vector<Takeover> all;
+  void in_place_reuse() {
+    std::vector<ReusePair> all;
     std::vector<std::int64_t> more(plan_.steps.size());
     for (std::int32_t s = 0; s < steps(); ++s) {
       if (plan_.steps[static_cast<std::size_t>(s)].kind != Step::Kind::kRun) continue;
       all.clear();
       for (const BufferId c : op_at(s).creates) {
         const std::int32_t rank = pieces_.covering(c, s);
-        const BufferId read = rank < 0 ? BufferId() : pieces_.taken_over(piece(c, static_cast<std::size_t>(rank)));
+        const BufferId read = rank < 0 ? BufferId() : pieces_.reused_input(piece(c, static_cast<std::size_t>(rank)));
         if (read.valid()) all.push_back({read, c});
       }
       if (all.empty()) continue;
       const std::int64_t with = added_bytes(graph_, op_at(s), all);
       more[static_cast<std::size_t>(s)] = added_bytes(graph_, op_at(s)) - with;
-      for (const Takeover& pair : all) undo_takeover(s, pair, all, with);
+      for (const ReusePair& pair : all) undo_reuse(s, pair, all, with);
     }
     stages(more);
   }
 
-  void undo_takeover(std::int32_t s, const Takeover& pair, std::vector<Takeover> all, std::int64_t with) {
-    std::erase_if(all, [&](const Takeover& t) { return t.created == pair.created; });
+  void undo_reuse(std::int32_t s, const ReusePair& pair, std::vector<ReusePair> all, std::int64_t with) {
+    std::erase_if(all, [&](const ReusePair& t) { return t.created == pair.created; });
     Decision decision;
-    decision.kind = Decision::Kind::kTakeover;
+    decision.kind = Decision::Kind::kInPlaceReuse;
     decision.from = s;
     decision.to = s + 1;
     decision.bytes = bytes(pair.created);
@@ -235,13 +236,13 @@ class Account {
 
   // ---- The order, and the whole
 
-  void stages(const std::vector<std::int64_t>& without_takeover) {
+  void stages(const std::vector<std::int64_t>& without_reuse) {
     Stages& stages = result_.stages;
-    stages.takeover = curve_.peak_bytes;
+    stages.in_place_reuse = curve_.peak_bytes;
     std::vector<Change> changes;
     for (std::int32_t s = 0; s < steps(); ++s)
-      if (without_takeover[static_cast<std::size_t>(s)] > 0)
-        changes.push_back({s, s + 1, without_takeover[static_cast<std::size_t>(s)]});
+      if (without_reuse[static_cast<std::size_t>(s)] > 0)
+        changes.push_back({s, s + 1, without_reuse[static_cast<std::size_t>(s)]});
     stages.swap = peak_with(changes);
     changes.insert(changes.end(), gaps_.begin(), gaps_.end());
     stages.recompute = peak_with(changes);

@@ -23,7 +23,7 @@
 namespace stowage::report {
 
 struct Decision {
-  enum class Kind : std::uint8_t { kRecompute, kSwap, kTakeover, kMove };
+  enum class Kind : std::uint8_t { kRecompute, kSwap, kInPlaceReuse, kMove };
   Kind kind = Kind::kRecompute;
   std::int32_t from = 0;  // steps of the plan that it spans
   std::int32_t to = 0;
@@ -37,11 +37,11 @@ struct Decision {
 
 // Peaks of live bytes on the way from the program to the plan.
 struct Stages {
-  std::int64_t program = 0;    // program order
-  std::int64_t order = 0;      // the plan's order, nothing run again
-  std::int64_t recompute = 0;  // with what it runs again
-  std::int64_t swap = 0;       // with what it swaps
-  std::int64_t takeover = 0;   // with takeovers: the plan's peak
+  std::int64_t program = 0;         // program order
+  std::int64_t order = 0;           // the plan's order, nothing run again
+  std::int64_t recompute = 0;       // with what it runs again
+  std::int64_t swap = 0;            // with what it swaps
+  std::int64_t in_place_reuse = 0;  // with in-place reuse: the plan's peak
 };
 
 struct Decisions {

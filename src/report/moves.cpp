@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 
 namespace stowage::report {
 namespace {

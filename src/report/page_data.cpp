@@ -107,7 +107,7 @@ class PlanWriter {
     inner.field("order", stages.order);
     inner.field("recompute", stages.recompute);
     inner.field("swap", stages.swap);
-    inner.field("takeover", stages.takeover);
+    inner.field("takeover", stages.in_place_reuse);
     inner.close();
   }
 
@@ -211,13 +211,13 @@ class PlanWriter {
     if (placed) {
       column(inner, "offset", offset);
       column(inner, "origin", origin);
-      taken_over(inner, rects);
+      lying_over(inner, rects);
     }
     inner.close();
   }
 
   // [[rectangle, buffer]]
-  void taken_over(ObjectWriter& object, const std::vector<Rect>& rects) {
+  void lying_over(ObjectWriter& object, const std::vector<Rect>& rects) {
     object.key("over");
     out_ += '[';
     bool first = true;

@@ -34,10 +34,10 @@ std::int32_t Pieces::covering(BufferId buffer, std::int32_t step) const {
   return static_cast<std::int32_t>(after - row.begin()) - 1;
 }
 
-BufferId Pieces::taken_over(const Placement& created) const {
+BufferId Pieces::reused_input(const Placement& created) const {
   const Step& step = plan_.steps[static_cast<std::size_t>(created.from)];
   if (step.kind != Step::Kind::kRun) return {};
-  for (const Takeover& pair : graph_.op(step.op).takeover) {
+  for (const ReusePair& pair : graph_.op(step.op).takeover) {
     if (pair.created != created.buffer || graph_.buffer(pair.created).bytes == 0) continue;
     const std::int32_t rank = covering(pair.read, created.from);
     if (rank < 0) continue;

@@ -21,7 +21,7 @@ class Pieces {
   [[nodiscard]] std::int32_t covering(BufferId buffer, std::int32_t step) const;
   [[nodiscard]] bool again(std::int32_t step) const { return again_[static_cast<std::size_t>(step)]; }
   // The buffer over which the op of the placement's first step writes this one; invalid: none.
-  [[nodiscard]] BufferId taken_over(const Placement& created) const;
+  [[nodiscard]] BufferId reused_input(const Placement& created) const;
 
  private:
   const Graph& graph_;

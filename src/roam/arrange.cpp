@@ -13,18 +13,15 @@ constexpr std::int32_t kLongestLoose = 8;  // ops of a chain that is loose
 
 class Arranger {
  public:
-  Arranger(const Graph& graph, const RoamOptions& options)
-      : graph_(graph),
-        options_(options),
-        deps_(dependencies(graph)),
-        problem_(order_problem(graph, deps_, uses(graph))) {
+  Arranger(const AnalysedGraph& graph, const OrderProblem& plain, const RoamOptions& options)
+      : graph_(graph.graph), options_(options), deps_(graph.dependencies), problem_(plain) {
     if (options.updates) {
-      plan_ = schedule_updates(graph, deps_, options);
+      plan_ = schedule_updates(graph, options);
     } else {
-      plan_.base.resize(graph.ops.size());
+      plan_.base.resize(graph_.ops.size());
       std::iota(plan_.base.begin(), plan_.base.end(), 0);
     }
-    position_.assign(graph.ops.size(), -1);
+    position_.assign(graph_.ops.size(), -1);
     for (std::size_t p = 0; p < plan_.base.size(); ++p) position_[plan_.base[p]] = static_cast<std::int32_t>(p);
   }
 
@@ -185,8 +182,8 @@ class Arranger {
 
   const Graph& graph_;
   const RoamOptions& options_;
-  Dependencies deps_;
-  OrderProblem problem_;
+  const Dependencies& deps_;
+  const OrderProblem& problem_;
   UpdatePlan plan_;
   std::vector<std::int32_t> position_;               // per op: in the base, or -1
   std::vector<char> floating_, dangling_, emitted_;  // per op
@@ -197,7 +194,9 @@ class Arranger {
 
 }  // namespace
 
-Arranged arrange(const Graph& graph, const RoamOptions& options) { return Arranger(graph, options).run(); }
+Arranged arrange(const AnalysedGraph& graph, const OrderProblem& plain, const RoamOptions& options) {
+  return Arranger(graph, plain, options).run();
+}
 
 OrderProblem in_order(const OrderProblem& problem, const std::vector<std::int32_t>& order) {
   std::vector<std::int32_t> step(problem.ops, -1);

@@ -17,7 +17,6 @@
 
 #include "order/problem.h"
 #include "roam/updates.h"
-#include "stowage/graph.h"
 #include "stowage/roam.h"
 
 namespace stowage::roam {
@@ -30,7 +29,8 @@ struct Arranged {
   std::int64_t delayed_branches = 0;
 };
 
-Arranged arrange(const Graph& graph, const RoamOptions& options);
+// `plain` is order_problem() of `graph`.
+Arranged arrange(const AnalysedGraph& graph, const OrderProblem& plain, const RoamOptions& options);
 
 // `problem` with its ops in another order, which must respect the precedence. Throws Error when it does not.
 OrderProblem in_order(const OrderProblem& problem, const std::vector<std::int32_t>& order);

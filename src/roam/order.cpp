@@ -70,11 +70,11 @@ Division divide(const OrderProblem& problem, const RoamOptions& options, RoamSta
 
 }  // namespace
 
-Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library,
-                   const std::function<bool()>& should_stop, RoamStats& stats) {
+Ordered find_order(const AnalysedGraph& graph, const OrderProblem& plain, const RoamOptions& options,
+                   const std::string& library, const std::function<bool()>& should_stop, RoamStats& stats) {
   if (options.order_ilp) load_highs(library);  // said now rather than after some work
   Ordered result;
-  const Arranged arranged = arrange(graph, options);
+  const Arranged arranged = arrange(graph, plain, options);
   stats.update_branches = arranged.update_branches;
   stats.delayed_branches = arranged.delayed_branches;
   if (arranged.ops.empty()) return result;

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "order/problem.h"
 #include "roam/tree.h"
-#include "stowage/graph.h"
 #include "stowage/roam.h"
 
 namespace stowage::roam {
@@ -26,7 +26,8 @@ struct Ordered {
 };
 
 // Throws SolverMissing when the order ILP is on and HiGHS is not there. Counts into `stats`.
-Ordered find_order(const Graph& graph, const RoamOptions& options, const std::string& library,
-                   const std::function<bool()>& should_stop, RoamStats& stats);
+// `plain` is order_problem() of `graph`.
+Ordered find_order(const AnalysedGraph& graph, const OrderProblem& plain, const RoamOptions& options,
+                   const std::string& library, const std::function<bool()>& should_stop, RoamStats& stats);
 
 }  // namespace stowage::roam

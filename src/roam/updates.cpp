@@ -4,8 +4,6 @@
 #include <limits>
 #include <numeric>
 
-#include "graph/liveness.h"
-
 namespace stowage::roam {
 namespace {
 
@@ -16,14 +14,11 @@ bool is_state(const Buffer& buffer) {
 // Finds the ops that only serve updates.
 class UpdateOps {
  public:
-  UpdateOps(const Graph& graph, const Dependencies& deps)
-      : graph_(graph), deps_(deps), serves_(graph.ops.size(), 0), creator_(graph.buffers.size(), -1) {
-    for (std::size_t i = graph.ops.size(); i-- > 0;) serves_[i] = starts_out(i);
-    for (std::size_t i = 0; i < graph.ops.size(); ++i) {
-      for (const BufferId b : graph.ops[i].creates) creator_[b] = static_cast<std::int32_t>(i);
-      serves_[i] = serves_[i] && reads_only_gradients(graph.ops[i]);
-    }
-    for (std::size_t i = graph.ops.size(); i-- > 0;)  // what lost a follower is no branch that dangles
+  explicit UpdateOps(const AnalysedGraph& graph)
+      : graph_(graph.graph), deps_(graph.dependencies), creator_(graph.uses.creator), serves_(graph_.ops.size(), 0) {
+    for (std::size_t i = graph_.ops.size(); i-- > 0;) serves_[i] = starts_out(i);
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) serves_[i] = serves_[i] && reads_only_gradients(graph_.ops[i]);
+    for (std::size_t i = graph_.ops.size(); i-- > 0;)  // what lost a follower is no branch that dangles
       serves_[i] = serves_[i] && followers_serve(i);
   }
 
@@ -56,8 +51,8 @@ class UpdateOps {
 
   const Graph& graph_;
   const Dependencies& deps_;
+  const IdVector<BufferId, std::int32_t>& creator_;
   std::vector<char> serves_;
-  IdVector<BufferId, std::int32_t> creator_;
 };
 
 class Groups {  // union-find
@@ -75,11 +70,14 @@ class Groups {  // union-find
 
 class Scheduler {
  public:
-  Scheduler(const Graph& graph, const Dependencies& deps, const RoamOptions& options)
-      : graph_(graph), deps_(deps), options_(options) {}
+  Scheduler(const AnalysedGraph& graph, const RoamOptions& options)
+      : analysed_(graph),
+        graph_(graph.graph),
+        deps_(graph.dependencies),
+        creator_(graph.uses.creator),
+        options_(options) {}
 
   UpdatePlan run() {
-    creator_ = uses(graph_).creator;
     divide();
     make_profile();
     peak_ = live_.empty() ? 0 : *std::max_element(live_.begin(), live_.end());
@@ -101,7 +99,7 @@ class Scheduler {
 
  private:
   void divide() {
-    const std::vector<char> serves = UpdateOps(graph_, deps_).result();
+    const std::vector<char> serves = UpdateOps(analysed_).result();
     const std::size_t n = graph_.ops.size();
     std::vector<char> constant(n, 0);
     for (std::size_t i = 0; i < n; ++i) {
@@ -171,8 +169,9 @@ class Scheduler {
     live_.assign(n + 1, 0);
     for (std::size_t p = 0; p < n; ++p) {
       const Op& op = graph_.ops[plan_.base[p]];
-      live_[p] += added_bytes(graph_, op);
-      live_[p + 1] -= added_bytes(graph_, op);
+      const std::int64_t added = analysed_.added_bytes[OpId(plan_.base[p])];
+      live_[p] += added;
+      live_[p + 1] -= added;
       for (const BufferId b : op.creates) {
         live_[p + 1] += graph_.padded(graph_.buffer(b).bytes);
         live_[static_cast<std::size_t>(last_[b]) + 1] -= graph_.padded(graph_.buffer(b).bytes);
@@ -208,7 +207,7 @@ class Scheduler {
     std::int64_t now = result.held;
     for (std::size_t k = 0; k < branch.ops.size(); ++k) {
       const Op& op = graph_.ops[branch.ops[k]];
-      result.inside = std::max(result.inside, now + added_bytes(graph_, op));
+      result.inside = std::max(result.inside, now + analysed_.added_bytes[OpId(branch.ops[k])]);
       for (const BufferId b : op.creates) now += graph_.padded(graph_.buffer(b).bytes);
       now -= freed[k];
     }
@@ -218,7 +217,7 @@ class Scheduler {
   // Bytes that the base leaves live after the op at `position`.
   [[nodiscard]] std::int64_t after(std::int32_t position) const {
     if (position < 0 || position + 1 >= std::ssize(live_)) return 0;
-    return live_[position + 1] - added_bytes(graph_, graph_.ops[plan_.base[position + 1]]);
+    return live_[position + 1] - analysed_.added_bytes[OpId(plan_.base[position + 1])];
   }
 
   [[nodiscard]] bool has_to_wait(const UpdateBranch& branch) const {
@@ -263,12 +262,13 @@ class Scheduler {
     for (std::int32_t p = branch.ready + 1; p <= branch.at; ++p) live_[p] += held[p - branch.ready - 1];
   }
 
+  const AnalysedGraph& analysed_;
   const Graph& graph_;
   const Dependencies& deps_;
+  const IdVector<BufferId, std::int32_t>& creator_;
   const RoamOptions& options_;
   UpdatePlan plan_;
-  std::vector<std::int32_t> position_;        // per op: in the base, or -1
-  IdVector<BufferId, std::int32_t> creator_;  // per buffer
+  std::vector<std::int32_t> position_;  // per op: in the base, or -1
   IdVector<BufferId, std::int32_t>
       last_;                        // per buffer: base position of its last use, -1 when the base does not touch it
   std::vector<std::int64_t> live_;  // per base position
@@ -277,8 +277,8 @@ class Scheduler {
 
 }  // namespace
 
-UpdatePlan schedule_updates(const Graph& graph, const Dependencies& dependencies, const RoamOptions& options) {
-  return Scheduler(graph, dependencies, options).run();
+UpdatePlan schedule_updates(const AnalysedGraph& graph, const RoamOptions& options) {
+  return Scheduler(graph, options).run();
 }
 
 }  // namespace stowage::roam

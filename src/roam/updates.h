@@ -25,8 +25,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/dependencies.h"
-#include "stowage/graph.h"
+#include "graph/analysed_graph.h"
 #include "stowage/roam.h"
 
 namespace stowage::roam {
@@ -43,6 +42,6 @@ struct UpdatePlan {
   std::vector<std::int32_t> constants;  // ops without predecessors that serve updates, in program order
 };
 
-UpdatePlan schedule_updates(const Graph& graph, const Dependencies& dependencies, const RoamOptions& options);
+UpdatePlan schedule_updates(const AnalysedGraph& graph, const RoamOptions& options);
 
 }  // namespace stowage::roam

@@ -181,7 +181,7 @@ TEST(BudgetGap, IsNotNegative) {
 }
 
 // Of the op's pair [r, c], c lies over the copy of r that ends there, whether or not r is made again later.
-TEST(BudgetTakeover, ACopyThatIsMadeAgainLaterIsTakenOver) {
+TEST(BudgetReuse, ACopyThatIsMadeAgainLaterIsReused) {
   GraphBuilder g;
   const int a = g.buffer(1000), b = g.buffer(1000), c = g.buffer(8), d = g.returned(8);
   g.op({}, {}, {a});
@@ -205,7 +205,7 @@ TEST(BudgetTakeover, ACopyThatIsMadeAgainLaterIsTakenOver) {
 }
 
 // The two searches look at different limits, so one can end a step of its ladder above the other.
-TEST(BudgetTakeover, AsksForLess) {
+TEST(BudgetReuse, AsksForLess) {
   std::int64_t less = 0, more = 0, all_with = 0, all_without = 0;
   for (int i = 0; i < 40; ++i) {
     const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);

@@ -16,7 +16,7 @@ namespace {
 
 struct Shape {
   int ops;
-  bool insides;  // ticks, scratch, takeover
+  bool insides;  // ticks, scratch, reuse pairs
   int most_writes = 1;
 };
 class LeastTime : public ::testing::TestWithParam<Shape> {};

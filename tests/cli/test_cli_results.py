@@ -76,7 +76,7 @@ def test_takeover_has_a_switch(cli, tmp_path):
             {"format": "stowage-graph", "version": 1, "name": "two", "align": 64, "buffers": buffers, "ops": ops}
         )
     )
-    for flags, arena in (((), 64), (("--no-takeover",), 128)):
+    for flags, arena in (((), 64), (("--no-takeover",), 128), (("--no-in-place-reuse",), 128)):
         result = cli.json("plan", graph, "-o", plan, *flags)
         assert (result["peak_bytes"], result["arena_bytes"], result["lower_bound_bytes"]) == (arena, arena, 64)
         assert cli("check", graph, plan).returncode == 0

@@ -307,7 +307,7 @@ TEST(Explain, PricesAreRealPlansAndTheirTimesDoNotFall) {
   }
 }
 
-// Every rule meets graphs that nobody wrote with it in mind: in-place writers, takeovers of what a rule shrinks, empty
+// Every rule meets graphs that nobody wrote with it in mind: in-place writers, reuse pairs of what a rule shrinks, empty
 // buffers.
 TEST(Explain, AnyGraphIsExplained) {
   using namespace stowage::testing;

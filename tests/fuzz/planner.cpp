@@ -56,7 +56,7 @@ void compare_with_every_order(const Graph& graph, const PlanOptions& options, co
   for (const Op& op : graph.ops) pairs += op.takeover.size();
   if (options.keep_order || graph.ops.size() > 4 || pairs > 3) return;
   const testing::LeastPeak least = testing::least_peak(graph);
-  const std::int64_t peak = options.takeover ? least.with_takeover : least.plain;
+  const std::int64_t peak = options.takeover ? least.with_reuse : least.plain;
   require(result.lower_bound_bytes <= peak, "no order is below the bound");
   require(!result.plan || options.budget_bytes || peak <= result.peak_bytes, "no plan is below the best order");
 }

@@ -1,5 +1,6 @@
 // Lifetimes and peaks of given orders, with the arithmetic beside each case.
-#include "graph/liveness.h"
+#include "graph/analysed_graph.h"
+#include "graph/in_place_reuse.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,8 @@
 
 namespace stowage::testing {
 namespace {
+
+std::int64_t run_bytes(const Graph& graph, OpId op) { return AnalysedGraph(graph).run_bytes[op]; }
 
 TEST(Liveness, BuffersLiveFromTheirCreationToTheirLastUse) {
   GraphBuilder g;
@@ -46,15 +49,15 @@ TEST(Liveness, BytesAreRoundedUpToTheAlignment) {
   EXPECT_EQ(program_peak_bytes(g.build()), 64);
 }
 
-TEST(Liveness, OneOpNeedsWhatItTouchesAndATakeoverPairOnce) {
+TEST(Liveness, OneOpNeedsWhatItTouchesAndAReusePairOnce) {
   GraphBuilder g;
   const int weight = g.resident(1000), a = g.buffer(10), b = g.buffer(8);
   g.op({}, {}, {a});
   Op& op = g.op({weight, a}, {}, {b});
   op.scratch = {{5, 0, 1}};
-  EXPECT_EQ(op_bytes(g.build(), OpId(1)), 23);
+  EXPECT_EQ(run_bytes(g.build(), OpId(1)), 23);
   op.takeover = {{BufferId(a), BufferId(b)}};
-  EXPECT_EQ(op_bytes(g.build(), OpId(1)), 15);
+  EXPECT_EQ(run_bytes(g.build(), OpId(1)), 15);
 }
 
 }  // namespace

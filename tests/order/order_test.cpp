@@ -5,8 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/analysed_graph.h"
 #include "order/bound.h"
 #include "order/contract.h"
 #include "order/critical.h"
@@ -38,7 +37,7 @@ class OrderSearch : public ::testing::TestWithParam<int> {
       RandomGraphOptions options;
       options.ops = GetParam();
       const Graph graph = random_graph(random, options);
-      body(order_problem(graph, dependencies(graph), uses(graph)));
+      body(order_problem(AnalysedGraph(graph)));
     }
   }
 };

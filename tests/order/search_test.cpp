@@ -4,15 +4,14 @@
 
 #include <random>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 #include "order/contract.h"
 #include "order/greedy.h"
 #include "order/projection.h"
 #include "order/prove.h"
+#include "order/reuse_pairs.h"
 #include "order/search.h"
 #include "order/solve.h"
-#include "order/takeover.h"
 #include "stowage/io.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
@@ -38,7 +37,7 @@ Graph side_by_side(std::mt19937_64& random, const Graph& first, const Graph& sec
     if (!take_first) {
       for (auto* list : {&op.reads, &op.writes, &op.creates})
         for (BufferId& b : *list) b = BufferId(b.value + shift);
-      for (Takeover& pair : op.takeover)
+      for (ReusePair& pair : op.takeover)
         pair = {BufferId(pair.read.value + shift), BufferId(pair.created.value + shift)};
     }
     both.ops.push_back(std::move(op));
@@ -88,15 +87,13 @@ Graph training_step(std::mt19937_64& random, int layers) {
 }
 
 void expect_exact(const Graph& graph) {
-  const Dependencies deps = dependencies(graph);
-  const Uses used = uses(graph);
-  const OrderProblem plain = order_problem(graph, deps, used);
-  const OrderProblem relaxed = relaxed_problem(graph, plain, takeover_pairs(graph, deps, used));
-  const std::int64_t best = StateWalk(plain).run().peak, least = StateWalk(relaxed).run().peak;
-  EXPECT_LE(plain_bound(graph), best);
-  EXPECT_LE(root_bound(graph, 100'000'000), least);
-  const OrderResult without = find_order(graph, {100'000'000, {}, false}),
-                    with = find_order(graph, {100'000'000, {}, true});
+  const AnalysedGraph analysed(graph);
+  const OrderModel model(analysed);
+  const std::int64_t best = StateWalk(model.plain).run().peak, least = StateWalk(model.relaxed).run().peak;
+  EXPECT_LE(plain_bound(model), best);
+  EXPECT_LE(root_bound(model, 100'000'000), least);
+  const OrderResult without = find_order(model, {100'000'000, {}, false}),
+                    with = find_order(model, {100'000'000, {}, true});
   EXPECT_EQ(without.peak_bytes, best);
   EXPECT_EQ(without.bound_bytes, least);
   EXPECT_LE(with.peak_bytes, best);
@@ -147,7 +144,7 @@ TEST(FindOrder, ProjectionAndDecisionsAgreeOnLargerGraphs) {
     RandomGraphOptions options;
     options.ops = 20 + i % 30;
     const Graph graph = i % 2 == 0 ? random_graph(random, options) : training_step(random, 7 + i % 9);
-    const Contracted small = contracted(order_problem(graph, dependencies(graph), uses(graph)));
+    const Contracted small = contracted(order_problem(AnalysedGraph(graph)));
     const Ordering start = greedy(small.problem, GreedyRule::kProgramOrder, 0);
     std::vector<std::int32_t> members;
     std::int64_t work = 30'000'000;
@@ -166,11 +163,13 @@ TEST(FindOrder, EqualInputGivesEqualOrdersAndMoreWorkIsNeverWorse) {
     RandomGraphOptions options;
     options.ops = 60;
     const Graph graph = random_graph(random, options);
-    const OrderResult little = find_order(graph, {1'000'000, {}, true}),
-                      again = find_order(graph, {1'000'000, {}, true});
+    const AnalysedGraph analysed(graph);
+    const OrderModel model(analysed);
+    const OrderResult little = find_order(model, {1'000'000, {}, true}),
+                      again = find_order(model, {1'000'000, {}, true});
     EXPECT_EQ(little.orders, again.orders);
     EXPECT_EQ(little.bound_bytes, again.bound_bytes);
-    const OrderResult more = find_order(graph, {50'000'000, {}, true});
+    const OrderResult more = find_order(model, {50'000'000, {}, true});
     EXPECT_LE(more.peak_bytes, little.peak_bytes);
     EXPECT_GE(more.bound_bytes, little.bound_bytes);
   });

@@ -29,7 +29,7 @@ Case random_case(std::uint64_t seed) {
   RandomGraphOptions shape;
   shape.ops = static_cast<int>(draw(random, 4, 10));
   Case made{random_graph(random, shape), {}};
-  for (const Takeover& last : made.graph.ops.back().takeover) made.graph.buffers[last.read.index()].returned = true;
+  for (const ReusePair& last : made.graph.ops.back().takeover) made.graph.buffers[last.read.index()].returned = true;
   seal(made.graph);
   PlanOptions options;
   options.order_node_budget = options.layout_node_budget = 200;

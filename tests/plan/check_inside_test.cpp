@@ -1,4 +1,4 @@
-// Rule 6 inside a step: ticks, births, scratch and takeover.
+// Rule 6 inside a step: ticks, births, scratch and in-place reuse.
 #include <gtest/gtest.h>
 
 #include "stowage/check.h"
@@ -76,12 +76,12 @@ TEST(CheckInside, PeakRoundsUpToAlign) {
 }
 
 // op 0 makes r, op 1 reads r and may write c over it, op 2 reads c.
-struct TakeoverExample {
+struct ReuseExample {
   GraphBuilder builder{1};
   int r = builder.buffer(8);
   int c = builder.buffer(6);
 
-  TakeoverExample() {
+  ReuseExample() {
     builder.op({}, {}, {r});
     builder.op({r}, {}, {c}).takeover.push_back({BufferId(r), BufferId(c)});
     builder.op({c}, {}, {});
@@ -92,29 +92,29 @@ struct TakeoverExample {
   }
 };
 
-TEST(CheckTakeover, SharesTheAddress) {
-  const TakeoverExample example;
+TEST(CheckInPlaceReuse, SharesTheAddress) {
+  const ReuseExample example;
   const Graph graph = example.builder.build();
   expect_valid(graph, example.plan(graph), 8);
 }
 
-TEST(CheckTakeover, NeedsTheSameOffset) {
-  const TakeoverExample example;
+TEST(CheckInPlaceReuse, NeedsTheSameOffset) {
+  const ReuseExample example;
   const Graph graph = example.builder.build();
   Plan plan = example.plan(graph);
   plan.placements[1].offset = 1;
   expect_broken(graph, plan, 6);
 }
 
-TEST(CheckTakeover, NeedsTheReadToEndThere) {
-  const TakeoverExample example;
+TEST(CheckInPlaceReuse, NeedsTheReadToEndThere) {
+  const ReuseExample example;
   const Graph graph = example.builder.build();
   Plan plan = example.plan(graph);
   plan.placements[0].to = 3;
   expect_broken(graph, plan, 6);
 }
 
-TEST(CheckTakeover, NeedsThePairInTheGraph) {
+TEST(CheckInPlaceReuse, NeedsThePairInTheGraph) {
   GraphBuilder g;
   const int r = g.buffer(8);
   const int c = g.buffer(6);
@@ -125,7 +125,7 @@ TEST(CheckTakeover, NeedsThePairInTheGraph) {
   expect_broken(graph, plan, 6);
 }
 
-TEST(CheckTakeover, TwoBuffersCannotTakeOverOne) {
+TEST(CheckInPlaceReuse, TwoBuffersCannotReuseOne) {
   GraphBuilder g;
   const int r = g.buffer(8);
   const int c = g.buffer(4);
@@ -139,7 +139,7 @@ TEST(CheckTakeover, TwoBuffersCannotTakeOverOne) {
   expect_valid(graph, plan, 12);
 }
 
-TEST(CheckTakeover, AZeroByteBufferTakesNothing) {
+TEST(CheckInPlaceReuse, AZeroByteBufferTakesNothing) {
   GraphBuilder g;
   const int r = g.buffer(8);
   const int none = g.buffer(0);
@@ -153,7 +153,7 @@ TEST(CheckTakeover, AZeroByteBufferTakesNothing) {
 }
 
 // c was there before: a second run of the op does not excuse that r came to lie over it.
-TEST(CheckTakeover, NeedsTheCreatedToBeginThere) {
+TEST(CheckInPlaceReuse, NeedsTheCreatedToBeginThere) {
   GraphBuilder g;
   const int r = g.buffer(8);
   const int c = g.returned(8);
@@ -169,7 +169,7 @@ TEST(CheckTakeover, NeedsTheCreatedToBeginThere) {
 }
 
 // r's end is not free for a scratch buffer while the smaller c lies over its beginning.
-TEST(CheckTakeover, TheReadKeepsItsWholePlaceForTheStep) {
+TEST(CheckInPlaceReuse, TheReadKeepsItsWholePlaceForTheStep) {
   GraphBuilder g;
   const int r = g.buffer(8);
   const int c = g.buffer(4);
@@ -185,8 +185,8 @@ TEST(CheckTakeover, TheReadKeepsItsWholePlaceForTheStep) {
 }
 
 // The kernel writes over r, so r must not be on its way to the host, nor be returned.
-TEST(CheckTakeover, DoesNotDestroyWhatIsStillNeeded) {
-  TakeoverExample example;
+TEST(CheckInPlaceReuse, DoesNotDestroyWhatIsStillNeeded) {
+  ReuseExample example;
   const Graph graph = example.builder.build();
   Plan plan = example.plan(graph);
   plan.steps.insert(plan.steps.begin() + 1, swap_out(example.r, 3));
@@ -196,7 +196,7 @@ TEST(CheckTakeover, DoesNotDestroyWhatIsStillNeeded) {
   expect_valid(graph, plan, 8);
 }
 
-TEST(CheckTakeover, DoesNotDestroyWhatIsReturned) {
+TEST(CheckInPlaceReuse, DoesNotDestroyWhatIsReturned) {
   GraphBuilder g;
   const int r = g.returned(8);
   const int c = g.buffer(8);

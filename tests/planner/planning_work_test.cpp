@@ -15,9 +15,9 @@ namespace {
 
 constexpr std::int64_t kMostWork = 2'000'000'000;  // of any graph of up to 10,000 ops: about a nanosecond a unit
 
-PlanResult planned(const Graph& graph, bool takeover) {
+PlanResult planned(const Graph& graph, bool in_place_reuse) {
   PlanOptions options;
-  options.takeover = takeover;
+  options.takeover = in_place_reuse;
   PlanResult result = plan(graph, options);
   EXPECT_TRUE(check(graph, *result.plan).valid);
   EXPECT_LE(result.work, kMostWork) << graph.ops.size() << " ops";

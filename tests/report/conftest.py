@@ -39,7 +39,7 @@ def stowage_cli():
 
 
 def training_graph(layers: int, line: str = "train.py:{}", name: str = "layers") -> dict:
-    """Layers forward and backward with an update for each weight; activations of uneven sizes, scratch, takeover,
+    """Layers forward and backward with an update for each weight; activations of uneven sizes, scratch, in-place reuse,
     source lines."""
     buffers, ops = [], []
 

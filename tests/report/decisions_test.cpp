@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 #include "report/report_data.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
@@ -27,7 +27,7 @@ bool uses(const Op& op, BufferId b) {
 }
 
 // The peak of the plan without the steps `gone`, every buffer held from where it is made to its last use before it is
-// made again. For graphs whose ops have one tick and nothing to take over. A step that is gone holds nothing.
+// made again. For graphs whose ops have one tick and nothing to reuse in place. A step that is gone holds nothing.
 std::int64_t naive_peak(const Graph& graph, const Plan& plan, const std::set<std::int32_t>& gone) {
   const auto steps = static_cast<std::int32_t>(plan.steps.size());
   std::vector<std::int64_t> live(plan.steps.size());
@@ -122,8 +122,8 @@ TEST(Decisions, StagesLeadFromTheProgramToThePlan) {
     EXPECT_EQ(stages.program, result.program_peak_bytes);
     EXPECT_EQ(stages.order, peak_bytes(graph, order));
     EXPECT_EQ(stages.recompute, stages.order);  // nothing is recomputed or swapped here,
-    EXPECT_EQ(stages.swap, stages.order);       // so undoing all takeovers must give the peak of the order without any
-    EXPECT_EQ(stages.takeover, result.peak_bytes);
+    EXPECT_EQ(stages.swap, stages.order);  // so undoing all in-place reuse must give the peak of the order without any
+    EXPECT_EQ(stages.in_place_reuse, result.peak_bytes);
     EXPECT_EQ(data.program_curve.peak_bytes, result.program_peak_bytes);
   }
 }

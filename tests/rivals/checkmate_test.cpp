@@ -8,6 +8,7 @@
 #include <queue>
 #include <random>
 
+#include "graph/in_place_reuse.h"
 #include "graph/liveness.h"
 #include "rivals/checkmate_milp.h"
 #include "stowage/error.h"

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 #include "rivals/model_ilp.h"
 #include "support/every_order.h"
 #include "support/random_graph.h"

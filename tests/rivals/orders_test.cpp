@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "graph/dependencies.h"
+#include "graph/in_place_reuse.h"
 #include "graph/liveness.h"
 #include "rivals/evaluate.h"
 #include "rivals/inductor_orders.h"

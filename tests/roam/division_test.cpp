@@ -5,8 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/analysed_graph.h"
 #include "roam/arrange.h"
 #include "roam/order.h"
 #include "roam/segments.h"
@@ -32,8 +31,9 @@ TEST(Segments, InsensitiveOpsHaveOnePositionInEveryOrder) {
     RandomGraphOptions options;
     options.ops = 1 + i % 14;
     const Graph graph = random_graph(random, options);
-    const Dependencies deps = dependencies(graph);
-    const Spans s = spans(order_problem(graph, deps, uses(graph)), Streams::kSingle, 1.0);
+    const AnalysedGraph analysed(graph);
+    const Dependencies& deps = analysed.dependencies;
+    const Spans s = spans(order_problem(analysed), Streams::kSingle, 1.0);
     std::vector<std::int32_t> fixed;
     for (std::int32_t op = 0; op < options.ops; ++op)
       if (s.asap[op] == s.alap[op]) fixed.push_back(op);
@@ -59,7 +59,7 @@ OrderProblem mirrored_step() {
     graph.ops.push_back(op);
   }
   validate(graph);
-  return order_problem(graph, dependencies(graph), uses(graph));
+  return order_problem(AnalysedGraph(graph));
 }
 
 TEST(Tree, ShellsMirrorForwardAndBackward) {
@@ -97,7 +97,7 @@ TEST(Tree, CoversEveryStepOnceFromOutsideIn) {
     RandomGraphOptions options;
     options.ops = static_cast<int>(draw(random, 1, 30));
     const Graph graph = random_graph(random, options);
-    const OrderProblem p = order_problem(graph, dependencies(graph), uses(graph));
+    const OrderProblem p = order_problem(AnalysedGraph(graph));
     std::vector<std::int32_t> cuts = {0};
     for (std::int32_t c = 1; c < p.ops; ++c)
       if (chance(random, 40)) cuts.push_back(c);
@@ -120,7 +120,7 @@ TEST(Updates, FindsABranchForEachWeightAndTheOpThatMakesItsGradient) {
   TrainingGraphOptions training;
   training.layers = 3;
   const Graph graph = training_graph(training);
-  const UpdatePlan plan = schedule_updates(graph, dependencies(graph), {});
+  const UpdatePlan plan = schedule_updates(AnalysedGraph(graph), {});
   ASSERT_EQ(plan.branches.size(), 3u);
   for (const UpdateBranch& b : plan.branches) {
     ASSERT_EQ(b.ops.size(), 5u);  // the gradient, addcmul_, two temporaries, addcdiv_
@@ -139,7 +139,7 @@ TEST(Updates, SmallOnesRunAtOnceAndLargeOnesWaitForRoom) {
     options.delay_radius = radius;
     const Graph graph = training_graph(training);
     std::int64_t sum = 0;
-    for (const UpdateBranch& b : schedule_updates(graph, dependencies(graph), options).branches) sum += b.at - b.ready;
+    for (const UpdateBranch& b : schedule_updates(AnalysedGraph(graph), options).branches) sum += b.at - b.ready;
     return sum;
   };
   EXPECT_EQ(waits(1.0), 0);
@@ -154,8 +154,9 @@ TEST(Arrange, ControlEdgesKeepTheStepDivisible) {
   training.layers = 8;
   const Graph graph = training_graph(training);
   const std::vector<char> none(graph.ops.size(), 0);
-  const std::size_t alone = insensitive(dependencies(graph).preds, none).size();
-  const std::size_t arranged = insensitive(arrange(graph, {}).problem.preds, none).size();
+  const AnalysedGraph analysed(graph);
+  const std::size_t alone = insensitive(analysed.dependencies.preds, none).size();
+  const std::size_t arranged = insensitive(arrange(analysed, order_problem(analysed), {}).problem.preds, none).size();
   EXPECT_LT(alone, 20u);  // the forward pass: every gradient dangles
   EXPECT_GT(arranged, alone + 8);
 }
@@ -168,8 +169,9 @@ TEST(Arrange, TheStartOrderIsAnOrderOfTheGraph) {
     RandomGraphOptions options;
     options.ops = 1 + i % 40;
     const Graph graph = random_graph(random, options);
-    const Arranged arranged = arrange(graph, {});
-    const OrderProblem plain = order_problem(graph, dependencies(graph), uses(graph));
+    const AnalysedGraph analysed(graph);
+    const OrderProblem plain = order_problem(analysed);
+    const Arranged arranged = arrange(analysed, plain, {});
     EXPECT_NO_THROW(in_order(plain, arranged.ops));
     std::vector<std::int32_t> identity(graph.ops.size());
     std::iota(identity.begin(), identity.end(), 0);
@@ -179,7 +181,7 @@ TEST(Arrange, TheStartOrderIsAnOrderOfTheGraph) {
 
 TEST(Arrange, AnOrderThatBreaksADependencyIsABug) {
   const Graph graph = training_graph({});
-  const OrderProblem p = order_problem(graph, dependencies(graph), uses(graph));
+  const OrderProblem p = order_problem(AnalysedGraph(graph));
   std::vector<std::int32_t> backwards(graph.ops.size());
   std::iota(backwards.rbegin(), backwards.rend(), 0);
   EXPECT_THROW(in_order(p, backwards), Error);

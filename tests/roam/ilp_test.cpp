@@ -5,8 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "graph/dependencies.h"
-#include "graph/liveness.h"
+#include "graph/ordered_graph.h"
 #include "order/search.h"
 #include "roam/layout_ilp.h"
 #include "roam/order_ilp.h"
@@ -27,7 +26,7 @@ Graph small_graph(std::uint64_t seed, int ops) {
   return random_graph(random, options);
 }
 
-OrderProblem whole(const Graph& graph) { return order_problem(graph, dependencies(graph), uses(graph)); }
+OrderProblem whole(const Graph& graph) { return order_problem(AnalysedGraph(graph)); }
 
 Schedule serial(const OrderProblem& p) {
   Schedule s(p.ops);
@@ -64,8 +63,9 @@ TEST(OrderIlp, EqualsOurExactSearch) {
     const OrderProblem p = whole(graph);
     const OrderIlpResult r = order_ilp({{p}}, {{serial(p)}}, Streams::kSingle, patient());
     OrderOptions options;
-    options.takeover = false;
-    const OrderResult ours = find_order(graph, options);
+    options.in_place_reuse = false;
+    const AnalysedGraph analysed(graph);
+    const OrderResult ours = find_order(OrderModel(analysed), options);
     ASSERT_EQ(r.outcome, Outcome::kOptimal);
     EXPECT_EQ(r.peak, ours.peak_bytes);
     EXPECT_LE(ours.bound_bytes, r.peak);

@@ -265,7 +265,7 @@ class AddressStage {
     std::int64_t start = step * kTicks, end = placement.to * kTicks;
     if (op != nullptr) start += birth(*op, placement.buffer);
     if (fault_ == Fault::kLaysOverTheLastStep) end -= kTicks;
-    if (const auto read = op != nullptr ? taken_over(p, *op, step) : std::nullopt) {
+    if (const auto read = op != nullptr ? reused_input(p, *op, step) : std::nullopt) {
       placement.offset = plan_.placements[*read].offset + (fault_ == Fault::kTakesBesideIt ? graph_.align : 0);
       start = (step + 1) * kTicks;
       height_ = std::max(height_, placement.offset + bytes);
@@ -282,13 +282,13 @@ class AddressStage {
   }
 
   // The placement whose address this one takes.
-  std::optional<std::size_t> taken_over(std::size_t p, const Op& op, std::int32_t step) {
+  std::optional<std::size_t> reused_input(std::size_t p, const Op& op, std::int32_t step) {
     const Placement& created = plan_.placements[p];
     for (std::size_t r = 0; r < plan_.placements.size(); ++r) {
       const Placement& read = plan_.placements[r];
       if (read.from >= step || read.to <= step || graph_.buffer(created.buffer).bytes == 0) continue;
       if (graph_.buffer(created.buffer).bytes > graph_.buffer(read.buffer).bytes) continue;
-      const auto is_it = [&](const Takeover& t) { return t.read == read.buffer && t.created == created.buffer; };
+      const auto is_it = [&](const ReusePair& t) { return t.read == read.buffer && t.created == created.buffer; };
       if (std::ranges::none_of(op.takeover, is_it) &&
           !(fault_ == Fault::kTakesWithoutAPair && has(op.reads, read.buffer)))
         continue;

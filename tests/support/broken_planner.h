@@ -61,7 +61,7 @@ enum class Fault : std::uint8_t {
   kExchangesBuffers,
   kScratchOfFirstRunsOnly,
   kScratchTwice,
-  // Takeovers.
+  // In-place reuse.
   kTakesWhatIsReadLater,
   kTakesWithoutAPair,
   kTakesOneTwice,

@@ -12,8 +12,8 @@
 namespace stowage::testing {
 namespace {
 
-// A plan with all buffers at addresses of their own, but for the takeover pairs in `used`, which share one.
-Plan spread_out(const Graph& graph, const std::vector<int>& order, const std::vector<Takeover>& used) {
+// A plan with all buffers at addresses of their own, but for the reuse pairs in `used`, which share one.
+Plan spread_out(const Graph& graph, const std::vector<int>& order, const std::vector<ReusePair>& used) {
   Plan plan;
   plan.graph_sha256 = graph.sha256;
   plan.align = graph.align;
@@ -38,7 +38,7 @@ Plan spread_out(const Graph& graph, const std::vector<int>& order, const std::ve
   for (const auto& [b, placement] : live) by_start.push_back(placement);
   std::sort(by_start.begin(), by_start.end(), [](const Placement& a, const Placement& b) { return a.from < b.from; });
   for (Placement& placement : by_start)
-    for (const Takeover& pair : used)
+    for (const ReusePair& pair : used)
       if (pair.created == placement.buffer)
         placement.offset = std::ranges::find(by_start, pair.read, &Placement::buffer)->offset;
   plan.placements = by_start;
@@ -50,8 +50,8 @@ Plan spread_out(const Graph& graph, const std::vector<int>& order, const std::ve
   return plan;
 }
 
-std::vector<Takeover> all_pairs(const Graph& graph) {
-  std::vector<Takeover> pairs;
+std::vector<ReusePair> all_pairs(const Graph& graph) {
+  std::vector<ReusePair> pairs;
   for (const Op& op : graph.ops) pairs.insert(pairs.end(), op.takeover.begin(), op.takeover.end());
   return pairs;
 }
@@ -61,7 +61,7 @@ std::vector<Takeover> all_pairs(const Graph& graph) {
 LeastPeak least_peak(const Graph& graph) {
   std::vector<int> order(graph.ops.size());
   std::iota(order.begin(), order.end(), 0);
-  std::vector<Takeover> pairs = all_pairs(graph);
+  std::vector<ReusePair> pairs = all_pairs(graph);
   constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
   LeastPeak least{kNone, kNone, pairs.size() <= 6};
   if (!least.all_pairs) pairs.resize(6);
@@ -70,11 +70,11 @@ LeastPeak least_peak(const Graph& graph) {
     if (!plain.valid) continue;
     least.plain = std::min(least.plain, plain.peak_bytes);
     for (unsigned subset = 0; subset < 1U << pairs.size(); ++subset) {
-      std::vector<Takeover> used;
+      std::vector<ReusePair> used;
       for (std::size_t i = 0; i < pairs.size(); ++i)
         if ((subset >> i & 1) != 0) used.push_back(pairs[i]);
       const CheckReport report = check(graph, spread_out(graph, order, used));
-      if (report.valid) least.with_takeover = std::min(least.with_takeover, report.peak_bytes);
+      if (report.valid) least.with_reuse = std::min(least.with_reuse, report.peak_bytes);
     }
   } while (std::next_permutation(order.begin(), order.end()));
   return least;

@@ -9,9 +9,9 @@
 namespace stowage::testing {
 
 struct LeastPeak {
-  std::int64_t plain = 0;          // no takeover is used
-  std::int64_t with_takeover = 0;  // any set of takeover pairs may be used; of the first six only when there are more
-  bool all_pairs = true;           // there are no more than six
+  std::int64_t plain = 0;       // no in-place reuse
+  std::int64_t with_reuse = 0;  // any set of reuse pairs may be used; of the first six only when there are more
+  bool all_pairs = true;        // there are no more than six
 };
 
 // At most 8 ops. `graph` must be valid.

@@ -6,7 +6,7 @@
 #include <queue>
 #include <vector>
 
-#include "graph/liveness.h"
+#include "graph/in_place_reuse.h"
 
 namespace stowage::testing {
 namespace {
@@ -47,7 +47,7 @@ class AllStates {
         reach(less, ns);
       }
       for (std::size_t k = 0; k < graph_.ops.size(); ++k)
-        for (const std::vector<Takeover>& used : matchings(graph_.ops[k]))
+        for (const std::vector<ReusePair>& used : matchings(graph_.ops[k]))
           if (const auto next = run(state, k, used)) reach(*next, ns + graph_.ops[k].cost_ns);
     }
     return std::nullopt;
@@ -87,12 +87,12 @@ class AllStates {
   }
 
   // Every choice of pairs in which no buffer occurs twice.
-  static std::vector<std::vector<Takeover>> matchings(const Op& op) {
-    std::vector<std::vector<Takeover>> result{{}};
-    for (const Takeover& pair : op.takeover)
+  static std::vector<std::vector<ReusePair>> matchings(const Op& op) {
+    std::vector<std::vector<ReusePair>> result{{}};
+    for (const ReusePair& pair : op.takeover)
       for (std::size_t i = 0, there = result.size(); i < there; ++i) {
         if (std::ranges::any_of(result[i],
-                                [&](const Takeover& t) { return t.read == pair.read || t.created == pair.created; }))
+                                [&](const ReusePair& t) { return t.read == pair.read || t.created == pair.created; }))
           continue;
         result.push_back(result[i]);
         result.back().push_back(pair);
@@ -100,8 +100,8 @@ class AllStates {
     return result;
   }
 
-  // What is taken over is gone afterwards.
-  std::optional<State> run(const State& state, std::size_t k, const std::vector<Takeover>& used) const {
+  // What is reused in place is gone afterwards.
+  std::optional<State> run(const State& state, std::size_t k, const std::vector<ReusePair>& used) const {
     if (!may_run(state, k)) return std::nullopt;
     const Op& op = graph_.ops[k];
     State next = state;
@@ -113,7 +113,7 @@ class AllStates {
     next.ran |= 1U << k;
     for (const BufferId b : op.writes) next.held[b.index()] = seen_[k][b.index()] + 1;
     for (const BufferId b : op.creates) next.held[b.index()] = 1;
-    for (const Takeover& pair : used) next.held[pair.read.index()] = 0;
+    for (const ReusePair& pair : used) next.held[pair.read.index()] = 0;
     return next;
   }
 

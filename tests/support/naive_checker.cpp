@@ -135,7 +135,7 @@ class NaiveChecker {
   }
 
   // Is c over r in step i?
-  bool shares(const Takeover& pair, int i) const {
+  bool shares(const ReusePair& pair, int i) const {
     const Placement* r = placement_at(pair.read, i);
     const Placement* c = placement_at(pair.created, i);
     return r != nullptr && c != nullptr && r->offset == c->offset && r->to == i + 1 && c->from == i &&
@@ -154,7 +154,7 @@ class NaiveChecker {
           return false;
       }
     }
-    return std::ranges::none_of(op.takeover, [&](const Takeover& pair) {
+    return std::ranges::none_of(op.takeover, [&](const ReusePair& pair) {
       return shares(pair, i) && (leaving(pair.read, i) || (graph_.buffer(pair.read).returned && i + 1 == steps_));
     });
   }
@@ -242,14 +242,14 @@ class NaiveChecker {
 
   bool excused(const Block& a, const Block& b, int i) const {
     if (!is_run(i)) return false;
-    return std::ranges::any_of(op_at(i).takeover, [&](const Takeover& pair) {
+    return std::ranges::any_of(op_at(i).takeover, [&](const ReusePair& pair) {
       return ((pair.read == a.buffer && pair.created == b.buffer) ||
               (pair.read == b.buffer && pair.created == a.buffer)) &&
              shares(pair, i);
     });
   }
 
-  bool taken_over(const Block& block, const std::vector<Block>& others, int i) const {
+  bool reused(const Block& block, const std::vector<Block>& others, int i) const {
     return std::ranges::any_of(others, [&](const Block& other) {
       return other.buffer.valid() && block.buffer.valid() && is_run(i) && excused(block, other, i) &&
              has(op_at(i).creates, block.buffer);
@@ -264,7 +264,7 @@ class NaiveChecker {
         const std::vector<Block> blocks = blocks_at(i, tick);
         std::int64_t live = 0;
         for (const Block& a : blocks) {
-          if (!taken_over(a, blocks, i)) live += graph_.padded(a.bytes);
+          if (!reused(a, blocks, i)) live += graph_.padded(a.bytes);
           for (const Block& b : blocks) {
             const bool overlap = &a != &b && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes &&
                                  b.offset < a.offset + a.bytes;

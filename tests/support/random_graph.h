@@ -15,7 +15,7 @@ struct RandomGraphOptions {
   std::int64_t most_cost_ns = 1000;
   bool in_place = true;  // writes
   int most_writes = 3;   // of one op
-  bool insides = true;   // ticks, scratch, born, takeover
+  bool insides = true;   // ticks, scratch, born, reuse pairs
   bool ordering = true;  // rng, effect, after
   bool targets = false;  // of training: those that explain's rules look for; else all alike
 };

@@ -62,7 +62,7 @@ class Mutator {
       case 3: shift_time(); break;
       case 4:
       case 5: shift_offset(); break;
-      case 6: take_over(); break;
+      case 6: reuse_in_place(); break;
       case 7:
       case 8: recompute(); break;
       case 9:
@@ -143,7 +143,7 @@ class Mutator {
   }
 
   // Puts a created buffer over one that its op reads, and ends that one there.
-  void take_over() {
+  void reuse_in_place() {
     if (plan_.placements.empty()) return;
     Placement& created = any(plan_.placements);
     for (Placement& p : plan_.placements) {

@@ -67,7 +67,7 @@ function showHolders(state, rects, at, title, total, chooseRect) {
 
 const DECISIONS = {
   recompute: { title: "recomputed", colour: "again" }, swap: { title: "swapped", colour: "swap" },
-  takeover: { title: "taken over", colour: "accent" }, move: { title: "moved", colour: "bound" },
+  takeover: { title: "reused in place", colour: "accent" }, move: { title: "moved", colour: "bound" },
 };
 function some(list, text, most = 3) { return list.slice(0, most).map(text).join(", ") + (list.length > most ? ` and ${(list.length - most).toLocaleString("en")} more` : ""); }
 
@@ -110,7 +110,7 @@ function showDecisions(state, choose) {
       { title: "Bytes", num: true, value: d => d.bytes, cell: d => bytesText(d.bytes) },
       { title: "Without it", num: true, value: d => d.saved === null ? -Infinity : d.saved, cell: d => d.saved === null ? "not computed" : d.saved === 0 ? "no change" : signed(d.saved) },
       { title: "Cost", num: true, value: d => d.cost_ns, cell: d => d.cost_ns > 0 ? timeText(d.cost_ns) : "\u2013" },
-    ], { page: 25, order: { column: 4, down: true }, choose, empty: plan.decisions.length === 0 ? "The plan runs the program's order as it is; nothing is recomputed, swapped or taken over." : "All kinds are switched off." });
+    ], { page: 25, order: { column: 4, down: true }, choose, empty: plan.decisions.length === 0 ? "The plan runs the program's order as it is; nothing is recomputed, swapped or reused in place." : "All kinds are switched off." });
   };
   render();
 }

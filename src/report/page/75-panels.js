@@ -30,7 +30,7 @@ function showStages(plan) {
   const s = plan.stages, rows = [["Program order", s.program], ["Ops reordered", s.order]];
   if (plan.decisions.some(d => d.kind === "recompute")) rows.push(["Buffers recomputed", s.recompute]);
   if (plan.decisions.some(d => d.kind === "swap")) rows.push(["Buffers swapped", s.swap]);
-  if (plan.decisions.some(d => d.kind === "takeover")) rows.push(["Inputs taken over", s.takeover]);
+  if (plan.decisions.some(d => d.kind === "takeover")) rows.push(["In-place reuse", s.takeover]);
   rows.push(["Arena laid out", plan.arena_bytes]);
   const most = Math.max(1, ...rows.map(r => r[1])), bound = plan.lower_bound_bytes;
   replace(byId("stage-bars"), ...rows.map(([name, bytes], i) => {

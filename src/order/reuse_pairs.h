@@ -1,4 +1,4 @@
-// Takeovers in the ordering problem: which inputs die where they may be taken over.
+// In-place reuse in the ordering problem: which inputs die where a result may lie over them.
 //
 //   r ──▶ k ──▶ c      pair [r, c] at k. Whether r dies at k, so that c need not be counted in step k:
 //
@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/takeover.h"
 #include "order/problem.h"
 
 namespace stowage {
@@ -23,18 +22,20 @@ namespace stowage {
 enum class Death : std::uint8_t { kNever, kOpen, kSure };
 
 // A pair of the op, and whether its r dies there.
-struct TakeoverPair {
+struct CandidatePair {
   std::int32_t op = 0;
-  Takeover pair;
+  ReusePair pair;
   Death death = Death::kOpen;
 };
 
 // All useful pairs but the impossible ones, by op.
-std::vector<TakeoverPair> takeover_pairs(const Graph& graph, const Dependencies& dependencies, const Uses& uses);
+std::vector<CandidatePair> candidate_pairs(const AnalysedGraph& graph);
 
-// `plain`, the problem without takeovers, with extra() lowered by the best of the sure pairs ...
-OrderProblem certain_problem(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs);
+// `plain`, the problem without in-place reuse, with extra() lowered by the best of the sure pairs ...
+OrderProblem certain_problem(const AnalysedGraph& graph, const OrderProblem& plain,
+                             const std::vector<CandidatePair>& pairs);
 // ... and by the best of all.
-OrderProblem relaxed_problem(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs);
+OrderProblem relaxed_problem(const AnalysedGraph& graph, const OrderProblem& plain,
+                             const std::vector<CandidatePair>& pairs);
 
 }  // namespace stowage

@@ -1,4 +1,4 @@
-#include "budget/meet.h"
+#include "budget/fit_budget.h"
 
 #include <algorithm>
 #include <numeric>
@@ -41,7 +41,7 @@ void add(Pool& pool, Try now) {
 }
 
 // Undoes what is superfluous, times the copies, and measures.
-void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOptions& options, std::int64_t& work) {
+void polish(const Recipes& recipes, Try& now, std::int64_t limit, const FitOptions& options, std::int64_t& work) {
   while (trim(recipes, now.sequence, limit, work) && work > 0) {
   }
   now.ns = schedule(recipes, now.sequence, options.link, {limit}).step_ns;
@@ -53,7 +53,7 @@ void polish(const Recipes& recipes, Try& now, std::int64_t limit, const MeetOpti
 
 // Notes what is gone of `given`.
 struct Spending {
-  const MeetOptions& options;
+  const FitOptions& options;
   std::int64_t given;
   const std::int64_t& left;
   ~Spending() {
@@ -64,7 +64,7 @@ struct Spending {
 // Ruin and recreate: what was done in a stretch of the line is undone and covered again, with other luck (Schrimpf et
 // al., "Record breaking optimization results using the ruin and recreate principle", J. Comp. Phys. 159, 2000; here
 // only improvements stay).
-void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const MeetOptions& options) {
+void improve(const Recipes& recipes, Pool& pool, std::int64_t limit, const FitOptions& options) {
   const std::int64_t program_ns = std::accumulate(recipes.cost.begin(), recipes.cost.end(), std::int64_t{0});
   Try best = pool[0];
   Random random(options.seed + 1);
@@ -96,8 +96,8 @@ struct Refund {
 };
 
 // The portfolio's sequences whose live bytes stay within `limit`.
-Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::span<const CoverRule> first,
-         std::int64_t limit, const MeetOptions& options) {
+Pool sequences_within(const Recipes& recipes, std::span<const std::vector<OpId>> orders,
+                      std::span<const CoverRule> first, std::int64_t limit, const FitOptions& options) {
   Pool pool;
   std::int64_t left = options.work;
   for (const std::vector<OpId>& order : orders)
@@ -115,10 +115,10 @@ Pool fit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std:
   return pool;
 }
 
-class Meeting {
+class BudgetFit {
  public:
-  Meeting(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
-          const MeetOptions& options)
+  BudgetFit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
+            const FitOptions& options)
       : recipes_(recipes), orders_(orders), rules_(rules(options.link)), capacity_(capacity), options_(options) {
     layout_options_.align = recipes.graph->align;
     layout_options_.capacity = capacity;
@@ -128,21 +128,21 @@ class Meeting {
 
   // A limit of live bytes that leads to no layout is lowered by what the layouts were too high; one below which nothing
   // is found is raised half the way back.
-  std::optional<Met> run() {
-    std::optional<Met> met = search();
-    if (met || !options_.link.there()) return met;
+  std::optional<Fitted> run() {
+    std::optional<Fitted> fitted = search();
+    if (fitted || !options_.link.there()) return fitted;
     rules_ = {CoverRule{.swap = false}};  // what fits without a link fits with one
     return search();
   }
 
  private:
-  std::optional<Met> search() {
+  std::optional<Fitted> search() {
     const std::int64_t align = recipes_.graph->align;
     const std::int64_t close = recipes_.ops <= kSmall ? 0 : capacity_ / 200;
     std::int64_t limit = capacity_, above = capacity_, nothing = 0;
     for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped();
          ++round) {
-      const Pool pool = fit(recipes_, orders_, rules_, limit, options_);
+      const Pool pool = sequences_within(recipes_, orders_, rules_, limit, options_);
       if (pool.empty()) {
         nothing = limit;
         if (round == 0) break;
@@ -179,15 +179,15 @@ class Meeting {
   bool lay_out(const Try& t, std::int64_t limit) {
     std::size_t items = 0;
     for (const bool equal : {true, false}) {
-      Met met;
-      met.schedule = schedule(recipes_, t.sequence, options_.link, {limit, equal});
-      if (met.schedule.items.size() == items) continue;  // the same again
-      items = met.schedule.items.size();
-      met.layout = layout(met.schedule.items, layout_options_);
-      if (options_.spent != nullptr) *options_.spent += met.layout.work;
-      over_ = std::min(over_, std::max<std::int64_t>(met.layout.height_bytes - capacity_, 1));
-      if (met.layout.offsets.empty()) continue;
-      best_ = std::move(met);
+      Fitted fitted;
+      fitted.schedule = schedule(recipes_, t.sequence, options_.link, {limit, equal});
+      if (fitted.schedule.timeline.items.size() == items) continue;  // the same again
+      items = fitted.schedule.timeline.items.size();
+      fitted.layout = layout(fitted.schedule.timeline.items, layout_options_);
+      if (options_.spent != nullptr) *options_.spent += fitted.layout.work;
+      over_ = std::min(over_, std::max<std::int64_t>(fitted.layout.height_bytes - capacity_, 1));
+      if (fitted.layout.offsets.empty()) continue;
+      best_ = std::move(fitted);
       return true;
     }
     return false;
@@ -197,33 +197,17 @@ class Meeting {
   std::span<const std::vector<OpId>> orders_;
   std::vector<CoverRule> rules_;  // of the first tries
   std::int64_t capacity_;
-  const MeetOptions& options_;
+  const FitOptions& options_;
   LayoutOptions layout_options_;
   std::int64_t over_ = 0;  // by how much the lowest layout of a limit was too high
-  std::optional<Met> best_;
+  std::optional<Fitted> best_;
 };
 
 }  // namespace
 
-std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
-                        const MeetOptions& options) {
-  return Meeting(recipes, orders, capacity, options).run();
-}
-
-Plan assemble(const Graph& graph, Met met) {
-  Plan plan;
-  plan.graph_sha256 = graph.sha256;
-  plan.align = graph.align;
-  plan.arena_bytes = met.layout.height_bytes;
-  const std::vector<std::int64_t>& offsets = met.layout.offsets;
-  plan.steps = std::move(met.schedule.steps);
-  plan.placements = std::move(met.schedule.placements);
-  plan.scratch = std::move(met.schedule.scratch);
-  const std::vector<std::int32_t>& item_of = met.schedule.item_of;
-  for (std::size_t i = 0; i < plan.placements.size(); ++i) plan.placements[i].offset = offsets[item_of[i]];
-  for (std::size_t i = 0; i < plan.scratch.size(); ++i)
-    plan.scratch[i].offset = offsets[item_of[plan.placements.size() + i]];
-  return plan;
+std::optional<Fitted> fit_budget(const Recipes& recipes, std::span<const std::vector<OpId>> orders,
+                                 std::int64_t capacity, const FitOptions& options) {
+  return BudgetFit(recipes, orders, capacity, options).run();
 }
 
 }  // namespace stowage::budget

@@ -1,4 +1,4 @@
-// Branch and bound on where inputs die: exact orders when the saving of a takeover depends on the order.
+// Branch and bound on where inputs die: exact orders when the saving of in-place reuse depends on the order.
 //
 //   root: relaxed, all open pairs granted                 A node has settled some of the questions "does r die at k?".
 //      ├── r dies at k:  u ──▶ k for all other users u    Yes: k becomes the last user of r by more precedence, and the pair is sure.
@@ -12,9 +12,9 @@
 
 #include <functional>
 
+#include "order/model.h"
 #include "order/ordering.h"
 #include "order/problem.h"
-#include "order/takeover.h"
 
 namespace stowage {
 
@@ -22,10 +22,8 @@ namespace stowage {
 using SolveOrder =
     std::function<BoundedOrder(const OrderProblem&, Ordering start, std::int64_t bound, std::int64_t work)>;
 
-// `plain` is the problem without takeovers, `best` an order with what it really takes. `work` about a nanosecond a
-// unit.
-BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses,
-                                 std::vector<TakeoverPair> pairs, Ordering best, std::int64_t bound, std::int64_t work,
-                                 const SolveOrder& solve);
+// `best` is an order with what it really takes, `bound` proven. `work` about a nanosecond a unit.
+BoundedOrder branch_on_reuse(const OrderModel& model, Ordering best, std::int64_t bound, std::int64_t work,
+                             const SolveOrder& solve);
 
 }  // namespace stowage

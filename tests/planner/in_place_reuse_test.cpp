@@ -8,7 +8,7 @@
 namespace stowage::testing {
 namespace {
 
-void may_take_over(Op& op, int read, int created) { op.takeover.push_back({BufferId(read), BufferId(created)}); }
+void may_reuse(Op& op, int read, int created) { op.takeover.push_back({BufferId(read), BufferId(created)}); }
 
 std::int64_t offset_of(const Plan& plan, int buffer) {
   for (const Placement& p : plan.placements)
@@ -22,11 +22,11 @@ PlanResult without(const Graph& graph) {
   return plan(graph, options);
 }
 
-TEST(PlanTakeover, TwoOpsShareOneAddress) {
+TEST(PlanInPlaceReuse, TwoOpsShareOneAddress) {
   GraphBuilder g(64);
   const int a = g.buffer(64), b = g.returned(64);
   g.op({}, {}, {a});
-  may_take_over(g.op({a}, {}, {b}), a, b);
+  may_reuse(g.op({a}, {}, {b}), a, b);
   const Graph graph = g.build();
   const PlanResult result = plan(graph, {});
   EXPECT_EQ(result.peak_bytes, 64);
@@ -39,13 +39,13 @@ TEST(PlanTakeover, TwoOpsShareOneAddress) {
   EXPECT_EQ(without(graph).lower_bound_bytes, 64);
 }
 
-TEST(PlanTakeover, AChainStaysInPlace) {
+TEST(PlanInPlaceReuse, AChainStaysInPlace) {
   GraphBuilder g;
   int last = g.buffer(10);
   g.op({}, {}, {last});
   for (int i = 0; i < 20; ++i) {
     const int next = i == 19 ? g.returned(10) : g.buffer(10);
-    may_take_over(g.op({last}, {}, {next}), last, next);
+    may_reuse(g.op({last}, {}, {next}), last, next);
     last = next;
   }
   const PlanResult result = plan(g.build(), {});
@@ -53,12 +53,12 @@ TEST(PlanTakeover, AChainStaysInPlace) {
   for (const Placement& p : result.plan->placements) EXPECT_EQ(p.offset, 0);
 }
 
-TEST(PlanTakeover, TheOrderMakesTheInputDie) {
+TEST(PlanInPlaceReuse, TheOrderMakesTheInputDie) {
   // r is read by an elementwise op and by one that leaves little. Program order runs the elementwise one first.
   GraphBuilder g;
   const int r = g.buffer(10), c = g.buffer(10), small = g.buffer(1), out = g.returned(1);
   g.op({}, {}, {r});
-  may_take_over(g.op({r}, {}, {c}), r, c);
+  may_reuse(g.op({r}, {}, {c}), r, c);
   g.op({r}, {}, {small});
   g.op({c, small}, {}, {out});
   const Graph graph = g.build();
@@ -72,35 +72,35 @@ TEST(PlanTakeover, TheOrderMakesTheInputDie) {
   EXPECT_EQ(plan(graph, options).peak_bytes, 21);
 }
 
-TEST(PlanTakeover, OneInputIsTakenOverOnce) {
+TEST(PlanInPlaceReuse, OneInputIsReusedOnce) {
   GraphBuilder g;
   const int r = g.buffer(10), c = g.buffer(10), d = g.buffer(10), out = g.returned(1);
   g.op({}, {}, {r});
   Op& op = g.op({r}, {}, {c, d});
-  may_take_over(op, r, c);
-  may_take_over(op, r, d);
+  may_reuse(op, r, c);
+  may_reuse(op, r, d);
   g.op({c, d}, {}, {out});
   const PlanResult result = plan(g.build(), {});
   EXPECT_EQ(result.peak_bytes, 21);
   EXPECT_EQ(result.lower_bound_bytes, 21);
 }
 
-TEST(PlanTakeover, WhatIsReturnedIsNotTakenOver) {
+TEST(PlanInPlaceReuse, WhatIsReturnedIsNotReused) {
   GraphBuilder g;
   const int r = g.returned(10), c = g.returned(10);
   g.op({}, {}, {r});
-  may_take_over(g.op({r}, {}, {c}), r, c);
+  may_reuse(g.op({r}, {}, {c}), r, c);
   EXPECT_EQ(plan(g.build(), {}).peak_bytes, 20);
 }
 
-TEST(PlanTakeover, ASmallerBufferKeepsTheWidthOfTheLargerAndIsNeverWorse) {
-  // Live beside c, which is laid out 10 wide when it takes over r: 13 or 16, against 14 without
+TEST(PlanInPlaceReuse, ASmallerBufferKeepsTheWidthOfTheLargerAndIsNeverWorse) {
+  // Live beside c, which is laid out 10 wide when it reuses r: 13 or 16, against 14 without
   for (const int beside : {3, 6}) {
     SCOPED_TRACE(beside);
     GraphBuilder g;
     const int r = g.buffer(10), c = g.buffer(4), e = g.buffer(beside), out = g.returned(1);
     g.op({}, {}, {r});
-    may_take_over(g.op({r}, {}, {c}), r, c);
+    may_reuse(g.op({r}, {}, {c}), r, c);
     g.op({c}, {}, {e});
     g.op({e}, {}, {out});
     const PlanResult result = plan(g.build(), {});

@@ -1,4 +1,4 @@
-// Meeting a byte limit: the step of least predicted time whose laid-out plan fits an arena of a given size.
+// Fitting a byte limit: the step of least predicted time whose laid-out plan fits an arena of a given size.
 //
 //   base orders ─▶ cover (drop, recompute, swap) ─▶ trim ─▶ schedule ─▶ layout ─▶ fits?
 //                       ▲                                     ▲            │ no: the next fastest of the pool (small graphs)
@@ -16,7 +16,7 @@
 
 namespace stowage::budget {
 
-struct MeetOptions {
+struct FitOptions {
   Link link;
   // Of the first layout, a quarter in small graphs; each limit and each further sequence halves it
   std::int64_t layout_node_budget = 60'000;
@@ -27,15 +27,13 @@ struct MeetOptions {
   std::function<bool()> should_stop;        // outer stop; empty: never
 };
 
-struct Met {
+struct Fitted {
   Schedule schedule;
-  LayoutResult layout;  // of schedule.items
+  LayoutResult layout;  // of schedule.timeline.items
 };
 
 // None: no plan was found.
-std::optional<Met> meet(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
-                        const MeetOptions& options);
-
-Plan assemble(const Graph& graph, Met met);
+std::optional<Fitted> fit_budget(const Recipes& recipes, std::span<const std::vector<OpId>> orders,
+                                 std::int64_t capacity, const FitOptions& options);
 
 }  // namespace stowage::budget

@@ -1,10 +1,11 @@
-#include "order/takeover_branch.h"
+#include "order/reuse_branch.h"
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <queue>
 
+#include "graph/ordered_graph.h"
 #include "order/greedy.h"
 
 namespace stowage {
@@ -34,18 +35,10 @@ struct Node {
   }
 };
 
-class TakeoverBrancher {
+class ReuseBrancher {
  public:
-  TakeoverBrancher(const Graph& graph, const OrderProblem& plain, const Uses& uses, std::vector<TakeoverPair> pairs,
-                   Ordering best, std::int64_t work, const SolveOrder& solve)
-      : graph_(graph),
-        plain_(plain),
-        uses_(uses),
-        pairs_(std::move(pairs)),
-        best_(std::move(best)),
-        work_(work),
-        share_(work / kShares),
-        solve_(solve) {}
+  ReuseBrancher(const OrderModel& model, Ordering best, std::int64_t work, const SolveOrder& solve)
+      : model_(model), best_(std::move(best)), work_(work), share_(work / kShares), solve_(solve) {}
 
   BoundedOrder run(std::int64_t bound) {
     open_.push({bound, 0, {}});
@@ -64,8 +57,8 @@ class TakeoverBrancher {
  private:
   // The bound of a node that is neither solved nor divided.
   std::optional<std::int64_t> expand(const Node& node) {
-    const std::vector<TakeoverPair> pairs = answered(node.answers);
-    const auto here = with_precedence(relaxed_problem(graph_, plain_, pairs), edges(node.answers));
+    const std::vector<CandidatePair> pairs = answered(node.answers);
+    const auto here = with_precedence(relaxed_problem(model_.graph, model_.plain, pairs), edges(node.answers));
     if (!here) return std::nullopt;  // the answers contradict the precedence or each other
     BoundedOrder found =
         solve_(here->problem, greedy(here->problem, GreedyRule::kProgramOrder, node.bound), node.bound, share_);
@@ -85,8 +78,8 @@ class TakeoverBrancher {
 
   // What each step of the order takes. Keeps the order if it is the best so far.
   std::vector<std::int64_t> judged(const std::vector<std::int32_t>& order) {
-    const std::vector<OpId> ops = as_ops(order);
-    std::vector<std::int64_t> bytes = step_bytes(graph_, ops, takeovers(graph_, ops));
+    const OrderedGraph ordered(model_.graph, as_ops(order));
+    std::vector<std::int64_t> bytes = step_bytes(ordered, ordered.reuse);
     const std::int64_t peak = *std::max_element(bytes.begin(), bytes.end());
     if (peak < best_.peak) best_ = {order, peak};
     return bytes;
@@ -95,15 +88,15 @@ class TakeoverBrancher {
   // Of the open pairs whose r does not die in the order: the one at the largest step, if that is above what the node's
   // problem says.
   [[nodiscard]] std::optional<Question> doubt(const Ordering& order, const std::vector<std::int64_t>& bytes,
-                                              const std::vector<TakeoverPair>& pairs) const {
+                                              const std::vector<CandidatePair>& pairs) const {
     std::vector<std::int32_t> position(order.ops.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[order.ops[i]] = static_cast<std::int32_t>(i);
-    const auto dies = [&](const TakeoverPair& p) {
-      const auto users = uses_.users[p.pair.read];
+    const auto dies = [&](const CandidatePair& p) {
+      const auto users = model_.graph.uses.users[p.pair.read];
       return std::all_of(users.begin(), users.end(), [&](std::int32_t u) { return position[u] <= position[p.op]; });
     };
-    const TakeoverPair* worst = nullptr;
-    for (const TakeoverPair& p : pairs) {
+    const CandidatePair* worst = nullptr;
+    for (const CandidatePair& p : pairs) {
       const std::int64_t least = worst == nullptr ? order.peak : bytes[position[worst->op]];
       if (p.death == Death::kOpen && bytes[position[p.op]] > least && !dies(p)) worst = &p;
     }
@@ -111,17 +104,17 @@ class TakeoverBrancher {
   }
 
   // The pairs as the answers leave them. An r that dies at one op dies at no other.
-  [[nodiscard]] std::vector<TakeoverPair> answered(const std::vector<Answer>& answers) const {
-    std::vector<TakeoverPair> pairs = pairs_;
+  [[nodiscard]] std::vector<CandidatePair> answered(const std::vector<Answer>& answers) const {
+    std::vector<CandidatePair> pairs = model_.pairs;
     for (const Answer& answer : answers)
-      for (TakeoverPair& p : pairs) {
+      for (CandidatePair& p : pairs) {
         if (p.pair.read != answer.question.read) continue;
         if (p.op == answer.question.op)
           p.death = answer.dies ? Death::kSure : Death::kNever;
         else if (answer.dies)
           p.death = Death::kNever;
       }
-    std::erase_if(pairs, [](const TakeoverPair& p) { return p.death == Death::kNever; });
+    std::erase_if(pairs, [](const CandidatePair& p) { return p.death == Death::kNever; });
     return pairs;
   }
 
@@ -129,16 +122,13 @@ class TakeoverBrancher {
     std::vector<Precedence> more;
     for (const Answer& answer : answers) {
       if (!answer.dies) continue;
-      for (const std::int32_t u : uses_.users[answer.question.read])
+      for (const std::int32_t u : model_.graph.uses.users[answer.question.read])
         if (u != answer.question.op) more.push_back({u, answer.question.op});
     }
     return more;
   }
 
-  const Graph& graph_;
-  const OrderProblem& plain_;
-  const Uses& uses_;
-  std::vector<TakeoverPair> pairs_;
+  const OrderModel& model_;
   Ordering best_;
   std::int64_t work_, share_;
   const SolveOrder& solve_;
@@ -148,10 +138,9 @@ class TakeoverBrancher {
 
 }  // namespace
 
-BoundedOrder branch_on_takeovers(const Graph& graph, const OrderProblem& plain, const Uses& uses,
-                                 std::vector<TakeoverPair> pairs, Ordering best, std::int64_t bound, std::int64_t work,
-                                 const SolveOrder& solve) {
-  return TakeoverBrancher(graph, plain, uses, std::move(pairs), std::move(best), work, solve).run(bound);
+BoundedOrder branch_on_reuse(const OrderModel& model, Ordering best, std::int64_t bound, std::int64_t work,
+                             const SolveOrder& solve) {
+  return ReuseBrancher(model, std::move(best), work, solve).run(bound);
 }
 
 }  // namespace stowage

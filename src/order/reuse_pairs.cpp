@@ -1,8 +1,10 @@
-#include "order/takeover.h"
+#include "order/reuse_pairs.h"
 
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include "graph/in_place_reuse.h"
 
 namespace stowage {
 namespace {
@@ -61,33 +63,31 @@ Death death_of(std::span<const std::int32_t> users, std::int32_t k, Precedes pre
 
 class DeathFinder {
  public:
-  DeathFinder(const Graph& graph, const Dependencies& deps, const Uses& uses)
-      : graph_(graph), deps_(deps), uses_(uses) {}
+  explicit DeathFinder(const AnalysedGraph& graph) : graph_(graph), deps_(graph.dependencies), uses_(graph.uses) {}
 
-  std::vector<TakeoverPair> run() {
-    for (std::size_t op = 0; op < graph_.ops.size(); ++op)
-      for (const Takeover& pair : useful_takeovers(graph_, graph_.ops[op]))
-        pairs_.push_back({static_cast<std::int32_t>(op), pair, Death::kOpen});
+  std::vector<CandidatePair> run() {
+    for (const OpId op : graph_.reuse.ids())
+      for (const ReusePair& pair : graph_.reuse[op]) pairs_.push_back({op.value, pair, Death::kOpen});
     settle([this](std::int32_t u, std::int32_t v) { return std::ranges::binary_search(deps_.succs[u], v); });
     if (any_open()) by_landmarks();
     if (any_open()) exactly();
-    std::erase_if(pairs_, [](const TakeoverPair& p) { return p.death == Death::kNever; });
+    std::erase_if(pairs_, [](const CandidatePair& p) { return p.death == Death::kNever; });
     return std::move(pairs_);
   }
 
  private:
   [[nodiscard]] bool any_open() const {
-    return std::ranges::any_of(pairs_, [](const TakeoverPair& p) { return p.death == Death::kOpen; });
+    return std::ranges::any_of(pairs_, [](const CandidatePair& p) { return p.death == Death::kOpen; });
   }
 
   template <class Precedes>
   void settle(Precedes precedes) {
-    for (TakeoverPair& p : pairs_)
+    for (CandidatePair& p : pairs_)
       if (p.death == Death::kOpen) p.death = death_of(uses_.users[p.pair.read], p.op, precedes);
   }
 
   void by_landmarks() {
-    const auto ops = static_cast<std::int64_t>(graph_.ops.size());
+    const auto ops = static_cast<std::int64_t>(graph_.reuse.size());
     std::vector<std::int32_t> columns;
     for (std::int64_t c = 0; c < std::min<std::int64_t>(kColumns, ops); ++c)
       columns.push_back(static_cast<std::int32_t>(c * ops / std::min<std::int64_t>(kColumns, ops)));
@@ -96,7 +96,7 @@ class DeathFinder {
   }
 
   void exactly() {
-    const std::int64_t sweep = 2 * kWords * static_cast<std::int64_t>(deps_.preds.items.size() + graph_.ops.size());
+    const std::int64_t sweep = 2 * kWords * static_cast<std::int64_t>(deps_.preds.items.size() + graph_.reuse.size());
     std::int64_t work = kSweepWork;
     for (std::size_t p = 0; p < pairs_.size() && work > 0;) {
       std::vector<std::int32_t> columns;
@@ -120,16 +120,16 @@ class DeathFinder {
     }
   }
 
-  const Graph& graph_;
+  const AnalysedGraph& graph_;
   const Dependencies& deps_;
   const Uses& uses_;
-  std::vector<TakeoverPair> pairs_;
+  std::vector<CandidatePair> pairs_;
 };
 
-using PairIterator = std::vector<TakeoverPair>::const_iterator;
+using PairIterator = std::vector<CandidatePair>::const_iterator;
 
-std::vector<Takeover> pairs_of(PairIterator from, PairIterator to, Death least) {
-  std::vector<Takeover> result;
+std::vector<ReusePair> pairs_of(PairIterator from, PairIterator to, Death least) {
+  std::vector<ReusePair> result;
   for (; from != to; ++from)
     if (from->death >= least) result.push_back(from->pair);
   return result;
@@ -137,13 +137,13 @@ std::vector<Takeover> pairs_of(PairIterator from, PairIterator to, Death least) 
 
 // extra() of each op with pairs in place of what `added` says that its creations and scratch add.
 template <class Added>
-OrderProblem lowered(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs,
+OrderProblem lowered(const AnalysedGraph& graph, const OrderProblem& plain, const std::vector<CandidatePair>& pairs,
                      Added added) {
   OrderProblem p = plain;
   for (auto from = pairs.begin(); from != pairs.end();) {
-    const auto to = std::find_if(from, pairs.end(), [&](const TakeoverPair& q) { return q.op != from->op; });
-    const Op& op = graph.ops[from->op];
-    p.extra[from->op] += added(op, from, to) - added_bytes(graph, op);
+    const auto to = std::find_if(from, pairs.end(), [&](const CandidatePair& q) { return q.op != from->op; });
+    const OpId op(from->op);
+    p.extra[from->op] += added(graph.graph.op(op), from, to) - graph.added_bytes[op];
     from = to;
   }
   return p;
@@ -151,19 +151,19 @@ OrderProblem lowered(const Graph& graph, const OrderProblem& plain, const std::v
 
 }  // namespace
 
-std::vector<TakeoverPair> takeover_pairs(const Graph& graph, const Dependencies& dependencies, const Uses& uses) {
-  return DeathFinder(graph, dependencies, uses).run();
-}
+std::vector<CandidatePair> candidate_pairs(const AnalysedGraph& graph) { return DeathFinder(graph).run(); }
 
-OrderProblem certain_problem(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs) {
+OrderProblem certain_problem(const AnalysedGraph& graph, const OrderProblem& plain,
+                             const std::vector<CandidatePair>& pairs) {
   return lowered(graph, plain, pairs, [&](const Op& op, PairIterator from, PairIterator to) {
-    return added_bytes(graph, op, best_takeovers(graph, op, pairs_of(from, to, Death::kSure)));
+    return added_bytes(graph.graph, op, best_pairs(graph.graph, op, pairs_of(from, to, Death::kSure)));
   });
 }
 
-OrderProblem relaxed_problem(const Graph& graph, const OrderProblem& plain, const std::vector<TakeoverPair>& pairs) {
+OrderProblem relaxed_problem(const AnalysedGraph& graph, const OrderProblem& plain,
+                             const std::vector<CandidatePair>& pairs) {
   return lowered(graph, plain, pairs, [&](const Op& op, PairIterator from, PairIterator to) {
-    return least_added_bytes(graph, op, pairs_of(from, to, Death::kOpen));
+    return least_added_bytes(graph.graph, op, pairs_of(from, to, Death::kOpen));
   });
 }
 
