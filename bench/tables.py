@@ -23,6 +23,7 @@ import order_tables
 import peak
 import planning_time
 import repeatability
+import run_scripts
 import scale
 import scaling
 import shard_replay
@@ -52,6 +53,7 @@ TABLES = {
     "scale": scale.table,
     "scaling": scaling.table,
     "repeatability": repeatability.table,
+    "run_scripts": run_scripts.table,
     "shard": shard_tables.table,
     "shard_replay": shard_replay.table,
     "strangers": strangers_tables.cases,

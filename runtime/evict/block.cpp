@@ -57,6 +57,7 @@ Budget::~Budget() {
 }
 
 void Budget::enter(std::int64_t limit_bytes) {
+  owners::survive_forks();
   static const int registered = pthread_atfork(&fork_begins, [] { fork_ended(false); }, [] { fork_ended(true); });
   (void)registered;
   if (Budget* parents = active_budget(); parents != nullptr && parents->in_child_) parents->leave();

@@ -139,15 +139,18 @@ Phase phase_now() {
   return g_numbers.load(std::memory_order_relaxed) ? Phase::kForward : Phase::kSetUp;
 }
 
-// A fork finds the notes complete.
 void before_fork() { all().mutex.lock(); }
 void after_fork() { all().mutex.unlock(); }
 
 }  // namespace
 
-void begin(const Lines& lines) {
+void survive_forks() {
   static const int registered = pthread_atfork(&before_fork, &after_fork, &after_fork);
   (void)registered;
+}
+
+void begin(const Lines& lines) {
+  survive_forks();
   const std::lock_guard lock(all().mutex);
   if (g_lines.now == nullptr) g_lines = lines;
   ++all().begun;

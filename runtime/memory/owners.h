@@ -34,6 +34,10 @@ struct Lines {
   std::string (*text)(std::int32_t line) = nullptr;
 };
 
+// A child made by fork() finds the notes complete. Called before whoever may hold a lock of its own around these asks for
+// the same, as what is asked for last is done first at a fork; begin() calls it, too.
+void survive_forks();
+
 // From now on new blocks have owners. Counts: each begin() needs its end().
 void begin(const Lines& lines);
 void end();

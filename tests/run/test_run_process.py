@@ -48,26 +48,24 @@ def test_a_module_and_a_path_with_spaces(tmp_path):
         assert ours.stdout.replace("['_Finder', ", "[") == alone.stdout
 
 
-ENDS = [["exit", "3"], ["exit", "0"], ["text"], ["raise"], ["numpy"], ["os_exit"], ["handled"], ["SIGTERM"], ["SIGINT"]]
+SOAK = bool(os.environ.get("STOWAGE_SOAK_SECONDS"))
+ENDS = [["raise"], ["numpy"], ["exit", "3"], ["os_exit"], ["SIGINT"]]
+MORE_ENDS = [["exit", "0"], ["text"], ["handled"], ["SIGTERM"]]
 
 
-@pytest.mark.parametrize("option", [LIMIT, "--watch"])
-def test_a_script_ends_as_it_ends_without_us(option):
-    ends = ENDS if option == LIMIT else ENDS[3:5]
-    for at in range(0, len(ends), 3):
-        some = ends[at : at + 3]
-        started = [(start(plainly(["ends.py", *how])), start(by_us(["ends.py", *how], option))) for how in some]
-        for how, (alone, ours) in zip(some, started):
-            alone, ours = finish(alone), finish(ours)
-            assert ours.returncode == alone.returncode, (how, ours.stderr)
-            assert ours.stdout == alone.stdout, how
-            said = told(ours)
-            assert ours.stderr.removesuffix(said) == alone.stderr, how
-            assert bool(said) == (how[0] not in ("os_exit", "SIGTERM")), (how, said)
+@pytest.mark.parametrize("how", [*ENDS, *(MORE_ENDS if SOAK else [])], ids=" ".join)
+@pytest.mark.parametrize("option", [LIMIT, *(["--watch"] if SOAK else [])])
+def test_a_script_ends_as_it_ends_without_us(option, how):
+    alone, ours = both(["ends.py", *how], option)
+    assert ours.returncode == alone.returncode, ours.stderr
+    assert ours.stdout == alone.stdout
+    said = told(ours)
+    assert ours.stderr.removesuffix(said) == alone.stderr
+    assert bool(said) == (how[0] not in ("os_exit", "SIGTERM")), said
 
 
 def test_a_signal_from_outside_reaches_the_script_itself():
-    for number in (signal.SIGKILL, signal.SIGTERM):
+    for number in (signal.SIGTERM, *([signal.SIGKILL] if SOAK else [])):
         ours = start(by_us(["ends.py", "waits"], LIMIT))
         assert ours.stdout.readline() == b"trained\n" and ours.stdout.readline() == b"waiting\n"
         os.kill(ours.pid, number)  # the number that stowage run was started as
@@ -164,6 +162,15 @@ def test_a_line_while_it_runs_where_stderr_is_a_terminal(tmp_path):
     assert process.returncode == 0 and out.split() == [str(i).encode() for i in range(12)]
     assert re.search(rb"\x1b7\x1b\[\d+G\x1b\[2m step \d+: 0 of 64 MiB, 0 let go, 0% lost \x1b\[0m\x1b8", shown), shown
     assert b"stowage run: peak" in shown
+
+
+def test_a_sitecustomize_of_the_environment_has_its_turn(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('theirs', __file__)\n")
+    (tmp_path / "script.py").write_text("import sitecustomize\nprint(sitecustomize.__file__)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    alone, ours = both([str(tmp_path / "script.py")], LIMIT, PYTHONPATH=path)
+    assert alone.stdout.startswith(f"theirs {tmp_path}")
+    assert (ours.returncode, ours.stdout) == (0, alone.stdout)
 
 
 def test_a_python_without_stowage_is_told(tmp_path):

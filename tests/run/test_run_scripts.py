@@ -85,9 +85,7 @@ def _in_folder(script: Script, folder: Path) -> list[str]:
 
 
 def _of_all(report: Path) -> dict:
-    """Of the process that trains: the script's own, or a child of multiprocessing."""
-    if report.exists():
-        return read(report)
-    children = sorted(report.parent.glob(f"{report.stem}.*{report.suffix}"))
-    assert children, f"nobody has written '{report}'"
-    return read(children[0])
+    """Of the process that trained most: the script's own, or a child of multiprocessing."""
+    written = [read(path) for path in sorted(report.parent.glob(f"{report.stem}*{report.suffix}"))]
+    assert written, f"nobody has written '{report}'"
+    return max(written, key=lambda figures: figures["optimizer_steps"])

@@ -49,9 +49,10 @@ class _Around:
 
     def begin(self) -> None:
         _runtime.install_allocator()
-        _runtime.begin_owners()
         optimizer_steps.listen(self, self._before_step, self._after_step)
-        if self._limit_bytes is not None:
+        if self._limit_bytes is None:
+            _runtime.begin_owners()
+        else:  # the budget does
             self._limit()
             self._meet_threads()
 
