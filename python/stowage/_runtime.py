@@ -6,15 +6,8 @@ runs this."""
 
 import sys
 
-from stowage._torch.runtime_build import load, needs_building
-from stowage.errors import warn
+from stowage._torch.runtime_build import load
 
-_late = needs_building()
 _compiled = load(__name__)
 _compiled.install_allocator()
-if _late:
-    warn(
-        "the runtime was built just now, so tensors made before this do not count in a stowage.budget of this process; "
-        "from the next process on they do"
-    )
 sys.modules[__name__] = _compiled

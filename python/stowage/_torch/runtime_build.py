@@ -39,7 +39,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stowage.cache.directory import Folder, NoEntry, Refused, cache_directory, opened
-from stowage.errors import Error
+from stowage.errors import Error, warn
 
 _PACKAGE = Path(__file__).parents[1]
 _SOURCES = _PACKAGE / "sources"
@@ -150,6 +150,10 @@ def _built() -> tuple[Path, str, str]:
             return place
         compiler = _compiler()
         with opened(*place[:2], make=True) as folder, _locked(folder, f"{build}.lock"):
+            warn(
+                "the runtime is built only now, so tensors made before this do not count in a stowage.budget of this "
+                "process; from the next process on they do"
+            )
             if not (folder.path / build / _LIBRARY).exists():  # another process may have built it meanwhile
                 _build(compiler, Path(torch.__file__).parent, folder.path / build, torch.__version__)
                 _forget_oldest(folder.path)
