@@ -30,6 +30,7 @@ import shard_replay
 import shard_tables
 import step_time
 import strangers_tables
+import will_it_fit
 
 import layout
 import strategy
@@ -59,6 +60,7 @@ TABLES = {
     "strangers": strangers_tables.cases,
     "operators": strangers_tables.operators,
     "strategy": strategy.table,
+    "will_it_fit": will_it_fit.table,
 }
 PAGE = common.ROOT / "docs" / "benchmarks.md"
 

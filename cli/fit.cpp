@@ -170,7 +170,11 @@ int run(const Arguments& arguments) {
 Verb add_fit(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   PlanOptions& options = arguments->options;
-  CLI::App* command = app.add_subcommand("fit", "Find the largest of growing graphs of one step that a budget holds");
+  CLI::App* command =
+      app.add_subcommand("fit",
+                         "Find the largest of growing graphs of one step that a budget holds. Where the "
+                         "Python package is installed, stowage fit --model-from FILE.py:FUNCTION "
+                         "--device BYTES predicts a step that was never run");
   command->add_option("GRAPH", arguments->graphs, "the graph files, by growing batch size")->required();
   add_bytes_option(
       *command, "--budget", [arguments](std::int64_t bytes) { arguments->options.budget_bytes = bytes; },

@@ -7,7 +7,7 @@ when one changes.
 - ``TorchDispatchMode``: what sees each operator of a run on fake tensors.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
-- ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results.
+- ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
@@ -335,20 +335,31 @@ def masks_as_run():
 
 
 @contextlib.contextmanager
-def initial_values_undrawn():
-    """``nn.init.trunc_normal_`` draws until all values are within its bounds, which tensors without values never tell; in
-    here it leaves fakes as they are."""
+def models_of_fakes():
+    """What making a model needs that tensors without values lack. ``nn.init.trunc_normal_`` draws until all values are
+    within its bounds; here it leaves fakes as they are. ``copy.deepcopy`` copies storages; here fakes are cloned."""
     name = "_no_grad_trunc_normal_"
     draw = getattr(torch.nn.init, name)
 
     def drawn(tensor, *args, **kwargs):
         return tensor if is_fake(tensor) else draw(tensor, *args, **kwargs)
 
+    def copied(tensor, memo):
+        if id(tensor) not in memo:
+            with torch.no_grad():
+                clone = tensor.detach().clone()
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            made = torch.nn.Parameter(clone, tensor.requires_grad) if is_parameter else clone
+            memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+        return memo[id(tensor)]
+
     setattr(torch.nn.init, name, drawn)
+    FakeTensor.__deepcopy__ = copied
     try:
         yield
     finally:
         setattr(torch.nn.init, name, draw)
+        del FakeTensor.__deepcopy__
 
 
 @contextlib.contextmanager
@@ -413,7 +424,6 @@ __all__ = [
     "group_timeout",
     "hook_open",
     "in_backward",
-    "initial_values_undrawn",
     "is_fake",
     "is_shell",
     "local_offset",
@@ -421,6 +431,7 @@ __all__ = [
     "local_tensor",
     "make_dtensor",
     "masks_as_run",
+    "models_of_fakes",
     "redistribute",
     "set_group_timeout",
     "setting_names",

@@ -7,8 +7,8 @@ with the birth and the death of every storage.
 
 A graph (capture.py) frees a buffer after its last use; eager frees it when nothing refers to it any more, so a variable
 that a function keeps counts here to its end. A fake run differs from a real one in one respect that matters: autograd adds
-a gradient to an earlier one in place where nobody else has that one, but fakes out of place. Such sums are told by the
-death of their first term, and take its storage.
+a gradient to an earlier one in place where nobody else has that one (a view does not: its base has it, too), but fakes
+out of place. Such sums are told by the death of their first term, and take its storage.
 
 Space and time are linear in the ops of the run."""
 
@@ -65,6 +65,7 @@ class TracedOp:
     grad_mode: bool
     makes: list[int] = field(default_factory=list)
     fake_bytes: dict[int, int] = field(default_factory=dict)  # of those, as the fake told
+    adds_to_view: bool = False  # a sum whose first term is a view
     made_forms: list[TensorForm | None] = field(default_factory=list)  # per output leaf that is a tensor
 
     @property
@@ -98,6 +99,7 @@ class Trace(TorchDispatchMode):
         self._happened: list[int] = []
         self._numbers: dict[int, int] = {}  # by the address of the storage
         self._watches: dict[int, weakref.ref] = {}
+        self._views: dict[TensorForm, bool] = {}  # was it last made by an op that only makes views?
         self._heirs: dict[int, int] | None = None
         # Lines that asked for a number of the data; they were told 1.0. Whole numbers and decisions are never guessed.
         self.guessed: dict[str, None] = {}
@@ -111,6 +113,8 @@ class Trace(TorchDispatchMode):
         backward = in_backward() and not torch.is_grad_enabled()
         op = TracedOp(func, self._forms((args, kwargs)), _line(), torch.is_grad_enabled())
         number = len(self.ops)
+        if op.name == _ENGINE_SUM and isinstance(op.takes[0][0], TensorForm):
+            op.adds_to_view = self._views.get(op.takes[0][0], False)
         self.ops.append(op)
         self._happened.append(~number)
         try:
@@ -125,6 +129,8 @@ class Trace(TorchDispatchMode):
                 known = len(self.storages)
                 form = self._form(leaf, number, op.line, backward)
                 op.made_forms.append(form)
+                if form is not None:
+                    self._views[form] = bool(func.is_view)
                 for new in range(known, len(self.storages)):
                     op.makes.append(new)
                     op.fake_bytes[new] = self.storages[new].bytes
@@ -215,7 +221,7 @@ class Trace(TorchDispatchMode):
             if not isinstance(term, TensorForm) or result is None:
                 continue
             alike = (term.shape, term.dtype) == (result.shape, result.dtype) and _dense(term)
-            if alike and dies_after.get(term.storage) == number:
+            if alike and not op.adds_to_view and dies_after.get(term.storage) == number:
                 heirs[op.makes[0]] = heirs.get(term.storage, term.storage)
         self._heirs = heirs
         return heirs
@@ -230,13 +236,13 @@ class Trace(TorchDispatchMode):
                 deaths[what] = op
         return deaths
 
-    def peak(self, device: str, inside: Callable[[int], int], from_op: int = 0) -> Moment:
-        """The largest sum of live bytes at or after an op. inside(op): what the op allocates at its own peak, results
-        included."""
+    def peak(self, device: str, inside: Callable[[int], int]) -> Moment:
+        """The largest sum of live bytes at an op, of equal ones the first of the last call. inside(op): what the op
+        allocates at its own peak, results included."""
         best = Moment(-1, -1, (), 0)
-        for moment in self._moments(device, inside):
-            if moment[1] >= from_op and moment[0] >= best.bytes:
-                best = Moment(moment[0], moment[1], tuple(moment[2]), moment[3])
+        for bytes_, op, live, extra in self._moments(device, inside):
+            if bytes_ > best.bytes or (bytes_ == best.bytes and best.op < self.last_call <= op):
+                best = Moment(bytes_, op, tuple(live), extra)
         return best
 
     def _moments(self, device: str, inside: Callable[[int], int]) -> Iterator[tuple[int, int, dict[int, None], int]]:

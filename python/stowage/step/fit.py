@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stowage._torch.private import FakeTensorMode, initial_values_undrawn
+from stowage._torch.private import FakeTensorMode, models_of_fakes
 from stowage.errors import Error, Infeasible
 from stowage.planning import Graph, Plan, parse_bytes, plan
 from stowage.report.progress import shown
@@ -252,7 +252,7 @@ def _slowdown(summary: dict) -> float:
 
 def capture_fake(make_step: Callable[[int], tuple[Callable, Any]], batch_size: int) -> Graph:
     """The graph of make_step(batch_size)'s step. No tensor of it ever has memory."""
-    with FakeTensorMode(), initial_values_undrawn(), told_by_line():
+    with FakeTensorMode(), models_of_fakes(), told_by_line():
         made = make_step(batch_size)
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
             raise TypeError("make_step(batch_size) must return (train_step, batch)")

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import FakeTensorMode, flatten, initial_values_undrawn, masks_as_run
+from stowage._torch.private import FakeTensorMode, flatten, masks_as_run, models_of_fakes
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.planning import Graph, parse_bytes, plan
 from stowage.report.progress import shown
@@ -328,7 +328,7 @@ def trace_step(made: MakeStep, sizes: dict[str, int]) -> _At:
     """Two calls of the step under the trace: the first makes the optimizer's state."""
     trace, mode = Trace(), FakeTensorMode()
     with mode, told_by_line():
-        with trace, initial_values_undrawn():
+        with trace, models_of_fakes():
             step, arguments = made(sizes)
         with trace, masks_as_run():  # by now, transformers has been imported, if it will be
             trace.first_call = len(trace.ops)

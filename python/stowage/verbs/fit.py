@@ -6,6 +6,7 @@ does not fit (proven), 5 unknown: no plan was found, and no proof."""
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
 from stowage.errors import Error
@@ -26,6 +27,7 @@ def run(arguments: list[str]) -> int:
         from stowage.step.prediction import DOES_NOT, will_it_fit
     except (ImportError, Error) as error:
         return _fail(BAD_INPUT, f"fit --model-from needs PyTorch: {error}")
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the error says it in one line
     try:
         prediction = will_it_fit(
             load(options.model_from), options.device, batch_size=options.batch_size, length=options.length,
