@@ -168,10 +168,10 @@ def run(name: str, unit: dict, package: str, seconds: float, log) -> dict:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     took = {"seconds": round(time.monotonic() - start, 1)}
-    if status == 0 and result.exists():
-        found = json.loads(result.read_text())
-        result.unlink()
-        return found | took
+    text = result.read_text() if result.exists() else ""
+    result.unlink(missing_ok=True)
+    if status == 0 and text:
+        return json.loads(text) | took
     return {"died": _cause(status, log, begin), "good": False} | took
 
 
@@ -266,6 +266,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the parts, and run none")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("gpu: ended; start this again with the same --out"))
     wanted = {n: u for n, u in units(options.device).items() if not options.only or any(t in n for t in options.only)}
     if options.list:
         print("\n".join(wanted))

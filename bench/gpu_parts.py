@@ -231,7 +231,7 @@ def _within(config: dict, budget: int, eager: Bits, **options: Any) -> dict:
         start = time.perf_counter_ns()
         step, bits, took = planned(config, training, budget=budget, **options)
     except stowage.Infeasible as error:
-        return {"budget_bytes": budget, "infeasible_smallest_bytes": error.smallest_bytes, "good": False}
+        return {"budget_bytes": budget, "infeasible_smallest_bytes": error.smallest_bytes}
     found = figures(step) | took
     found |= {
         "budget_bytes": budget,
