@@ -28,15 +28,15 @@ void fork_ended(bool in_child) {
   if (Budget* budget = std::exchange(tl_forking, nullptr)) budget->after_fork(in_child);
 }
 
-stowage::eager::Options keeper_options(const BudgetOptions& options) {
-  stowage::eager::Options keeper;
-  keeper.policy = options.policy;
-  keeper.release = options.release;
-  keeper.prefetch = options.prefetch;
-  keeper.limit_bytes = options.limit_bytes;
-  keeper.seed = options.seed;
-  if (options.link_gbps > 0) keeper.link_bytes_per_ns = options.link_gbps;
-  return keeper;
+stowage::eager::Options table_options(const BudgetOptions& options) {
+  stowage::eager::Options of_table;
+  of_table.policy = options.policy;
+  of_table.release = options.release;
+  of_table.prefetch = options.prefetch;
+  of_table.limit_bytes = options.limit_bytes;
+  of_table.seed = options.seed;
+  if (options.link_gbps > 0) of_table.link_bytes_per_ns = options.link_gbps;
+  return of_table;
 }
 
 }  // namespace
@@ -44,10 +44,11 @@ stowage::eager::Options keeper_options(const BudgetOptions& options) {
 Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
 
 Budget::Budget(const BudgetOptions& options)
-    : options_(options),
+    : Graph(table_options(options)),
+      options_(options),
       heap_(std::make_shared<HostHeap>(options.host_limit_bytes)),
       link_(threaded_link(heap_, options.link_gbps)),
-      keeper_(keeper_options(options)) {}
+      keeper_(table) {}
 
 Budget::~Budget() {
   if (active_) leave();
@@ -72,7 +73,7 @@ void Budget::enter(std::int64_t limit_bytes) {
   updates_under_way_ = 0;
   settling_ = others_ = home_away_ = false;
   options_.limit_bytes = limit_bytes;
-  keeper_.set_limit(limit_bytes);
+  table.set_limit(limit_bytes);
   reset_peak();
   current_limit_ = std::max(limit_bytes, live_bytes());  // until shrink()
   set_guardian(this, current_limit_);
@@ -147,7 +148,7 @@ void Budget::release_all(bool known_outside) {
   forget_undo();
   held_back_.clear();
   if (known_outside) holds_.clear();  // whoever reads now reads what stays
-  while (!leaving_.empty()) finish_out(*leaving_.back());
+  while (!table.going_out().empty()) finish_out(*rows_[table.going_out().back()]);
   std::vector<Ref<Value>> all;
   for (Value* value : values()) {
     if (known_outside || !value->known_outside) all.emplace_back(value);
@@ -188,7 +189,7 @@ Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
     const std::lock_guard lock(state_);
     Value* value = value_in(storage);
     if (value == nullptr) value = meet(tensor, nullptr, false);
-    if (value == nullptr || (value->small && !small_too)) return one;
+    if (value == nullptr || (value->small() && !small_too)) return one;
     one.push_back(Ref<Value>(value));
   }
   try {
@@ -241,12 +242,14 @@ void Budget::touched_outside(c10::StorageImpl* storage) {
                            storage->_mutable_data_ptr_no_checks().get_deleter());
   Ref<Value> now(new Value(*this));
   now->moves_into(storage);
-  now->bytes = past->bytes;
   now->origin = past->origin;
   now->made = past->made;
-  now->small = past->small;
   now->known_outside = true;
-  if (!now->small) note_row(*now, /*evictable=*/false);
+  if (past->small()) {
+    now->small_bytes = past->small_bytes;
+  } else {
+    note_row(*now, past->bytes(), /*evictable=*/false);
+  }
   *mark = now.release();
 }
 
@@ -257,8 +260,8 @@ std::string Budget::evict(const at::Tensor& tensor, stowage::eager::How how) {
   pin_running();
   Value* value = value_in(storage);
   if (value == nullptr) value = meet(tensor, nullptr, false);
-  if (value == nullptr || value->small || value->pins > 0 || !value->resident()) return describe(tensor);
-  if (!keeper_[value->id].evictable) return describe(tensor);
+  if (value == nullptr || value->small() || value->pins() > 0 || !value->resident()) return describe(tensor);
+  if (!table[value->id].evictable) return describe(tensor);
   let_go(*value, how);
   return describe(tensor);
 }
@@ -267,12 +270,12 @@ std::string Budget::describe(const at::Tensor& tensor) {
   const std::lock_guard lock(state_);
   const Value* value = storage_of(tensor) != nullptr ? value_in(storage_of(tensor)) : nullptr;
   if (value == nullptr) return "unknown";
-  switch (value->where) {
-    case Where::kResident: return value->known_outside ? "kept" : value->recipe ? "recomputable" : "resident";
-    case Where::kFetching: return "fetching";
-    case Where::kSwapped: return "swapped";
-    case Where::kDropped: return "dropped";
-    case Where::kGone: return "gone";
+  switch (value->residence()) {
+    case Residence::kResident: return value->known_outside ? "kept" : value->recipe ? "recomputable" : "resident";
+    case Residence::kFetching: return "fetching";
+    case Residence::kSwapped: return "swapped";
+    case Residence::kDropped: return "dropped";
+    case Residence::kGone: return "gone";
   }
   return {};
 }
@@ -286,7 +289,7 @@ BudgetStats Budget::stats() const {
 
 stowage::eager::Counters Budget::counters() const {
   const std::lock_guard lock(state_);
-  return keeper_.counters();
+  return table.counters;
 }
 
 std::vector<Event> Budget::timeline() const {
@@ -296,19 +299,15 @@ std::vector<Event> Budget::timeline() const {
 
 BudgetHoldings Budget::holdings() const {
   const std::lock_guard lock(state_);
-  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(keeper_.values()), heap_->used_bytes(),
+  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(table.in_use()), heap_->used_bytes(),
           heap_->peak_bytes()};
 }
 
 // No copy is under way when the child begins: the threads that make them are not there.
 void Budget::before_fork() {
   state_.lock();
-  while (!fetching_.empty()) finish_fetch(*fetching_.back(), false);
-  while (!leaving_.empty()) {
-    Value& value = *leaving_.back();
-    finish_out(value);
-    keeper_.copy_out_done(value.id);
-  }
+  while (!table.coming_in().empty()) finish_fetch(*rows_[table.coming_in().back()], false);
+  while (!table.going_out().empty()) finish_out(*rows_[table.going_out().back()]);
 }
 
 // The child has what its parent had, one thread, and no limit. What is away comes back when it is used.

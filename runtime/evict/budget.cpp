@@ -199,7 +199,7 @@ bool Budget::find_values(const OpTraits& op, Operands& operands, Running& runnin
     const Ref<Value> value(operand.value);
     if (std::find(running.values.begin(), running.values.end(), value) != running.values.end()) continue;
     all = all && there(*value);
-    if (!value->small && value->storage != nullptr && !value->known_outside) watch(*value->storage);
+    if (!value->small() && value->storage != nullptr && !value->known_outside) watch(*value->storage);
     running.values.push_back(value);
   }
   return all;
@@ -208,7 +208,7 @@ bool Budget::find_values(const OpTraits& op, Operands& operands, Running& runnin
 void Budget::begin_op(const OpTraits& op, const Operands& operands) {
   c10::SmallVector<ValueId, 8> reads;
   for (const Operand& operand : operands) {
-    if (operand.value != nullptr && operand.value->id.valid() &&
+    if (operand.value != nullptr && !operand.value->small() &&
         std::find(reads.begin(), reads.end(), operand.value->id) == reads.end()) {
       reads.push_back(operand.value->id);
     }
@@ -218,7 +218,7 @@ void Budget::begin_op(const OpTraits& op, const Operands& operands) {
 
 bool Budget::all_small_in_place(const OpTraits& op, const Operands& operands) {
   return op.writes != 0 && std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
-           return operand.storage == nullptr || (operand.value != nullptr && operand.value->small);
+           return operand.storage == nullptr || (operand.value != nullptr && operand.value->small());
          });
 }
 
@@ -248,7 +248,7 @@ void Budget::overwrite(const OpTraits& op, const Operands& operands, const torch
       if (running_->next != nullptr) tell_readers(*value);
       take_off(*value);
     }
-    if (!value->recipe && !value->small && !left_out(op, stack, operand) && !only_overwritten(operands, value))
+    if (!value->recipe && !value->small() && !left_out(op, stack, operand) && !only_overwritten(operands, value))
       rememberable = false;
   }
 }
@@ -297,7 +297,7 @@ void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t p
   c10::SmallVector<ValueId, 8> parents;
   for (std::int32_t i = 0; i < recipe->argument_count; ++i) {
     const Value* parent = recipe->arguments[i].value.get();
-    if (parent != nullptr && parent->id.valid() &&
+    if (parent != nullptr && !parent->small() &&
         std::find(parents.begin(), parents.end(), parent->id) == parents.end()) {
       parents.push_back(parent->id);
     }
@@ -305,7 +305,7 @@ void Budget::give_recipe(Value& value, const Ref<Recipe>& recipe, std::int32_t p
   recipe->results.push_back({&value, position});
   value.recipe = recipe;
   try {
-    keeper_.recipe(value.id, took_ns, {parents.data(), parents.size()});
+    table.recipe(value.id, took_ns, {parents.data(), parents.size()});
   } catch (...) {
     lose_recipe(value);
     throw;

@@ -31,6 +31,7 @@
 #include "runtime/evict/value.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/torch/hook.h"
+#include "stowage/eager.h"
 
 namespace stowage::runtime::evict {
 
@@ -205,13 +206,12 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   bool must_be_kept(Value& value);
   void give_up(Value& value);
   void keep_small(Value& value, const void* data);
-  void set_where(Value& value, Where where);
   static int ghost_depth(const Recipe& recipe);
-  static bool there(const Value& value) { return value.small || value.resident(); }
+  static bool there(const Value& value) { return value.small() || value.resident(); }
   static bool at_hand(const Value& value);
   void storage_died(Value& value);
   void bury_if_dead(Value& value);
-  void note_row(Value& value, bool evictable);
+  void note_row(Value& value, std::int64_t bytes, bool evictable);
 
   // block.cpp: leaving
   Values brought(const at::Tensor& tensor, bool small_too);
@@ -236,18 +236,17 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   void soft_pin(const Values& values, bool on);
   void start_fetches(const Values& values);
   bool pin_if_all_there(const Values& values);
-  [[nodiscard]] bool is_swapped(const Value& value) const;
+  [[nodiscard]] std::int64_t swapped_bytes(const Value& value) const;
   void restore_value(Value& value, int depth);
   bool restore_once(Value& value, int depth);
   std::string bring_all_back();
   std::vector<StoragePtr> hold_storages_away();
-  bool fetch_back(Value& value);
+  bool fetch_back(Value& value, std::int64_t bytes);
   bool put(Value& value, c10::DataPtr& block);
   bool start_fetch(Value& value);
   void start_fetch(Value& value, c10::DataPtr block);
   void finish_fetch(Value& value, bool waited_for);
   void cancel_fetch(Value& value);
-  c10::DataPtr leave_lane(Value& value);
   bool start_copy_out(Value& value);
   void poll_copies();
   void follow_advice();
@@ -275,10 +274,7 @@ class Budget final : public Interceptor, public Guardian, public Graph {
   std::condition_variable_any told_;
   int untold_ = 0;  // storages found dead whose threads have yet to say so
   stowage::eager::Keeper keeper_;
-  std::vector<Value*> rows_;  // by ValueId
-  std::vector<Value*> fetching_;
-  std::vector<Value*> ghosts_;   // resident without a storage, oldest first
-  std::vector<Value*> leaving_;  // early copies under way
+  IdVector<ValueId, Value*> rows_;
   Running* running_ = nullptr;
   BudgetStats stats_;
   Timeline timeline_;

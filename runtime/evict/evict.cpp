@@ -53,14 +53,14 @@ void Budget::make_room(std::int64_t bytes) {
 
 // Ghosts first: bytes that no storage of the program holds were made only on the way to something else.
 bool Budget::let_go_of_one() {
-  for (Value* ghost : ghosts_) {
-    if (ghost->pins == 0 && keeper_[ghost->id].soft_pins == 0) return let_go(*ghost, stowage::eager::How::kDrop);
+  for (const ValueId ghost : table.ghosts()) {
+    if (table.free_to_go(ghost, /*last_resort=*/false)) return let_go(*rows_[ghost], stowage::eager::How::kDrop);
   }
   while (const std::optional<stowage::eager::Victim> victim = keeper_.victim()) {
-    if (let_go(*rows_[victim->value.index()], victim->how)) return true;
+    if (let_go(*rows_[victim->value], victim->how)) return true;
   }
-  if (fetching_.empty()) return false;
-  cancel_fetch(*fetching_.back());
+  if (table.coming_in().empty()) return false;
+  cancel_fetch(*rows_[table.coming_in().back()]);
   return true;
 }
 
@@ -83,15 +83,13 @@ void Budget::pin_running() {
 
 void Budget::pin(const Values& values) {
   for (const Ref<Value>& value : values) {
-    ++value->pins;
-    if (value->id.valid()) keeper_.pin(value->id);
+    if (!value->small()) table.pin(value->id);
   }
 }
 
 void Budget::unpin(const Values& values) {
   for (const Ref<Value>& value : values) {
-    --value->pins;
-    if (value->id.valid()) keeper_.unpin(value->id);
+    if (!value->small()) table.unpin(value->id);
   }
 }
 
@@ -105,26 +103,25 @@ bool Budget::let_go(Value& value, stowage::eager::How how) {
       value.storage != nullptr ? torch_versions::hold(value.storage) : value.own;
   if (value.storage != nullptr && storage) state_.let_go_after(storage);
   const bool as_known =
-      storage && static_cast<std::int64_t>(storage->nbytes()) == value.bytes && value_in(storage.get()) == &value;
+      storage && static_cast<std::int64_t>(storage->nbytes()) == value.bytes() && value_in(storage.get()) == &value;
   if (!as_known) {  // dying, or resized behind our back
-    keeper_.never_evict(value.id);
+    table.never_evict(value.id);
     return false;
   }
   if (value.host != nullptr || (how == How::kDrop && !value.recipe)) how = How::kSwap;
   if (how == How::kSwap && !copy_out(value, storage->_mutable_data_ptr_no_checks().get())) {
     if (!value.recipe || options_.release == stowage::eager::Release::kSwapOnly) {
-      keeper_.never_evict(value.id);
+      table.never_evict(value.id);
       return false;
     }
     how = How::kDrop;
   }
   const bool swap = how == How::kSwap;
   const c10::DataPtr block = take_block(value);
-  set_where(value, swap ? Where::kSwapped : value.storage != nullptr ? Where::kDropped : Where::kGone);
-  keeper_.released(value.id, how);
+  table.released(value.id, how);
   ++(swap ? stats_.swaps_out : stats_.drops);
-  record(swap ? Event::Kind::kSwapOut : Event::Kind::kDrop, value.bytes, value.origin);
-  if (options_.poison) std::memset(block.get(), 0xAB, static_cast<std::size_t>(value.bytes));
+  record(swap ? Event::Kind::kSwapOut : Event::Kind::kDrop, value.bytes(), value.origin);
+  if (options_.poison) std::memset(block.get(), 0xAB, static_cast<std::size_t>(value.bytes()));
   return true;
 }
 
@@ -136,7 +133,6 @@ c10::DataPtr Budget::take_block(Value& value) {
   c10::DataPtr block = std::move(data);
   data = c10::DataPtr();
   if (value.storage == nullptr) {
-    ghosts_.erase(std::remove(ghosts_.begin(), ghosts_.end(), &value), ghosts_.end());
     value.own.reset();
     return block;
   }
@@ -158,21 +154,21 @@ bool Budget::copy_out(Value& value, const void* data) {
     finish_out(value);
     return true;
   }
-  void* host = heap_->take(value.bytes);
+  void* host = heap_->take(value.bytes());
   if (host == nullptr) return false;
   const std::int64_t start = now_ns();
   std::string failure = "not over the link";
   if (options_.link_gbps > 0) {
     try {
       failure = link_->finish(
-          link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), value.bytes}));
+          link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), value.bytes()}));
     } catch (const std::exception&) {  // then by hand
     }
     stats_.stall_ns += now_ns() - start;
   }
-  if (!failure.empty()) std::memcpy(host, data, static_cast<std::size_t>(value.bytes));
+  if (!failure.empty()) std::memcpy(host, data, static_cast<std::size_t>(value.bytes()));
   value.host = host;
-  stats_.swapped_bytes += value.bytes;
+  stats_.swapped_bytes += value.bytes();
   return true;
 }
 
@@ -181,17 +177,18 @@ void Budget::finish_out(Value& value) {
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
   if (!failure.empty() && value.holder() != nullptr) {  // its source is there until now
-    std::memcpy(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), static_cast<std::size_t>(value.bytes));
+    std::memcpy(value.host, value.holder()->_mutable_data_ptr_no_checks().get(),
+                static_cast<std::size_t>(value.bytes()));
   }
   stats_.stall_ns += now_ns() - start;
-  leaving_.erase(std::remove(leaving_.begin(), leaving_.end(), &value), leaving_.end());
+  table.copy_out_done(value.id);
 }
 
 void Budget::drop_host_copy(Value& value) {
   if (value.host == nullptr) return;
   finish_out(value);
-  heap_->give_back(std::exchange(value.host, nullptr), value.bytes);
-  keeper_.host_copy_lost(value.id);
+  heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
+  table.host_copy_lost(value.id);
 }
 
 // What keeps the limit from being met, largest first.
@@ -202,15 +199,15 @@ std::string Budget::explain(std::int64_t bytes) const {
   std::int64_t no_recipe = 0;
   std::vector<const Value*> largest;
   for (const Value* value : values()) {
-    if (value->resident() && (value->storage != nullptr || value->own)) known += value->bytes;
-    const bool must_stay =
-        options_.release == stowage::eager::Release::kDropOnly && !value->recipe && value->resident() && !value->small;
-    if (value->pins == 0 && !value->known_outside && must_stay) no_recipe += value->bytes;
-    if (value->pins == 0 && !value->known_outside) continue;
-    (value->known_outside ? outside : pinned) += value->bytes;
+    if (value->resident() && (value->storage != nullptr || value->own)) known += value->bytes();
+    const bool must_stay = options_.release == stowage::eager::Release::kDropOnly && !value->recipe &&
+                           value->resident() && !value->small();
+    if (value->pins() == 0 && !value->known_outside && must_stay) no_recipe += value->bytes();
+    if (value->pins() == 0 && !value->known_outside) continue;
+    (value->known_outside ? outside : pinned) += value->bytes();
     largest.push_back(value);
   }
-  std::sort(largest.begin(), largest.end(), [](const Value* a, const Value* b) { return a->bytes > b->bytes; });
+  std::sort(largest.begin(), largest.end(), [](const Value* a, const Value* b) { return a->bytes() > b->bytes(); });
   std::ostringstream text;
   text << "stowage: a limit of " << mebibytes(current_limit_, 2) << " is short by "
        << mebibytes(live_bytes() + bytes - current_limit_, 2) << ": ";

@@ -28,18 +28,19 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   if (mark == nullptr || storage->nbytes() == 0) return nullptr;
   Ref<Value> value(new Value(*this));
   value->moves_into(storage);
-  value->bytes = static_cast<std::int64_t>(storage->nbytes());
-  value->small = value->bytes < kSmallBytes;
   value->origin = origin;
   value->made = made;
   // So numpy() leaves it: an array looks into it, made before the block perhaps
   value->known_outside = !storage->resizable();
-  if (!value->small) {
+  const auto bytes = static_cast<std::int64_t>(storage->nbytes());
+  if (bytes < kSmallBytes) {
+    value->small_bytes = bytes;
+  } else {
     const bool looked_at =
-        value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+        bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
     const bool evictable = !looked_at && !value->known_outside;
     const bool later = evictable && !made && (home_away_ || settling_);
-    note_row(*value, evictable && !later);
+    note_row(*value, bytes, evictable && !later);
     if (later) held_back_.push_back(value);
     if (!value->known_outside) watch(*storage);
   }
@@ -48,12 +49,11 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   return known;
 }
 
-void Budget::note_row(Value& value, bool evictable) {
+void Budget::note_row(Value& value, std::int64_t bytes, bool evictable) {
   // Once there is an id, nothing may fail
-  if (rows_.capacity() <= keeper_.values()) rows_.reserve(2 * keeper_.values() + 64);
-  value.id = keeper_.created(value.bytes, evictable);
-  if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
-  rows_[value.id.index()] = &value;
+  if (rows_.size() <= table.rows()) rows_.resize(2 * table.rows() + 64);
+  value.id = table.created(bytes, evictable);
+  rows_[value.id] = &value;
 }
 
 // Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before anything
@@ -66,19 +66,19 @@ void Budget::take_off(Value& value) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(),
                      " is needed there");
   }
-  if (value.small) keep_small(value, data.get());
+  if (value.small()) keep_small(value, data.get());
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   *block_mark(data.get_context(), data.get_deleter()) = nullptr;
   value.moves_out();
-  if (!kept) return value.small ? set_where(value, Where::kGone) : give_up(value);
+  if (value.small()) return;
+  if (!kept) return give_up(value);
   ++stats_.snapshots;
-  set_where(value, Where::kSwapped);
-  keeper_.released(value.id, stowage::eager::How::kSwap);
+  table.released(value.id, stowage::eager::How::kSwap);
 }
 
 // A value's storage is going or moving on, and something dropped can only be made from these bytes.
 bool Budget::must_be_kept(Value& value) {
-  if (value.small) return false;
+  if (value.small()) return false;
   if (value.recipe) {
     value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
     if (value.ghost_depth > kDeepestGhost && !needed(value)) lose_recipe(value);
@@ -88,46 +88,39 @@ bool Budget::must_be_kept(Value& value) {
 
 // Its bytes go; if it has no recipe, nothing can be made from it any more.
 void Budget::give_up(Value& value) {
-  if (value.where == Where::kFetching) cancel_fetch(value);
+  if (value.residence() == Residence::kFetching) cancel_fetch(value);
   drop_host_copy(value);
   if (!value.recipe) forget_readers(value);
-  set_where(value, Where::kGone);
-  keeper_.died(value.id);
+  table.died(value.id);
 }
 
 int Budget::ghost_depth(const Recipe& recipe) {
   int depth = 0;
   for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
     const Value* value = recipe.arguments[i].value.get();
-    if (value != nullptr && value->where == Where::kGone) depth = std::max<int>(depth, value->ghost_depth);
+    if (value != nullptr && value->residence() == Residence::kGone) depth = std::max<int>(depth, value->ghost_depth);
   }
   return depth;
 }
 
 void Budget::keep_small(Value& value, const void* data) {
   if (value.readers == nullptr || data == nullptr) return;
-  value.small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(value.bytes));
-  std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes));
+  value.small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(value.bytes()));
+  std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes()));
 }
 
 void Budget::value_dies(Value& value) {
-  if (value.where == Where::kFetching) cancel_fetch(value);
+  if (value.residence() == Residence::kFetching) cancel_fetch(value);
   drop_host_copy(value);
   if (value.own) take_block(value);
-  set_where(value, Where::kGone);
-  if (!value.id.valid()) return;
-  rows_[value.id.index()] = nullptr;
-  keeper_.forgotten(value.id);
+  if (value.small()) return;
+  rows_[value.id] = nullptr;
+  table.forgotten(value.id);
 }
 
 void Budget::recipe_lost(Value& value) {
   ++stats_.lost_recipes;
-  if (value.id.valid()) keeper_.lost_recipe(value.id);
-}
-
-void Budget::set_where(Value& value, Where where) {
-  dropped += (where == Where::kDropped ? 1 : 0) - (value.where == Where::kDropped ? 1 : 0);
-  value.where = where;
+  if (!value.small()) table.lost_recipe(value.id);
 }
 
 bool Budget::block_dies(void* data, void*) noexcept {
@@ -139,9 +132,8 @@ bool Budget::block_dies(void* data, void*) noexcept {
   if (!undo_.empty()) forget_undo(value->storage);
   *block_mark(data, deleter) = nullptr;
   value->moves_out();
-  if (value->small) {
+  if (value->small()) {
     keep_small(*value, data);
-    set_where(*value, Where::kGone);
     return false;
   }
   if (!must_be_kept(*value)) {
@@ -150,7 +142,7 @@ bool Budget::block_dies(void* data, void*) noexcept {
   }
   // They stay, without a storage of the program's.
   *block_mark(data, deleter) = value.get();
-  value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes);
+  value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes());
   return true;
 }
 
@@ -166,8 +158,8 @@ void Budget::evicted_storage_dies(Value* mark) noexcept {
 void Budget::storage_died(Value& value) {
   if (!undo_.empty()) forget_undo(value.storage);
   value.moves_out();
-  if (value.where == Where::kFetching) cancel_fetch(value);
-  if (value.where == Where::kSwapped && !value.recipe && needed(value)) return;  // it waits on the host
+  if (value.residence() == Residence::kFetching) cancel_fetch(value);
+  if (value.residence() == Residence::kSwapped && !value.recipe && needed(value)) return;  // it waits on the host
   if (value.recipe) value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
   give_up(value);
 }

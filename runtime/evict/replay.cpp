@@ -170,16 +170,17 @@ std::vector<StoragePtr> Budget::storages_for(const Recipe& recipe, const Values&
 // under the lock they stay.
 StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) {
   const void* bytes = nullptr;
+  std::int64_t size = 0;
   StoragePtr held;
   {
     const std::lock_guard lock(state_);
+    size = value.bytes();
     bytes = value.small_copy.get();  // which stays
-    const bool only_ours = value.resident() && value.storage == nullptr && value.own && value.pins == 1;
+    const bool only_ours = value.resident() && value.storage == nullptr && value.own && value.pins() == 1;
     if (to_be_written && only_ours && (value.recipe || value.host != nullptr)) {  // a ghost
       const stowage::eager::How how = value.host != nullptr ? stowage::eager::How::kSwap : stowage::eager::How::kDrop;
-      StoragePtr storage = bare_storage(take_block(value), value.bytes);
-      set_where(value, how == stowage::eager::How::kSwap ? Where::kSwapped : Where::kGone);
-      keeper_.released(value.id, how);
+      StoragePtr storage = bare_storage(take_block(value), value.bytes());
+      table.released(value.id, how);
       return storage;
     }
     if (bytes == nullptr && value.resident())
@@ -192,16 +193,16 @@ StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) 
       bytes = held->_mutable_data_ptr_no_checks().get();
     }
   }
-  StoragePtr copy = new_storage(value.bytes);
+  StoragePtr copy = new_storage(size);
   void* into = copy->_mutable_data_ptr_no_checks().get();
   if (bytes != nullptr) {
-    std::memcpy(into, bytes, static_cast<std::size_t>(value.bytes));
+    std::memcpy(into, bytes, static_cast<std::size_t>(size));
     return copy;
   }
   const std::lock_guard lock(state_);
   bytes = bytes_of(value);
   if (bytes == nullptr) return {};
-  std::memcpy(into, bytes, static_cast<std::size_t>(value.bytes));
+  std::memcpy(into, bytes, static_cast<std::size_t>(size));
   return copy;
 }
 
@@ -209,7 +210,7 @@ StoragePtr Budget::storage_with(Value& value, bool to_be_written, Values& read) 
 // marked block stays until block_dies() has had the lock.
 const void* Budget::bytes_of(Value& value) {
   if (value.small_copy) return value.small_copy.get();
-  if (value.where == Where::kSwapped) return value.host;
+  if (value.residence() == Residence::kSwapped) return value.host;
   if (!value.resident() || value.holder() == nullptr) return nullptr;
   const c10::DataPtr& data = value.holder()->_mutable_data_ptr_no_checks();
   void** mark = block_mark(data.get(), data.get_deleter());
@@ -271,26 +272,26 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
     Value* value = result.value;
     if (value == nullptr || value->recipe.get() != &recipe) continue;
     bury_if_dead(*value);
-    if (value != &wanted && value->where != Where::kDropped) continue;
+    if (value != &wanted && value->residence() != Residence::kDropped) continue;
     if (value->resident()) continue;
     c10::StorageImpl* storage = result.position >= 0 ? storage_of(*tensors[static_cast<std::size_t>(result.position)])
                                                      : storages[static_cast<std::size_t>(-1 - result.position)].get();
     c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     void** mark = block_mark(data.get_context(), data.get_deleter());
-    TORCH_CHECK(mark != nullptr && *mark == nullptr && static_cast<std::int64_t>(storage->nbytes()) == value->bytes,
+    TORCH_CHECK(mark != nullptr && *mark == nullptr && static_cast<std::int64_t>(storage->nbytes()) == value->bytes(),
                 "stowage: ", value->name(), " came out differently when it was made again");
     c10::DataPtr block = std::move(data);
     data = c10::DataPtr();
     if (put(*value, block)) {
-      keeper_.restored(value->id, stowage::eager::How::kDrop, value == &wanted ? took_ns : 0);
+      table.restored(value->id, stowage::eager::How::kDrop, value == &wanted ? took_ns : 0);
     } else if (value == &wanted) {
       keep_on_host(wanted, block.get());
     } else {
       continue;
     }
-    record(Event::Kind::kRecompute, value->bytes, recipe.op);
+    record(Event::Kind::kRecompute, value->bytes(), recipe.op);
   }
-  TORCH_CHECK(wanted.resident() || wanted.where == Where::kSwapped, "stowage: ", wanted.name(),
+  TORCH_CHECK(wanted.resident() || wanted.residence() == Residence::kSwapped, "stowage: ", wanted.name(),
               " could not be made again");
 }
 
@@ -298,9 +299,8 @@ void Budget::take_results(Recipe& recipe, const torch::jit::Stack& stack, const 
 void Budget::keep_on_host(Value& value, const void* data) {
   TORCH_CHECK_WITH(OutOfMemoryError, copy_out(value, data), "stowage: the host store is full, and ", value.name(),
                    " is needed there");
-  set_where(value, Where::kSwapped);
-  keeper_.restored(value.id, stowage::eager::How::kDrop, 0);
-  keeper_.released(value.id, stowage::eager::How::kSwap);
+  table.restored(value.id, stowage::eager::How::kDrop, 0);
+  table.released(value.id, stowage::eager::How::kSwap);
 }
 
 }  // namespace stowage::runtime::evict

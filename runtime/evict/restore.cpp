@@ -47,8 +47,8 @@ void Budget::bring(const Values& values, int depth) {
 void Budget::soft_pin(const Values& values, bool on) {
   const std::lock_guard lock(state_);
   for (const Ref<Value>& value : values) {
-    if (!value->id.valid()) continue;
-    on ? keeper_.soft_pin(value->id) : keeper_.soft_unpin(value->id);
+    if (value->small()) continue;
+    on ? table.soft_pin(value->id) : table.soft_unpin(value->id);
   }
 }
 
@@ -64,10 +64,11 @@ bool Budget::pin_if_all_there(const Values& values) {
 void Budget::start_fetches(const Values& values) {
   bool waits = false;
   for (const Ref<Value>& value : values) {
-    if (!is_swapped(*value)) continue;
-    c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value->bytes));
+    const std::int64_t bytes = swapped_bytes(*value);
+    if (bytes == 0) continue;
+    c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
     const std::lock_guard lock(state_);
-    if (value->where == Where::kSwapped) start_fetch(*value, std::move(block));
+    if (value->residence() == Residence::kSwapped) start_fetch(*value, std::move(block));
     waits = true;
   }
   if (!waits) return;
@@ -95,15 +96,16 @@ void Budget::bring_one_by_one(const Values& values, int depth) {
   }
 }
 
-bool Budget::is_swapped(const Value& value) const {
+// 0 where it is not on the host, or need not come back from there.
+std::int64_t Budget::swapped_bytes(const Value& value) const {
   const std::lock_guard lock(state_);
-  return value.where == Where::kSwapped && !at_hand(value);
+  return value.residence() == Residence::kSwapped && !at_hand(value) ? value.bytes() : 0;
 }
 
 // There, or a recipe can read it on the host: what only a Python object has cannot be put back without the GIL, which
 // is never waited for here, and no op can ask for it.
 bool Budget::at_hand(const Value& value) {
-  return there(value) || (value.where == Where::kSwapped && value.storage != nullptr &&
+  return there(value) || (value.residence() == Residence::kSwapped && value.storage != nullptr &&
                           torch_versions::only_python_has(*value.storage));
 }
 
@@ -117,45 +119,44 @@ void Budget::restore_value(Value& value, int depth) {
 
 // False when it must be looked at again.
 bool Budget::restore_once(Value& value, int depth) {
-  bool swapped = false;
+  std::int64_t swapped_bytes = 0;
   {
     const std::lock_guard lock(state_);
     bury_if_dead(value);
     if (at_hand(value)) return true;
-    TORCH_CHECK(!value.lost && (value.where == Where::kSwapped || value.where == Where::kFetching || value.recipe),
+    TORCH_CHECK((value.residence() == Residence::kSwapped || value.residence() == Residence::kFetching || value.recipe),
                 "stowage: ", value.name(), " cannot be brought back");
-    if (value.where == Where::kFetching) {
+    if (value.residence() == Residence::kFetching) {
       finish_fetch(value, true);
       return at_hand(value);
     }
-    swapped = value.where == Where::kSwapped;
+    if (value.residence() == Residence::kSwapped) swapped_bytes = value.bytes();
   }
-  if (swapped) return fetch_back(value);
+  if (swapped_bytes > 0) return fetch_back(value, swapped_bytes);
   recompute(value, depth);
   return true;
 }
 
 // False when another thread has begun to fetch it, while this one was looking for room, or has let go of its storage.
-bool Budget::fetch_back(Value& value) {
-  c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes));
+bool Budget::fetch_back(Value& value, std::int64_t bytes) {
+  c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
   const std::lock_guard lock(state_);
-  if (value.where != Where::kSwapped) return false;
-  if (value.going_out) finish_out(value);
+  if (value.residence() != Residence::kSwapped) return false;
   const std::int64_t start = now_ns();
   if (options_.link_gbps > 0) {
     const Link::Ticket ticket =
-        link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
-    if (!link_->finish(ticket).empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
+        link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes()});
+    if (!link_->finish(ticket).empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes()));
   } else {
-    std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
+    std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes()));
   }
   const std::int64_t took = now_ns() - start;
   if (!put(value, block)) return false;
   stats_.stall_ns += took;
   ++stats_.swaps_in;
-  stats_.swapped_in_bytes += value.bytes;
-  keeper_.restored(value.id, stowage::eager::How::kSwap, took);
-  record(Event::Kind::kSwapIn, value.bytes, value.origin);
+  stats_.swapped_in_bytes += value.bytes();
+  table.restored(value.id, stowage::eager::How::kSwap, took);
+  record(Event::Kind::kSwapIn, value.bytes(), value.origin);
   return true;
 }
 
@@ -176,10 +177,8 @@ bool Budget::put(Value& value, c10::DataPtr& block) {
     storage->set_data_ptr_noswap(std::move(block));
     watch(*storage);
   } else {
-    value.own = bare_storage(std::move(block), value.bytes);
-    if (value.recipe) ghosts_.push_back(&value);
+    value.own = bare_storage(std::move(block), value.bytes());
   }
-  set_where(value, Where::kResident);
   return true;
 }
 
@@ -206,7 +205,7 @@ std::string Budget::bring_all_back() {
   Values away;
   {
     const std::lock_guard lock(state_);
-    while (!fetching_.empty()) cancel_fetch(*fetching_.back());
+    while (!table.coming_in().empty()) cancel_fetch(*rows_[table.coming_in().back()]);
     for (Value* value : values()) {
       if (value->storage != nullptr && !there(*value)) away.push_back(Ref<Value>(value));
     }
@@ -241,106 +240,103 @@ std::string Budget::bring_all_back() {
 // False when it does not fit now.
 bool Budget::start_fetch(Value& value) {
   bury_if_dead(value);
-  if (value.where != Where::kSwapped || value.host == nullptr || at_hand(value) ||
-      value.bytes > current_limit_ - live_bytes())
+  if (value.residence() != Residence::kSwapped || value.host == nullptr || at_hand(value) ||
+      value.bytes() > current_limit_ - live_bytes())
     return false;
-  start_fetch(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes)));
+  start_fetch(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes())));
   return true;
 }
 
 void Budget::start_fetch(Value& value, c10::DataPtr block) {
-  if (value.going_out) finish_out(value);
-  fetching_.reserve(fetching_.size() + 1);
-  if (options_.poison) std::memset(block.get(), 0xCD, static_cast<std::size_t>(value.bytes));
-  value.coming_in = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes});
+  if (options_.poison) std::memset(block.get(), 0xCD, static_cast<std::size_t>(value.bytes()));
+  table.fetch_started(value.id);
+  try {
+    value.coming_in = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), value.bytes()});
+  } catch (...) {
+    table.fetch_cancelled(value.id);
+    throw;
+  }
   value.incoming = std::move(block);
-  set_where(value, Where::kFetching);
-  fetching_.push_back(&value);
-  keeper_.fetch_started(value.id);
-  record(Event::Kind::kFetch, value.bytes, value.origin);
+  record(Event::Kind::kFetch, value.bytes(), value.origin);
 }
 
 void Budget::finish_fetch(Value& value, bool waited_for) {
   bury_if_dead(value);
-  if (value.where != Where::kFetching) return;
+  if (value.residence() != Residence::kFetching) return;
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
   const std::int64_t end = now_ns();
   if (waited_for) stats_.stall_ns += end - start;
-  c10::DataPtr block = leave_lane(value);
-  if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes));
-  if (!put(value, block)) return keeper_.fetch_cancelled(value.id);
+  c10::DataPtr block = std::exchange(value.incoming, c10::DataPtr());
+  if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes()));
+  bool there = false;
+  try {
+    there = put(value, block);
+  } catch (...) {
+    table.fetch_cancelled(value.id);
+    throw;
+  }
+  if (!there) return table.fetch_cancelled(value.id);
   ++stats_.swaps_in;
-  stats_.swapped_in_bytes += value.bytes;
-  keeper_.fetch_done(value.id, waited_for ? end - start : 0);
+  stats_.swapped_in_bytes += value.bytes();
+  table.fetch_done(value.id, waited_for ? end - start : 0);
 }
 
 void Budget::cancel_fetch(Value& value) {
   link_->finish(*std::exchange(value.coming_in, std::nullopt));
-  const c10::DataPtr unused = leave_lane(value);
-  keeper_.fetch_cancelled(value.id);
-}
-
-// Its copy is over: it is on the host as before, and the block that was filled is the caller's.
-c10::DataPtr Budget::leave_lane(Value& value) {
-  fetching_.erase(std::find(fetching_.begin(), fetching_.end(), &value));
-  set_where(value, Where::kSwapped);
-  return std::exchange(value.incoming, c10::DataPtr());
+  const c10::DataPtr unused = std::exchange(value.incoming, c10::DataPtr());
+  table.fetch_cancelled(value.id);
 }
 
 // False when the host store has no room for it, or it is not there.
 bool Budget::start_copy_out(Value& value) {
   // pinned: may be written to
-  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins > 0) return false;
-  void* host = heap_->take(value.bytes);
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins() > 0) return false;
+  void* host = heap_->take(value.bytes());
   if (host == nullptr) return false;
   void* data = value.holder()->_mutable_data_ptr_no_checks().get();
   if (data == nullptr) {  // it is dying in another thread
-    heap_->give_back(host, value.bytes);
+    heap_->give_back(host, value.bytes());
     return false;
   }
   try {
-    leaving_.reserve(leaving_.size() + 1);
-    value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(host), value.bytes});
+    table.copy_out_started(value.id);
+    value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(host), value.bytes()});
   } catch (...) {
-    heap_->give_back(host, value.bytes);
+    table.host_copy_lost(value.id);
+    heap_->give_back(host, value.bytes());
     throw;
   }
   value.host = host;
-  leaving_.push_back(&value);
-  stats_.swapped_bytes += value.bytes;
-  keeper_.copy_out_started(value.id);
+  stats_.swapped_bytes += value.bytes();
   return true;
 }
 
 // Copies that are complete by now are taken note of.
 void Budget::poll_copies() {
-  for (std::size_t i = 0; i < fetching_.size();) {
-    link_->complete(*fetching_[i]->coming_in) ? finish_fetch(*fetching_[i], false) : static_cast<void>(++i);
+  for (std::size_t i = 0; i < table.coming_in().size();) {
+    Value& value = *rows_[table.coming_in()[i]];
+    link_->complete(*value.coming_in) ? finish_fetch(value, false) : static_cast<void>(++i);
   }
-  for (std::size_t i = 0; i < leaving_.size();) {
-    Value& value = *leaving_[i];
-    if (!link_->complete(*value.going_out)) {
-      ++i;
-      continue;
-    }
-    finish_out(value);
-    keeper_.copy_out_done(value.id);
+  for (std::size_t i = 0; i < table.going_out().size();) {
+    Value& value = *rows_[table.going_out()[i]];
+    link_->complete(*value.going_out) ? finish_out(value) : static_cast<void>(++i);
   }
 }
 
 void Budget::follow_advice() {
   pin_running();  // what other threads' ops use is not let go
-  if (!fetching_.empty() || !leaving_.empty()) poll_copies();
+  poll_copies();
   using Kind = stowage::eager::Advice::Kind;
   for (int asked = 0; asked < kMostAdvice; ++asked) {
     const stowage::eager::Advice advice = keeper_.advise(current_limit_ - live_bytes());
     if (advice.kind == Kind::kNone) return;
-    Value* value = rows_[advice.value.index()];
+    Value* value = rows_[advice.value];
     if (value == nullptr) return;
     if (advice.kind == Kind::kFetch && !start_fetch(*value)) return;
     if (advice.kind == Kind::kCopyOut && !start_copy_out(*value)) return;
-    if (advice.kind == Kind::kRelease && (!value->resident() || value->pins > 0 || !let_go(*value, advice.how))) return;
+    if (advice.kind == Kind::kRelease && (!value->resident() || value->pins() > 0 || !let_go(*value, advice.how)))
+      return;
   }
 }
 

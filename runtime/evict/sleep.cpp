@@ -35,13 +35,13 @@ void Budget::sleep() {
   std::int64_t away_bytes = 0;
   {
     const std::lock_guard lock(state_);
-    for (const Value* value : values()) away_bytes += value->storage != nullptr && !there(*value) ? value->bytes : 0;
+    for (const Value* value : values()) away_bytes += value->storage != nullptr && !there(*value) ? value->bytes() : 0;
   }
   if (live_bytes() + away_bytes > options_.limit_bytes / 100 * 55 || !bring_all_back().empty()) return;
   const std::lock_guard lock(state_);
-  const bool all_there = fetching_.empty() && std::all_of(values().begin(), values().end(), [](const Value* value) {
-                           return value->storage == nullptr || there(*value);
-                         });
+  const bool all_there = table.coming_in().empty() &&
+                         std::all_of(values().begin(), values().end(),
+                                     [](const Value* value) { return value->storage == nullptr || there(*value); });
   if (!all_there || running_ != nullptr || others_) return;
   release_all(/*known_outside=*/false);
   asleep_ = true;
@@ -73,15 +73,15 @@ void Budget::home_is_back(bool inside_op) {
   attach_thread(true);
   if (!inside_op) return end_holding_back();
   for (Value* value : values()) {
-    if (!value->id.valid() || value->pins > 0 || !keeper_[value->id].evictable) continue;
-    keeper_.never_evict(value->id);
+    if (value->small() || value->pins() > 0 || !table[value->id].evictable) continue;
+    table.never_evict(value->id);
     held_back_.emplace_back(value);
   }
 }
 
 void Budget::end_holding_back() {
   for (const Ref<Value>& value : held_back_) {
-    if (value->storage != nullptr && value->id.valid() && !value->known_outside) keeper_.may_evict(value->id);
+    if (value->storage != nullptr && !value->small() && !value->known_outside) table.may_evict(value->id);
   }
   held_back_.clear();
 }

@@ -27,7 +27,7 @@ void Budget::begin_update(std::uint64_t optimizer) {
   if (++updates_under_way_ > 1 || asleep_) return;
   forget_undo();
   updating_ = optimizer;
-  fixed_bytes_ = live_bytes() - keeper_.evictable_bytes();
+  fixed_bytes_ = live_bytes() - table.evictable_bytes();
   const auto last = went_through_.find(optimizer);
   const bool like_one_before = last != went_through_.end() && fixed_bytes_ <= last->second + options_.limit_bytes / 64;
   undoing_ = live_bytes() > options_.limit_bytes / 2 && !like_one_before;
@@ -108,17 +108,15 @@ void Budget::roll_back() {
 void Budget::hold_on_host(c10::StorageImpl& storage, Value& now, void* host) {
   const Ref<Value> past = Ref<Value>::adopt(&now);  // the context's reference
   now.moves_out();
-  if (now.where == Where::kFetching) cancel_fetch(now);
+  if (now.residence() == Residence::kFetching) cancel_fetch(now);
   give_up(now);
   Ref<Value> value(new Value(*this));
   value->moves_into(&storage);
-  value->bytes = past->bytes;
   value->origin = past->origin;
   value->made = past->made;
-  note_row(*value, /*evictable=*/true);
+  note_row(*value, past->bytes(), /*evictable=*/true);
   value->host = host;
-  set_where(*value, Where::kSwapped);
-  keeper_.released(value->id, stowage::eager::How::kSwap);
+  table.released(value->id, stowage::eager::How::kSwap);
   storage._mutable_data_ptr_no_checks().release_context();
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, value.release(), evicted_deleter(), c10::Device(c10::kCPU)));
 }

@@ -63,11 +63,11 @@ void Value::moves_out() {
 std::string Value::name() const {
   std::string text = made ? "a result of " : "a tensor read by ";
   text += origin != nullptr ? origin->name : std::string("nothing yet");
-  return text + " (" + std::to_string(bytes) + " bytes)";
+  return text + " (" + std::to_string(bytes()) + " bytes)";
 }
 
 bool Graph::needed(const Value& value) const {
-  if (dropped == 0 || value.readers == nullptr) return false;
+  if (table.dropped() == 0 || value.readers == nullptr) return false;
   std::vector<const Value*> seen;
   return needed(value, seen);
 }
@@ -80,8 +80,8 @@ bool Graph::needed(const Value& value, std::vector<const Value*>& seen) const {
     for (const Recipe::Result& result : reader->recipe->results) {
       const Value* made = result.value;
       if (made == nullptr || made->recipe.get() != reader->recipe) continue;
-      if (made->where == Where::kDropped) return true;
-      if (made->where == Where::kGone && needed(*made, seen)) return true;
+      if (made->residence() == Residence::kDropped) return true;
+      if (made->residence() == Residence::kGone && needed(*made, seen)) return true;
     }
   }
   return false;
@@ -108,7 +108,7 @@ void Graph::forget_readers(Value& value) {
         if (made == nullptr || made->recipe.get() != recipe.get()) continue;
         const Ref<Value> held(made);
         lose_recipe(*made);
-        if (made->where == Where::kGone && !made->small_copy) without_bytes.push_back(held);
+        if (made->residence() == Residence::kGone && !made->small_copy) without_bytes.push_back(held);
       }
       for (std::int32_t i = 0; i < recipe->argument_count; ++i) unlink_reader(recipe->arguments[i]);
     }

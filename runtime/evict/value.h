@@ -7,6 +7,8 @@
 //   resident   S ─► block ─► header.value ─► v     found in O(1) from the storage
 //   evicted    S ─► DataPtr(null, context = v)     so is it here; any read past the dispatcher throws a message that names v
 //
+// Where a value is, its size and its pins stand in its row of the table (stowage/value_table.h), and nowhere else; here
+// is what the mechanism needs to act: the storage, the recipe, the copy on the host.
 // A value is held by its storage, by the recipes that read it, and by whoever works with it; a recipe by its results.
 // Everything here is protected by the lock of the budget.
 #pragma once
@@ -25,18 +27,18 @@
 #include "runtime/memory/link.h"
 #include "runtime/torch/generator.h"
 #include "runtime/torch/op_traits.h"
-#include "stowage/eager.h"
+#include "stowage/value_table.h"
 
 namespace stowage::runtime::evict {
 
+using stowage::eager::Residence;
 using stowage::eager::ValueId;
 
 struct Recipe;
 struct Value;
 class Graph;
 
-// Up to here a value has no row with the keeper: it is never evicted, and its bytes are copied when a recipe outlives
-// it.
+// Below this a value has no row in the table: it is never evicted, and its bytes are copied when a recipe outlives it.
 constexpr std::int64_t kSmallBytes = 2048;
 // Numbers and masks up to here stay, since composites look at them without a kernel.
 constexpr std::int64_t kSmallNumbersBytes = 64 << 10;
@@ -87,8 +89,6 @@ struct Recipe : Counted {
   c10::SmallVector<Result, 2> results;
 };
 
-enum class Where : std::uint8_t { kResident, kFetching, kSwapped, kDropped, kGone };
-
 struct Value : Counted {
   explicit Value(Graph& graph);
   ~Value();
@@ -100,16 +100,12 @@ struct Value : Counted {
   Ref<Recipe> recipe;
   Argument* readers = nullptr;
   const OpTraits* origin = nullptr;  // the op that made it, or that it was first met at
-  std::int64_t bytes = 0;
-  ValueId id;  // none when small
-  Where where = Where::kResident;
-  bool small = false;
-  bool made = false;           // by `origin`; else met there
-  bool known_outside = false;  // somebody has its address
-  bool lost = false;           // its bytes could not be brought back
+  ValueId id;                        // its row; none when small
+  std::int64_t small_bytes = 0;      // of one without a row
+  bool made = false;                 // by `origin`; else met there
+  bool known_outside = false;        // somebody has its address
   std::int16_t in_place_depth = 0;
-  std::int16_t ghost_depth = 0;  // of gone values, the longest chain of gone ancestors
-  std::int32_t pins = 0;
+  std::int16_t ghost_depth = 0;        // of gone values, the longest chain of gone ancestors
   std::int32_t being_read = 0;         // by a recipe that runs: not to be written to meanwhile
   std::size_t slot = 0;                // in Graph::values
   const void* died_in = nullptr;       // its storage, found dead before its thread has said so
@@ -124,14 +120,20 @@ struct Value : Counted {
   void moves_into(c10::StorageImpl* into);
   void moves_out();
 
-  [[nodiscard]] bool resident() const { return where == Where::kResident; }
+  // Under the lock, as the table is.
+  [[nodiscard]] bool small() const { return !id.valid(); }
+  [[nodiscard]] std::int64_t bytes() const;
+  [[nodiscard]] Residence residence() const;
+  [[nodiscard]] std::int32_t pins() const;  // a small one's do not count
+  [[nodiscard]] bool resident() const { return residence() == Residence::kResident; }
   [[nodiscard]] c10::StorageImpl* holder() const { return storage != nullptr ? storage : own.get(); }
   [[nodiscard]] std::string name() const;
 };
 
-// All values, and the questions that need more than one of them.
+// All values with their table, and the questions that need more than one of them.
 class Graph {
  public:
+  explicit Graph(const stowage::eager::Options& options) : table(options) {}
   virtual ~Graph() = default;
 
   // Some value that is dropped, or waits to be made again, cannot be without this one's bytes.
@@ -144,7 +146,7 @@ class Graph {
   [[nodiscard]] std::size_t size() const { return values_.size(); }
   [[nodiscard]] const std::vector<Value*>& values() const { return values_; }
   std::int64_t recipes = 0;  // alive
-  std::int64_t dropped = 0;  // values that are dropped, their storages alive
+  stowage::eager::ValueTable table;
 
  protected:
   friend struct Value;
@@ -155,6 +157,13 @@ class Graph {
   [[nodiscard]] bool needed(const Value& value, std::vector<const Value*>& seen) const;
   std::vector<Value*> values_;
 };
+
+inline std::int64_t Value::bytes() const { return small() ? small_bytes : graph.table[id].bytes; }
+inline Residence Value::residence() const {
+  if (!small()) return graph.table[id].residence;
+  return storage != nullptr ? Residence::kResident : Residence::kGone;
+}
+inline std::int32_t Value::pins() const { return small() ? 0 : graph.table[id].pins; }
 
 void link_reader(Argument& argument, Recipe& recipe, Ref<Value> value);
 void unlink_reader(Argument& argument);
