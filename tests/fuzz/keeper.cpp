@@ -1,6 +1,6 @@
 // The table of values of an eager budget and its keeper, driven by any sequence of notes that their headers allow: the
-// bytes and lists that the table keeps are those of a naive twin, what it picks may be let go, what it advises can be done, and once all is forgotten nothing is
-// left.
+// bytes and lists of the table are those of a naive twin, what the keeper picks may be let go, what it advises can be
+// done, and once all is forgotten nothing is left.
 #include <algorithm>
 #include <memory>
 #include <vector>
