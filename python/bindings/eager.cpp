@@ -150,24 +150,31 @@ void bind_eager(nb::module_& m) {
       .def("adopt", [](evict::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &evict::Budget::shrink, unlocked)
       .def("leave", &evict::Budget::leave, unlocked)
-      .def("begin_update", &evict::Budget::begin_update, "optimizer"_a, unlocked)
-      .def("end_update", &evict::Budget::end_update, "optimizer"_a, unlocked)
+      .def(
+          "begin_update", [](evict::Budget& b, std::uint64_t optimizer) { b.updates().begin(optimizer); },
+          "optimizer"_a, unlocked)
+      .def(
+          "end_update", [](evict::Budget& b, std::uint64_t optimizer) { b.updates().end(optimizer); }, "optimizer"_a,
+          unlocked)
       .def("attach", &evict::Budget::attach_this_thread)
       .def_static("detach", &evict::Budget::detach_this_thread)
       .def_static("expect_thread", &evict::Budget::expect_this_thread,
                   "The calling thread is attached when it runs its first operator.")
       .def(
-          "restore", [](evict::Budget& b, Address tensor) { b.restore(tensor_at(tensor)); }, "tensor"_a, unlocked)
+          "restore", [](evict::Budget& b, Address tensor) { b.outside().restore(tensor_at(tensor)); }, "tensor"_a,
+          unlocked)
       .def(
-          "hold", [](evict::Budget& b, Address tensor) { return b.hold(tensor_at(tensor)); }, "tensor"_a, unlocked)
-      .def("release", &evict::Budget::release, "number"_a, unlocked)
+          "hold", [](evict::Budget& b, Address tensor) { return b.outside().hold(tensor_at(tensor)); }, "tensor"_a,
+          unlocked)
+      .def(
+          "release", [](evict::Budget& b, std::int64_t number) { b.outside().release(number); }, "number"_a, unlocked)
       .def(
           "evict",
           [](evict::Budget& b, Address tensor, bool drop) {
-            return b.evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
+            return b.outside().evict(tensor_at(tensor), drop ? stowage::eager::How::kDrop : stowage::eager::How::kSwap);
           },
           "tensor"_a, "drop"_a, unlocked)
-      .def("describe", [](evict::Budget& b, Address tensor) { return b.describe(tensor_at(tensor)); })
+      .def("describe", [](evict::Budget& b, Address tensor) { return b.outside().describe(tensor_at(tensor)); })
       .def_prop_ro("active", &evict::Budget::active)
       .def(
           "live_on", [](nb::handle self) { self.inc_ref(); },

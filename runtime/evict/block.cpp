@@ -1,350 +1,120 @@
-// Entering and leaving the block, and what its face asks for.
-#include <pthread.h>
+#include "runtime/evict/block.h"
 
-#include <algorithm>
-#include <atomic>
-#include <new>
+#include <c10/core/CPUAllocator.h>
+
 #include <utility>
 
 #include "runtime/evict/budget.h"
-#include "runtime/evict/now.h"
-#include "runtime/memory/owners.h"
+#include "runtime/memory/allocator.h"
 #include "runtime/torch/torch_versions.h"
-#include "stowage/error.h"
 
 namespace stowage::runtime::evict {
 namespace {
 
-std::atomic<Budget*> g_active{nullptr};
+thread_local int tl_kernels = 0;
 
-// The thread that forks holds the lock meanwhile, so that the child finds notes that nobody was in the middle of.
-thread_local Budget* tl_forking = nullptr;
-
-void fork_begins() {
-  tl_forking = active_budget();
-  if (tl_forking != nullptr) tl_forking->before_fork();
+// Marks the data pointer of an evicted storage, whose context is the value.
+void evicted_storage_is_freed(void* context) {
+  if (Budget* budget = active_budget()) budget->evicted_storage_dies(static_cast<Value*>(context));
 }
 
-void fork_ended(bool in_child) {
-  if (Budget* budget = std::exchange(tl_forking, nullptr)) budget->after_fork(in_child);
-}
-
-stowage::eager::Options keeper_options(const BudgetOptions& options) {
-  stowage::eager::Options keeper;
-  keeper.policy = options.policy;
-  keeper.release = options.release;
-  keeper.prefetch = options.prefetch;
-  keeper.limit_bytes = options.limit_bytes;
-  keeper.seed = options.seed;
-  if (options.link_gbps > 0) keeper.link_bytes_per_ns = options.link_gbps;
-  return keeper;
+void pointer_leaves(c10::StorageImpl* storage) {
+  if (tl_kernels > 0) return;
+  if (Budget* budget = active_budget()) budget->outside().touched(storage);
 }
 
 }  // namespace
 
-thread_local bool tl_expected = false;
+InKernel::InKernel() { ++tl_kernels; }
+InKernel::~InKernel() { --tl_kernels; }
 
-Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
+void watch(c10::StorageImpl& storage) { torch_versions::call_back(storage, &pointer_leaves); }
 
-Budget::Budget(const BudgetOptions& options)
-    : options_(options),
-      heap_(std::make_shared<HostHeap>(options.host_limit_bytes)),
-      link_(threaded_link(heap_, options.link_gbps)),
-      keeper_(keeper_options(options)) {}
+void unwatch(c10::StorageImpl& storage) { torch_versions::do_not_call_back(storage); }
 
-Budget::~Budget() {
-  if (active_) leave();
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->is_cpu() || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number())
+    return nullptr;
+  return impl->unsafe_storage().unsafeGetStorageImpl();
 }
 
-void Budget::enter(std::int64_t limit_bytes) {
-  owners::survive_forks();
-  static const int registered = pthread_atfork(&fork_begins, [] { fork_ended(false); }, [] { fork_ended(true); });
-  (void)registered;
-  if (Budget* parents = active_budget(); parents != nullptr && parents->in_child_) parents->leave();
-  Budget* none = nullptr;
-  if (!g_active.compare_exchange_strong(none, this)) {
-    throw Error(
-        "another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is "
-        "one at a time");
-  }
-  if (options_.lines.now != nullptr) owners::begin(options_.lines);
-  active_ = true;
-  lost_.clear();
-  home_ = std::this_thread::get_id();
-  if (entered_ns_ == 0) entered_ns_ = now_ns();
-  stats_.short_bytes = 0;
-  stats_.peak_bytes = 0;
-  updates_under_way_ = 0;
-  settling_ = others_ = home_away_ = false;
-  options_.limit_bytes = limit_bytes;
-  keeper_.set_limit(limit_bytes);
-  reset_peak();
-  current_limit_ = std::max(limit_bytes, live_bytes());  // until shrink()
-  set_guardian(this, current_limit_);
-  set_shared_interceptor(this);
-  attach_thread(!asleep_);
+StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes),
+                                               std::move(block), c10::GetCPUAllocator(), /*resizable=*/false);
 }
 
-void Budget::attach_this_thread() {
-  {
-    const std::lock_guard lock(state_);
-    if (!at_home()) {
-      others_ = true;
-      if (asleep_) wake();
-    }
-  }
-  attach_thread(true);
-}
-void Budget::detach_this_thread() { attach_thread(false); }
-
-void Budget::expect_this_thread() {
-  tl_expected = true;
-  attach_thread(true);
+StoragePtr new_storage(std::int64_t bytes) {
+  return bare_storage(c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes)), bytes);
 }
 
-void Budget::meet_this_thread() {
-  tl_expected = false;
-  attach_this_thread();
+void** mark_in(c10::StorageImpl& storage) {
+  const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return block_mark(data.get_context(), data.get_deleter());
 }
 
-void Budget::adopt(const at::Tensor& tensor) {
-  const std::lock_guard lock(state_);
-  if (storage_of(tensor) != nullptr && value_in(storage_of(tensor)) == nullptr) meet(tensor, nullptr, false);
+Value* value_in(c10::StorageImpl* storage) {
+  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  if (data.get_deleter() == &evicted_storage_is_freed) return static_cast<Value*>(data.get_context());
+  void** mark = mark_in(*storage);
+  return mark == nullptr ? nullptr : static_cast<Value*>(*mark);
 }
 
-void Budget::shrink() {
-  const owners::Unasked ours;
-  const std::lock_guard lock(state_);
-  current_limit_ = options_.limit_bytes;
-  set_limit(current_limit_);
-  while (live_bytes() > current_limit_) {
-    if (let_go_of_one()) continue;
-    stats_.short_bytes = live_bytes() - current_limit_;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
-  }
-  reset_peak();
-  stats_.peak_bytes = 0;
-  if (asleep_) set_limit(waking_bytes());  // wakes at once where more is live already
-}
-
-// Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any
-// more, and what cannot be brought back is named, after all the rest is back.
-std::string Budget::leave() {
-  if (!active_) return lost_;
-  set_shared_interceptor(nullptr);
-  attach_thread(false);
-  {
-    const std::lock_guard lock(state_);
-    stats_.peak_bytes = std::max(stats_.peak_bytes, peak_bytes());
-    current_limit_ = std::numeric_limits<std::int64_t>::max();
-    set_limit(current_limit_);
-  }
-  const std::vector<StoragePtr> held = hold_storages_away();
-  const std::lock_guard one_at_a_time(restoring_);
-  lost_ = bring_all_back();
-  {
-    std::unique_lock lock(state_);
-    raise_peak(stats_.peak_bytes);  // which was counted anew from step to step
-    const BudgetStats final_stats = stats_;
-    release_all(/*known_outside=*/true);
-    told_.wait(lock, [this] { return untold_ == 0; });
-    stats_ = final_stats;
-    set_guardian(nullptr, 0);
-    active_ = false;
-    g_active.store(nullptr);
-    if (options_.lines.now != nullptr) owners::end();
-    heap_->trim();
-  }
-  return lost_;
-}
-
-// Every value ends here. Storages keep their blocks; one whose content is lost stays without, and says so when it is
-// read.
-void Budget::release_all(bool known_outside) {
-  forget_undo();
-  held_back_.clear();
-  if (known_outside) holds_.clear();  // whoever reads now reads what stays
-  while (!leaving_.empty()) finish_out(*leaving_.back());
-  std::vector<Ref<Value>> all;
-  for (Value* value : values()) {
-    if (known_outside || !value->known_outside) all.emplace_back(value);
-  }
-  for (const Ref<Value>& value : all) {
-    lose_recipe(*value);
-    if (value->storage != nullptr) part(*value);
-  }
-}
-
-void Budget::part(Value& value) {
-  c10::StorageImpl* storage = value.storage;
-  const StoragePtr held = torch_versions::hold(storage);
-  if (held) state_.let_go_after(held);
-  if (!held && !value.resident()) return bury_if_dead(value);
-  if (value_in(storage) != &value) return;            // it is dying in another thread, which parts them
-  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
+c10::DataPtr take_block(Value& value) {
+  c10::StorageImpl* storage = value.holder();
   c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (value.resident()) {
-    *block_mark(data.get_context(), data.get_deleter()) = nullptr;
-    unwatch(*storage);
+  *mark_in(*storage) = nullptr;
+  c10::DataPtr block = std::move(data);
+  data = c10::DataPtr();
+  if (value.storage == nullptr) {
+    value.own.reset();
+    return block;
+  }
+  content_leaves(block.get(), storage);
+  stand_for(*storage, Ref<Value>::adopt(&value));  // the mark's reference becomes the context's
+  unwatch(*storage);
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "stowage: " + value.name() +
+      " is not in memory now (stowage.budget has let it go), and is read past PyTorch's dispatcher or by a "
+      "thread that the budget does not see; call budget.restore(tensor) before, or run the thread's work in `with "
+      "budget.attach():`");
+  return block;
+}
+
+void stand_for(c10::StorageImpl& storage, Ref<Value> value) {
+  storage.set_data_ptr_noswap(
+      c10::DataPtr(nullptr, value.release(), &evicted_storage_is_freed, c10::Device(c10::kCPU)));
+}
+
+bool put(Value& value, c10::DataPtr& block) {
+  StoragePtr held;
+  if (value.storage != nullptr) {
+    held = torch_versions::hold(value.storage);
+    if (!held) return false;
+    value.state.lock.let_go_after(held);
+  }
+  *block_mark(block.get_context(), block.get_deleter()) = &value;
+  give_block_to(block.get_context(), block.get_deleter(), value.owner);
+  if (c10::StorageImpl* storage = held.get()) {
+    torch_versions::allow_reads(*storage);
+    storage->_mutable_data_ptr_no_checks().release_context();  // the context's reference becomes the mark's
+    content_returns(storage, block.get());
+    storage->set_data_ptr_noswap(std::move(block));
+    watch(*storage);
   } else {
-    data.release_context();
-    storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
-    storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() +
-                                                                  " was lost when its budget ended");
+    value.own = bare_storage(std::move(block), value.bytes());
   }
-  value.moves_out();
+  return true;
 }
 
-// The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free
-// another thread may write to it, so that it has another value.
-Budget::Values Budget::brought(const at::Tensor& tensor, bool small_too) {
-  const owners::Unasked ours;
-  c10::StorageImpl* storage = storage_of(tensor);
-  Values one;
-  if (storage == nullptr || !active_) return one;
-  {
-    const std::lock_guard lock(state_);
-    Value* value = value_in(storage);
-    if (value == nullptr) value = meet(tensor, nullptr, false);
-    if (value == nullptr || (value->small && !small_too)) return one;
-    one.push_back(Ref<Value>(value));
-  }
-  try {
-    bring(one, 0);
-  } catch (...) {
-    const std::lock_guard lock(state_);
-    one.clear();
-    throw;
-  }
-  return one;
-}
-
-void Budget::restore(const at::Tensor& tensor) {
-  for (bool touched = false; !touched;) {
-    Values one = brought(tensor, /*small_too=*/true);
-    if (one.empty()) return;
-    const std::lock_guard lock(state_);
-    touched = value_in(storage_of(tensor)) == one.front().get();
-    if (touched) touched_outside(storage_of(tensor));
-    unpin(one);
-    one.clear();
-  }
-}
-
-std::int64_t Budget::hold(const at::Tensor& tensor) {
-  Values one = brought(tensor, /*small_too=*/false);
-  if (one.empty()) return 0;
-  const std::lock_guard lock(state_);
-  holds_.emplace(++last_hold_, std::move(one));
-  return last_hold_;
-}
-
-void Budget::release(std::int64_t number) {
-  const std::lock_guard lock(state_);
-  const auto held = holds_.find(number);
-  if (held == holds_.end()) return;
-  unpin(held->second);
-  holds_.erase(held);
-}
-
-// Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the past,
-// and what it holds from now on never leaves and is nobody's operand for a recipe.
-void Budget::touched_outside(c10::StorageImpl* storage) {
-  const std::lock_guard lock(state_);
-  Value* value = value_in(storage);
-  if (value == nullptr || value->known_outside || !value->resident()) return;
-  const Ref<Value> past(value);
-  take_off(*value);
-  void** mark = block_mark(storage->_mutable_data_ptr_no_checks().get_context(),
-                           storage->_mutable_data_ptr_no_checks().get_deleter());
-  Ref<Value> now(new Value(*this));
-  now->moves_into(storage);
-  now->bytes = past->bytes;
-  now->owner = past->owner;
-  now->origin = past->origin;
-  now->made = past->made;
-  now->small = past->small;
-  now->known_outside = true;
-  if (!now->small) note_row(*now, /*evictable=*/false);
-  *mark = now.release();
-}
-
-std::string Budget::evict(const at::Tensor& tensor, stowage::eager::How how) {
-  c10::StorageImpl* storage = storage_of(tensor);
-  TORCH_CHECK(storage != nullptr && active_, "evict() takes a tensor with memory, inside the block");
-  const std::lock_guard lock(state_);
-  pin_running();
-  Value* value = value_in(storage);
-  if (value == nullptr) value = meet(tensor, nullptr, false);
-  if (value == nullptr || value->small || value->pins > 0 || !value->resident()) return describe(tensor);
-  if (!keeper_[value->id].evictable) return describe(tensor);
-  let_go(*value, how);
-  return describe(tensor);
-}
-
-std::string Budget::describe(const at::Tensor& tensor) {
-  const std::lock_guard lock(state_);
-  const Value* value = storage_of(tensor) != nullptr ? value_in(storage_of(tensor)) : nullptr;
-  if (value == nullptr) return "unknown";
-  switch (value->where) {
-    case Where::kResident: return value->known_outside ? "kept" : value->recipe ? "recomputable" : "resident";
-    case Where::kFetching: return "fetching";
-    case Where::kSwapped: return "swapped";
-    case Where::kDropped: return "dropped";
-    case Where::kGone: return "gone";
-  }
-  return {};
-}
-
-BudgetStats Budget::stats() const {
-  const std::lock_guard lock(state_);
-  BudgetStats stats = stats_;
-  if (active_) stats.peak_bytes = std::max(stats.peak_bytes, peak_bytes());
-  return stats;
-}
-
-stowage::eager::Counters Budget::counters() const {
-  const std::lock_guard lock(state_);
-  return keeper_.counters();
-}
-
-std::vector<Event> Budget::timeline() const {
-  const std::lock_guard lock(state_);
-  return timeline_.events();
-}
-
-BudgetHoldings Budget::holdings() const {
-  const std::lock_guard lock(state_);
-  return {static_cast<std::int64_t>(size()), recipes, static_cast<std::int64_t>(keeper_.values()), heap_->used_bytes(),
-          heap_->peak_bytes()};
-}
-
-// No copy is under way when the child begins: the threads that make them are not there.
-void Budget::before_fork() {
-  state_.lock();
-  while (!fetching_.empty()) finish_fetch(*fetching_.back(), false);
-  while (!leaving_.empty()) {
-    Value& value = *leaving_.back();
-    finish_out(value);
-    keeper_.copy_out_done(value.id);
-  }
-}
-
-// The child has what its parent had, one thread, and no limit. What is away comes back when it is used.
-void Budget::after_fork(bool in_child) {
-  if (!in_child) return state_.unlock();
-  new (&state_) StateLock;  // those of before are their threads'
-  new (&restoring_) RestoringLock(state_);
-  new (&told_) std::condition_variable_any;
-  untold_ = 0;
-  in_child_ = true;
-  running_ = nullptr;
-  home_ = std::this_thread::get_id();
-  others_ = home_away_ = settling_ = false;
-  end_holding_back();
-  current_limit_ = std::numeric_limits<std::int64_t>::max();
-  set_limit(current_limit_);
-  attach_thread(!asleep_);
+const void* bytes_of(Value& value) {
+  if (value.small_copy) return value.small_copy.get();
+  if (value.residence() == Residence::kSwapped) return value.host;
+  if (!value.resident() || value.holder() == nullptr) return nullptr;
+  const c10::DataPtr& data = value.holder()->_mutable_data_ptr_no_checks();
+  void** mark = block_mark(data.get(), data.get_deleter());
+  return mark != nullptr && *mark == &value ? data.get() : nullptr;
 }
 
 }  // namespace stowage::runtime::evict

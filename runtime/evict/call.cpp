@@ -7,6 +7,8 @@
 #include <array>
 #include <string_view>
 
+#include "runtime/evict/block.h"
+
 namespace stowage::runtime::evict {
 namespace {
 
@@ -69,14 +71,6 @@ void describe(Argument& argument, Recipe& recipe, const Operand& operand) {
 }
 
 }  // namespace
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return nullptr;
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!impl->is_cpu() || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number())
-    return nullptr;
-  return impl->unsafe_storage().unsafeGetStorageImpl();
-}
 
 void collect(const OpTraits& op, const torch::jit::Stack& stack, Operands& operands) {
   const std::size_t first = first_argument(op, stack);

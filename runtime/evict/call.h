@@ -40,7 +40,4 @@ void collect_results(const OpTraits& op, const torch::jit::Stack& stack,
 // Equal for calls of one op on tensors of equal shapes.
 std::uint64_t signature_of(const OpTraits& op, const Operands& operands);
 
-// Null for what has no bytes of its own on the host.
-c10::StorageImpl* storage_of(const at::Tensor& tensor);
-
 }  // namespace stowage::runtime::evict

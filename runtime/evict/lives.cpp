@@ -1,47 +1,40 @@
-// The lives of values: met at a storage, left by it, given up.
-//
-//   meet ──► resident ──► let go / brought back ──► its storage dies or is written to
-//                                                     │ has a recipe: a ghost; gone when nobody reads it
-//                                                     │ none, and something dropped needs it: its bytes are kept, or go to the host
-//                                                     └ none: what was made from it has no recipe any more
-#include <c10/core/CPUAllocator.h>
+// The lives of values, first half: met at a storage, and taken off it when its content changes.
+#include <ATen/core/Tensor.h>
 
-#include <algorithm>
-#include <cstring>
-
-#include "runtime/evict/budget.h"
+#include "runtime/evict/block.h"
+#include "runtime/evict/graph.h"
+#include "runtime/memory/allocator.h"
 
 namespace stowage::runtime::evict {
+namespace {
 
-// Where the value is noted: in the block, or in the context that stands for an evicted one.
-Value* Budget::value_in(c10::StorageImpl* storage) const {
-  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (data.get_deleter() == evicted_deleter()) return static_cast<Value*>(data.get_context());
-  void** mark = block_mark(data.get_context(), data.get_deleter());
-  return mark == nullptr ? nullptr : static_cast<Value*>(*mark);
-}
+constexpr std::int16_t kDeepestInPlace = 16;  // then the content counts as given
+constexpr int kDeepestGhost = 32;
 
-Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made) {
+}  // namespace
+
+Value* Graph::meet(const at::Tensor& tensor, const OpTraits* origin, bool made) {
   c10::StorageImpl* storage = storage_of(tensor);
-  const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  void** mark = block_mark(data.get_context(), data.get_deleter());
+  void** mark = mark_in(*storage);
   if (mark == nullptr || storage->nbytes() == 0) return nullptr;
-  Ref<Value> value(new Value(*this));
+  Ref<Value> value(new Value(*this, state_));
   value->moves_into(storage);
-  value->bytes = static_cast<std::int64_t>(storage->nbytes());
-  value->small = value->bytes < kSmallBytes;
-  value->owner = block_owner(data.get_context(), data.get_deleter());
+  value->owner = block_owner(storage->_mutable_data_ptr_no_checks().get_context(),
+                             storage->_mutable_data_ptr_no_checks().get_deleter());
   value->origin = origin;
   value->made = made;
   // So numpy() leaves it: an array looks into it, made before the block perhaps
   value->known_outside = !storage->resizable();
-  if (!value->small) {
+  const auto bytes = static_cast<std::int64_t>(storage->nbytes());
+  if (bytes < kSmallBytes) {
+    value->small_bytes = bytes;
+  } else {
     const bool looked_at =
-        value->bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+        bytes <= kSmallNumbersBytes && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
     const bool evictable = !looked_at && !value->known_outside;
-    const bool later = evictable && !made && (home_away_ || settling_);
-    note_row(*value, evictable && !later);
-    if (later) held_back_.push_back(value);
+    const bool later = evictable && !made && awake_.holds_back();
+    note_row(*value, bytes, evictable && !later);
+    if (later) awake_.hold_back(*value);
     if (!value->known_outside) watch(*storage);
   }
   Value* known = value.release();
@@ -49,139 +42,81 @@ Value* Budget::meet(const at::Tensor& tensor, const OpTraits* origin, bool made)
   return known;
 }
 
-void Budget::note_row(Value& value, bool evictable) {
+void Graph::note_row(Value& value, std::int64_t bytes, bool evictable) {
   // Once there is an id, nothing may fail
-  if (rows_.capacity() <= keeper_.values()) rows_.reserve(2 * keeper_.values() + 64);
-  value.id = keeper_.created(value.bytes, evictable);
-  if (rows_.size() <= value.id.index()) rows_.resize(value.id.index() + 1);
-  rows_[value.id.index()] = &value;
+  if (state_.by_row.size() <= state_.table.rows()) state_.by_row.resize(2 * state_.table.rows() + 64);
+  value.id = state_.table.created(bytes, evictable);
+  state_.by_row[value.id] = &value;
 }
 
-// Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before anything
-// has changed.
-void Budget::take_off(Value& value) {
+void Graph::take_off(Value& value) {
   const c10::DataPtr& data = value.storage->_mutable_data_ptr_no_checks();
   if (value.in_place_depth >= kDeepestInPlace) lose_recipe(value);
   const bool kept = must_be_kept(value);
-  if (kept && !copy_out(value, data.get())) {
+  if (kept && !copies_.copy_out(value, data.get())) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(),
                      " is needed there");
   }
-  if (value.small) keep_small(value, data.get());
+  if (value.small()) value.keep_small(data.get());
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
-  *block_mark(data.get_context(), data.get_deleter()) = nullptr;
+  *mark_in(*value.storage) = nullptr;
   value.moves_out();
-  if (!kept) return value.small ? set_where(value, Where::kGone) : give_up(value);
-  ++stats_.snapshots;
-  set_where(value, Where::kSwapped);
-  keeper_.released(value.id, stowage::eager::How::kSwap);
+  if (value.small()) return;
+  if (!kept) return give_up(value);
+  ++state_.stats.snapshots;
+  state_.table.released(value.id, How::kSwap);
 }
 
 // A value's storage is going or moving on, and something dropped can only be made from these bytes.
-bool Budget::must_be_kept(Value& value) {
-  if (value.small) return false;
+bool Graph::must_be_kept(Value& value) {
+  if (value.small()) return false;
   if (value.recipe) {
-    value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
+    value.ghost_depth = ghost_depth(*value.recipe);
     if (value.ghost_depth > kDeepestGhost && !needed(value)) lose_recipe(value);
   }
   return !value.recipe && needed(value);
 }
 
 // Its bytes go; if it has no recipe, nothing can be made from it any more.
-void Budget::give_up(Value& value) {
-  if (value.where == Where::kFetching) cancel_fetch(value);
-  drop_host_copy(value);
+void Graph::give_up(Value& value) {
+  if (value.residence() == Residence::kFetching) copies_.cancel_in(value);
+  copies_.drop(value);
   if (!value.recipe) forget_readers(value);
-  set_where(value, Where::kGone);
-  keeper_.died(value.id);
+  state_.table.died(value.id);
 }
 
-int Budget::ghost_depth(const Recipe& recipe) {
-  int depth = 0;
-  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
-    const Value* value = recipe.arguments[i].value.get();
-    if (value != nullptr && value->where == Where::kGone) depth = std::max<int>(depth, value->ghost_depth);
-  }
-  return depth;
+// What the storage of `past` holds from now on.
+Ref<Value> Graph::successor(const Value& past, c10::StorageImpl* storage) {
+  Ref<Value> value(new Value(*this, state_));
+  value->moves_into(storage);
+  value->owner = past.owner;
+  value->origin = past.origin;
+  value->made = past.made;
+  return value;
 }
 
-void Budget::keep_small(Value& value, const void* data) {
-  if (value.readers == nullptr || data == nullptr) return;
-  value.small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(value.bytes));
-  std::memcpy(value.small_copy.get(), data, static_cast<std::size_t>(value.bytes));
+void Graph::known_outside(c10::StorageImpl* storage) {
+  Value* value = value_in(storage);
+  if (value == nullptr || value->known_outside || !value->resident()) return;
+  const Ref<Value> past(value);
+  take_off(*value);
+  Ref<Value> now = successor(*past, storage);
+  now->known_outside = true;
+  now->small_bytes = past->small_bytes;
+  if (!past->small()) note_row(*now, past->bytes(), /*evictable=*/false);
+  *mark_in(*storage) = now.release();
 }
 
-void Budget::value_dies(Value& value) {
-  if (value.where == Where::kFetching) cancel_fetch(value);
-  drop_host_copy(value);
-  if (value.own) take_block(value);
-  set_where(value, Where::kGone);
-  if (!value.id.valid()) return;
-  rows_[value.id.index()] = nullptr;
-  keeper_.forgotten(value.id);
-}
-
-void Budget::recipe_lost(Value& value) {
-  ++stats_.lost_recipes;
-  if (value.id.valid()) keeper_.lost_recipe(value.id);
-}
-
-void Budget::set_where(Value& value, Where where) {
-  dropped += (where == Where::kDropped ? 1 : 0) - (value.where == Where::kDropped ? 1 : 0);
-  value.where = where;
-}
-
-bool Budget::block_dies(void* data, void*) noexcept {
-  const std::lock_guard lock(state_);
-  void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
-  void* mark = *block_mark(data, deleter);  // while it waited for the lock, the value may have parted
-  if (mark == nullptr) return false;
-  const Ref<Value> value = Ref<Value>::adopt(static_cast<Value*>(mark));
-  if (!undo_.empty()) forget_undo(value->storage);
-  *block_mark(data, deleter) = nullptr;
-  value->moves_out();
-  if (value->small) {
-    keep_small(*value, data);
-    set_where(*value, Where::kGone);
-    return false;
-  }
-  if (!must_be_kept(*value)) {
-    give_up(*value);
-    return false;
-  }
-  // They stay, without a storage of the program's.
-  *block_mark(data, deleter) = value.get();
-  value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes);
-  return true;
-}
-
-void Budget::evicted_storage_dies(Value* mark) noexcept {
-  const std::lock_guard lock(state_);
-  const Ref<Value> value = Ref<Value>::adopt(mark);
-  content_dies_away(value->storage != nullptr ? value->storage : value->died_in);
-  if (value->storage != nullptr) return storage_died(*value);
-  if (--untold_ == 0) told_.notify_all();
-}
-
-// An evicted one.
-void Budget::storage_died(Value& value) {
-  if (!undo_.empty()) forget_undo(value.storage);
-  value.moves_out();
-  if (value.where == Where::kFetching) cancel_fetch(value);
-  if (value.where == Where::kSwapped && !value.recipe && needed(value)) return;  // it waits on the host
-  if (value.recipe) value.ghost_depth = static_cast<std::int16_t>(ghost_depth(*value.recipe) + 1);
-  give_up(value);
-}
-
-// An evicted storage that nobody has any more is taken apart by its last owner without a lock, and nothing may be put
-// into it. Its value parts from it now; the context keeps its reference until the owner's thread has its turn
-// (evicted_storage_dies()).
-void Budget::bury_if_dead(Value& value) {
-  if (value.storage == nullptr || value.resident() || c10::raw::weak_intrusive_ptr::use_count(value.storage) > 0)
-    return;
-  value.died_in = value.storage;
-  ++untold_;
-  storage_died(value);
+void Graph::hold_on_host(c10::StorageImpl& storage, Value& now, void* host) {
+  const Ref<Value> past = Ref<Value>::adopt(&now);  // the context's reference
+  now.moves_out();
+  give_up(now);
+  Ref<Value> value = successor(*past, &storage);
+  note_row(*value, past->bytes(), /*evictable=*/true);
+  value->host = host;
+  state_.table.released(value->id, How::kSwap);
+  storage._mutable_data_ptr_no_checks().release_context();
+  stand_for(storage, std::move(value));
 }
 
 }  // namespace stowage::runtime::evict

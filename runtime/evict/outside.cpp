@@ -1,28 +1,94 @@
-// Reads and writes past the dispatcher: numpy(), data_ptr(), DLPack, a kernel of the user's own.
-//
-// A storage that is evicted throws. One that is resident carries a materializer, which PyTorch calls once, when a
-// mutable pointer is asked for: outside a kernel that means that the address may be kept. Kernels ask too; the watch is
-// then set again at the next op.
-#include "runtime/evict/budget.h"
-#include "runtime/torch/torch_versions.h"
+#include "runtime/evict/outside.h"
+
+#include <utility>
+
+#include "runtime/evict/block.h"
+#include "runtime/evict/running.h"
 
 namespace stowage::runtime::evict {
-namespace {
 
-thread_local int tl_kernels = 0;
-
-void pointer_leaves(c10::StorageImpl* storage) {
-  if (tl_kernels > 0) return;
-  if (Budget* budget = active_budget()) budget->touched_outside(storage);
+// The tensor's value, which is there now, pinned; none where there is nothing that could leave. Once the lock is free
+// another thread may write to it, so that it has another value.
+Values Outside::brought(const at::Tensor& tensor, bool small_too) {
+  const owners::Unasked ours;
+  c10::StorageImpl* storage = storage_of(tensor);
+  Values one;
+  if (storage == nullptr || !state_.active) return one;
+  {
+    const std::lock_guard lock(state_.lock);
+    Value* value = value_in(storage);
+    if (value == nullptr) value = graph_.meet(tensor, nullptr, false);
+    if (value == nullptr || (value->small() && !small_too)) return one;
+    one.push_back(Ref<Value>(value));
+  }
+  try {
+    restorer_.bring(one, 0);
+  } catch (...) {
+    const std::lock_guard lock(state_.lock);
+    one.clear();
+    throw;
+  }
+  return one;
 }
 
-}  // namespace
+void Outside::restore(const at::Tensor& tensor) {
+  for (bool was_it = false; !was_it;) {
+    Values one = brought(tensor, /*small_too=*/true);
+    if (one.empty()) return;
+    const std::lock_guard lock(state_.lock);
+    was_it = value_in(storage_of(tensor)) == one.front().get();
+    if (was_it) graph_.known_outside(storage_of(tensor));
+    unpin(state_, one);
+    one.clear();
+  }
+}
 
-InKernel::InKernel() { ++tl_kernels; }
-InKernel::~InKernel() { --tl_kernels; }
+std::int64_t Outside::hold(const at::Tensor& tensor) {
+  Values one = brought(tensor, /*small_too=*/false);
+  if (one.empty()) return 0;
+  const std::lock_guard lock(state_.lock);
+  holds_.emplace(++last_hold_, std::move(one));
+  return last_hold_;
+}
 
-void watch(c10::StorageImpl& storage) { torch_versions::call_back(storage, &pointer_leaves); }
+void Outside::release(std::int64_t number) {
+  const std::lock_guard lock(state_.lock);
+  const auto held = holds_.find(number);
+  if (held == holds_.end()) return;
+  unpin(state_, held->second);
+  holds_.erase(held);
+}
 
-void unwatch(c10::StorageImpl& storage) { torch_versions::do_not_call_back(storage); }
+void Outside::touched(c10::StorageImpl* storage) {
+  const std::lock_guard lock(state_.lock);
+  graph_.known_outside(storage);
+}
+
+std::string Outside::evict(const at::Tensor& tensor, How how) {
+  c10::StorageImpl* storage = storage_of(tensor);
+  TORCH_CHECK(storage != nullptr && state_.active, "evict() takes a tensor with memory, inside the block");
+  const std::lock_guard lock(state_.lock);
+  pin_running(state_);
+  Value* value = value_in(storage);
+  if (value == nullptr) value = graph_.meet(tensor, nullptr, false);
+  if (value == nullptr || value->small() || value->pins() > 0 || !value->resident()) return describe(tensor);
+  if (!state_.table[value->id].evictable) return describe(tensor);
+  room_.let_go(*value, how);
+  return describe(tensor);
+}
+
+std::string Outside::describe(const at::Tensor& tensor) {
+  const std::lock_guard lock(state_.lock);
+  const Value* value = storage_of(tensor) != nullptr ? value_in(storage_of(tensor)) : nullptr;
+  if (value == nullptr) return "unknown";
+  switch (value->residence()) {
+    case Residence::kResident: return value->known_outside ? "kept" : value->recipe ? "recomputable" : "resident";
+    case Residence::kFetching: return "fetching";
+    case Residence::kSwapped: return "swapped";
+    case Residence::kDropped: return "dropped";
+    case Residence::kGone: return "gone";
+  }
+  return {};
+}
 
 }  // namespace stowage::runtime::evict

@@ -5,7 +5,7 @@
 //
 // So references that may be such are handed to the lock, which lets go of them when it is free, and the lock of those
 // that bring tensors back is, too: an extension may run ops, and wait for it, with the GIL. Recursive; a fork finds it
-// held by the thread that forks (block.cpp), and the child makes it anew.
+// held by the thread that forks (fork.cpp), and the child makes it anew.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,14 +1,14 @@
 #include "runtime/evict/value.h"
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
+#include "runtime/evict/graph.h"
+#include "runtime/torch/torch_versions.h"
+
 namespace stowage::runtime::evict {
-namespace {
-
-constexpr std::size_t kFarEnough = 512;
-
-}  // namespace
 
 void link_reader(Argument& argument, Recipe& recipe, Ref<Value> value) {
   argument.recipe = &recipe;
@@ -26,6 +26,22 @@ void unlink_reader(Argument& argument) {
   argument.value = {};
 }
 
+bool complete(const Recipe& recipe) {
+  const auto arguments = std::span(recipe.arguments.get(), static_cast<std::size_t>(recipe.argument_count));
+  return std::none_of(arguments.begin(), arguments.end(), [](const Argument& argument) {
+    return argument.kind == Argument::Kind::kValue && !argument.overwritten && !argument.value;
+  });
+}
+
+std::int16_t ghost_depth(const Recipe& recipe) {
+  int depth = 0;
+  for (std::int32_t i = 0; i < recipe.argument_count; ++i) {
+    const Value* value = recipe.arguments[i].value.get();
+    if (value != nullptr && value->residence() == Residence::kGone) depth = std::max<int>(depth, value->ghost_depth);
+  }
+  return static_cast<std::int16_t>(depth + 1);
+}
+
 Recipe::Recipe(Graph& owner, const c10::OperatorHandle& run, const OpTraits& traits)
     : graph(owner), handle(run), op(&traits) {
   ++graph.recipes;
@@ -36,7 +52,9 @@ Recipe::~Recipe() {
   --graph.recipes;
 }
 
-Value::Value(Graph& owner) : graph(owner), slot(owner.values_.size()) { owner.values_.push_back(this); }
+Value::Value(Graph& in_graph, State& of_budget) : graph(in_graph), state(of_budget), slot(of_budget.values.size()) {
+  state.values.push_back(this);
+}
 
 Value::~Value() {
   moves_out();
@@ -46,9 +64,9 @@ Value::~Value() {
       if (result.value == this) result.value = nullptr;
     }
   }
-  graph.values_[slot] = graph.values_.back();
-  graph.values_[slot]->slot = slot;
-  graph.values_.pop_back();
+  state.values[slot] = state.values.back();
+  state.values[slot]->slot = slot;
+  state.values.pop_back();
 }
 
 void Value::moves_into(c10::StorageImpl* into) {
@@ -60,59 +78,21 @@ void Value::moves_out() {
   if (storage != nullptr) c10::raw::weak_intrusive_ptr::decref(std::exchange(storage, nullptr));
 }
 
+void Value::keep_small(const void* data) {
+  if (readers == nullptr || data == nullptr) return;
+  small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(small_bytes));
+  std::memcpy(small_copy.get(), data, static_cast<std::size_t>(small_bytes));
+}
+
+bool Value::at_hand() const {
+  return there() ||
+         (residence() == Residence::kSwapped && storage != nullptr && torch_versions::only_python_has(*storage));
+}
+
 std::string Value::name() const {
   std::string text = made ? "a result of " : "a tensor read by ";
   text += origin != nullptr ? origin->name : std::string("nothing yet");
-  return text + " (" + std::to_string(bytes) + " bytes)";
-}
-
-bool Graph::needed(const Value& value) const {
-  if (dropped == 0 || value.readers == nullptr) return false;
-  std::vector<const Value*> seen;
-  return needed(value, seen);
-}
-
-bool Graph::needed(const Value& value, std::vector<const Value*>& seen) const {
-  if (std::find(seen.begin(), seen.end(), &value) != seen.end()) return false;
-  if (seen.size() == kFarEnough) return true;  // to keep bytes for nothing is only a waste
-  seen.push_back(&value);
-  for (const Argument* reader = value.readers; reader != nullptr; reader = reader->next) {
-    for (const Recipe::Result& result : reader->recipe->results) {
-      const Value* made = result.value;
-      if (made == nullptr || made->recipe.get() != reader->recipe) continue;
-      if (made->where == Where::kDropped) return true;
-      if (made->where == Where::kGone && needed(*made, seen)) return true;
-    }
-  }
-  return false;
-}
-
-void Graph::lose_recipe(Value& value) {
-  if (!value.recipe) return;
-  const Ref<Recipe> recipe = std::move(value.recipe);
-  for (Recipe::Result& result : recipe->results) {
-    if (result.value == &value) result.value = nullptr;
-  }
-  recipe_lost(value);
-}
-
-void Graph::forget_readers(Value& value) {
-  std::vector<Ref<Value>> without_bytes = {Ref<Value>(&value)};
-  while (!without_bytes.empty()) {
-    const Ref<Value> lost = std::move(without_bytes.back());
-    without_bytes.pop_back();
-    while (lost->readers != nullptr) {
-      const Ref<Recipe> recipe(lost->readers->recipe);
-      for (Recipe::Result& result : recipe->results) {
-        Value* made = result.value;
-        if (made == nullptr || made->recipe.get() != recipe.get()) continue;
-        const Ref<Value> held(made);
-        lose_recipe(*made);
-        if (made->where == Where::kGone && !made->small_copy) without_bytes.push_back(held);
-      }
-      for (std::int32_t i = 0; i < recipe->argument_count; ++i) unlink_reader(recipe->arguments[i]);
-    }
-  }
+  return text + " (" + std::to_string(bytes()) + " bytes)";
 }
 
 }  // namespace stowage::runtime::evict

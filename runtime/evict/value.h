@@ -4,11 +4,10 @@
 //                  ▲               ▲
 //   recipe of v0 ──┘  recipe of v1 ┴── reads v0, though S has moved on: v0 is a ghost now, no bytes, only a recipe
 //
-//   resident   S ─► block ─► header.value ─► v     found in O(1) from the storage
-//   evicted    S ─► DataPtr(null, context = v)     so is it here; any read past the dispatcher throws a message that names v
-//
-// A value is held by its storage, by the recipes that read it, and by whoever works with it; a recipe by its results.
-// Everything here is protected by the lock of the budget.
+// Where a value is, its size and its pins stand in its row of the table (stowage/value_table.h), and nowhere else. Here
+// is what the mechanism needs to act: the storage, the recipe, the copy on the host. A value is held by its storage, by
+// the recipes that read it, and by whoever works with it; a recipe by its results. Everything here is protected by the
+// lock of the budget.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,24 +18,23 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "runtime/evict/ref.h"
+#include "runtime/evict/state.h"
 #include "runtime/memory/link.h"
 #include "runtime/torch/generator.h"
 #include "runtime/torch/op_traits.h"
-#include "stowage/eager.h"
 
 namespace stowage::runtime::evict {
-
-using stowage::eager::ValueId;
 
 struct Recipe;
 struct Value;
 class Graph;
 
-// Up to here a value has no row with the keeper: it is never evicted, and its bytes are copied when a recipe outlives
-// it.
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+using Values = c10::SmallVector<Ref<Value>, 8>;
+
+// Below this a value has no row in the table: it is never evicted, and its bytes are copied when a recipe outlives it.
 constexpr std::int64_t kSmallBytes = 2048;
 // Numbers and masks up to here stay, since composites look at them without a kernel.
 constexpr std::int64_t kSmallNumbersBytes = 64 << 10;
@@ -87,32 +85,27 @@ struct Recipe : Counted {
   c10::SmallVector<Result, 2> results;
 };
 
-enum class Where : std::uint8_t { kResident, kFetching, kSwapped, kDropped, kGone };
-
 struct Value : Counted {
-  explicit Value(Graph& graph);
+  Value(Graph& graph, State& state);
   ~Value();
 
   Graph& graph;
+  State& state;
   // Null once it has died or was written to; held weakly: moves_into(), moves_out()
   c10::StorageImpl* storage = nullptr;
-  c10::intrusive_ptr<c10::StorageImpl> own;  // of a value without a storage whose bytes are there nevertheless
+  StoragePtr own;  // of a value without a storage whose bytes are there nevertheless
   Ref<Recipe> recipe;
   Argument* readers = nullptr;
   const OpTraits* origin = nullptr;  // the op that made it, or that it was first met at
-  std::int64_t bytes = 0;
-  std::int32_t owner = 0;  // who asked for its bytes (runtime/memory/owners.h)
-  ValueId id;              // none when small
-  Where where = Where::kResident;
-  bool small = false;
-  bool made = false;           // by `origin`; else met there
-  bool known_outside = false;  // somebody has its address
-  bool lost = false;           // its bytes could not be brought back
+  ValueId id;                        // its row; none when small
+  std::int64_t small_bytes = 0;      // of one without a row
+  std::int32_t owner = 0;            // who asked for its bytes (runtime/memory/owners.h)
+  bool made = false;                 // by `origin`; else met there
+  bool known_outside = false;        // somebody has its address
   std::int16_t in_place_depth = 0;
-  std::int16_t ghost_depth = 0;  // of gone values, the longest chain of gone ancestors
-  std::int32_t pins = 0;
+  std::int16_t ghost_depth = 0;        // of gone values, the longest chain of gone ancestors
   std::int32_t being_read = 0;         // by a recipe that runs: not to be written to meanwhile
-  std::size_t slot = 0;                // in Graph::values
+  std::size_t slot = 0;                // in State::values
   const void* died_in = nullptr;       // its storage, found dead before its thread has said so
   std::unique_ptr<char[]> small_copy;  // of a small value that has no storage any more
 
@@ -124,40 +117,31 @@ struct Value : Counted {
   // A weak reference: another thread may let go of the storage at any time, and its count must be there to ask.
   void moves_into(c10::StorageImpl* into);
   void moves_out();
+  // Of a small one, as long as a recipe reads it: its storage moves on.
+  void keep_small(const void* data);
 
-  [[nodiscard]] bool resident() const { return where == Where::kResident; }
+  [[nodiscard]] bool small() const { return !id.valid(); }
+  [[nodiscard]] std::int64_t bytes() const { return small() ? small_bytes : state.table[id].bytes; }
+  [[nodiscard]] std::int32_t pins() const { return small() ? 0 : state.table[id].pins; }  // a small one's do not count
+  [[nodiscard]] Residence residence() const {
+    if (!small()) return state.table[id].residence;
+    return storage != nullptr ? Residence::kResident : Residence::kGone;
+  }
+  [[nodiscard]] bool resident() const { return residence() == Residence::kResident; }
+  [[nodiscard]] bool there() const { return small() || resident(); }
+  // There, or a recipe can read it on the host: what only a Python object has cannot be put back without the GIL, which
+  // is never waited for here, and no op can ask for it.
+  [[nodiscard]] bool at_hand() const;
   [[nodiscard]] c10::StorageImpl* holder() const { return storage != nullptr ? storage : own.get(); }
   [[nodiscard]] std::string name() const;
 };
 
-// All values, and the questions that need more than one of them.
-class Graph {
- public:
-  virtual ~Graph() = default;
-
-  // Some value that is dropped, or waits to be made again, cannot be without this one's bytes.
-  [[nodiscard]] bool needed(const Value& value) const;
-  // Its bytes are lost: nothing can be made from it any more.
-  void forget_readers(Value& value);
-  // Its recipe cannot be used any more.
-  void lose_recipe(Value& value);
-
-  [[nodiscard]] std::size_t size() const { return values_.size(); }
-  [[nodiscard]] const std::vector<Value*>& values() const { return values_; }
-  std::int64_t recipes = 0;  // alive
-  std::int64_t dropped = 0;  // values that are dropped, their storages alive
-
- protected:
-  friend struct Value;
-  virtual void value_dies(Value& value) = 0;  // in its destructor: release what it holds elsewhere
-  virtual void recipe_lost(Value& value) = 0;
-
- private:
-  [[nodiscard]] bool needed(const Value& value, std::vector<const Value*>& seen) const;
-  std::vector<Value*> values_;
-};
-
 void link_reader(Argument& argument, Recipe& recipe, Ref<Value> value);
 void unlink_reader(Argument& argument);
+
+// No argument has been emptied since: it can run.
+[[nodiscard]] bool complete(const Recipe& recipe);
+// Of its results, once they are gone.
+[[nodiscard]] std::int16_t ghost_depth(const Recipe& recipe);
 
 }  // namespace stowage::runtime::evict

@@ -26,7 +26,7 @@ void AccessHistory::op_begins(std::uint64_t signature, std::span<const ValueId> 
   follow(own);
   ++now_;
   ops_.push_back(
-      {own, first_access_ + static_cast<std::int64_t>(accesses_.size()), table_.now_ns, table_.unlimited_bytes});
+      {own, first_access_ + static_cast<std::int64_t>(accesses_.size()), table_.now_ns(), table_.unlimited_bytes()});
   roll(long_, own);
   roll(short_, own);
   operands_ = 0;
@@ -35,7 +35,7 @@ void AccessHistory::op_begins(std::uint64_t signature, std::span<const ValueId> 
 
 void AccessHistory::op_ended(std::span<const ValueId> made) {
   if (ops_.empty()) return;
-  ops_.back().unlimited_bytes = std::max(ops_.back().unlimited_bytes, table_.unlimited_bytes);
+  ops_.back().unlimited_bytes = std::max(ops_.back().unlimited_bytes, table_.unlimited_bytes());
   for (const ValueId id : made) access(id, operands_++);
 }
 
@@ -81,8 +81,8 @@ void AccessHistory::access(ValueId id, std::int64_t operand) {
   if (there >= end) return;
   const std::int64_t next = accesses_[static_cast<std::size_t>(there - first_access_)].next_op;
   if (next <= match_) return;
-  e.tick = table_.tick + next - match_;
-  e.ns = table_.now_ns + op(next).begin_ns - op(match_).begin_ns;
+  e.tick = table_.tick() + next - match_;
+  e.ns = table_.now_ns() + op(next).begin_ns - op(match_).begin_ns;
 }
 
 void AccessHistory::forgotten(ValueId id) {

@@ -26,11 +26,11 @@
 #include <span>
 #include <vector>
 
-#include "eager/value_table.h"
+#include "stowage/value_table.h"
 
 namespace stowage::eager {
 
-class AccessHistory {
+class AccessHistory : public Listener {
  public:
   static constexpr std::int64_t kUnknown = -1;
 
@@ -38,13 +38,13 @@ class AccessHistory {
 
   void op_begins(std::uint64_t signature, std::span<const ValueId> reads);
   void op_ended(std::span<const ValueId> made);
-  void forgotten(ValueId id);
+  void forgotten(ValueId id) override;
 
   // Of the value's next use, as foretold at its last access; kUnknown too when that tick has passed without one.
   [[nodiscard]] std::int64_t next_tick(ValueId id) const {
     if (id.index() >= expected_.size()) return kUnknown;
     const Expected& e = expected_[id];
-    return e.tick > table_.tick ? e.tick : kUnknown;
+    return e.tick > table_.tick() ? e.tick : kUnknown;
   }
   [[nodiscard]] std::int64_t next_ns(ValueId id) const { return expected_[id].ns; }  // where next_tick is known
 

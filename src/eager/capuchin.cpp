@@ -30,7 +30,7 @@ void Capuchin::released(ValueId id, How how) {
 void Capuchin::waited(ValueId) { lead_ = std::min(lead_ + kLeadStep, kMostLead); }
 
 std::int64_t Capuchin::free_ns(ValueId id) const {
-  return history_.next_ns(id) - table_.now_ns - 2 * table_.copy_ns(table_[id].bytes);
+  return history_.next_ns(id) - table_.now_ns() - 2 * table_.copy_ns(table_[id].bytes);
 }
 
 std::optional<ValueId> Capuchin::pick(bool last_resort) {
@@ -40,7 +40,7 @@ std::optional<ValueId> Capuchin::pick(bool last_resort) {
   int looks = 0;
   furthest_.first_ones(0, [&](const auto& entry) {
     ++table_.counters.looks;
-    if (entry.key <= table_.tick) return false;  // the rest was expected earlier, and did not come
+    if (entry.key <= table_.tick()) return false;  // the rest was expected earlier, and did not come
     if (!table_.free_to_go(entry.id, last_resort)) return true;
     if (const std::int64_t free = free_ns(entry.id); !swapped || free > most_free_ns) {
       most_free_ns = free;
@@ -72,13 +72,13 @@ How Capuchin::choose(ValueId id) { return id == picked_ ? how_ : How::kSwap; }
 
 Advice Capuchin::advise(std::int64_t room_bytes) {
   while (const auto* first = away_.top()) {
-    if (first->key <= table_.tick) {
+    if (first->key <= table_.tick()) {
       away_.erase(ValueId(first->id));
       continue;
     }
     const std::int64_t bytes = table_[first->id].bytes;
     const double lead_ns = lead_ * static_cast<double>(table_.copy_ns(bytes) + table_.in_queue_ns());
-    if (bytes > room_bytes || static_cast<double>(history_.next_ns(first->id) - table_.now_ns) > lead_ns) break;
+    if (bytes > room_bytes || static_cast<double>(history_.next_ns(first->id) - table_.now_ns()) > lead_ns) break;
     return {Advice::Kind::kFetch, first->id, How::kSwap};
   }
   return {};

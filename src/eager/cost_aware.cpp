@@ -11,18 +11,18 @@ constexpr double kLaneWorth = 0.05;        // what a nanosecond of a lane costs 
 constexpr std::int64_t kFreeShare = 8;     // room above limit / kFreeShare: nothing goes soon
 constexpr std::int64_t kReserveShare = 2;  // of the limit: values that may go at once, as the host has them
 constexpr std::int64_t kQueuedOps = 8;     // copies out that last so many ops are enough for the lane not to run dry
-constexpr int kMostCopiesOut = 16;
+constexpr std::ptrdiff_t kMostCopiesOut = 16;
 constexpr double kEarly = 1.25;  // of a deadline: what copies take varies
 constexpr std::int64_t kEarlyOps = 4;
 constexpr std::int64_t kSpareShare = 8;  // of the limit
 
-std::int64_t mean_op_ns(const ValueTable& table) { return table.now_ns / std::max<std::int64_t>(table.tick, 1); }
+std::int64_t mean_op_ns(const ValueTable& table) { return table.now_ns() / std::max<std::int64_t>(table.tick(), 1); }
 
 }  // namespace
 
 // Of what does not change from op to op: half octaves of price a byte.
 std::size_t CostAware::price_class(ValueId id) const {
-  const Value& v = table_[id];
+  const Row& v = table_[id];
   auto ns = static_cast<double>(table_.copy_ns(v.bytes));
   if (table_.may_drop(id)) {
     const auto replay = static_cast<double>(v.compute_ns + kReplayNs);
@@ -40,7 +40,7 @@ void CostAware::file(ValueId id) {
   } else {
     furthest_.erase(id);
     soonest_.erase(id);
-    const Value& v = table_[id];
+    const Row& v = table_[id];
     const std::int64_t own_ns =
         table_.may_drop(id) ? std::min(v.compute_ns + kReplayNs, table_.copy_ns(v.bytes)) : table_.copy_ns(v.bytes);
     by_age_.insert(id, static_cast<double>(v.bytes) / static_cast<double>(own_ns + 1));
@@ -77,12 +77,12 @@ void CostAware::released(ValueId id, How how) {
 }
 
 std::int64_t CostAware::gap_ns(ValueId id) const {
-  if (history_.next_tick(id) >= 0) return std::max<std::int64_t>(history_.next_ns(id) - table_.now_ns, 1);
-  return (table_.tick - table_[id].last_access_tick + 1) * std::max<std::int64_t>(mean_op_ns(table_), 1);
+  if (history_.next_tick(id) >= 0) return std::max<std::int64_t>(history_.next_ns(id) - table_.now_ns(), 1);
+  return (table_.tick() - table_[id].last_access_tick + 1) * std::max<std::int64_t>(mean_op_ns(table_), 1);
 }
 
 CostAware::Price CostAware::price(ValueId id, std::int64_t gap_ns, bool ahead) const {
-  const Value& v = table_[id];
+  const Row& v = table_[id];
   const auto drop_ns = [&] { return static_cast<double>(table_.chain_ns(id) + kReplayNs); };
   if (!table_.may_swap()) return {drop_ns(), How::kDrop};
   const std::int64_t copy = table_.copy_ns(v.bytes);
@@ -105,7 +105,7 @@ double CostAware::score(ValueId id, bool ahead) const {
 // What was expected by now and did not come is of unknown next use.
 void CostAware::give_up_expired() {
   while (const auto* first = soonest_.top()) {
-    if (first->key >= table_.tick) break;
+    if (first->key >= table_.tick()) break;
     file(ValueId(first->id));
   }
 }
@@ -148,8 +148,9 @@ std::optional<ValueId> CostAware::find(Wanted wanted) {
 Advice CostAware::copy_out(std::int64_t room_bytes) {
   const std::int64_t limit = table_.options().limit_bytes;
   if (!letting_go_ || !table_.may_swap() || room_bytes > limit / kFreeShare) return {};
-  if (table_.copies_out >= kMostCopiesOut || table_.out_queue_ns() > kQueuedOps * mean_op_ns(table_)) return {};
-  if (table_.covered_bytes > std::min(limit / kReserveShare, table_.most_unlimited_bytes - limit)) return {};
+  if (std::ssize(table_.going_out()) >= kMostCopiesOut || table_.out_queue_ns() > kQueuedOps * mean_op_ns(table_))
+    return {};
+  if (table_.covered_bytes() > std::min(limit / kReserveShare, table_.most_unlimited_bytes() - limit)) return {};
   const auto next = find(Wanted::kToCopy);
   letting_go_ = next && price(*next, gap_ns(*next), true).how == How::kSwap;
   return letting_go_ ? Advice{Advice::Kind::kCopyOut, *next, How::kSwap} : Advice{};
@@ -159,7 +160,7 @@ Advice CostAware::copy_out(std::int64_t room_bytes) {
 std::int64_t CostAware::growth_bytes(std::int64_t until_tick) const {
   const std::int64_t now = history_.unlimited_bytes(0);
   std::int64_t most = now;
-  for (std::int64_t ahead = 1; ahead <= std::min(until_tick - table_.tick, kHorizonOps); ++ahead)
+  for (std::int64_t ahead = 1; ahead <= std::min(until_tick - table_.tick(), kHorizonOps); ++ahead)
     most = std::max(most, history_.unlimited_bytes(ahead));
   return most - now;
 }
@@ -167,7 +168,7 @@ std::int64_t CostAware::growth_bytes(std::int64_t until_tick) const {
 // Nothing is going to need the room. What was fetched early and let go again before its use had met growth that was not
 // foreseen: it waits for more room than that.
 bool CostAware::may_fetch_early(ValueId id, std::int64_t tick, std::int64_t room_bytes) {
-  if (!history_.foresees() || tick > table_.tick + kHorizonOps) return false;
+  if (!history_.foresees() || tick > table_.tick() + kHorizonOps) return false;
   if (fetched_early_.size() <= id.index()) fetched_early_.resize(table_.rows());
   const std::int64_t spare_bytes = fetched_early_[id] ? table_.options().limit_bytes / kSpareShare : 0;
   if (growth_bytes(tick) + table_[id].bytes + spare_bytes > room_bytes) return false;
@@ -179,11 +180,11 @@ Advice CostAware::fetch(std::int64_t room_bytes) {
   while (const auto* first = away_.top()) {
     const ValueId id = first->id;
     const std::int64_t tick = first->key;
-    if (tick <= table_.tick) {
+    if (tick <= table_.tick()) {
       away_.erase(id);
       continue;
     }
-    const std::int64_t left_ns = history_.next_ns(id) - table_.now_ns;
+    const std::int64_t left_ns = history_.next_ns(id) - table_.now_ns();
     const auto lane_ns = static_cast<double>(table_.in_queue_ns() + table_.copy_ns(table_[id].bytes));
     const bool due =
         static_cast<double>(left_ns) <= kEarly * lane_ns + static_cast<double>(kEarlyOps * mean_op_ns(table_));

@@ -23,7 +23,7 @@ class DeltaDirector : public Director {
   explicit DeltaDirector(const ValueTable& table) : table_(table) {}
 
   [[nodiscard]] double ratio(ValueId id) const {
-    const Value& v = table_[id];
+    const Row& v = table_[id];
     const auto swap_ns = static_cast<double>(v.swap_ns > 0 ? v.swap_ns : 2 * table_.copy_ns(v.bytes));
     return swap_ns / static_cast<double>(std::max<std::int64_t>(v.compute_ns, 1));
   }

@@ -25,15 +25,15 @@ class DeltaPrefetch : public Prefetch {
 
   void swapped(ValueId id) override {
     const std::int64_t next = history_.next_tick(id);
-    heap_.put(id, next >= 0 ? next : kUnknownFrom - table_.tick);
+    heap_.put(id, next >= 0 ? next : kUnknownFrom - table_.tick());
   }
   void back(ValueId id) override { heap_.erase(id); }
 
   std::optional<ValueId> next(std::int64_t room_bytes) override {
     while (const auto* first = heap_.top()) {
       const ValueId id = first->id;
-      if (first->key < kUnknownFrom / 2 && first->key <= table_.tick) {  // it was expected, and did not come
-        heap_.put(id, kUnknownFrom - table_.tick);
+      if (first->key < kUnknownFrom / 2 && first->key <= table_.tick()) {  // it was expected, and did not come
+        heap_.put(id, kUnknownFrom - table_.tick());
         continue;
       }
       if (table_[id].bytes > room_bytes) return std::nullopt;

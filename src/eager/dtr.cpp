@@ -19,7 +19,7 @@ std::int32_t DtrFilter::root(std::int32_t set) {
 }
 
 double DtrFilter::cost_ns(ValueId id) {
-  const Value& v = table_[id];
+  const Row& v = table_[id];
   if (!table_.may_drop(id)) return static_cast<double>(2 * table_.copy_ns(v.bytes));
   double cost = static_cast<double>(v.compute_ns) + 1;
   met_.clear();

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stowage/eager.h"
+#include "stowage/value_table.h"
 
 namespace stowage::eager {
 

@@ -1,32 +1,22 @@
 // What the Keeper asks of a policy, and the three parts that most are made of.
 //
-//   Filter     which value goes           notes of what enters, leaves and is accessed; pick()
+//   Filter     which value goes           told by the table of what enters, leaves, comes and goes; pick()
 //   Director   how: drop or swap          choose()
 //   Prefetch   what comes back ahead      next()
-//
-// A candidate is a value that is resident and may be let go: it entered() and has not left(). Notes come after the
-// table has changed.
 #pragma once
 
 #include <memory>
 #include <optional>
 
 #include "eager/access_history.h"
-#include "eager/value_table.h"
+#include "stowage/eager.h"
+#include "stowage/value_table.h"
 
 namespace stowage::eager {
 
-class Filter {
+class Filter : public Listener {
  public:
-  virtual ~Filter() = default;
-  virtual void entered(ValueId) = 0;  // it is a candidate now
-  virtual void left(ValueId) = 0;     // it is none any more
-  virtual void accessed(ValueId) {}   // candidates only
-  virtual void recipe_changed(ValueId) {}
-  virtual void released(ValueId, How) {}
-  virtual void restored(ValueId) {}
-  virtual void died(ValueId) {}
-  virtual void forgotten(ValueId) {}
+  virtual void accessed(ValueId) {}  // candidates only
   // Only soft-pinned values are left when `last_resort`.
   virtual std::optional<ValueId> pick(bool last_resort) = 0;
 };
@@ -49,7 +39,6 @@ class Policy : public Filter {
  public:
   virtual How choose(ValueId value) = 0;
   virtual Advice advise(std::int64_t room_bytes) = 0;
-  virtual void waited(ValueId) {}  // the program had to wait for a copy in
 };
 
 // Makes the policy of options.policy; throws Error, naming the known ones, when there is none. `history` outlives it.

@@ -78,12 +78,12 @@ void StalenessIndex::reweigh(ValueId id, double weight) {
 }
 
 double StalenessIndex::score(ValueId id) const {
-  return nodes_[id.index()].weight * static_cast<double>(table_.tick - table_[id].last_access_tick + 1);
+  return nodes_[id.index()].weight * static_cast<double>(table_.tick() - table_[id].last_access_tick + 1);
 }
 
 std::optional<ValueId> StalenessIndex::best(bool last_resort, std::int64_t least_bytes) {
   const auto staleness = [&](std::int32_t row) {
-    return static_cast<double>(table_.tick - table_[ValueId(row)].last_access_tick + 1);
+    return static_cast<double>(table_.tick() - table_[ValueId(row)].last_access_tick + 1);
   };
   bounds_.clear();
   for (std::size_t l = 0; l < lists_.size(); ++l)

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "eager/value_table.h"
+#include "stowage/value_table.h"
 
 namespace stowage::eager {
 

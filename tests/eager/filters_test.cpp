@@ -20,47 +20,45 @@
 namespace stowage::eager {
 namespace {
 
-// A table with random values; each filter under test is told what happens to them.
+// A table with random values, which tells the filter under test what happens to them.
 class World {
  public:
   explicit World(std::uint64_t seed, Options options = {}) : table(options), random(seed) {}
 
   std::int64_t below(std::int64_t n) { return std::uniform_int_distribution<std::int64_t>(0, n - 1)(random); }
-
-  void step(Filter& filter) {
-    ++table.tick;
-    table.now_ns += 1000;
-    const std::int64_t what = below(10);
-    if (what < 4 || members.empty()) {
-      const ValueId id = table.add(std::int64_t{64} << below(14), true);
-      Value& v = table[id];
-      v.listed = true;
-      filter.entered(id);
-      if (below(4) != 0) {
-        v.recomputable = true;
-        v.compute_ns = 100 + below(1'000'000);
-        for (int i = 0; i < 2 && !all.empty(); ++i)
-          v.parents.push_back(all[static_cast<std::size_t>(below(static_cast<std::int64_t>(all.size())))]);
-        filter.recipe_changed(id);
-      }
-      members.push_back(id);
-      all.push_back(id);
-    } else if (what < 9) {
-      const ValueId id = members[static_cast<std::size_t>(below(static_cast<std::int64_t>(members.size())))];
-      table[id].last_access_tick = table.tick;
-      filter.accessed(id);
-    } else {
-      Value& v = table[members[static_cast<std::size_t>(below(static_cast<std::int64_t>(members.size())))]];
-      v.pins = v.pins == 0 ? 1 : 0;
-    }
+  ValueId any(const std::vector<ValueId>& of) {
+    return of[static_cast<std::size_t>(below(static_cast<std::int64_t>(of.size())))];
   }
 
-  void release(Filter& filter, ValueId id, How how) {
+  void step(Filter& filter) {
+    const std::int64_t what = below(10);
+    const bool makes = what < 4 || members.empty();
+    std::vector<ValueId> reads;
+    if (!makes && what < 9) reads.push_back(any(members));
+    table.op_begins(reads);
+    table.op_ended(1000);
+    for (const ValueId id : reads) filter.accessed(id);
+    if (makes) return make();
+    if (!reads.empty()) return;
+    const ValueId id = any(members);
+    table[id].pins == 0 ? table.pin(id) : table.unpin(id);
+  }
+
+  void make() {
+    const ValueId id = table.created(std::int64_t{64} << below(14));
+    if (below(4) != 0) {
+      const std::int64_t compute_ns = 100 + below(1'000'000);
+      std::vector<ValueId> parents;
+      for (int i = 0; i < 2 && !all.empty(); ++i) parents.push_back(any(all));
+      table.recipe(id, compute_ns, parents);
+    }
+    members.push_back(id);
+    all.push_back(id);
+  }
+
+  void release(ValueId id, How how) {
     std::erase(members, id);
-    table[id].residence = how == How::kDrop ? Residence::kDropped : Residence::kSwapped;
-    table[id].listed = false;
-    filter.left(id);
-    filter.released(id, how);
+    table.released(id, how);
   }
 
   // The largest score of what is not pinned; -1: nothing.
@@ -71,7 +69,7 @@ class World {
     return best;
   }
   [[nodiscard]] double staleness(ValueId id) const {
-    return static_cast<double>(table.tick - table[id].last_access_tick + 1);
+    return static_cast<double>(table.tick() - table[id].last_access_tick + 1);
   }
 
   ValueTable table;
@@ -82,6 +80,7 @@ class World {
 // Lets `filter` and a scan with `score` choose at random moments.
 void compare(std::uint64_t seed, World& world, Filter& filter, const std::function<double(ValueId)>& score,
              double share = 1) {
+  world.table.tell(filter);
   for (int i = 0; i < 3000; ++i) {
     world.step(filter);
     if (world.below(5) != 0) continue;
@@ -91,7 +90,7 @@ void compare(std::uint64_t seed, World& world, Filter& filter, const std::functi
     if (!picked) continue;
     ASSERT_EQ(world.table[*picked].pins, 0);
     ASSERT_GE(score(*picked), best * share * (1 - 1e-12)) << "seed " << seed << " step " << i;
-    world.release(filter, *picked, world.table[*picked].recomputable ? How::kDrop : How::kSwap);
+    world.release(*picked, world.table[*picked].recomputable ? How::kDrop : How::kSwap);
   }
 }
 
@@ -122,7 +121,8 @@ TEST(Filters, LruPicksTheOldestAndSizeTheLargest) {
 TEST(Filters, RandomPicksEachMemberAboutAsOften) {
   World world(testing::first_seed());
   RandomFilter filter(world.table);
-  for (int i = 0; i < 10; ++i) filter.entered(world.table.add(64, true));
+  world.table.tell(filter);
+  for (int i = 0; i < 10; ++i) world.table.created(64);
   std::vector<int> times(10, 0);
   for (int i = 0; i < 10'000; ++i) ++times[filter.pick(false)->index()];
   EXPECT_GT(*std::min_element(times.begin(), times.end()), 850);
@@ -156,12 +156,13 @@ TEST(Filters, DtrCountsTheEvictedNeighbourhood) {
   for (std::uint64_t seed = testing::first_seed(); seed < testing::first_seed() + 3; ++seed) {
     World world(seed);
     DtrFilter filter(world.table);
+    world.table.tell(filter);
     for (int i = 0; i < 600; ++i) {
       world.step(filter);
       if (i % 3 != 0) continue;
       const auto picked = filter.pick(false);
       if (!picked) continue;
-      const Value& v = world.table[*picked];
+      const Row& v = world.table[*picked];
       const double expected = v.recomputable
                                   ? static_cast<double>(v.compute_ns) + 1 + naive_neighbourhood_ns(world, *picked)
                                   : static_cast<double>(2 * world.table.copy_ns(v.bytes));
@@ -171,7 +172,7 @@ TEST(Filters, DtrCountsTheEvictedNeighbourhood) {
       });
       ASSERT_GE(static_cast<double>(v.bytes) / expected * world.staleness(*picked), best * (1 - 1e-9))
           << "seed " << seed << " step " << i;
-      world.release(filter, *picked, v.recomputable ? How::kDrop : How::kSwap);
+      world.release(*picked, v.recomputable ? How::kDrop : How::kSwap);
     }
   }
 }
@@ -182,13 +183,14 @@ TEST(Filters, DeltaDirectorRecomputesWhatIsQuickerToComputeThanToCopyTwice) {
   options.link_latency_ns = 0;
   ValueTable table(options);
   DeltaDirector director(table);
-  const ValueId id = table.add(1'000'000, true);  // 100 us each way
-  table[id].compute_ns = 150'000;
+  const ValueId id = table.created(1'000'000);  // 100 us each way
+  table.recipe(id, 150'000, {});
   EXPECT_DOUBLE_EQ(director.ratio(id), 200.0 / 150);
   EXPECT_EQ(director.choose(id), How::kDrop);
-  table[id].compute_ns = 250'000;
+  table.recipe(id, 250'000, {});
   EXPECT_EQ(director.choose(id), How::kSwap);
-  table[id].swap_ns = 300'000;  // measured: it had to wait
+  table.released(id, How::kSwap);
+  table.restored(id, How::kSwap, 200'000);  // measured: 300 us out and in
   EXPECT_EQ(director.choose(id), How::kDrop);
 }
 
@@ -201,6 +203,7 @@ TEST(Filters, DefaultPicksNearTheLeastPriceOverRelief) {
     World world(seed);
     AccessHistory history(world.table);
     CostAware filter(world.table, history);
+    world.table.tell(filter);
     for (int i = 0; i < 2000; ++i) {
       world.step(filter);
       if (i % 4 != 0) continue;
@@ -208,7 +211,7 @@ TEST(Filters, DefaultPicksNearTheLeastPriceOverRelief) {
       if (!picked) continue;
       ratio += std::log(filter.score(*picked) * world.most([&](ValueId id) { return 1 / filter.score(id); }));
       ++n;
-      world.release(filter, *picked, filter.choose(*picked));
+      world.release(*picked, filter.choose(*picked));
     }
   }
   RecordProperty("geometric_mean_score_over_best", std::to_string(std::exp(ratio / n)));

@@ -15,9 +15,9 @@ namespace {
 struct Reader {
   explicit Reader(AccessHistory& h, ValueTable& t) : history(h), table(t) {}
   void run(std::uint64_t signature, const std::vector<ValueId>& reads) {
-    ++table.tick;
+    table.op_begins(reads);
     history.op_begins(signature, reads);
-    table.now_ns += static_cast<std::int64_t>(100 * signature);
+    table.op_ended(static_cast<std::int64_t>(100 * signature));
     history.op_ended({});
   }
   AccessHistory& history;
@@ -31,7 +31,7 @@ TEST(AccessHistory, ForetellsTheNextUseOnceAnIterationHasRepeated) {
     AccessHistory history(table);
     Reader reader(history, table);
     std::vector<ValueId> values;
-    for (int i = 0; i < 20; ++i) values.push_back(table.add(64, true));
+    for (int i = 0; i < 20; ++i) values.push_back(table.created(64));
     std::vector<std::pair<std::uint64_t, std::vector<ValueId>>> program(100);
     for (auto& [signature, reads] : program) {
       signature = random() % 8;
@@ -50,9 +50,9 @@ TEST(AccessHistory, ForetellsTheNextUseOnceAnIterationHasRepeated) {
           for (; !reads(at + ahead); ++ahead) ns += static_cast<std::int64_t>(100 * program[(at + ahead) % 100].first);
           // Twice in one op
           if (reads(at) && std::count(program[at].second.begin(), program[at].second.end(), id) > 1) continue;
-          ASSERT_EQ(history.next_tick(id), table.tick + static_cast<std::int64_t>(ahead))
+          ASSERT_EQ(history.next_tick(id), table.tick() + static_cast<std::int64_t>(ahead))
               << "seed " << seed << " at " << at;
-          ASSERT_EQ(history.next_ns(id) - table.now_ns, ns) << "seed " << seed << " at " << at;
+          ASSERT_EQ(history.next_ns(id) - table.now_ns(), ns) << "seed " << seed << " at " << at;
         }
       }
   }
@@ -62,7 +62,7 @@ TEST(AccessHistory, FindsItsPlaceAgainWhenTheDepthChanges) {
   ValueTable table({});
   AccessHistory history(table);
   Reader reader(history, table);
-  const ValueId first = table.add(64, true), layer = table.add(64, true), head = table.add(64, true);
+  const ValueId first = table.created(64), layer = table.created(64), head = table.created(64);
   std::int64_t unforeseen = 0;
   for (int iteration = 0; iteration < 40; ++iteration) {
     const int depth = 2 + (iteration * 7) % 5;
@@ -80,7 +80,7 @@ TEST(AccessHistory, SaysNothingOfWhatNeverRepeats) {
   ValueTable table({});
   AccessHistory history(table);
   Reader reader(history, table);
-  const ValueId id = table.add(64, true);
+  const ValueId id = table.created(64);
   for (std::uint64_t s = 0; s < 500; ++s) {
     reader.run(s, {id});
     ASSERT_EQ(history.next_tick(id), AccessHistory::kUnknown);
@@ -94,16 +94,12 @@ TEST(DeltaPrefetch, FetchesInTheOrderOfExpectedUseThenLastReleasedFirst) {
   DeltaPrefetch prefetch(table, history);
   Reader reader(history, table);
   std::vector<ValueId> v;
-  for (int i = 0; i < 5; ++i) v.push_back(table.add(100, true));
+  for (int i = 0; i < 5; ++i) v.push_back(table.created(100));
   for (int iteration = 0; iteration < 4; ++iteration)
     for (std::uint64_t s = 0; s < 12; ++s) reader.run(s, s < 3 ? std::vector{v[s]} : std::vector<ValueId>{});
-  reader.run(0, {v[0]});
-  for (const int i : {2, 0, 1}) prefetch.swapped(v[static_cast<std::size_t>(i)]);
-  ++table.tick;
   prefetch.swapped(v[3]);
-  ++table.tick;
-  prefetch.swapped(v[4]);
-  table.tick -= 2;
+  reader.run(0, {v[0]});
+  for (const int i : {2, 0, 1, 4}) prefetch.swapped(v[static_cast<std::size_t>(i)]);
   EXPECT_EQ(prefetch.next(99), std::nullopt);  // no room
   for (const int i : {1, 2, 0, 4, 3}) {
     ASSERT_EQ(prefetch.next(100), v[static_cast<std::size_t>(i)]) << i;

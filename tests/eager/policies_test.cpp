@@ -79,7 +79,8 @@ TEST(Policies, LookAtFewValues) {
 
 TEST(Policies, RefuseANameThatThereIsNot) {
   try {
-    eager::Keeper keeper(options("mru", 1, 1));
+    eager::ValueTable table(options("mru", 1, 1));
+    eager::Keeper keeper(table);
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),

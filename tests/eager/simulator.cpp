@@ -5,10 +5,10 @@
 namespace stowage::testing {
 
 Simulator::Simulator(const Program& program, const eager::Options& options)
-    : program_(program), options_(options), keeper_(options) {}
+    : program_(program), options_(options), table_(options) {}
 
 void Simulator::rule(bool kept, const std::string& text) {
-  if (!kept && result_.broken.empty()) result_.broken = text + " at tick " + std::to_string(keeper_.tick());
+  if (!kept && result_.broken.empty()) result_.broken = text + " at tick " + std::to_string(table_.tick());
 }
 
 std::int64_t Simulator::copy_ns(std::int64_t bytes) const {
@@ -36,8 +36,8 @@ SimulationResult Simulator::run() {
     result_.why = infeasible.why;
   }
   result_.total_ns = time_ns_;
-  result_.counters = keeper_.counters();
-  result_.values_left = keeper_.values();
+  result_.counters = table_.counters;
+  result_.values_left = table_.in_use();
   return result_;
 }
 
@@ -46,47 +46,47 @@ void Simulator::run_op(const ProgramOp& op) {
   std::vector<ValueId> reads;
   for (const int v : op.reads) reads.push_back(now_.at(v));
   keeper_.op_begins(op.signature, reads);
-  for (const ValueId id : reads) keeper_.soft_pin(id);
+  for (const ValueId id : reads) table_.soft_pin(id);
   for (bool all = false; !all;) {  // restoring one may push out another
     all = true;
     for (const ValueId id : reads)
-      if (keeper_[id].residence != eager::Residence::kResident) {
+      if (table_[id].residence != eager::Residence::kResident) {
         bring(id, 0);
         all = false;
       }
     if (++work_ > 10'000) throw Infeasible{"inputs push each other out"};
   }
-  for (const ValueId id : reads) keeper_.pin(id);
+  for (const ValueId id : reads) table_.pin(id);
   std::vector<ValueId> made;
   if (in_place(op)) {
     for (std::size_t i = 0; i < op.makes.size(); ++i) {
       const ValueId old = now_.at(op.dies[i]);
-      keeper_.unpin(old);
-      keeper_.soft_unpin(old);
+      table_.unpin(old);
+      table_.soft_unpin(old);
       std::erase(reads, old);  // its row may be another's soon
       die(op.dies[i]);
     }
   }
   for (const int v : op.makes) {
     made.push_back(make(program_.bytes[static_cast<std::size_t>(v)]));
-    keeper_.pin(made.back());
+    table_.pin(made.back());
     now_[v] = made.back();
     if (!op.recomputable) continue;
     Live& l = live_.at(made.back().value);
     l.op = &op;
     l.parents = reads;
     for (const ValueId p : reads) live_.at(p.value).children.push_back(made.back());
-    keeper_.recipe(made.back(), op.compute_ns, reads);
+    table_.recipe(made.back(), op.compute_ns, reads);
   }
   time_ns_ += op.compute_ns;
   result_.compute_ns += op.compute_ns;
   finish_copies();
   keeper_.op_ended(op.compute_ns, made);
   for (const ValueId id : reads) {
-    keeper_.unpin(id);
-    keeper_.soft_unpin(id);
+    table_.unpin(id);
+    table_.soft_unpin(id);
   }
-  for (const ValueId id : made) keeper_.unpin(id);
+  for (const ValueId id : made) table_.unpin(id);
   for (const int v : op.dies)
     if (now_.count(v)) die(v);
   take_advice();
@@ -107,8 +107,8 @@ bool Simulator::cancel_fetch() {
   for (auto& [row, l] : live_) {
     if (l.fetched_at_ns < 0) continue;
     l.fetched_at_ns = -1;
-    resident_ -= keeper_[l.id].bytes;
-    keeper_.fetch_cancelled(l.id);
+    resident_ -= table_[l.id].bytes;
+    table_.fetch_cancelled(l.id);
     return true;
   }
   return false;
@@ -116,13 +116,13 @@ bool Simulator::cancel_fetch() {
 
 eager::ValueId Simulator::make(std::int64_t bytes) {
   place(bytes);
-  const ValueId id = keeper_.created(bytes);
+  const ValueId id = table_.created(bytes);
   live_[id.value] = Live{id, nullptr, {}, {}, false, -1, -1};
   return id;
 }
 
 void Simulator::release(const eager::Victim& victim) {
-  const eager::Value& v = keeper_[victim.value];
+  const eager::Row& v = table_[victim.value];
   Live& l = live_.at(victim.value.value);
   rule(v.pins == 0, "a pinned victim");
   rule(v.residence == eager::Residence::kResident, "a victim that is not resident");
@@ -138,12 +138,12 @@ void Simulator::release(const eager::Victim& victim) {
     time_ns_ = std::max(time_ns_, l.copied_at_ns);
   }
   resident_ -= v.bytes;
-  keeper_.released(victim.value, victim.how);
+  table_.released(victim.value, victim.how);
 }
 
 void Simulator::bring(ValueId id, int depth) {
   using eager::Residence;
-  const eager::Value& v = keeper_[id];
+  const eager::Row& v = table_[id];
   if (v.residence == Residence::kResident) return;
   if (v.residence == Residence::kFetching) {
     const std::int64_t end = live_.at(id.value).fetched_at_ns;
@@ -151,16 +151,16 @@ void Simulator::bring(ValueId id, int depth) {
     result_.stall_ns += waited;
     time_ns_ += waited;
     live_.at(id.value).fetched_at_ns = -1;
-    keeper_.fetch_done(id, waited);
+    table_.fetch_done(id, waited);
     finish_copies();
     return;
   }
   if (v.host_copy == eager::HostCopy::kClean) {
     place(v.bytes);
-    const std::int64_t end = std::max(time_ns_, in_free_ns_) + copy_ns(keeper_[id].bytes);
+    const std::int64_t end = std::max(time_ns_, in_free_ns_) + copy_ns(table_[id].bytes);
     result_.stall_ns += end - time_ns_;
     in_free_ns_ = end;
-    keeper_.restored(id, eager::How::kSwap, end - time_ns_);
+    table_.restored(id, eager::How::kSwap, end - time_ns_);
     time_ns_ = end;
     return;
   }
@@ -176,24 +176,24 @@ void Simulator::recompute(ValueId id, int depth) {
   for (bool all = false; !all;) {
     all = true;
     for (const ValueId p : parents)
-      if (keeper_[p].residence != eager::Residence::kResident) {
-        for (const ValueId q : parents) keeper_.soft_pin(q);
+      if (table_[p].residence != eager::Residence::kResident) {
+        for (const ValueId q : parents) table_.soft_pin(q);
         bring(p, depth + 1);
-        for (const ValueId q : parents) keeper_.soft_unpin(q);
+        for (const ValueId q : parents) table_.soft_unpin(q);
         all = false;
       }
     if (++work_ > 3000) throw Infeasible{"parents push each other out"};
   }
-  for (const ValueId p : parents) keeper_.pin(p);
-  place(keeper_[id].bytes);
+  for (const ValueId p : parents) table_.pin(p);
+  place(table_[id].bytes);
   time_ns_ += op->compute_ns;
   result_.recompute_ns += op->compute_ns;
-  keeper_.restored(id, eager::How::kDrop, op->compute_ns);
+  table_.restored(id, eager::How::kDrop, op->compute_ns);
   for (const ValueId p : parents) {
-    keeper_.unpin(p);
-    if (live_.at(p.value).dead && keeper_[p].residence == eager::Residence::kResident && keeper_[p].pins == 0) {
-      resident_ -= keeper_[p].bytes;
-      keeper_.died(p);
+    table_.unpin(p);
+    if (live_.at(p.value).dead && table_[p].residence == eager::Residence::kResident && table_[p].pins == 0) {
+      resident_ -= table_[p].bytes;
+      table_.died(p);
     }
   }
 }
@@ -202,11 +202,11 @@ void Simulator::finish_copies() {
   for (auto& [row, l] : live_) {
     if (l.copied_at_ns >= 0 && l.copied_at_ns <= time_ns_) {
       l.copied_at_ns = -1;
-      keeper_.copy_out_done(l.id);
+      table_.copy_out_done(l.id);
     }
     if (l.fetched_at_ns >= 0 && l.fetched_at_ns <= time_ns_) {
       l.fetched_at_ns = -1;
-      keeper_.fetch_done(l.id, 0);
+      table_.fetch_done(l.id, 0);
     }
   }
 }
@@ -217,20 +217,20 @@ void Simulator::take_advice() {
     const eager::Advice advice = keeper_.advise(options_.limit_bytes - resident_);
     if (advice.kind == eager::Advice::Kind::kNone) return;
     Live& l = live_.at(advice.value.value);
-    const std::int64_t bytes = keeper_[advice.value].bytes;
+    const std::int64_t bytes = table_[advice.value].bytes;
     if (advice.kind == eager::Advice::Kind::kRelease) {
       release({advice.value, advice.how});
     } else if (advice.kind == eager::Advice::Kind::kCopyOut) {
-      rule(keeper_[advice.value].residence == eager::Residence::kResident, "a copy out of what is not there");
-      rule(keeper_[advice.value].host_copy == eager::HostCopy::kNone, "a second copy out");
+      rule(table_[advice.value].residence == eager::Residence::kResident, "a copy out of what is not there");
+      rule(table_[advice.value].host_copy == eager::HostCopy::kNone, "a second copy out");
       out_free_ns_ = l.copied_at_ns = std::max(time_ns_, out_free_ns_) + copy_ns(bytes);
-      keeper_.copy_out_started(advice.value);
+      table_.copy_out_started(advice.value);
     } else {
-      rule(keeper_[advice.value].residence == eager::Residence::kSwapped, "a fetch of what is not on the host");
+      rule(table_[advice.value].residence == eager::Residence::kSwapped, "a fetch of what is not on the host");
       rule(resident_ + bytes <= options_.limit_bytes, "a fetch that passes the limit");
       place(bytes);
       in_free_ns_ = l.fetched_at_ns = std::max(time_ns_, in_free_ns_) + copy_ns(bytes);
-      keeper_.fetch_started(advice.value);
+      table_.fetch_started(advice.value);
     }
   }
   rule(false, "advice without end");
@@ -240,15 +240,15 @@ void Simulator::die(int program_value) {
   const ValueId id = now_.at(program_value);
   now_.erase(program_value);
   Live& l = live_.at(id.value);
-  const auto residence = keeper_[id].residence;
+  const auto residence = table_[id].residence;
   if (residence == eager::Residence::kResident || residence == eager::Residence::kFetching)
-    resident_ -= keeper_[id].bytes;
+    resident_ -= table_[id].bytes;
   l.dead = true;
   l.fetched_at_ns = -1;
   std::set<ValueId> seen;
   const bool kept = l.op == nullptr && needed(id, seen);
-  if (kept && keeper_[id].host_copy == eager::HostCopy::kNone) keeper_.released(id, eager::How::kSwap);  // a snapshot
-  keeper_.died(id);
+  if (kept && table_[id].host_copy == eager::HostCopy::kNone) table_.released(id, eager::How::kSwap);  // a snapshot
+  table_.died(id);
   if (l.op == nullptr && !kept) lose_children(id);
   forget_if_unneeded(id);
 }
@@ -258,7 +258,7 @@ bool Simulator::needed(ValueId id, std::set<ValueId>& seen) const {
   if (!seen.insert(id).second) return false;
   for (const ValueId child : live_.at(id.value).children) {
     const Live& l = live_.at(child.value);
-    if (l.dead ? needed(child, seen) : keeper_[child].residence == eager::Residence::kDropped) return true;
+    if (l.dead ? needed(child, seen) : table_[child].residence == eager::Residence::kDropped) return true;
   }
   return false;
 }
@@ -270,10 +270,10 @@ void Simulator::lose_children(ValueId id) {
   for (const ValueId child : children) {
     if (!live_.count(child.value)) continue;  // it went with another one
     const Live& l = live_.at(child.value);
-    rule(l.dead || keeper_[child].residence != eager::Residence::kDropped, "the program lost a dropped value");
-    keeper_.lost_recipe(child);
+    rule(l.dead || table_[child].residence != eager::Residence::kDropped, "the program lost a dropped value");
+    table_.lost_recipe(child);
     unlink(child);
-    if (l.dead && keeper_[child].host_copy == eager::HostCopy::kNone) lose_children(child);
+    if (l.dead && table_[child].host_copy == eager::HostCopy::kNone) lose_children(child);
     forget_if_unneeded(child);
   }
 }
@@ -294,9 +294,9 @@ void Simulator::unlink(ValueId id) {
 
 void Simulator::forget_if_unneeded(ValueId id) {
   const auto it = live_.find(id.value);
-  if (it == live_.end() || !it->second.dead || !it->second.children.empty() || keeper_[id].pins > 0) return;
+  if (it == live_.end() || !it->second.dead || !it->second.children.empty() || table_[id].pins > 0) return;
   unlink(id);
-  keeper_.forgotten(id);
+  table_.forgotten(id);
   live_.erase(id.value);
 }
 

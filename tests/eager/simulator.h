@@ -65,7 +65,8 @@ class Simulator {
 
   const Program& program_;
   eager::Options options_;
-  eager::Keeper keeper_;
+  eager::ValueTable table_;
+  eager::Keeper keeper_{table_};
   SimulationResult result_;
   std::unordered_map<int, ValueId> now_;         // program value -> row
   std::unordered_map<std::int32_t, Live> live_;  // by row

@@ -1,6 +1,6 @@
-// The keeper of an eager budget, driven by any sequence of notes that its header allows: the bytes that it counts are
-// those of a naive twin, what it picks may be let go, what it advises can be done, and once all is forgotten nothing is
-// left.
+// The table of values of an eager budget and its keeper, driven by any sequence of notes that their headers allow: the
+// bytes and lists of the table are those of a naive twin, what the keeper picks may be let go, what it advises can be
+// done, and once all is forgotten nothing is left.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -53,7 +53,7 @@ eager::Options decode(ByteSource& bytes) {
 class Session {
  public:
   explicit Session(ByteSource& bytes)
-      : bytes_(bytes), options_(decode(bytes)), unit_(bytes.pick(kUnits)), keeper_(options_) {}
+      : bytes_(bytes), options_(decode(bytes)), unit_(bytes.pick(kUnits)), table_(options_) {}
 
   void run() {
     for (int i = 0; i < 400 && !bytes_.empty(); ++i) {
@@ -62,7 +62,7 @@ class Session {
     }
     finish_op();
     while (!values_.empty()) forget(values_.size() - 1);
-    require(keeper_.values() == 0 && keeper_.resident_bytes() == 0, "once all is forgotten, nothing is left");
+    require(table_.in_use() == 0 && table_.resident_bytes() == 0, "once all is forgotten, nothing is left");
     require(!keeper_.victim(), "of nothing there is no victim");
   }
 
@@ -106,7 +106,7 @@ class Session {
     }
     keeper_.op_begins(static_cast<std::uint64_t>(bytes_.draw(0, 5)), reads_);
     for (const ValueId id : reads_) {
-      keeper_.pin(id);
+      table_.pin(id);
       ++twin(id).pins;
     }
     in_op_ = true;
@@ -116,7 +116,7 @@ class Session {
     const std::int64_t size = bytes_.draw(0, 40) * unit_;
     const bool evictable = !bytes_.chance(10);
     Twin v;
-    v.id = keeper_.created(size, evictable);
+    v.id = table_.created(size, evictable);
     v.bytes = size;
     v.evictable = evictable;
     require(std::ranges::find(values_, v.id, &Twin::id) == values_.end(), "a row has one value");
@@ -126,7 +126,7 @@ class Session {
         v.recipe = true;
         v.parents = reads_;
         for (const ValueId parent : reads_) ++twin(parent).children;
-        keeper_.recipe(v.id, bytes_.draw(0, 40) * bytes_.pick(kTimes), reads_);
+        table_.recipe(v.id, bytes_.draw(0, 40) * bytes_.pick(kTimes), reads_);
       }
     }
     values_.push_back(std::move(v));
@@ -136,7 +136,7 @@ class Session {
     if (!in_op_) return;
     keeper_.op_ended(bytes_.pick(kTimes), made_);
     for (const ValueId id : reads_) {
-      keeper_.unpin(id);
+      table_.unpin(id);
       --twin(id).pins;
     }
     reads_.clear();
@@ -170,7 +170,7 @@ class Session {
   }
 
   void let_go(Twin& v, How how) {
-    keeper_.released(v.id, how);
+    table_.released(v.id, how);
     v.residence = how == How::kSwap ? Residence::kSwapped : v.alive ? Residence::kDropped : Residence::kGone;
     if (how == How::kSwap) v.copy = HostCopy::kClean;
   }
@@ -179,13 +179,13 @@ class Session {
     with([&](Twin& v) {
       const std::int64_t took = bytes_.pick(kTimes);
       if (v.residence == Residence::kFetching) {
-        keeper_.fetch_done(v.id, took);
+        table_.fetch_done(v.id, took);
         v.residence = Residence::kResident;
       } else if (v.copy == HostCopy::kClean && v.residence != Residence::kResident) {
-        keeper_.restored(v.id, How::kSwap, took);
+        table_.restored(v.id, How::kSwap, took);
         v.residence = Residence::kResident;
       } else if (v.recipe && (v.residence == Residence::kDropped || v.residence == Residence::kGone)) {
-        keeper_.restored(v.id, How::kDrop, took);
+        table_.restored(v.id, How::kDrop, took);
         v.residence = Residence::kResident;
       }
     });
@@ -193,7 +193,7 @@ class Session {
 
   void advise() {
     for (int i = 0; i < 64; ++i) {
-      const std::int64_t room = options_.limit_bytes - keeper_.resident_bytes();
+      const std::int64_t room = options_.limit_bytes - table_.resident_bytes();
       const eager::Advice advice = keeper_.advise(room);
       if (advice.kind == eager::Advice::Kind::kNone) return;
       Twin& v = twin(advice.value);
@@ -204,12 +204,12 @@ class Session {
       } else if (advice.kind == eager::Advice::Kind::kCopyOut) {
         require(v.residence == Residence::kResident && v.copy == HostCopy::kNone,
                 "copied is what is there and has no copy");
-        keeper_.copy_out_started(v.id);
+        table_.copy_out_started(v.id);
         v.copy = HostCopy::kOnItsWay;
       } else {
         require(v.residence == Residence::kSwapped && v.copy == HostCopy::kClean, "fetched is what is on the host");
         require(v.bytes <= room, "fetched is what there is room for");
-        keeper_.fetch_started(v.id);
+        table_.fetch_started(v.id);
         v.residence = Residence::kFetching;
       }
     }
@@ -219,12 +219,12 @@ class Session {
   void settle_copies() {
     for (Twin& v : values_) {
       if (v.copy == HostCopy::kOnItsWay && bytes_.chance(50)) {
-        keeper_.copy_out_done(v.id);
+        table_.copy_out_done(v.id);
         v.copy = HostCopy::kClean;
       }
       if (v.residence != Residence::kFetching || !bytes_.chance(50)) continue;
       const bool done = bytes_.chance(50);
-      done ? keeper_.fetch_done(v.id, 0) : keeper_.fetch_cancelled(v.id);
+      done ? table_.fetch_done(v.id, 0) : table_.fetch_cancelled(v.id);
       v.residence = done ? Residence::kResident : Residence::kSwapped;
     }
   }
@@ -233,9 +233,9 @@ class Session {
     int& pins = soft ? v.soft_pins : outside_pins(v);
     const bool on = pins == 0 || bytes_.chance(30);
     pins += on ? 1 : -1;
-    if (soft) return on ? keeper_.soft_pin(v.id) : keeper_.soft_unpin(v.id);
+    if (soft) return on ? table_.soft_pin(v.id) : table_.soft_unpin(v.id);
     v.pins += on ? 1 : -1;
-    on ? keeper_.pin(v.id) : keeper_.unpin(v.id);
+    on ? table_.pin(v.id) : table_.unpin(v.id);
   }
 
   int& outside_pins(const Twin& v) {
@@ -246,7 +246,7 @@ class Session {
   // The program's storage dies: not while the op runs that reads it.
   void die(Twin& v) {
     if (v.pins > 0) return;
-    keeper_.died(v.id);
+    table_.died(v.id);
     v.alive = false;
     v.residence = Residence::kGone;
   }
@@ -254,7 +254,7 @@ class Session {
   // A dropped value would be lost with it.
   void lose_recipe(Twin& v) {
     if (v.residence == Residence::kDropped) return;
-    keeper_.lost_recipe(v.id);
+    table_.lost_recipe(v.id);
     v.recipe = false;
     for (const ValueId parent : v.parents) --twin(parent).children;
     v.parents.clear();
@@ -262,13 +262,13 @@ class Session {
 
   void toggle_evictable(Twin& v) {
     v.evictable = !v.evictable;
-    v.evictable ? keeper_.may_evict(v.id) : keeper_.never_evict(v.id);
+    v.evictable ? table_.may_evict(v.id) : table_.never_evict(v.id);
   }
 
   void lose_copy() {
     with([&](Twin& v) {
       if (v.residence != Residence::kResident) return;
-      keeper_.host_copy_lost(v.id);
+      table_.host_copy_lost(v.id);
       v.copy = HostCopy::kNone;
     });
   }
@@ -285,15 +285,15 @@ class Session {
     Twin& v = values_[at];
     if (v.residence == Residence::kDropped) die_with(v);
     lose_recipe(v);
-    for (int& pins = outside_pins(v); pins > 0; --pins) keeper_.unpin(id);
-    for (; v.soft_pins > 0; --v.soft_pins) keeper_.soft_unpin(id);
+    for (int& pins = outside_pins(v); pins > 0; --pins) table_.unpin(id);
+    for (; v.soft_pins > 0; --v.soft_pins) table_.soft_unpin(id);
     std::erase(made_, id);
-    keeper_.forgotten(id);
+    table_.forgotten(id);
     values_.erase(values_.begin() + static_cast<std::ptrdiff_t>(at));
   }
 
   void die_with(Twin& v) {
-    keeper_.died(v.id);
+    table_.died(v.id);
     v.alive = false;
     v.residence = Residence::kGone;
   }
@@ -301,24 +301,39 @@ class Session {
   void compare() const {
     std::int64_t resident = 0, evictable = 0;
     for (const Twin& v : values_) {
-      const eager::Value& row = keeper_[v.id];
+      const eager::Row& row = table_[v.id];
       resident += v.counted() ? v.bytes : 0;
       evictable += may_go(v) ? v.bytes : 0;
       require(row.residence == v.residence && row.host_copy == v.copy && row.pins == v.pins,
               "a row is as its notes made it");
       require(row.bytes == v.bytes && row.alive == v.alive && row.recomputable == v.recipe,
               "a row has its value's figures");
-      require(keeper_.chain_ns(v.id) >= 0, "a chain takes time");
+      require(table_.chain_ns(v.id) >= 0, "a chain takes time");
     }
-    require(keeper_.values() == values_.size(), "a row for each value");
-    require(keeper_.resident_bytes() == resident, "resident bytes are those of the values that are there");
-    require(keeper_.evictable_bytes() == evictable, "evictable bytes are those that may go");
+    require(table_.in_use() == values_.size(), "a row for each value");
+    const auto all = [&](const std::vector<ValueId>& ids, auto is_one) {
+      return std::ssize(ids) == std::ranges::count_if(values_, is_one) &&
+             std::ranges::all_of(ids, [&](ValueId id) { return is_one(*std::ranges::find(values_, id, &Twin::id)); });
+    };
+    const auto fetched = [](const Twin& v) { return v.residence == Residence::kFetching; };
+    const auto copied = [](const Twin& v) { return v.copy == HostCopy::kOnItsWay; };
+    require(all(table_.coming_in(), fetched), "what comes in is what is being fetched");
+    require(all(table_.going_out(), copied), "what goes out is what is being copied");
+    require(table_.dropped() == std::ranges::count(values_, Residence::kDropped, &Twin::residence),
+            "the dropped ones are counted");
+    for (const ValueId id : table_.ghosts()) {
+      const Twin& v = *std::ranges::find(values_, id, &Twin::id);
+      require(!v.alive && v.residence == Residence::kResident, "a ghost is resident without a storage");
+    }
+    require(table_.resident_bytes() == resident, "resident bytes are those of the values that are there");
+    require(table_.evictable_bytes() == evictable, "evictable bytes are those that may go");
   }
 
   ByteSource& bytes_;
   eager::Options options_;
   std::int64_t unit_;
-  eager::Keeper keeper_;
+  eager::ValueTable table_;
+  eager::Keeper keeper_{table_};
   std::vector<Twin> values_;
   std::vector<int> outside_;  // pins by row that no op has set
   std::vector<ValueId> reads_, made_;

@@ -81,6 +81,7 @@ PUBLIC = {
     "explain.h": "explain",
     "strategy.h": "strategy",
     "eager.h": "eager",
+    "value_table.h": "eager",
     "sharding.h": "sharding",
     "report.h": "report",
 }

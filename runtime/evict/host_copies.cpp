@@ -1,0 +1,112 @@
+#include "runtime/evict/host_copies.h"
+
+#include <cstring>
+#include <utility>
+
+namespace stowage::runtime::evict {
+
+bool HostCopies::copy_out(Value& value, const void* data) {
+  if (value.host != nullptr) {
+    finish_out(value);
+    return true;
+  }
+  const std::int64_t bytes = value.bytes();
+  void* host = heap_->take(bytes);
+  if (host == nullptr) return false;
+  const std::int64_t start = now_ns();
+  std::string failure = "not over the link";
+  if (state_.options.link_gbps > 0) {
+    try {
+      failure =
+          link_->finish(link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), bytes}));
+    } catch (const std::exception&) {  // then by hand
+    }
+    state_.stats.stall_ns += now_ns() - start;
+  }
+  if (!failure.empty()) std::memcpy(host, data, static_cast<std::size_t>(bytes));
+  value.host = host;
+  state_.stats.swapped_bytes += bytes;
+  return true;
+}
+
+bool HostCopies::start_out(Value& value) {
+  if (value.host != nullptr || !value.resident() || value.holder() == nullptr || value.pins() > 0) return false;
+  const std::int64_t bytes = value.bytes();
+  void* host = heap_->take(bytes);
+  if (host == nullptr) return false;
+  void* data = value.holder()->_mutable_data_ptr_no_checks().get();
+  if (data == nullptr) {  // it is dying in another thread
+    heap_->give_back(host, bytes);
+    return false;
+  }
+  try {
+    state_.table.copy_out_started(value.id);
+    value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(host), bytes});
+  } catch (...) {
+    state_.table.host_copy_lost(value.id);
+    heap_->give_back(host, bytes);
+    throw;
+  }
+  value.host = host;
+  state_.stats.swapped_bytes += bytes;
+  return true;
+}
+
+void HostCopies::finish_out(Value& value) {
+  if (!value.going_out) return;
+  const std::int64_t start = now_ns();
+  const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
+  if (!failure.empty() && value.holder() != nullptr) {
+    std::memcpy(value.host, value.holder()->_mutable_data_ptr_no_checks().get(),
+                static_cast<std::size_t>(value.bytes()));
+  }
+  state_.stats.stall_ns += now_ns() - start;
+  state_.table.copy_out_done(value.id);
+}
+
+void HostCopies::drop(Value& value) {
+  if (value.host == nullptr) return;
+  finish_out(value);
+  heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
+  state_.table.host_copy_lost(value.id);
+}
+
+void HostCopies::start_in(Value& value, c10::DataPtr block) {
+  const std::int64_t bytes = value.bytes();
+  if (state_.options.poison) std::memset(block.get(), 0xCD, static_cast<std::size_t>(bytes));
+  state_.table.fetch_started(value.id);
+  try {
+    value.coming_in = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), bytes});
+  } catch (...) {
+    state_.table.fetch_cancelled(value.id);
+    throw;
+  }
+  value.incoming = std::move(block);
+  state_.record(Event::Kind::kFetch, bytes, value.origin);
+}
+
+c10::DataPtr HostCopies::finish_in(Value& value) {
+  const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  c10::DataPtr block = std::exchange(value.incoming, c10::DataPtr());
+  if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes()));
+  return block;
+}
+
+void HostCopies::cancel_in(Value& value) {
+  link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  const c10::DataPtr unused = std::exchange(value.incoming, c10::DataPtr());
+  state_.table.fetch_cancelled(value.id);
+}
+
+std::int64_t HostCopies::copy_in(const Value& value, void* into) {
+  const std::int64_t bytes = value.bytes();
+  const std::int64_t start = now_ns();
+  std::string failure = "not over the link";
+  if (state_.options.link_gbps > 0) {
+    failure = link_->finish(link_->start({Copy::Direction::kIn, into, HostHeap::offset(value.host), bytes}));
+  }
+  if (!failure.empty()) std::memcpy(into, value.host, static_cast<std::size_t>(bytes));
+  return now_ns() - start;
+}
+
+}  // namespace stowage::runtime::evict

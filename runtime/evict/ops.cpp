@@ -1,0 +1,155 @@
+#include "runtime/evict/ops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/evict/block.h"
+#include "runtime/memory/allocator.h"
+#include "runtime/torch/split.h"
+
+namespace stowage::runtime::evict {
+namespace {
+
+bool all_small_in_place(const OpTraits& op, const Operands& operands) {
+  return op.writes != 0 && std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
+           return operand.storage == nullptr || (operand.value != nullptr && operand.value->small());
+         });
+}
+
+}  // namespace
+
+void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OpTraits& op = traits_of(handle);
+  awake_.thread_has_an_op();
+  if (keys.has(c10::DispatchKey::Python)) {  // a mode or a subclass: its inner calls come here
+    handle.redispatchBoxed(keys, stack);
+  } else if (op.view || awake_.asleep() || awake_.inside_unwatched_op()) {
+    run_unseen(handle, keys, stack);
+  } else if (!op.lists || !run_split(handle, op, keys, stack)) {
+    run(handle, op, keys, stack);
+  }
+}
+
+bool Ops::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                    torch::jit::Stack* stack) {
+  Operands operands;
+  collect(op, *stack, operands);
+  std::int64_t bytes = 0;
+  bool away = false;
+  {
+    const std::lock_guard lock(state_.lock);
+    for (const Operand& operand : operands) {
+      if (operand.storage == nullptr) continue;
+      const Value* value = value_in(operand.storage);
+      away = away || (value != nullptr && !value->resident());
+      if (operand.argument == 0) bytes += static_cast<std::int64_t>(operand.storage->nbytes());
+    }
+  }
+  if (!away && bytes <= state_.options.limit_bytes - live_bytes()) return false;
+  std::vector<torch::jit::Stack> parts = split_list_op(handle, *stack);
+  if (parts.size() < 2) return false;
+  {
+    const std::lock_guard lock(state_.lock);
+    ++state_.stats.split_ops;
+  }
+  for (torch::jit::Stack& part : parts) run(handle, op, keys, &part);
+  join_results(handle, parts, stack);
+  return true;
+}
+
+void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+              torch::jit::Stack* stack) {
+  const std::int64_t entered = now_ns();
+  const PauseWatching beside_the_op;
+  const owners::Unasked ours;
+  Operands operands;
+  collect(op, *stack, operands);
+  Running running(state_, op);
+  std::int64_t took_ns = 0;
+  try {
+    bring_operands(op, operands, running);
+    running.ready = true;
+    begin_op(op, operands);
+    const bool undoing = updates_.undoing();
+    bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
+    note_writes(operands, running, undoing);
+    overwrite(op, operands, *stack, rememberable);
+    if (rememberable && !all_small_in_place(op, operands)) {
+      running.recipe = remember(graph_, handle, op, *stack, operands);
+      if (op.draws) running.recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
+    }
+    running.lock.unlock();
+    const std::int64_t away_ns = waited_ns();
+    const std::int64_t start = now_ns();
+    {
+      const InKernel in_kernel;
+      const PauseWatching::Resume watching(beside_the_op);
+      const owners::Asked theirs;
+      run_unseen(handle, keys, stack);
+    }
+    took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
+    running.lock.lock();
+  } catch (const c10::OutOfMemoryError&) {
+    if (running.lock.owns_lock()) running.lock.unlock();
+    const std::lock_guard no_recipe_runs(state_.restoring);
+    running.lock.lock();
+    updates_.roll_back();
+    throw;
+  }
+  take_notes(op, *stack, running, took_ns);
+  ++state_.stats.ops;
+  add_aside_ns(now_ns() - entered - took_ns);
+}
+
+// All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread
+// may have written to an operand, so that it holds another value now: they are looked for again.
+void Ops::bring_operands(const OpTraits& op, Operands& operands, Running& running) {
+  const auto busy = [&] {
+    return std::any_of(operands.begin(), operands.end(),
+                       [](const Operand& o) { return o.written && o.value != nullptr && o.value->being_read > 0; });
+  };
+  const auto as_found = [&] {
+    return std::all_of(operands.begin(), operands.end(),
+                       [&](const Operand& o) { return o.value == nullptr || value_in(o.storage) == o.value; });
+  };
+  while (!find_values(op, operands, running) || busy()) {
+    const bool all_there = std::all_of(running.values.begin(), running.values.end(),
+                                       [](const Ref<Value>& value) { return value->there(); });
+    running.lock.unlock();
+    if (all_there) {
+      const std::lock_guard until_it_has_run(state_.restoring);
+      running.lock.lock();
+      continue;
+    }
+    try {
+      restorer_.bring(running.values, 0);
+      running.lock.lock();
+      running.pinned = true;
+    } catch (...) {
+      running.lock.lock();
+      if (as_found()) throw;
+    }
+  }
+}
+
+// Whose values are where. False when some must be brought back first.
+bool Ops::find_values(const OpTraits& op, Operands& operands, Running& running) {
+  bool all = true;
+  if (running.pinned) unpin(state_, running.values);
+  running.pinned = false;
+  running.values.clear();
+  for (Operand& operand : operands) {
+    if (operand.storage == nullptr || operand.shape_only) continue;
+    operand.value = value_in(operand.storage);
+    if (operand.value == nullptr) operand.value = graph_.meet(*operand.tensor, &op, false);
+    if (operand.value == nullptr) continue;
+    Value& value = *operand.value;
+    if (running.uses(value)) continue;
+    all = all && value.there();
+    if (!value.small() && value.storage != nullptr && !value.known_outside) watch(*value.storage);
+    running.values.emplace_back(&value);
+  }
+  return all;
+}
+
+}  // namespace stowage::runtime::evict
