@@ -7,6 +7,8 @@ import os
 import pytest
 from conftest import training_graph
 
+from stowage.report.reports import write_report
+
 BUDGET = ("--budget", "160KiB", "--link-gbps", "0.5")
 HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -97,10 +99,16 @@ def test_hostile_names_are_text(browser, report_of, tmp_path):
         "why": HOSTILE[4],
     }
     event = {"t_ns": 5, "event": HOSTILE[1], "bytes": 8, "op": HOSTILE[0]}
+    holder = {"line": HOSTILE[2], "source": HOSTILE[3], "phase": HOSTILE[0], "bytes": 8}
     page = opened(
         browser,
         report_of(
-            graph, "--budget", "160KiB", "--link-gbps", "0.2", report_options=sections(tmp_path, [hostile], [event])
+            graph,
+            "--budget",
+            "160KiB",
+            "--link-gbps",
+            "0.2",
+            report_options=sections(tmp_path, [hostile], [event], holders=[holder]),
         ),
     )
     for _ in range(12):  # the details of twelve buffers, one after the other
@@ -110,13 +118,34 @@ def test_hostile_names_are_text(browser, report_of, tmp_path):
     assert page.evaluate("document.getElementById('title').textContent") == HOSTILE[0]
     shown = page.evaluate("document.body.innerText")
     assert HOSTILE[1] in shown and HOSTILE[4] in shown
+    assert HOSTILE[2] in page.evaluate("document.getElementById('holders-table').textContent")
     assert page.complaints() == []
 
 
-def sections(folder, rows, events, live=(), limit=64):
+def sections(folder, rows, events, live=(), limit=64, holders=()):
     (folder / "ledger.json").write_text(json.dumps({"devices": 2, "rows": rows}))
-    (folder / "timeline.json").write_text(json.dumps({"limit_bytes": limit, "events": events, "live": list(live)}))
+    told = {"limit_bytes": limit, "events": events, "live": list(live), "holders": list(holders)}
+    (folder / "timeline.json").write_text(json.dumps(told))
     return ("--ledger", folder / "ledger.json", "--timeline", folder / "timeline.json")
+
+
+def test_a_run_shows_who_held_the_peak(browser, tmp_path):
+    path = tmp_path / "run.html"
+    holders = [
+        {"line": "train.py:9", "source": "model = Net()", "phase": "set-up", "bytes": 3 << 20},
+        {"line": "train.py:12", "source": "y = f(x)", "phase": "forward", "bytes": 5 << 20},
+    ]
+    live = [{"t_ns": t, "event": "live", "bytes": t << 20, "op": ""} for t in range(9)]
+    write_report(path, timeline=live, holders=holders)
+    page = opened(browser, path.as_uri())
+    assert page.evaluate("document.getElementById('title').textContent") == "Memory of a run"
+    assert page.evaluate("document.getElementById('holders-note').textContent") == (
+        "2 lines held 8.00 MiB when the most was live."
+    )
+    rows = page.evaluate("[...document.querySelectorAll('#holders-table tbody tr')].map(r => r.innerText)")
+    assert [row.split()[0] for row in rows] == ["train.py:12", "train.py:9"]
+    assert "y = f(x)" in rows[0] and "forward" in rows[0] and "5.00 MiB" in rows[0]
+    assert page.complaints() == []
 
 
 def test_the_curves_of_the_page_are_those_of_the_plan(browser, small):

@@ -4,7 +4,7 @@ import sys
 
 import torch
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments, set_seed
 
 
 class Tokens(Dataset):
@@ -26,7 +26,9 @@ def make(folder):
         folder, per_device_train_batch_size=8, gradient_accumulation_steps=2, max_steps=4, eval_strategy="steps",
         eval_steps=2, save_steps=2, logging_steps=1, use_cpu=True, disable_tqdm=True, report_to=[], seed=3,
     )  # fmt: skip
-    return Trainer(model=model, args=args, train_dataset=Tokens(64, 0), eval_dataset=Tokens(16, 1))
+    trainer = Trainer(model=model, args=args, train_dataset=Tokens(64, 0), eval_dataset=Tokens(16, 1))
+    trainer.remove_callback(PrinterCallback)  # which prints times
+    return trainer
 
 
 def tell(trainer):
