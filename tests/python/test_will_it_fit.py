@@ -10,7 +10,6 @@ import textwrap
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import stowage
