@@ -55,8 +55,8 @@ std::set<const c10::StorageImpl*> held_by_these_alone(const std::vector<at::Tens
   return alone;
 }
 
-// Dropout of nothing, inside a larger op. (Its state before and after tells less, where another thread draws
-// meanwhile.)
+// Dropout of nothing, inside a larger op. (The CPU generator's state before and after tells less, where another thread
+// draws meanwhile. That of a device tells all: it may count draws of nothing, too.)
 bool drops_nothing(const TapeOp& op) {
   for (std::size_t i = 0; i < op.arguments.size(); ++i) {
     const std::string& name = op.handle.schema().arguments()[i].name();
@@ -278,8 +278,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     states_.push_back(GeneratorState::current());
     const auto draws_before = op.jump.draws >= 0 ? static_cast<std::size_t>(op.jump.draws) : states_.size() - 2;
     const GeneratorState& before = op.jump.state ? *op.jump.state : states_[draws_before];
-    op.draws_none = drops_nothing(op) || states_.back() == before;
     op.draws_on_device = !states_.back().same_on_device(before);
+    op.draws_none = (drops_nothing(op) && !op.draws_on_device) || states_.back() == before;
     tape_->drawing_ops += op.draws_none ? 0 : 1;
     op.repeats = repeated_draw(op);
     draws_.push_back(TapeOpId(tape_->ops.size()));

@@ -113,6 +113,34 @@ def test_many_random_programs(loaded):
 # ---- Habits of training
 
 
+def test_attention_that_drops_nothing_moves_the_generator_as_eager_does(loaded):
+    """A device may count draws of nothing, too: then the plan takes them back and makes them as any other."""
+
+    def states(wrap):
+        torch.manual_seed(3)
+        weight = torch.randn(2, 2, 8, 4).to("standin").requires_grad_()
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(x):
+            loss = F.scaled_dot_product_attention(x * weight, x, x).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step, x, seen = wrap(step), torch.ones(2, 2, 8, 4, device="standin"), []
+        for _ in range(STEPS):
+            step(x)
+            seen.append(torch.standin.get_rng_state().tolist())
+        return seen
+
+    made = []
+    wanted = states(lambda step: step)
+    assert len({tuple(state) for state in wanted}) == STEPS, "eager draws nothing here: another operator is needed"
+    assert states(compiled(made)) == wanted
+    assert_as_planned(loaded, made[0])
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
