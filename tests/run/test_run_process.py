@@ -133,7 +133,7 @@ def test_a_page_holds_the_lines(tmp_path):
     assert done.stderr.endswith(f"report: {report}\n")
     page = report.read_text()
     assert page.startswith("<!doctype html>") or "<html" in page[:200]
-    assert 'id="holders"' in page
+    assert 'id="run-holders"' in page
 
 
 def test_a_line_while_it_runs_where_stderr_is_a_terminal(tmp_path):
@@ -165,11 +165,11 @@ def test_a_line_while_it_runs_where_stderr_is_a_terminal(tmp_path):
 
 
 def test_a_sitecustomize_of_the_environment_has_its_turn(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("print('theirs', __file__)\n")
-    (tmp_path / "script.py").write_text("import sitecustomize\nprint(sitecustomize.__file__)\n")
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.theirs = 'here'\n")
+    (tmp_path / "script.py").write_text("import sitecustomize\nprint(theirs, sitecustomize.__file__)\n")
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     alone, ours = both([str(tmp_path / "script.py")], LIMIT, PYTHONPATH=path)
-    assert alone.stdout.startswith(f"theirs {tmp_path}")
+    assert alone.stdout == f"here {tmp_path}/sitecustomize.py\n"
     assert (ours.returncode, ours.stdout) == (0, alone.stdout)
 
 

@@ -31,10 +31,10 @@ function showTimeline(state, timeline) {
   state.redraws.push(palette => drawTimeline(byId("timeline-plot"), timeline, kinds, colour, palette));
 }
 
-function showHolders(holders) {
+function showRunHolders(holders) {
   const all = holders.reduce((n, h) => n + h.bytes, 0), most = Math.max(1, ...holders.map(h => h.bytes));
-  byId("holders-note").textContent = `${count(holders.length, "line")} held ${bytesText(all)} when the most was live.`;
-  sortedTable(byId("holders-table"), holders, [
+  byId("run-holders-note").textContent = `${count(holders.length, "line")} held ${bytesText(all)} when the most was live.`;
+  sortedTable(byId("run-holders-table"), holders, [
     { title: "Line", value: h => h.line, cell: h => el("span", { class: "mono" }, h.line) },
     { title: "Source", cell: h => el("span", { class: "mono" }, h.source) },
     { title: "Made in", value: h => h.phase, cell: h => h.phase },

@@ -193,7 +193,7 @@ async function start() {
   if (data.ledger) { byId("ledger").hidden = false; showLedger(data.ledger); }
   if (data.timeline) {
     byId("timeline").hidden = false;
-    if (data.timeline.holders) { byId("holders").hidden = false; showHolders(data.timeline.holders); }
+    if (data.timeline.holders) { byId("run-holders").hidden = false; showRunHolders(data.timeline.holders); }
     showTimeline(state, data.timeline);
   }
   byId("foot").textContent = data.plan ? `Graph ${data.plan.sha256}. Times are predicted; bytes are those of the plan, each buffer rounded up to ${data.plan.align}. This page holds all its data and makes no request.` : "This page holds all its data and makes no request.";
