@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -150,10 +151,11 @@ def _built() -> tuple[Path, str, str]:
             return place
         compiler = _compiler()
         with opened(*place[:2], make=True) as folder, _locked(folder, f"{build}.lock"):
-            warn(
-                "the runtime is built only now, so tensors made before this do not count in a stowage.budget of this "
-                "process; from the next process on they do"
-            )
+            if any(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()):
+                warn(
+                    "the runtime is built only now, so tensors that were made before do not count in a stowage.budget of "
+                    "this process; from the next process on they do"
+                )
             if not (folder.path / build / _LIBRARY).exists():  # another process may have built it meanwhile
                 _build(compiler, Path(torch.__file__).parent, folder.path / build, torch.__version__)
                 _forget_oldest(folder.path)
