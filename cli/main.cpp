@@ -48,8 +48,9 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 internal error or an output that cannot be written, 2 usage, 3 bad input file, 4 "
       "infeasible, 5 stopped by a limit with nothing to show,\n"
       "6 the plan is invalid.");
-  const std::vector<Verb> verbs = {add_plan(app), add_check(app),    add_bound(app),   add_layout(app), add_info(app),
-                                   add_fit(app),  add_strategy(app), add_explain(app), add_report(app), add_run(app)};
+  const std::vector<Verb> verbs = {add_plan(app),   add_check(app), add_bound(app),    add_layout(app),
+                                   add_info(app),   add_fit(app),   add_strategy(app), add_explain(app),
+                                   add_report(app), add_run(app),   add_why(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -49,6 +49,7 @@ Verb add_strategy(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_report(CLI::App& app);
 Verb add_run(CLI::App& app);
+Verb add_why(CLI::App& app);
 
 // Adds an option whose value is a number of bytes, as parse_bytes reads it.
 void add_bytes_option(CLI::App& command, const std::string& name, std::function<void(std::int64_t)> set,

@@ -17,6 +17,10 @@ def verb_in_python(arguments: list[str]) -> Callable[[list[str]], int | None] | 
         from stowage.run.launch import run
 
         return run
+    if arguments[:1] == ["why"]:
+        from stowage.verbs import why
+
+        return why.run
     if arguments[:1] == ["fit"] and any(a.split("=")[0] == "--model-from" for a in arguments):
         from stowage.verbs import fit
 

@@ -55,7 +55,8 @@ PYTHON_MAY_IMPORT = {
     "hf": {"integrations"},
     "run": {"_runtime", "_torch", "errors", "report", "planning", "eviction"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
-    "verbs": {"errors", "planning", "step"},
+    "doctor": {"errors", "planning"},
+    "verbs": {"errors", "planning", "step", "doctor"},
     "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
     "demo": {"_runtime"},

@@ -1,0 +1,172 @@
+"""What made the bytes too many, and what to change: from one moment, by rules that each look at one thing.
+
+    shortage = request - what the device had left - segments that nobody uses (PyTorch gives those back first)
+
+    cause                 it is this when
+    kept                  one line's blocks of three steps or more are live: something holds on to each step
+    fragments             holes, an eighth of what is reserved or more, would do for the request, and none of them does
+    loss, request         one request, or the loss's buffers, is a third of all
+    gradients kept        gradients of the step before are live while the next one runs forward
+    activations, state    what most of the live bytes are
+
+Each suggestion says how many bytes it frees, and how that is known: counted (these blocks go away), or estimated (a
+part of them, named). A suggestion fits when it frees the shortage. O(blocks)."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+from stowage.doctor.snapshot import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STATE, UPDATE, Moment
+from stowage.planning import in_words
+
+_STEPS_KEPT = 3
+_PIECES = 8  # of a loss
+_STATE_PART = 4  # of optimizer state in 8 bits instead of 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """name: one of the table above. bytes: that are to blame. line: of the user's code, or ""."""
+
+    name: str
+    bytes: int
+    line: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion:
+    """change: in words; code: to be copied. frees_bytes: counted or estimated, as ``known`` says. same_numbers: the
+    training gives the same bits as before."""
+
+    change: str
+    code: str
+    frees_bytes: int
+    known: str
+    same_numbers: bool
+    fits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """by_kind, by_line: (name, bytes), largest first. causes: the likeliest first. suggestions: those that fit first, the
+    smallest change first."""
+
+    moment: Moment
+    shortage_bytes: int
+    by_kind: tuple[tuple[str, int], ...]
+    by_line: tuple[tuple[str, str, int, int], ...]  # line, kind, bytes, blocks
+    causes: tuple[Cause, ...]
+    suggestions: tuple[Suggestion, ...]
+
+
+def diagnose(moment: Moment) -> Diagnosis:
+    kinds: collections.Counter = collections.Counter()
+    lines: dict[tuple[str, str], list[int]] = {}
+    for block in moment.blocks:
+        kinds[block.kind] += block.bytes
+        lines.setdefault((block.line, block.kind), []).append(block.bytes)
+    by_line = sorted(((*key, sum(sizes), len(sizes)) for key, sizes in lines.items()), key=lambda row: -row[2])
+    shortage = max(moment.request_bytes - moment.device_free_bytes - moment.empty_segments_bytes, 0)
+    facts = _Facts(moment, shortage, kinds)
+    return Diagnosis(
+        moment, shortage, tuple(kinds.most_common()), tuple(by_line), tuple(facts.causes()), tuple(facts.suggestions())
+    )
+
+
+class _Facts:
+    def __init__(self, moment: Moment, shortage: int, kinds: collections.Counter):
+        self.moment, self.shortage, self.kinds = moment, shortage, kinds
+        self.all_bytes = moment.live_bytes + moment.request_bytes
+        self.kept = self._kept()
+        self.holes = sum(moment.free_blocks)
+        self.largest_hole = max(moment.free_blocks, default=0)
+        self.loss = sum(b.bytes for b in moment.blocks if b.of_loss) + moment.request_bytes * moment.request_of_loss
+        # What is of the step before while the next one runs forward
+        self.stale_gradients = kinds[GRADIENTS] if moment.in_forward else 0
+
+    @property
+    def fragmented(self) -> bool:
+        enough = self.holes + self.moment.empty_segments_bytes + self.moment.device_free_bytes
+        return self.shortage > 0 and self.largest_hole < self.moment.request_bytes <= enough
+
+    def _kept(self) -> tuple[str, int]:
+        """The line that holds on to the most of steps that are over, and how much; ("", 0)."""
+        steps: dict[str, dict[int, int]] = {}
+        for block in self.moment.blocks:
+            if block.kind in (ACTIVATIONS, OTHER) and block.step > 0:
+                of_line = steps.setdefault(block.line, {})
+                of_line[block.step] = of_line.get(block.step, 0) + block.bytes
+        latest = max((block.step for block in self.moment.blocks), default=0)
+        most = ("", 0)
+        for line, of_step in steps.items():
+            over = sum(size for step, size in of_step.items() if step < latest)
+            if len(of_step) >= _STEPS_KEPT and over > most[1]:
+                most = (line, over)
+        return most
+
+    # ---- Causes
+
+    def causes(self) -> list[Cause]:
+        found = []
+        line, kept = self.kept
+        if kept > self.all_bytes // 20 or (kept and kept >= self.shortage > 0):
+            text = f"{in_words(kept)} of steps that are over are still held, made at {line}"
+            found.append(Cause("kept", kept, line, text))
+        if self.fragmented and self.holes > self.moment.reserved_bytes // 8:
+            text = (
+                f"fragments: {in_words(self.holes)} of what PyTorch had reserved are free, but the largest piece is "
+                f"{in_words(self.largest_hole)}"
+            )
+            found.append(Cause("fragments", self.holes, "", text))
+        m = self.moment
+        if self.loss > self.all_bytes // 3:
+            text = f"the loss: {in_words(self.loss)} of logits, their logarithms and gradients"
+            found.append(Cause("loss", self.loss, m.request_line, text))
+        elif m.request_bytes > self.all_bytes // 3:
+            text = f"one request of {in_words(m.request_bytes)} at {m.request_line or 'a line that is not known'}"
+            found.append(Cause("request", m.request_bytes, m.request_line, text))
+        if self.stale_gradients > self.all_bytes // 20 or self.stale_gradients >= self.shortage > 0:
+            text = f"{in_words(self.stale_gradients)} of gradients live through the forward pass"
+            found.append(Cause("gradients kept", self.stale_gradients, "", text))
+        fixed = self.kinds[PARAMETERS] + self.kinds[STATE] + self.kinds[GRADIENTS]
+        sizes = [
+            ("activations", self.kinds[ACTIVATIONS] + (m.request_bytes if m.in_forward else 0), "activations, which backward needs"),
+            ("state", fixed, "parameters, gradients and optimizer state"),
+            ("update", self.kinds[UPDATE] + (0 if m.in_forward else m.request_bytes), "temporaries of the update"),
+        ]  # fmt: skip
+        for name, size, what in sorted(sizes, key=lambda row: -row[1]):
+            if size > 0:
+                found.append(Cause(name, size, "", f"{in_words(size)} of {what}"))
+        return found
+
+    # ---- Suggestions
+
+    def suggestions(self) -> list[Suggestion]:
+        m, found = self.moment, []
+        act = self.kinds[ACTIVATIONS]
+
+        def add(size: int, change: str, code: str, known: str = "counted", same: bool = True) -> None:
+            if size > 0:
+                found.append(Suggestion(change, code, size, known, same, size >= self.shortage))
+
+        line, kept = self.kept
+        add(kept, f"let go of what {line} makes once its step is over", "total += loss.item()      # or .detach()")
+        if self.fragmented:
+            add(self.holes, "segments that grow, so that no holes stay", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py")  # fmt: skip
+        add(self.stale_gradients, "no gradients between steps", "optimizer.zero_grad(set_to_none=True)      # before the forward pass")  # fmt: skip
+        add(self.kinds[UPDATE] + (m.request_bytes if not m.in_forward and UPDATE in self.kinds else 0), "an update without temporaries of all parameters at once", "torch.optim.AdamW(..., fused=True)", "estimated: those of the moment", False)  # fmt: skip
+        pieces = self.loss - self.loss // _PIECES
+        add(pieces, f"the loss in {_PIECES} pieces, each with its own backward", "for piece in hidden.chunk(8): ...", f"estimated: {_PIECES - 1} of {_PIECES} pieces", False)  # fmt: skip
+        add(act, "a planned step: activations wait on the host, or are computed again", 'step = stowage.compile(train_step, budget="..."); see docs/guides/accelerators.md', "counted, less what one operator needs")  # fmt: skip
+        add(act // 2, "checkpointing of each block", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)", "estimated: half of the activations")  # fmt: skip
+        half = act // 2 + (m.request_bytes // 2 if m.in_forward else 0)
+        add(half, "half the batch, and two steps accumulated", "loss = model(half) / 2; loss.backward()      # twice, then optimizer.step()", "estimated: half of what grows with the batch", False)  # fmt: skip
+        add(self.kinds[GRADIENTS], "the update inside backward, so that gradients are never all there", "parameter.register_post_accumulate_grad_hook(...)", "counted, less the largest one")  # fmt: skip
+        state = self.kinds[STATE]
+        add(state - state // _STATE_PART, "optimizer state in 8 bits", "bitsandbytes.optim.AdamW8bit(...)", "counted: three quarters of it", False)  # fmt: skip
+        return sorted(found, key=lambda s: not s.fits)
+
+
+__all__ = ["Cause", "Diagnosis", "Suggestion", "diagnose"]
