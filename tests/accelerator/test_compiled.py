@@ -61,14 +61,14 @@ def planned_like_eager(standin, seed, **options):
     return made[0]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(40 if SECONDS else 14))
 def test_random_programs(loaded, seed):
     loaded.configure(poison=True, check_order=True)
     planned_like_eager(loaded, seed)
 
 
 @pytest.mark.parametrize("link", ["stream", "no link"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 if SECONDS else 4))
 def test_random_programs_in_less_memory(loaded, seed, link):
     """Swaps on the device's streams, at several speeds of the link; or recomputation alone, with the device's draws."""
     speed = random.Random(seed).choice([0.0, 0.02, 0.1, 1.0, 12.0])
@@ -518,6 +518,7 @@ def test_an_eager_budget_leaves_devices_alone(loaded):
 
 def test_steps_of_several_lengths_take_nothing_more_once_all_are_planned(loaded):
     """And the figures of the device are those of the plans."""
+    others_bytes = torch.accelerator.memory_allocated()  # of tests before
     torch.manual_seed(0)
     net = loaded.move(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)))
     updates = torch.optim.AdamW(net.parameters())
@@ -549,4 +550,4 @@ def test_steps_of_several_lengths_take_nothing_more_once_all_are_planned(loaded)
     assert step.stats()["planned_steps"] == before + 44
     assert torch.accelerator.memory_stats()["reserved_bytes.all.peak"] == most
     of_the_test = sum(batch.nbytes for batch in batches)
-    assert most <= largest + of_the_test + 4096  # results and alignment
+    assert most <= others_bytes + largest + of_the_test + 4096  # results and alignment
