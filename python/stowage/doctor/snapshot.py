@@ -159,7 +159,8 @@ class _Rewound:
     def _back_to(self, index: int) -> None:
         for i in reversed(range(index + 1, len(self.trace))):
             entry = self.trace[i]
-            action, address = entry["action"], entry.get("addr")
+            action: str = entry["action"]
+            address: int = entry.get("addr", 0)
             if action == "alloc":
                 self.live.pop(address, None)
             elif action == "free_completed":
