@@ -12,6 +12,14 @@
 
 namespace stowage::cli {
 
+Verb in_python(CLI::App& app, const std::string& name, const std::string& what, const std::string& arguments) {
+  CLI::App* command = app.add_subcommand(name, what + " (of the Python package: python -m stowage " + name + ")");
+  command->prefix_command();
+  return {command, [name, arguments]() -> int {
+            throw UsageError(name + " is part of the Python package: python -m stowage " + name + " " + arguments);
+          }};
+}
+
 void add_bytes_option(CLI::App& command, const std::string& name, std::function<void(std::int64_t)> set,
                       const std::string& description) {
   const auto read = [set = std::move(set)](const std::string& text) {

@@ -51,6 +51,9 @@ Verb add_report(CLI::App& app);
 Verb add_run(CLI::App& app);
 Verb add_why(CLI::App& app);
 
+// A verb of the Python package, which its command `stowage` takes for itself (stowage/command.py): named here, to say where it is.
+Verb in_python(CLI::App& app, const std::string& name, const std::string& what, const std::string& arguments);
+
 // Adds an option whose value is a number of bytes, as parse_bytes reads it.
 void add_bytes_option(CLI::App& command, const std::string& name, std::function<void(std::int64_t)> set,
                       const std::string& description);

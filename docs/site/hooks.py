@@ -14,6 +14,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from stowage.run.arguments import USAGE
+from stowage.verbs import why
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = (".svg", ".png")
@@ -110,8 +111,9 @@ def cpp_page() -> str:
 def command_line_page() -> str:
     executable = os.environ.get("STOWAGE_CLI", str(ROOT / "build/release/bin/stowage"))
     out = ["# Command line", "", "```text", _help(executable), "```", ""]
+    in_python = {"run": USAGE, "why": why.options().format_help()}
     for verb in verbs(executable):
-        text = USAGE.strip() if verb == "run" else _help(executable, verb)  # the one that is Python's
+        text = in_python[verb].strip() if verb in in_python else _help(executable, verb)
         out += [f"## stowage {verb}", "", "```text", text, "```", ""]
     return "\n".join(out)
 

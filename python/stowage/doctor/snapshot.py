@@ -95,7 +95,7 @@ def _moment(data: Any) -> Moment:
     if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
         raise Error("the field 'device_traces' is no list of lists")
     failed = [n for n, trace in enumerate(traces) if any(entry["action"] == "oom" for entry in trace)]
-    held = {}  # by device, without a failure: the fullest one
+    held: dict[int, int] = {}  # by device, without a failure: the fullest one
     for segment in data["segments"]:
         held[segment["device"]] = held.get(segment["device"], 0) + _size(segment["allocated_size"])
     device = failed[-1] if failed else max(held, key=lambda n: held[n]) if held else 0

@@ -14,7 +14,7 @@ from stowage.errors import Error
 DONE, BAD_INPUT = 0, 3
 
 
-def run(arguments: list[str]) -> int:
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stowage why",
         description="What held the bytes when a GPU ran out of memory, and what to change.",
@@ -23,7 +23,11 @@ def run(arguments: list[str]) -> int:
     )
     parser.add_argument("snapshot", metavar="SNAPSHOT.pickle")
     parser.add_argument("--json", action="store_true", help="the same as one object")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def run(arguments: list[str]) -> int:
+    given = options().parse_args(arguments)
     from stowage.doctor.causes import diagnose
     from stowage.doctor.snapshot import read
     from stowage.doctor.text import as_text
@@ -43,4 +47,4 @@ def run(arguments: list[str]) -> int:
     return DONE
 
 
-__all__ = ["run"]
+__all__ = ["options", "run"]
