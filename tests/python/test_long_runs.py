@@ -1,13 +1,20 @@
 """A short form of bench/long_runs.py: losses as eager to the bit, memory and open files constant."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 
-@pytest.mark.parametrize("kind", ["planned", "planned, checked", "compiled with a budget", "in a budget's block"])
+# All of them in ./dev soak.
+KINDS = ["planned, checked", "in a budget's block"]
+if os.environ.get("STOWAGE_SOAK_SECONDS"):
+    KINDS += ["planned", "compiled with a budget"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_grows(kind, tmp_path):
     out = tmp_path / "out.json"
     in_block = kind == "in a budget's block"
