@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-
 # All of them in ./dev soak.
 KINDS = ["planned, checked", "in a budget's block"]
 if os.environ.get("STOWAGE_SOAK_SECONDS"):
