@@ -2,6 +2,7 @@
 
 The whole way, building included, takes minutes: STOWAGE_SOAK_SECONDS. Else the parts run with what is built already."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -100,15 +101,22 @@ def test_parts_run_are_kept_and_are_not_run_again(unpacked, tmp_path):
     assert {name: found["seconds"] for name, found in results(tmp_path).items()} == seconds
 
 
-def test_a_part_that_dies_costs_itself_alone(unpacked, tmp_path):
+@contextlib.contextmanager
+def graphs_part(unpacked, code):
+    """Part 8 of the bundle is this expression of its config."""
     parts = unpacked / "bench" / "gpu_parts.py"
     text = parts.read_text()
-    dies = 'import os, signal\nPARTS["graphs"] = lambda config: os.kill(os.getpid(), signal.SIGKILL)\n\nif __name__'
-    parts.write_text(text.replace("if __name__", dies))
+    changed = f'import os, signal, time\nPARTS["graphs"] = lambda config: {code}\n\nif __name__'
+    parts.write_text(text.replace("if __name__", changed))
     try:
-        done = run(unpacked, tmp_path, *STANDIN, "--only", "8 graphs/bert_large", "--only", "4 link")
+        yield
     finally:
         parts.write_text(text)
+
+
+def test_a_part_that_dies_costs_itself_alone(unpacked, tmp_path):
+    with graphs_part(unpacked, "os.kill(os.getpid(), signal.SIGKILL)"):
+        done = run(unpacked, tmp_path, *STANDIN, "--only", "8 graphs/bert_large", "--only", "4 link")
     assert done.returncode == 1, done.stdout + done.stderr
     assert results(tmp_path)["8 graphs/bert_large"]["died"] == "signal SIGKILL"
     assert "in_gbps" in results(tmp_path)["4 link"]
@@ -116,14 +124,8 @@ def test_a_part_that_dies_costs_itself_alone(unpacked, tmp_path):
 
 
 def test_what_is_cut_off_is_left_for_the_next_time(unpacked, tmp_path):
-    parts = unpacked / "bench" / "gpu_parts.py"
-    text = parts.read_text()
-    sleeps = 'import time\nPARTS["graphs"] = lambda config: time.sleep(600)\n\nif __name__'
-    parts.write_text(text.replace("if __name__", sleeps))
-    try:
+    with graphs_part(unpacked, "time.sleep(600)"):
         done = run(unpacked, tmp_path, *STANDIN, "--only", "8 graphs/bert_large", "--seconds", "8")
-    finally:
-        parts.write_text(text)
     assert results(tmp_path) == {} and "1 parts are left" in done.stdout
 
 

@@ -6,14 +6,14 @@ gpu = Gpu(1000 * MIB); a = gpu.alloc(20 * MIB, FORWARD("net.py", 12)); gpu.free(
 import pickle
 
 MIB = 1 << 20
-TORCH = "/usr/lib/python3/dist-packages/torch"
+TORCH = "env/lib/site-packages/torch"
 
 
 def frame(file, line, name):
     return {"filename": file, "line": line, "name": name}
 
 
-def own(line, file="/home/me/train.py"):
+def own(line, file="me/train.py"):
     return frame(file, line, "train")
 
 
@@ -22,7 +22,7 @@ CXX = frame("??", 0, "at::detail::empty_generic(...)")
 
 
 def forward(line):
-    return [CXX, frame(f"{TORCH}/nn/functional.py", 2000, "linear"), frame("/home/me/net.py", line, "forward"),
+    return [CXX, frame(f"{TORCH}/nn/functional.py", 2000, "linear"), frame("me/net.py", line, "forward"),
             frame(f"{TORCH}/nn/modules/module.py", 1700, "_call_impl"), own(5)]  # fmt: skip
 
 

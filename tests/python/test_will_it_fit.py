@@ -166,7 +166,7 @@ def measured(make_step, **sizes):
 
 # Each with each in ./dev soak.
 SOAK = os.environ.get("STOWAGE_SOAK_SECONDS")
-PAIRS = itertools.product(CASES, OPTIMIZERS) if SOAK else zip(CASES, itertools.cycle(OPTIMIZERS))
+PAIRS = list(itertools.product(CASES, OPTIMIZERS) if SOAK else zip(CASES, itertools.cycle(OPTIMIZERS)))
 
 
 @pytest.mark.parametrize("case, optimizer", PAIRS)

@@ -19,7 +19,7 @@ from typing import Any
 
 from stowage._torch.private import FakeTensorMode, models_of_fakes
 from stowage.errors import Error, Infeasible
-from stowage.planning import Graph, Plan, parse_bytes, plan
+from stowage.planning import Graph, Plan, in_words, infeasible, parse_bytes, plan
 from stowage.report.progress import shown
 from stowage.step.capturing import capture
 from stowage.step.made_step import refuse_real, told_by_line
@@ -157,15 +157,11 @@ class _Search:
             planned = plan(graph, self._plan_bytes, link_gbps=self._link_gbps, time_limit=self._time_limit)
         except Infeasible as error:
             smallest, bound = (_with_scratch(n) for n in (error.smallest_bytes, error.bound_bytes))
-            reason = Infeasible(
-                f"graph '{graph.name}': proven below {bound} bytes, what kernels allocate for themselves included; the smallest found needs {smallest}",
-                smallest,
-                bound,
-            )
+            reason = infeasible(f"graph '{graph.name}'", self._budget_bytes, smallest, bound)
         except Error as error:
             reason = error
         if planned is not None and eager_bytes > self._budget_bytes:
-            why = f"the first calls run eagerly, to be recorded, and there one op needs {eager_bytes} bytes"
+            why = f"the first calls run eagerly, to be recorded, and there one op needs {in_words(eager_bytes, 1)}"
             reason = Infeasible(f"graph '{graph.name}': {why}", eager_bytes, eager_bytes)
         finished = time.perf_counter()
         summary = planned.summary() if planned else {}
