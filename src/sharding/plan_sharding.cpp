@@ -18,6 +18,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/concat.h"
 #include "sharding/ledger.h"
 #include "sharding/settle.h"
 #include "sharding/sharding_milp.h"
@@ -153,10 +154,31 @@ class Planner {
   std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
 };
 
+// Beyond these the times of one plan differ by so much that no solver can compare them in doubles.
+constexpr double kLeastRate = 1e-6, kMostRate = 1e9, kMostNs = 1e12;
+
+void require_comparable(const Mesh& mesh) {
+  const auto rate = [](const std::string& what, double value) {
+    if (!(value >= kLeastRate && value <= kMostRate))
+      throw Error(concat("mesh: ", what, " must lie between 1e-6 and 1e9"));
+  };
+  const auto time = [](const std::string& what, double value) {
+    if (!(value >= 0 && value <= kMostNs)) throw Error(concat("mesh: ", what, " must lie between 0 and 1e12"));
+  };
+  for (std::size_t i = 0; i < mesh.axes.size(); ++i) {
+    rate(concat("axis ", i, ": gbps"), mesh.axes[i].gbps);
+    time(concat("axis ", i, ": latency_ns"), mesh.axes[i].latency_ns);
+  }
+  rate("tflops", mesh.tflops);
+  rate("memory_gbps", mesh.memory_gbps);
+  time("kernel_ns", mesh.kernel_ns);
+}
+
 }  // namespace
 
 ShardingPlan plan_sharding(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options) {
   if (program.ops.empty()) throw Error("a program to shard has no ops");
+  require_comparable(mesh);
   return Planner(program, mesh, options).run();
 }
 

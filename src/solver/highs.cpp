@@ -27,6 +27,11 @@ void check_shape(const MilpProblem& problem, const MilpOptions& options) {
     throw Error("MILP: the start has not one value per column");
 }
 
+// Doubles do not compare costs that differ by so much, and HiGHS's simplex may turn in circles there without end, within
+// one LP, where no limit but time is looked at.
+constexpr double kWidestRange = 1e14;
+constexpr double kSecondsBeyond = 0.25;
+
 class Search {
  public:
   Search(const MilpProblem& problem, const MilpOptions& options)
@@ -60,7 +65,20 @@ class Search {
                            static_cast<HighsInt>(std::min<std::int64_t>(options_.node_limit, 2147483647)));
     api_.setDoubleOptionValue(h, "mip_rel_gap", options_.relative_gap);
     api_.setDoubleOptionValue(h, "mip_abs_gap", options_.absolute_gap);
-    if (options_.time_limit_seconds > 0) api_.setDoubleOptionValue(h, "time_limit", options_.time_limit_seconds);
+    double seconds = options_.time_limit_seconds > 0 ? options_.time_limit_seconds : kInfinity;
+    if (range_of_costs() > kWidestRange) seconds = std::min(seconds, kSecondsBeyond);
+    if (seconds < kInfinity) api_.setDoubleOptionValue(h, "time_limit", seconds);
+  }
+
+  // The largest cost beside the smallest.
+  [[nodiscard]] double range_of_costs() const {
+    double least = kInfinity, most = 0;
+    for (const double cost : problem_.cost) {
+      if (cost == 0) continue;
+      least = std::min(least, std::abs(cost));
+      most = std::max(most, std::abs(cost));
+    }
+    return most / least;
   }
 
   void pass() const {

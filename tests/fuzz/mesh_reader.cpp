@@ -1,5 +1,6 @@
 // The small readers of sharding on any text: meshes, options, placements; and bytes as people write them.
 #include "fuzz/target.h"
+#include "stowage/bytes.h"
 #include "stowage/io.h"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

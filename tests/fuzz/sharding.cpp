@@ -106,7 +106,7 @@ class Decoder {
 
 Mesh decode_mesh(ByteSource& bytes) {
   constexpr std::array<std::int32_t, 6> kDevices = {2, 4, 3, 1, 8, 1000};
-  constexpr std::array<double, 5> kRates = {100, 1, 1e-3, 1e300, 1e-300};
+  constexpr std::array<double, 6> kRates = {100, 1, 1e-3, 1e9, 1e-6, 1e300};
   Mesh mesh;
   for (auto i = bytes.draw(1, 2); i > 0; --i) {
     mesh.axes.push_back({.name = "",

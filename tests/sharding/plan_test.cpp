@@ -198,6 +198,22 @@ TEST(ShardingPlan, TooManyPlacementsAreRefused) {
   EXPECT_THROW(plan_sharding(linear_step(32, 16, 64), mesh_of({2, 2, 2, 2, 2, 2, 2, 2}), {}), Error);
 }
 
+TEST(ShardingPlan, RatesThatNoSolverCanCompareAreRefused) {
+  for (const double gbps : {1e-300, 1e-7, 1e10, 1e300}) {
+    Mesh mesh = mesh_of({2, 2});
+    mesh.axes[1].gbps = gbps;
+    try {
+      plan_sharding(linear_step(32, 16, 64), mesh, {});
+      FAIL() << gbps;
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "mesh: axis 1: gbps must lie between 1e-6 and 1e9");
+    }
+  }
+  Mesh slow = mesh_of({2});
+  slow.kernel_ns = 1e13;
+  EXPECT_THROW(plan_sharding(linear_step(32, 16, 64), slow, {}), Error);
+}
+
 TEST(ShardingPlan, SamePlanEachTime) {
   const TensorProgram program = linear_step(64, 48, 40);
   EXPECT_EQ(to_json(plan_sharding(program, mesh_of({2, 2}), {})).substr(0, 40),
