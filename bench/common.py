@@ -36,6 +36,7 @@ class Worker:
 
     def __init__(self, config: dict, threads: int, tcmalloc: bool = False, script: str = sys.argv[0]):
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), TRANSFORMERS_VERBOSITY="error")
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         if tcmalloc:
             environment |= {
                 "LD_PRELOAD": tcmalloc_path(),
@@ -243,6 +244,6 @@ def publish(name: str, results: dict, table: str, path: str | None = None) -> No
 
 def parser(description: str, name: str) -> argparse.ArgumentParser:
     os.environ["STOWAGE_PLAN_CACHE"] = "off"  # what is timed is planning, not reading what was planned before
-    made = argparse.ArgumentParser(description=description.split("\n")[0], prog=f"bench/{name}.py")
+    made = argparse.ArgumentParser(description=description.split("\n")[0], prog=f"./dev bench {name}")
     made.add_argument("-o", "--output", help=f'results as JSON (default bench/results/{name}.json; "-": none)')
     return made

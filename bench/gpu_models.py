@@ -280,7 +280,7 @@ def sums_of(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     words = flat.view(torch.int32) if flat.numel() % 4 == 0 and flat.storage_offset() % 4 == 0 else flat
     sums = torch.zeros(2, dtype=torch.int64, device=tensor.device)
-    for i, part in enumerate(words.split(_WORDS)):
+    for i, part in enumerate(words.split(min(_WORDS, max(4096, words.numel() // 16)))):  # in little memory
         wide = part.to(torch.int64)
         place = torch.arange(part.numel(), device=tensor.device, dtype=torch.int64) % 65521 + i + 1
         sums += torch.stack([wide.sum(), (wide * place).sum()]).to(sums.device)

@@ -1,6 +1,6 @@
 """Puts the tables of bench/results/*.json into docs/benchmarks.md, between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 
-bench/tables.py
+./dev bench tables
 """
 
 from __future__ import annotations
@@ -8,38 +8,21 @@ from __future__ import annotations
 import json
 import re
 
-import batch
-import budget_planning
-import budget_report
-import checking
-import common
-import eager_bits
-import eager_report
-import executed
-import limit_holds
-import long_runs
-import oracle
-import order_tables
-import peak
-import planning_time
-import repeatability
-import run_scripts
-import scale
-import scaling
-import shard_replay
-import shard_tables
-import step_time
-import strangers_tables
-import will_it_fit
-
-import layout
-import strategy
+from bench import common, constants
+from bench.budget import batch, budget_planning, budget_report, oracle
+from bench.eager import eager_bits, eager_report, limit_holds, run_scripts
+from bench.layout import layout
+from bench.order import order_tables, planning_time, scale, scaling
+from bench.shard import shard_replay, shard_tables, strategy
+from bench.step import checking, executed, long_runs, peak, repeatability, step_time, will_it_fit
+from bench.strangers import strangers_tables
 
 TABLES = {
     "batch": batch.table,
     "budget": budget_report.table,
     "budget_planning": budget_planning.table,
     "checking": checking.table,
+    "constants": constants.table,
     "eager": eager_report.table,
     "eager_bits": eager_bits.table,
     "executed": executed.table,

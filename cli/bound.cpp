@@ -38,8 +38,8 @@ int run(const Arguments& arguments) {
     object.close();
     out += '\n';
   } else {
-    out = "lower bound    " + human_bytes(bound) + "\nprogram order  " + human_bytes(program_peak) +
-          "\nresident       " + human_bytes(resident) + "\n";
+    out = "lower bound    " + words_and_bytes(bound) + "\nprogram order  " + words_and_bytes(program_peak) +
+          "\nresident       " + words_and_bytes(resident) + "\n";
   }
   print_result(out);
   return kDone;

@@ -33,7 +33,7 @@ std::string as_json(const CheckReport& report, const Plan& plan) {
 
 std::string as_text(const CheckReport& report, const Plan& plan) {
   if (!report.valid) return "invalid: " + report.message + "\n";
-  return "valid\npeak   " + human_bytes(report.peak_bytes) + "\narena  " + human_bytes(plan.arena_bytes) + "\n";
+  return "valid\npeak   " + words_and_bytes(report.peak_bytes) + "\narena  " + words_and_bytes(plan.arena_bytes) + "\n";
 }
 
 int run(const Arguments& arguments) {

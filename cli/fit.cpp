@@ -133,23 +133,23 @@ std::string as_text(const Arguments& arguments, const Trials& trials, std::size_
   const PlanResult& result = trials.at(best).result;
   char factor[32];
   std::snprintf(factor, sizeof factor, "%.3f", slowdown(result));
-  std::string out = arguments.graphs[best] + "\narena      " + human_bytes(result.plan->arena_bytes) + "\nresident   " +
-                    human_bytes(result.resident_bytes) + "\nbudget     " +
-                    human_bytes(*arguments.options.budget_bytes) + "\nstep       " + std::to_string(result.step_ns) +
-                    " ns, " + factor + " of the step without a limit\n";
+  std::string out = arguments.graphs[best] + "\narena      " + words_and_bytes(result.plan->arena_bytes) +
+                    "\nresident   " + words_and_bytes(result.resident_bytes) + "\nbudget     " +
+                    words_and_bytes(*arguments.options.budget_bytes) + "\nstep       " +
+                    std::to_string(result.step_ns) + " ns, " + factor + " of the step without a limit\n";
   const auto next = trials.find(best + 1);
   if (next == trials.end()) return out + "the largest graph named fits\n";
   const bool proven = next->second.result.outcome == Outcome::kInfeasible;
   return out + "next       " + next->second.path + (proven ? " cannot fit" : " was not made to fit") +
-         "; it was planned in " + human_bytes(next->second.result.smallest_bytes) + "\n";
+         "; it was planned in " + words_and_bytes(next->second.result.smallest_bytes) + "\n";
 }
 
 int explain_failure(const Arguments& arguments, const Trial& smallest) {
   const bool proven = smallest.result.outcome == Outcome::kInfeasible;
   std::fprintf(stderr, "stowage: %s: %s does not fit a budget of %s; it was planned in %s\n",
                proven ? "infeasible" : "stopped by a limit without a plan", smallest.path.c_str(),
-               human_bytes(*arguments.options.budget_bytes).c_str(),
-               human_bytes(smallest.result.smallest_bytes).c_str());
+               words_and_bytes(*arguments.options.budget_bytes).c_str(),
+               words_and_bytes(smallest.result.smallest_bytes).c_str());
   return proven ? kInfeasible : kStopped;
 }
 

@@ -74,11 +74,11 @@ std::string as_text(const Graph& graph, const Summary& summary) {
     if (summary.bytes_of_kind[kind] == 0) continue;
     std::string name(kBufferKindNames[kind]);
     name.resize(17, ' ');
-    out += "  " + name + human_bytes(summary.bytes_of_kind[kind]) + "\n";
+    out += "  " + name + words_and_bytes(summary.bytes_of_kind[kind]) + "\n";
   }
-  out += "resident           " + human_bytes(summary.resident_bytes) + "\n";
-  out += "program order      " + human_bytes(summary.program_peak_bytes) + "\n";
-  out += "lower bound        " + human_bytes(summary.lower_bound_bytes) + "\n";
+  out += "resident           " + words_and_bytes(summary.resident_bytes) + "\n";
+  out += "program order      " + words_and_bytes(summary.program_peak_bytes) + "\n";
+  out += "lower bound        " + words_and_bytes(summary.lower_bound_bytes) + "\n";
   out += "align              " + std::to_string(graph.align) + "\n";
   out += "random ops         " + std::to_string(summary.rng_ops) + "\n";
   out += "effect ops         " + std::to_string(summary.effect_ops) + "\n";

@@ -39,8 +39,8 @@ std::string as_json(const LayoutResult& result, std::size_t buffers, double seco
 }
 
 std::string as_text(const LayoutResult& result) {
-  return std::string(to_string(result.outcome)) + "\nheight       " + human_bytes(result.height_bytes) +
-         "\nlower bound  " + human_bytes(result.lower_bound_bytes) + "\n";
+  return std::string(to_string(result.outcome)) + "\nheight       " + words_and_bytes(result.height_bytes) +
+         "\nlower bound  " + words_and_bytes(result.lower_bound_bytes) + "\n";
 }
 
 // A layout above the capacity is nothing to show.

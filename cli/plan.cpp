@@ -59,13 +59,13 @@ std::string as_json(const Summary& summary, bool has_plan) {
 
 std::string as_text(const PlanResult& result) {
   std::string out(to_string(result.outcome));
-  out += "\nprogram order  " + human_bytes(result.program_peak_bytes);
-  out += "\npeak           " + human_bytes(result.peak_bytes);
-  out += "\nlower bound    " + human_bytes(result.lower_bound_bytes);
-  out += "\narena          " + human_bytes(result.plan->arena_bytes);
-  out += "\nresident       " + human_bytes(result.resident_bytes);
+  out += "\nprogram order  " + words_and_bytes(result.program_peak_bytes);
+  out += "\npeak           " + words_and_bytes(result.peak_bytes);
+  out += "\nlower bound    " + words_and_bytes(result.lower_bound_bytes);
+  out += "\narena          " + words_and_bytes(result.plan->arena_bytes);
+  out += "\nresident       " + words_and_bytes(result.resident_bytes);
   if (result.recomputed_ops > 0) out += "\nrecomputed     " + std::to_string(result.recomputed_ops) + " ops";
-  if (result.swapped_bytes > 0) out += "\nswapped        " + human_bytes(result.swapped_bytes);
+  if (result.swapped_bytes > 0) out += "\nswapped        " + words_and_bytes(result.swapped_bytes);
   out += "\nstep           " + std::to_string(result.step_ns) + " ns (program order " +
          std::to_string(result.program_step_ns) + " ns)\n";
   return out;
@@ -75,9 +75,10 @@ void explain_failure(const PlanResult& result, const PlanOptions& options) {
   const bool proven = options.budget_bytes && *options.budget_bytes < result.budget_bound_bytes;
   std::string message = result.outcome == Outcome::kInfeasible ? "infeasible" : "stopped by a limit without a plan";
   if (options.budget_bytes) {
-    message += ": a budget of " + human_bytes(*options.budget_bytes) + (proven ? " cannot be met" : " was not met");
-    if (result.budget_bound_bytes > 0) message += "; no plan fits less than " + human_bytes(result.budget_bound_bytes);
-    if (result.smallest_bytes > 0) message += "; the smallest budget met is " + human_bytes(result.smallest_bytes);
+    message += ": a budget of " + words_and_bytes(*options.budget_bytes) + (proven ? " cannot be met" : " was not met");
+    if (result.budget_bound_bytes > 0)
+      message += "; no plan fits less than " + words_and_bytes(result.budget_bound_bytes);
+    if (result.smallest_bytes > 0) message += "; the smallest budget met is " + words_and_bytes(result.smallest_bytes);
   }
   std::fprintf(stderr, "stowage: %s\n", message.c_str());
 }

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "stowage/io.h"
+#include "stowage/bytes.h"
 
 namespace stowage::cli {
 
@@ -32,21 +32,8 @@ void add_bytes_option(CLI::App& command, const std::string& name, std::function<
   command.add_option_function<std::string>(name, read, description)->type_name("BYTES");
 }
 
-std::string human_bytes(std::int64_t bytes) {
-  constexpr std::array<const char*, 5> units = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < units.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 64> text;
-  if (unit == 0) {
-    std::snprintf(text.data(), text.size(), "%lld bytes", static_cast<long long>(bytes));
-  } else {
-    std::snprintf(text.data(), text.size(), "%.2f %s (%lld bytes)", value, units[unit], static_cast<long long>(bytes));
-  }
-  return text.data();
+std::string words_and_bytes(std::int64_t bytes) {
+  return bytes < 1024 ? in_words(bytes) : in_words(bytes) + " (" + std::to_string(bytes) + " bytes)";
 }
 
 void print_result(const std::string& text) {

@@ -74,7 +74,7 @@ auto read_input(Load load) {
 void refuse_overwriting(std::initializer_list<std::string> inputs, const std::string& output);
 
 // "1.46 GiB (1571512320 bytes)"
-std::string human_bytes(std::int64_t bytes);
+std::string words_and_bytes(std::int64_t bytes);
 
 // Results go to stdout, whole or with an error.
 void print_result(const std::string& text);

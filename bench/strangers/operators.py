@@ -16,9 +16,9 @@ elements between calls, so that numbers that were read on the host and baked in 
 Samples that eager cannot run twice, or that return memory nobody has written, are not counted. Operators are dealt to
 processes in chunks; a process that dies or stands still is one finding, and another continues behind it.
 
-    ./dev bench strangers/operators                              float32, three samples an operator
-    ./dev bench strangers/operators --samples 0 --dtypes float32,int64,complex64 --inplace
-    ./dev bench strangers/operators --operators 'nn.functional.*' --seed 5
+    ./dev bench operators                              float32, three samples an operator
+    ./dev bench operators --samples 0 --dtypes float32,int64,complex64 --inplace
+    ./dev bench operators --operators 'nn.functional.*' --seed 5
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 os.environ.setdefault("STOWAGE_PLAN_CACHE", "off")
 
 import torch  # noqa: E402
@@ -417,7 +417,7 @@ def run(options: argparse.Namespace, progress: Callable[[str], None]) -> list[di
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     names = lambda text: tuple(text.split(","))
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="bench/strangers/operators.py")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="./dev bench operators")
     parser.add_argument("--operators", type=names, default=("*",), help="names or patterns, by commas")
     parser.add_argument("--some", type=int, default=0, help="so many of them, drawn by the seed")
     parser.add_argument("--samples", type=int, default=3, help="of each operator and dtype; 0: all")
@@ -430,8 +430,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    import common
-    import strangers_tables
+    from bench import common
+    from bench.strangers import strangers_tables
 
     options = parsed()
     common.say(f"seed {options.seed}")

@@ -32,11 +32,12 @@ import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-import common  # noqa: E402
-import strangers_tables  # noqa: E402
 import worker  # noqa: E402
+
+from bench import common  # noqa: E402
+from bench.strangers import strangers_tables  # noqa: E402
 
 worker.prepare()
 import packages  # noqa: E402

@@ -156,7 +156,7 @@ def value(plan: stowage.Plan) -> dict:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     graph = capture(batch=1, sequence=32, width=256)  # little to keep for backward: gradients make the peak
-    kept, free = stowage.plan(graph, keep_order=True, takeover=False), stowage.plan(graph)
+    kept, free = stowage.plan(graph, keep_order=True, in_place_reuse=False), stowage.plan(graph)
     values = {"kept": value(kept), "free": value(free)}
     document = json.loads(graph.to_json())
 

@@ -63,7 +63,4 @@ std::string sharding_rules_json(const TensorProgram& program);
 
 std::string sha256_hex(std::string_view bytes);
 
-// Bytes as people write them: "4096", "512MiB", "4GiB", "4GB". Throws Error naming the text.
-std::int64_t parse_bytes(std::string_view text);
-
 }  // namespace stowage

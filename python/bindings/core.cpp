@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "guard.h"
+#include "stowage/bytes.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 #include "stowage/explain.h"
@@ -65,9 +66,9 @@ void choose_method(stowage::PlanOptions& options, const std::string& method,
     if (!stowage::switch_off(options.roam, name)) throw nb::value_error(("roam has no part '" + name + "'").c_str());
 }
 
-Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order, bool takeover,
-             double time_limit, std::uint64_t seed, std::optional<double> link_gbps, const std::string& method,
-             const std::vector<std::string>& roam_without, const std::string& solver_library,
+Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_bytes, bool keep_order,
+             bool in_place_reuse, double time_limit, std::uint64_t seed, std::optional<double> link_gbps,
+             const std::string& method, const std::vector<std::string>& roam_without, const std::string& solver_library,
              std::optional<std::function<void(std::string_view, double)>> progress) {
   stowage::PlanOptions options;
   if (progress) options.progress = std::move(*progress);
@@ -75,7 +76,7 @@ Planned plan(const stowage::Graph& graph, std::optional<std::int64_t> budget_byt
   options.solver_library = solver_library;
   options.budget_bytes = budget_bytes;
   options.keep_order = keep_order;
-  options.takeover = takeover;
+  options.takeover = in_place_reuse;
   options.time_limit_seconds = time_limit;
   options.seed = seed;
   if (link_gbps) options.link_gbps = *link_gbps;
@@ -213,7 +214,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("smallest_bytes", [](const Planned& p) { return p.result.smallest_bytes; })
       .def_prop_ro("budget_bound_bytes", [](const Planned& p) { return p.result.budget_bound_bytes; })
       .def_ro("summary", &Planned::summary);
-  m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "takeover"_a = true,
+  m.def("plan", &plan, "graph"_a, "budget_bytes"_a = nb::none(), "keep_order"_a = false, "in_place_reuse"_a = true,
         "time_limit"_a = 0.0, "seed"_a = 0, "link_gbps"_a = nb::none(), "method"_a = "stowage",
         "roam_without"_a = std::vector<std::string>{}, "solver_library"_a = "", "progress"_a = nb::none());
   m.def("explain", &explain, "graph"_a, "plan"_a = nb::none(), "budget_bytes"_a = nb::none(),
@@ -246,4 +247,10 @@ NB_MODULE(_core, m) {
       },
       "program"_a, "How each op of a program may run on parts, as JSON.");
   m.def("parse_bytes", &stowage::parse_bytes, "text"_a);
+  m.def(
+      "in_words",
+      [](std::int64_t bytes, int direction) {
+        return stowage::in_words(bytes, static_cast<stowage::Rounding>(direction));
+      },
+      "bytes"_a, "direction"_a = 0);
 }

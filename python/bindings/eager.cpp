@@ -130,8 +130,9 @@ void bind_eager(nb::module_& m) {
           "__init__",
           [](evict::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
              double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
-             std::uint64_t seed) {
+             std::uint64_t seed, const std::string& device) {
             evict::BudgetOptions options;
+            options.where = c10::Device(device);
             options.limit_bytes = limit_bytes;
             options.policy = policy;
             options.release = release_named(release);
@@ -145,7 +146,7 @@ void bind_eager(nb::module_& m) {
             new (self) evict::Budget(options);
           },
           "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
-          "host_limit_bytes"_a, "seed"_a)
+          "host_limit_bytes"_a, "seed"_a, "device"_a = "cpu")
       .def("enter", &evict::Budget::enter, "limit_bytes"_a)
       .def("adopt", [](evict::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &evict::Budget::shrink, unlocked)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/memory/allocator.h"
+#include "runtime/memory/device.h"
 
 namespace nb = nanobind;
 namespace owners = stowage::runtime::owners;
@@ -193,7 +194,13 @@ void bind_owners(nb::module_& m) {
       "hidden"_a, "shown"_a,
       "Code below the first folders is no user's, but for what is below the second; the nearest folder counts.");
   m.def(
-      "begin_owners", [] { owners::begin(lines()); }, "From now on blocks are counted by the line that asks for them.");
+      "begin_owners",
+      [](const std::string& device) {
+        const c10::Device where(device);
+        if (!where.is_cpu()) stowage::runtime::device_at(where).install();
+        owners::begin(lines(), where);
+      },
+      "device"_a = "cpu", "From now on blocks of the device are counted by the line that asks for them.");
   m.def("end_owners", &owners::end);
   m.def("forget_owners", &owners::forget);
   m.def("owners_peak", &peak_dict, "What was live when the most was, by line and phase, the largest first.");

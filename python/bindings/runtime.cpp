@@ -20,9 +20,9 @@
 #include "runtime/record/recorder.h"
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/executor.h"
+#include "runtime/replay/in_place_reuse.h"
 #include "runtime/replay/lower.h"
 #include "runtime/replay/matcher.h"
-#include "runtime/replay/takeover.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
@@ -555,11 +555,15 @@ NB_MODULE(_runtime, m) {
         return call();
       },
       "call"_a, "What call() returns, whose operators no recorder sees.");
-  m.def("live_bytes", &rt::live_bytes);
-  m.def("peak_bytes", &rt::peak_bytes);
-  m.def("reset_peak", &rt::reset_peak);
-  m.def("raise_peak", &rt::raise_peak, "bytes"_a);
-  m.def("takeover_ops", &rt::takeover_ops, "Ops whose result may be placed over an input, by overload.");
+  m.def(
+      "live_bytes", [](const std::string& device) { return rt::live_bytes(c10::Device(device)); }, "device"_a = "cpu");
+  m.def(
+      "peak_bytes", [](const std::string& device) { return rt::peak_bytes(c10::Device(device)); }, "device"_a = "cpu");
+  m.def("reset_peak", [](const std::string& device) { rt::reset_peak(c10::Device(device)); }, "device"_a = "cpu");
+  m.def(
+      "raise_peak", [](std::int64_t bytes, const std::string& device) { rt::raise_peak(bytes, c10::Device(device)); },
+      "bytes"_a, "device"_a = "cpu");
+  m.def("in_place_reuse_ops", &rt::in_place_reuse_ops, "Ops whose result may be placed over an input, by overload.");
   nb::class_<ThreadState>(m, "ThreadState", "As it is now.").def(nb::init<>());
   m.def("uninterrupted", &uninterrupted, "function"_a, "error"_a.none() = nb::none(), "before"_a.none() = nb::none());
   m.def("intercepting", &rt::intercepting);

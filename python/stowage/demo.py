@@ -1,40 +1,44 @@
-"""python -m stowage.demo: trains the same GPT-2 twice from one seed, eagerly and planned, and prints what differed.
+"""python -m stowage.demo: one GPT-2, trained in five ways from one seed: what each takes, and whether the numbers are the same.
 
-The model has 29 M parameters (width and heads of GPT-2 small, 4 layers, dropout on) and reads the sources of Python's
-standard library as bytes; the step has what such a step usually has: AdamW, a warm-up schedule, gradient clipping.
+    eager             as anybody would write it
+    checkpointing     PyTorch's own answer: each block's forward pass is run again in the backward pass
+    stowage           planned: order and addresses
+    half the bytes    planned within half of what eager takes
+    the least         planned within the least that works
 
-Both trainings advance in turns, a step each, so that their times can be compared. Bytes are counted by the allocator
-under all CPU tensors. Peaks and times are of the same steps in both: those after the planned training has made its
-plan. Exit code 1 when a loss or a parameter differs, or when an allocation was not where the plan has it.
+The model reads the sources of Python's standard library as bytes; the step has what such a step usually has: dropout,
+AdamW, a warm-up schedule, gradient clipping. Each way is a process of its own, and they take turns, a step each, so that
+times can be compared. Bytes are counted by the allocator under all CPU tensors, parameters and optimizer state included;
+bytes and times are of the steps after the plan has been made. Exit code 1 when a loss or a parameter differs from
+eager's, or an allocation was not where a plan has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import pathlib
 import statistics
+import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
+from typing import Any
 
 import torch
 
 import stowage
 from stowage import _runtime
+from stowage.sizes import in_words
 
 VOCABULARY = 256  # bytes
 CORPUS_BYTES = 4 << 20
 WARM_UP = 10  # steps until the learning rate is reached
-PLAN_FIGURES = (
-    "arena_bytes",
-    "planned_peak_bytes",
-    "measured_peak_bytes",
-    "lower_bound_bytes",
-    "gap",
-    "outcome",
-    "misses",
-)
+WAYS = ("eager", "checkpointing", "stowage", "half the bytes", "the least")
+SETTLING = 4  # first steps: eager ones, recorded, compared
 
 
 # ---- The training, as anybody would write it
@@ -63,9 +67,9 @@ def make_model(options: argparse.Namespace) -> torch.nn.Module:
 
     logging.set_verbosity_error()
     config = GPT2Config(
-        n_layer=4,
-        n_embd=768,
-        n_head=12,
+        n_layer=options.layers,
+        n_embd=options.width,
+        n_head=options.width // 64 or 1,
         n_positions=options.sequence,
         vocab_size=VOCABULARY,
         bos_token_id=0,
@@ -94,157 +98,230 @@ def make_step(model: torch.nn.Module, clip: str):
     return train_step
 
 
-# ---- Running and measuring it
+# ---- One way, in a process of its own
 
 
 class Training:
-    """One training, with a random generator of its own. Bytes are those that it alone asked for; times are in
-    seconds."""
+    """``budget_bytes``: of "half the bytes". Bytes are those of this training alone; times are in seconds."""
 
-    def __init__(self, options: argparse.Namespace, planned: bool):
-        before = _runtime.live_bytes()
+    def __init__(self, options: argparse.Namespace, way: str, budget_bytes: int):
+        self.before_bytes = _runtime.live_bytes()
         torch.manual_seed(0)
-        self.model = make_model(options)
-        self.step = make_step(self.model, options.clip)
-        if planned:
-            self.step = stowage.compile(self.step)
-        self.gradient_bytes = sum(p.nbytes for p in self.model.parameters())
-        self.resident_bytes = _runtime.live_bytes() - before  # then: parameters and optimizer state
-        self.losses: list[torch.Tensor] = []
+        model: Any = make_model(options)
+        if way == "checkpointing":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model = model
+        self.step: Any = make_step(model, options.clip)
         self.seconds: list[float] = []
-        self.step_peaks: list[int] = []  # above the residents
-        self.ran_plan: list[bool] = []
-        self._random_state = torch.get_rng_state()
+        self.peaks: list[int] = []
+        self.losses: list[str] = []
+        self.batches = batches(corpus(), options)
+        random_state = torch.get_rng_state()
+        if way == "the least":
+            budget_bytes = least_budget(self.step, next(batches(corpus(), options)))
+            torch.set_rng_state(random_state)
+        if way in WAYS[2:]:
+            self.step = stowage.compile(self.step, budget=budget_bytes or None)
+        self.budget_bytes = budget_bytes
 
-    def stats(self) -> dict:
-        return self.step.stats() if isinstance(self.step, stowage.CompiledStep) else {"planned_steps": 0}
-
-    def live_bytes(self) -> int:
-        """Of all tensors, but not of the arena, which serves the steps alone."""
-        arena = self.step._arena.bytes if isinstance(self.step, stowage.CompiledStep) else 0
-        return _runtime.live_bytes() - arena
-
-    def advance(self, tokens: torch.Tensor) -> None:
-        torch.set_rng_state(self._random_state)
-        known = self.stats()["planned_steps"]
+    def advance(self) -> dict:
+        """One step: its time, the loss to the bit, and the most bytes that lived."""
+        tokens = next(self.batches)
         _runtime.reset_peak()
-        before = self.live_bytes()
         start = time.perf_counter()
-        loss = self.step(tokens)
-        self.seconds.append(time.perf_counter() - start)
-        self.step_peaks.append(_runtime.peak_bytes() - before)
-        self.resident_bytes += self.live_bytes() - before - loss.nbytes
-        self.losses.append(loss)
-        self.ran_plan.append(self.stats()["planned_steps"] > known)
-        self._random_state = torch.get_rng_state()
+        while True:
+            try:
+                loss = self.step(tokens)
+                break
+            except (stowage.Infeasible, stowage.OutOfMemory) as error:  # which have changed nothing: a little more
+                needed_bytes = error.smallest_bytes if isinstance(error, stowage.Infeasible) else error.bound_bytes
+                self.budget_bytes = max(needed_bytes, self.budget_bytes + self.budget_bytes // 64)
+                self.step = stowage.compile(self.step.__wrapped__, budget=self.budget_bytes)
+        took = time.perf_counter() - start
+        peak_bytes = _runtime.peak_bytes() - self.before_bytes - tokens.nbytes
+        return {"seconds": took, "loss": loss.item().hex(), "peak_bytes": peak_bytes}
+
+    def end(self, report: str) -> dict:
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        found: dict[str, Any] = {"parameters": digest.hexdigest(), "budget_bytes": self.budget_bytes}
+        if isinstance(self.step, stowage.CompiledStep):
+            stats = self.step.stats()
+            found |= {key: stats[key] for key in ("misses", "planned_steps", "outcome", "gap", "recomputed_ops")}
+            found |= {key: stats[key] for key in ("arena_bytes", "lower_bound_bytes", "swapped_bytes")}
+            found["refusal"] = self.step.refusal
+            if report and not self.step.refusal:
+                self.step.report(report)
+        return found
 
 
-def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b))
+def least_budget(step: Any, tokens: torch.Tensor) -> int:
+    """The smallest budget for which a plan is found, from fake tensors: nothing is trained."""
+    graph = stowage.capture(step, tokens, name="demo")
+    try:
+        stowage.plan(graph, budget=1)
+    except stowage.Infeasible as error:
+        return error.smallest_bytes
+    return 0
 
 
-def summarize(eager: Training, planned: Training) -> dict:
-    """All figures: bytes, milliseconds, counts. Peaks and times are of the steps that were planned, in both
-    trainings."""
-    stats = planned.stats()
-    steady = [i for i, ran in enumerate(planned.ran_plan) if ran]
-    figures = {
-        "steps": len(eager.losses),
-        "planned_steps": len(steady),
-        "losses_equal": same_bits(eager.losses, planned.losses),
-        "parameters_equal": same_bits(list(eager.model.parameters()), list(planned.model.parameters())),
-        "last_loss": eager.losses[-1].item(),
-        "gradient_bytes": eager.gradient_bytes,
-        "first_calls_peak_bytes": planned.resident_bytes
-        + max(p for p, ran in zip(planned.step_peaks, planned.ran_plan) if not ran),
-        "refusal": planned.step.refusal,
-        **{key: stats[key] for key in PLAN_FIGURES},
-    }
-    for name, training in (("eager", eager), ("planned", planned)):
-        step_peak = max((training.step_peaks[i] for i in steady), default=0)
-        figures[f"{name}_resident_bytes"] = training.resident_bytes
-        figures[f"{name}_step_peak_bytes"] = step_peak
-        figures[f"{name}_total_peak_bytes"] = training.resident_bytes + step_peak
-        figures[f"{name}_step_ms"] = 1000 * statistics.median([training.seconds[i] for i in steady] or [0.0])
-    return figures
+def serve(options: argparse.Namespace) -> None:
+    """The process of one way: answers a line of JSON for each that it reads."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to stderr
+    torch.set_num_threads(options.threads)
+    training = Training(options, options.way, options.budget_bytes)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = training.end(asked["report"]) if asked["do"] == "end" else training.advance()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+class Way:
+    """The other end. Raises RuntimeError when the process dies."""
+
+    def __init__(self, options: argparse.Namespace, name: str, budget_bytes: int = 0):
+        self.name = name
+        self.steps: list[dict] = []
+        command = [sys.executable, "-m", "stowage.demo", "--way", name, "--budget-bytes", str(budget_bytes)]
+        for option in ("steps", "batch", "sequence", "layers", "width", "threads", "clip"):
+            command += [f"--{option}", str(getattr(options, option))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **asked: Any) -> dict:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process of '{self.name}' ended with status {self._process.wait()}")
+        return json.loads(line)
+
+    def advance(self) -> None:
+        self.steps.append(self.ask(do="advance"))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+# ---- All of them
+
+
+def train(options: argparse.Namespace, progress: Any = None) -> dict[str, Way]:
+    """Each way with its steps, in turns; what is half of the bytes is known after eager's first steps."""
+    said = progress or (lambda text: None)
+    said("eager, to know what it takes")
+    ways = {"eager": Way(options, "eager")}
+    for _ in range(2):
+        ways["eager"].advance()
+    half = max(step["peak_bytes"] for step in ways["eager"].steps) // 2
+    for name in WAYS[1:]:
+        ways[name] = Way(options, name, half if name == "half the bytes" else 0)
+    for step in range(options.steps):
+        said(f"step {step + 1} of {options.steps}")
+        for way in ways.values():
+            if len(way.steps) <= step:
+                way.advance()
+    return ways
+
+
+def summarize(ways: dict[str, Way], report: str) -> dict:
+    """All figures: bytes, milliseconds, counts, by way. Bytes and times are medians and maxima of the steps after
+    SETTLING."""
+    figures: dict[str, Any] = {}
+    for name, way in ways.items():
+        ended = way.ask(do="end", report=report if name == "half the bytes" else "")
+        way.close()
+        settled = way.steps[SETTLING:]
+        figures[name] = ended | {
+            "peak_bytes": max(step["peak_bytes"] for step in settled),
+            "first_calls_peak_bytes": max(step["peak_bytes"] for step in way.steps[:SETTLING]),
+            "step_ms": 1000 * statistics.median(step["seconds"] for step in settled),
+            "last_loss": float.fromhex(way.steps[-1]["loss"]),
+            "losses_equal": [s["loss"] for s in way.steps] == [s["loss"] for s in ways["eager"].steps],
+        }
+        figures[name]["parameters_equal"] = ended["parameters"] == figures["eager"]["parameters"]
+    return {"steps": len(ways["eager"].steps), "ways": figures, "report": report}
+
+
+def same_numbers(way: dict) -> bool:
+    return way["losses_equal"] and way["parameters_equal"]
 
 
 def succeeded(figures: dict) -> bool:
-    return (
-        figures["losses_equal"]
-        and figures["parameters_equal"]
-        and figures["misses"] == 0
-        and figures["planned_steps"] > 0
+    return all(
+        same_numbers(way) and way.get("misses", 0) == 0 and way.get("planned_steps", 1) > 0
+        for way in figures["ways"].values()
     )
 
 
 # ---- Showing it
 
 
-def mebibytes(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB"
-
-
 def show(figures: dict, options: argparse.Namespace, console) -> None:
     from rich.table import Table
 
-    f = figures
-    yes = {True: "equal, bit for bit", False: "[bold red]DIFFERENT[/]"}
+    ways, eager = figures["ways"], figures["ways"]["eager"]
     table = Table(
-        title=f"GPT-2, {f['gradient_bytes'] / 4e6:.1f} M parameters, batch {options.batch} x {options.sequence} bytes of Python, "
-        f"{options.threads} thread{'s' * (options.threads > 1)}",
+        title=f"GPT-2, {options.layers} layers of width {options.width}, batch {options.batch} x {options.sequence} bytes of "
+        f"Python, {options.threads} thread{'s' * (options.threads > 1)}: {figures['steps']} steps each",
         title_justify="left",
     )
-    table.add_column("")
-    table.add_column("eager", justify="right")
-    table.add_column("planned", justify="right")
-    table.add_column("ratio", justify="right")
-
-    def row(label: str, eager, planned, text=mebibytes):
-        table.add_row(label, text(eager), text(planned), f"{planned / eager:.3f}" if eager else "")
-
-    table.add_row(f"losses of {f['steps']} steps", f"last {f['last_loss']:.4f}", yes[f["losses_equal"]], "")
-    table.add_row("parameters afterwards", "", yes[f["parameters_equal"]], "", end_section=True)
-    row("peak of a step, all counted", f["eager_total_peak_bytes"], f["planned_total_peak_bytes"])
-    row("  parameters, optimizer state", f["eager_resident_bytes"], f["planned_resident_bytes"])
-    row("  the step's own", f["eager_step_peak_bytes"], f["planned_step_peak_bytes"])
-    table.add_section()
-    table.add_row("peak of the plan", "", mebibytes(f["planned_peak_bytes"]), "")
-    table.add_row("peak measured in the arena", "", mebibytes(f["measured_peak_bytes"]), "")
-    table.add_row("no order can need less than", "", mebibytes(f["lower_bound_bytes"]), "")
-    table.add_row("gap, outcome", "", f"{100 * f['gap']:.2f} %, {f['outcome']}", "")
-    table.add_row("allocations not as planned", "", str(f["misses"]), "", end_section=True)
-    row("step time, median", f["eager_step_ms"], f["planned_step_ms"], lambda ms: f"{ms:.0f} ms")
+    for title in ("", "peak of a step", "of eager's", "step", "of eager's", "same numbers"):
+        table.add_column(title, justify="left" if title in ("", "same numbers") else "right")
+    for name, way in ways.items():
+        table.add_row(
+            name,
+            in_words(way["peak_bytes"]),
+            f"{way['peak_bytes'] / eager['peak_bytes']:.2f}",
+            f"{way['step_ms']:.0f} ms",
+            f"{way['step_ms'] / eager['step_ms']:.2f}",
+            "yes" if same_numbers(way) else "[bold red]NO[/]",
+        )
     console.print(table)
-    for line in notes(f, options):
+    console.print(picture(ways), highlight=False, soft_wrap=True)
+    for line in notes(figures):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def notes(f: dict, options: argparse.Namespace) -> list[str]:
-    """What a reader of the table should know to read it right."""
+def picture(ways: dict[str, dict], columns: int = 60) -> str:
+    """A bar for each way: full blocks are bytes; light ones what eager takes beyond."""
+    most = max(way["peak_bytes"] for way in ways.values())
     lines = []
-    if f["refusal"]:
-        lines.append(f"The step was not planned: {f['refusal']}")
-    if options.clip == "norm":
-        lines.append(
-            f"{mebibytes(f['gradient_bytes'])} of the planned peak are gradients: clip_grad_norm_ needs all of them at once. "
-            "Try --clip value, which lets each update follow its gradient."
-        )
-    if f["first_calls_peak_bytes"]:
-        lines.append(
-            f"The first {f['steps'] - f['planned_steps']} calls ran eagerly, to record and to compare; "
-            f"their peak, all counted: {mebibytes(f['first_calls_peak_bytes'])}."
-        )
+    for name, way in ways.items():
+        full = round(columns * way["peak_bytes"] / most)
+        lines.append(f"  {name:<15} {'█' * full}{'░' * (columns - full)} {in_words(way['peak_bytes'])}")
+    return "\n".join(lines)
+
+
+def notes(figures: dict) -> list[str]:
+    """What a reader of the table should know to read it right."""
+    ways = figures["ways"]
+    lines = [f"{name} was not planned: {way['refusal']}" for name, way in ways.items() if way.get("refusal")]
+    first = ways["stowage"]["first_calls_peak_bytes"]
+    lines.append(
+        f"Without a budget the first {SETTLING} calls run eagerly, in {in_words(first)}, to be recorded and compared; with one "
+        "they keep it."
+    )
+    if not ways["half the bytes"].get("refusal"):
+        lines.append(f"What lies where, and when, in half the bytes: {figures['report']}")
     return lines
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m stowage.demo", description="Trains one GPT-2 eagerly and planned, and compares."
+        prog="python -m stowage.demo",
+        description="Trains one GPT-2 in five ways, and compares bytes, times and numbers.",
     )
-    parser.add_argument("--steps", type=int, default=30, help="training steps of each run (default 30)")
-    parser.add_argument("--batch", type=int, default=2, help="sequences in a batch (default 2)")
-    parser.add_argument("--sequence", type=int, default=64, help="bytes in a sequence (default 64)")
+    parser.add_argument("--steps", type=int, default=14, help="training steps of each way (default 14)")
+    parser.add_argument("--batch", type=int, default=4, help="sequences in a batch (default 4)")
+    parser.add_argument("--sequence", type=int, default=256, help="bytes in a sequence (default 256)")
+    parser.add_argument("--layers", type=int, default=4, help="blocks of the model (default 4)")
+    parser.add_argument("--width", type=int, default=256, help="of the model, a multiple of 64 (default 256)")
     parser.add_argument(
         "--threads",
         type=int,
@@ -254,37 +331,33 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--clip", choices=("norm", "value", "none"), default="norm", help="gradient clipping (default norm)"
     )
+    report = os.path.join(tempfile.gettempdir(), "stowage-demo.html")
+    parser.add_argument(
+        "--report", default=report, metavar="FILE", help=f"page of the plan in half the bytes ({report})"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--budget-bytes", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    for name, least in (("steps", 6), ("batch", 1), ("sequence", 2), ("threads", 1)):
+    for name, least in (("steps", SETTLING + 2), ("batch", 1), ("sequence", 2), ("threads", 1), ("layers", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name} must be at least {least}")
+    if options.width < 64 or options.width % 64:
+        parser.error("--width must be a multiple of 64")
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     options = parse(arguments)
-    torch.set_num_threads(options.threads)
-    text = corpus()
+    if options.way:
+        serve(options)
+        return 0
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("training", total=options.steps)
-        trainings = [Training(options, planned) for planned in (False, True)]
-        for tokens in batches(text, options):
-            for training in trainings:
-                training.advance(tokens)
-            progress.advance(task)
-    figures = summarize(*trainings)
+    with console.status("training") as status:
+        ways = train(options, lambda text: status.update(f"training: {text}"))
+    figures = summarize(ways, options.report)
     if options.json:
         print(json.dumps(figures, indent=2))
     else:

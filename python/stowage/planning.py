@@ -13,6 +13,7 @@ from stowage.cache import plan_cache
 from stowage.errors import Error, Infeasible
 from stowage.report.progress import shown
 from stowage.report.reports import write_report
+from stowage.sizes import in_words, parse_bytes
 
 
 class Plan:
@@ -95,7 +96,8 @@ def plan(
     budget: int | str | None = None,
     *,
     keep_order: bool = False,
-    takeover: bool = True,
+    in_place_reuse: bool = True,
+    takeover: bool | None = None,
     time_limit: float = 0.0,
     seed: int = 0,
     threads: int = 1,
@@ -107,7 +109,8 @@ def plan(
     """Decides the order of the ops and the address of every buffer.
 
     budget: what residents and arena together may take, in bytes or as "2GiB".
-    takeover: a result may be placed over an input that dies there, where the graph says that the kernel allows it.
+    in_place_reuse: a result may be placed over an input that dies there, where the graph says that the kernel allows
+    it (takeover: the older name).
     Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless
     STOWAGE_PLAN_CACHE is "off". time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that
     results repeat. method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
@@ -124,7 +127,8 @@ def plan(
         raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
     library = highs_library() if method == "roam" else ""
-    options = plan_options(budget_bytes, keep_order, takeover, time_limit, seed, link_gbps)
+    in_place_reuse = in_place_reuse if takeover is None else takeover
+    options = plan_options(budget_bytes, keep_order, in_place_reuse, time_limit, seed, link_gbps)
     if method == "stowage" and (kept := _kept(graph, options, link_gbps)):
         return kept
     with shown("planning", progress) as report:
@@ -132,7 +136,7 @@ def plan(
             graph,
             budget_bytes,
             keep_order,
-            takeover,
+            in_place_reuse,
             time_limit,
             seed,
             link_gbps,
@@ -164,27 +168,15 @@ def infeasible(what: str, budget_bytes: int, smallest_bytes: int, bound_bytes: i
     return Infeasible(text + works, smallest_bytes, bound_bytes)
 
 
-_UNITS = ((8 << 30, 1 << 30, "GiB"), (1 << 20, 1 << 20, "MiB"), (1 << 10, 1 << 10, "KiB"))  # up to 8 GiB, MiB tell more
-
-
-def in_words(bytes_: int, direction: int = 0) -> str:
-    """Such as "66.0 MiB". direction: 1 rounds up, -1 down, 0 to the nearest."""
-    for least, size, unit in _UNITS:
-        if bytes_ >= least:
-            tenths = (10 * bytes_ + {1: size - 1, 0: size // 2, -1: 0}[direction]) // size
-            return f"{tenths // 10:,}.{tenths % 10} {unit}"
-    return f"{bytes_} bytes"
-
-
 def plan_options(
-    budget_bytes: int | None, keep_order: bool = False, takeover: bool = True, time_limit: float = 0.0, seed: int = 0,
+    budget_bytes: int | None, keep_order: bool = False, in_place_reuse: bool = True, time_limit: float = 0.0, seed: int = 0,
     link_gbps: float | None = None,
 ) -> dict:  # fmt: skip
     """What a plan depends on besides its graph, as the plan cache files it."""
     return {
         "budget_bytes": budget_bytes,
         "keep_order": keep_order,
-        "takeover": takeover,
+        "takeover": in_place_reuse,
         "time_limit": time_limit,
         "seed": seed,
         "link_gbps": link_gbps if budget_bytes is not None else None,
@@ -218,15 +210,3 @@ def highs_library() -> str:
     spec = importlib.util.find_spec("highspy")
     path = os.path.join(os.path.dirname(spec.origin), "libhighs.so.1") if spec and spec.origin else ""
     return path if os.path.exists(path) else ""
-
-
-def parse_bytes(value: int | str | None) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise TypeError(f"bytes must be an int or a string such as '2GiB', not {type(value).__name__}")
-    if isinstance(value, str):
-        return _core.parse_bytes(value)
-    if value < 0:
-        raise ValueError(f"bytes must not be negative: {value}")
-    return value

@@ -1,7 +1,5 @@
 #include "runtime/evict/ahead.h"
 
-#include <c10/core/CPUAllocator.h>
-
 #include "runtime/evict/block.h"
 #include "runtime/evict/running.h"
 
@@ -12,7 +10,7 @@ void Ahead::follow_advice() {
   poll();
   using Kind = stowage::eager::Advice::Kind;
   for (int asked = 0; asked < kMostAdvice; ++asked) {
-    const stowage::eager::Advice advice = state_.keeper.advise(state_.limit_bytes - live_bytes());
+    const stowage::eager::Advice advice = state_.keeper.advise(state_.limit_bytes - state_.live_bytes());
     if (advice.kind == Kind::kNone) return;
     Value& value = state_.at(advice.value);
     if (advice.kind == Kind::kFetch && !start_fetch(value)) return;
@@ -39,9 +37,9 @@ void Ahead::poll() {
 bool Ahead::start_fetch(Value& value) {
   graph_.bury_if_dead(value);
   if (value.residence() != Residence::kSwapped || value.host == nullptr || value.at_hand() ||
-      value.bytes() > state_.limit_bytes - live_bytes())
+      value.bytes() > state_.limit_bytes - state_.live_bytes())
     return false;
-  copies_.start_in(value, c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(value.bytes())));
+  copies_.start_in(value, state_.block_of(value.bytes()));
   return true;
 }
 

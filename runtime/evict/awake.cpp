@@ -13,7 +13,7 @@ void Awake::enters() { settling_ = others_ = home_away_ = false; }
 
 void Awake::fall_asleep() {
   asleep_ = true;
-  set_limit(waking_bytes());
+  state_.set_limit(waking_bytes());
   attach_thread(false);
 }
 
@@ -21,7 +21,7 @@ void Awake::wake() {
   asleep_ = false;
   quiet_updates_ = 0;
   quiet_enough_ = std::min(2 * quiet_enough_, kMostQuietUpdates);
-  set_limit(state_.limit_bytes);
+  state_.set_limit(state_.limit_bytes);
   if (state_.at_home()) {
     settling_ = true;
     attach_thread(true);

@@ -1,7 +1,6 @@
 #include "runtime/evict/block.h"
 
-#include <c10/core/CPUAllocator.h>
-
+#include <atomic>
 #include <utility>
 
 #include "runtime/evict/budget.h"
@@ -12,6 +11,7 @@ namespace stowage::runtime::evict {
 namespace {
 
 thread_local int tl_kernels = 0;
+std::atomic<c10::Device> g_device{kHost};
 
 // Marks the data pointer of an evicted storage, whose context is the value.
 void evicted_storage_is_freed(void* context) {
@@ -32,21 +32,26 @@ void watch(c10::StorageImpl& storage) { torch_versions::call_back(storage, &poin
 
 void unwatch(c10::StorageImpl& storage) { torch_versions::do_not_call_back(storage); }
 
+void set_budget_device(c10::Device where) { g_device.store(where); }
+c10::Device budget_device() { return g_device.load(std::memory_order_relaxed); }
+
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (!impl->is_cpu() || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number())
-    return nullptr;
+  const c10::Device where = budget_device();
+  const bool there = where.is_cpu() ? impl->is_cpu() : impl->device() == where;
+  if (!there || !impl->has_storage() || impl->layout() != at::kStrided || impl->is_wrapped_number()) return nullptr;
   return impl->unsafe_storage().unsafeGetStorageImpl();
 }
 
 StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes) {
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(bytes),
-                                               std::move(block), c10::GetCPUAllocator(), /*resizable=*/false);
+                                               std::move(block), &device_at(budget_device()).allocator(),
+                                               /*resizable=*/false);
 }
 
 StoragePtr new_storage(std::int64_t bytes) {
-  return bare_storage(c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes)), bytes);
+  return bare_storage(device_at(budget_device()).allocator().allocate(static_cast<std::size_t>(bytes)), bytes);
 }
 
 void** mark_in(c10::StorageImpl& storage) {
@@ -83,8 +88,7 @@ c10::DataPtr take_block(Value& value) {
 }
 
 void stand_for(c10::StorageImpl& storage, Ref<Value> value) {
-  storage.set_data_ptr_noswap(
-      c10::DataPtr(nullptr, value.release(), &evicted_storage_is_freed, c10::Device(c10::kCPU)));
+  storage.set_data_ptr_noswap(c10::DataPtr(nullptr, value.release(), &evicted_storage_is_freed, budget_device()));
 }
 
 bool put(Value& value, c10::DataPtr& block) {
@@ -108,13 +112,21 @@ bool put(Value& value, c10::DataPtr& block) {
   return true;
 }
 
-const void* bytes_of(Value& value) {
-  if (value.small_copy) return value.small_copy.get();
-  if (value.residence() == Residence::kSwapped) return value.host;
-  if (!value.resident() || value.holder() == nullptr) return nullptr;
-  const c10::DataPtr& data = value.holder()->_mutable_data_ptr_no_checks();
-  void** mark = block_mark(data.get(), data.get_deleter());
-  return mark != nullptr && *mark == &value ? data.get() : nullptr;
+bool copy_bytes(Value& value, void* into) {
+  Device& device = value.state.device;
+  const std::int64_t bytes = value.bytes();
+  if (value.small_copy) {
+    device.copy(into, value.small_copy.get(), bytes);
+  } else if (value.residence() == Residence::kSwapped) {
+    device.put_back(into, value.host, bytes);
+  } else {
+    if (!value.resident() || value.holder() == nullptr) return false;
+    const c10::DataPtr& data = value.holder()->_mutable_data_ptr_no_checks();
+    void** mark = block_mark(data.get(), data.get_deleter());
+    if (mark == nullptr || *mark != &value) return false;
+    device.copy(into, data.get(), bytes);
+  }
+  return true;
 }
 
 }  // namespace stowage::runtime::evict

@@ -14,7 +14,11 @@
 
 namespace stowage::runtime::evict {
 
-// Of a strided tensor on the host that is no wrapped number; null for what has no bytes of its own there.
+// Of the one budget that is active, or was last: whose bytes are limited.
+void set_budget_device(c10::Device where);
+c10::Device budget_device();
+
+// Of a strided tensor on the budget's device that is no wrapped number; null for what has no bytes of its own there.
 c10::StorageImpl* storage_of(const at::Tensor& tensor);
 
 StoragePtr bare_storage(c10::DataPtr block, std::int64_t bytes);
@@ -33,9 +37,10 @@ bool put(Value& value, c10::DataPtr& block);
 // The evicted storage's context, which stands for `value` from now on: its reference is the context's.
 void stand_for(c10::StorageImpl& storage, Ref<Value> value);
 
-// Of what is there, or on the host; null when it is neither. A storage whose last owner is taking it apart has no
-// context any more, but its address still, and its marked block stays until block_dies() has had the lock.
-const void* bytes_of(Value& value);
+// Copies what is there, or on the host, into device memory; false when it is neither. A storage whose last owner is taking
+// it apart has no context any more, but its address still, and its marked block stays until block_dies() has had the
+// lock.
+bool copy_bytes(Value& value, void* into);
 
 // A pointer that leaves a watched storage other than to a kernel is told to the budget that is active. PyTorch calls
 // back once, when a mutable pointer is asked for: outside a kernel that means that the address may be kept. Kernels ask

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <mutex>
 
 #include "runtime/evict/block.h"
 #include "runtime/memory/allocator.h"
+#include "runtime/memory/link.h"
 #include "runtime/memory/owners.h"
+#include "runtime/torch/generator.h"
 #include "runtime/torch/hook.h"
 #include "stowage/error.h"
 
@@ -14,7 +18,30 @@ namespace {
 
 std::atomic<Budget*> g_active{nullptr};
 
+// What each lane of a device's link moves: measured once in a process, and only where nobody has said it. On the host,
+// copies are as fast as memory is.
+double link_gbps(c10::Device where) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, double> known;  // of the one kind of accelerator that a process has
+  const std::lock_guard lock(mutex);
+  const auto it = known.find(where.index());
+  if (it != known.end()) return it->second;
+  Device& device = device_at(where);
+  device.install();
+  const std::shared_ptr<HostStore> store = device.host_store(0);
+  const double gbps = measure_gbps(*store, *device.link(store), device);
+  if (gbps > 0) known.emplace(where.index(), gbps);
+  return gbps;
+}
+
+BudgetOptions with_link(BudgetOptions options) {
+  if (!options.where.is_cpu() && options.link_gbps <= 0) options.link_gbps = link_gbps(options.where);
+  return options;
+}
+
 }  // namespace
+
+Budget::Budget(const BudgetOptions& options) : state_(with_link(options)) {}
 
 Budget* active_budget() { return g_active.load(std::memory_order_relaxed); }
 
@@ -32,7 +59,13 @@ void Budget::enter(std::int64_t limit_bytes) {
         "another stowage.budget is active in this process; the limit counts all of the process's tensors, so there is "
         "one at a time");
   }
-  if (state_.options.lines.now != nullptr) owners::begin(state_.options.lines);
+  try {
+    settle();
+  } catch (...) {
+    g_active.store(nullptr);
+    throw;
+  }
+  if (state_.options.lines.now != nullptr) owners::begin(state_.options.lines, state_.options.where);
   state_.active = true;
   lost_.clear();
   state_.home = std::this_thread::get_id();
@@ -43,11 +76,20 @@ void Budget::enter(std::int64_t limit_bytes) {
   awake_.enters();
   state_.options.limit_bytes = limit_bytes;
   state_.table.set_limit(limit_bytes);
-  reset_peak();
-  state_.limit_bytes = std::max(limit_bytes, live_bytes());  // until shrink()
-  set_guardian(&room_, state_.limit_bytes);
+  state_.reset_peak();
+  state_.limit_bytes = std::max(limit_bytes, state_.live_bytes());  // until shrink()
+  set_guardian(&room_, state_.limit_bytes, state_.options.where);
   set_shared_interceptor(&ops_);
   attach_thread(!awake_.asleep());
+}
+
+// On the device whose bytes are limited.
+void Budget::settle() {
+  set_budget_device(state_.options.where);
+  state_.device.install();
+  state_.device.count_others();
+  state_.home_stream = state_.device.current_stream();
+  if (!state_.on_host()) watch_generator(state_.options.where);
 }
 
 void Budget::detach_this_thread() { attach_thread(false); }
@@ -61,11 +103,11 @@ void Budget::shrink() {
   const owners::Unasked ours;
   const std::lock_guard lock(state_.lock);
   state_.limit_bytes = state_.options.limit_bytes;
-  set_limit(state_.limit_bytes);
+  state_.set_limit(state_.limit_bytes);
   room_.shrink();
-  reset_peak();
+  state_.reset_peak();
   state_.stats.peak_bytes = 0;
-  if (awake_.asleep()) set_limit(awake_.waking_bytes());  // wakes at once where more is live already
+  if (awake_.asleep()) state_.set_limit(awake_.waking_bytes());  // wakes at once where more is live already
 }
 
 // Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any
@@ -76,22 +118,22 @@ std::string Budget::leave() {
   attach_thread(false);
   {
     const std::lock_guard lock(state_.lock);
-    state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, peak_bytes());
+    state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, state_.peak_bytes());
     state_.limit_bytes = std::numeric_limits<std::int64_t>::max();
-    set_limit(state_.limit_bytes);
+    state_.set_limit(state_.limit_bytes);
   }
   const std::vector<StoragePtr> held = restorer_.hold_storages_away();
   const std::lock_guard one_at_a_time(state_.restoring);
   lost_ = restorer_.bring_all_back();
   {
     std::unique_lock lock(state_.lock);
-    raise_peak(state_.stats.peak_bytes);  // which was counted anew from step to step
+    raise_peak(state_.stats.peak_bytes, state_.options.where);  // which was counted anew from step to step
     const BudgetStats final_stats = state_.stats;
     outside_.release_all();
     graph_.release_all(/*known_outside_too=*/true);
     graph_.wait_for_burials(lock);
     state_.stats = final_stats;
-    set_guardian(nullptr, 0);
+    set_guardian(nullptr, 0, state_.options.where);
     state_.active = false;
     g_active.store(nullptr);
     if (state_.options.lines.now != nullptr) owners::end();
@@ -103,7 +145,7 @@ std::string Budget::leave() {
 BudgetStats Budget::stats() const {
   const std::lock_guard lock(state_.lock);
   BudgetStats stats = state_.stats;
-  if (active()) stats.peak_bytes = std::max(stats.peak_bytes, peak_bytes());
+  if (active()) stats.peak_bytes = std::max(stats.peak_bytes, state_.peak_bytes());
   return stats;
 }
 

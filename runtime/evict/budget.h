@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "runtime/evict/ops.h"
-#include "runtime/evict/outside.h"
 
 namespace stowage::runtime::evict {
 
@@ -32,7 +31,7 @@ struct BudgetHoldings {
 
 class Budget {
  public:
-  explicit Budget(const BudgetOptions& options) : state_(options) {}
+  explicit Budget(const BudgetOptions& options);
   ~Budget();
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
@@ -67,6 +66,8 @@ class Budget {
   [[nodiscard]] BudgetHoldings holdings() const;
 
  private:
+  void settle();
+
   State state_;
   HostCopies copies_{state_};
   Awake awake_{state_};
@@ -77,8 +78,8 @@ class Budget {
   Restorer restorer_{state_, copies_, graph_, room_, ahead_};
   Sleep sleep_{state_, awake_, graph_, restorer_};
   Updates updates_{state_, awake_, undo_, graph_, sleep_};
-  Ops ops_{state_, awake_, graph_, ahead_, restorer_, updates_};
   Outside outside_{state_, graph_, room_, restorer_};
+  Ops ops_{state_, awake_, graph_, ahead_, restorer_, updates_, outside_};
   std::string lost_;       // what the latest leave() could not bring back
   bool in_child_ = false;  // of the process that entered it
 };

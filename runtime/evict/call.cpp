@@ -1,5 +1,6 @@
 #include "runtime/evict/call.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 
@@ -13,6 +14,11 @@ namespace stowage::runtime::evict {
 namespace {
 
 std::size_t first_argument(const OpTraits& op, const torch::jit::Stack& stack) { return stack.size() - op.arguments; }
+
+at::Generator default_generator() {
+  const c10::Device where = budget_device();
+  return at::globalContext().defaultGenerator(where);
+}
 
 bool in_training(const OpTraits& op, const torch::jit::Stack& stack) {
   const c10::IValue& flag = stack[first_argument(op, stack) + static_cast<std::size_t>(op.training)];
@@ -104,7 +110,7 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
   const std::size_t first = first_argument(op, stack);
   for (std::size_t a = 0; a < op.arguments; ++a) {
     const c10::IValue& value = stack[first + a];
-    if (value.isGenerator() && value.toGenerator() != at::detail::getDefaultCPUGenerator()) return false;
+    if (value.isGenerator() && value.toGenerator() != default_generator()) return false;
     if (value.isPyObject() || value.isObject() || value.isCapsule() || value.isStorage() || value.isStream())
       return false;
   }

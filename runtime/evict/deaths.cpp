@@ -3,8 +3,6 @@
 //   a resident storage dies    its block's deleter asks block_dies(): free it, or keep it for what is dropped
 //   an evicted one dies        its context's deleter says so: evicted_storage_dies(). Whoever finds it dead before that
 //                              buries its value, and the deleter finds nothing left to do but to be counted
-#include <c10/core/CPUAllocator.h>
-
 #include "runtime/evict/block.h"
 #include "runtime/evict/graph.h"
 #include "runtime/memory/allocator.h"
@@ -14,7 +12,7 @@ namespace stowage::runtime::evict {
 
 bool Graph::block_dies(void* data) noexcept {
   const std::lock_guard lock(state_.lock);
-  void (*deleter)(void*) = c10::GetCPUAllocator()->raw_deleter();
+  void (*deleter)(void*) = state_.device.allocator().raw_deleter();
   void* mark = *block_mark(data, deleter);  // while it waited for the lock, the value may have parted
   if (mark == nullptr) return false;
   const Ref<Value> value = Ref<Value>::adopt(static_cast<Value*>(mark));
@@ -22,15 +20,20 @@ bool Graph::block_dies(void* data) noexcept {
   *block_mark(data, deleter) = nullptr;
   value->moves_out();
   if (value->small()) {
-    value->keep_small(data);
-    return false;
+    if (state_.on_host()) {
+      value->keep_small(data);
+      return false;
+    }
+    if (value->readers == nullptr) return false;
+    value->small_copy = c10::DataPtr(data, data, deleter, state_.options.where);  // no kernel runs here
+    return true;
   }
   if (!must_be_kept(*value)) {
     give_up(*value);
     return false;
   }
   *block_mark(data, deleter) = value.get();
-  value->own = bare_storage(c10::DataPtr(data, data, deleter, c10::Device(c10::kCPU)), value->bytes());
+  value->own = bare_storage(c10::DataPtr(data, data, deleter, state_.options.where), value->bytes());
   return true;
 }
 
@@ -100,7 +103,7 @@ void Graph::part(Value& value) {
     unwatch(*storage);
   } else {
     storage->_mutable_data_ptr_no_checks().release_context();
-    storage->set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    storage->set_data_ptr_noswap(c10::DataPtr(nullptr, state_.options.where));
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_("stowage: " + value.name() +
                                                                   " was lost when its budget ended");
   }

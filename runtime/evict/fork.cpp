@@ -48,7 +48,7 @@ void Budget::after_fork(bool in_child) {
   state_.home = std::this_thread::get_id();
   awake_.after_fork();
   state_.limit_bytes = std::numeric_limits<std::int64_t>::max();
-  set_limit(state_.limit_bytes);
+  state_.set_limit(state_.limit_bytes);
   attach_thread(!awake_.asleep());
 }
 

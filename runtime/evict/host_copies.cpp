@@ -1,9 +1,18 @@
 #include "runtime/evict/host_copies.h"
 
-#include <cstring>
 #include <utility>
 
 namespace stowage::runtime::evict {
+
+// An accelerator's link keeps an event for each ticket: now and then, while no copy is under way, they begin anew.
+Link::Ticket HostCopies::send(const Copy& copy) {
+  constexpr int kMostTickets = 256;
+  if (++started_ > kMostTickets && !state_.on_host() && under_way_ == 0) {
+    link_->abandon();
+    started_ = 1;
+  }
+  return link_->start(copy);
+}
 
 bool HostCopies::copy_out(Value& value, const void* data) {
   if (value.host != nullptr) {
@@ -15,15 +24,14 @@ bool HostCopies::copy_out(Value& value, const void* data) {
   if (host == nullptr) return false;
   const std::int64_t start = now_ns();
   std::string failure = "not over the link";
-  if (state_.options.link_gbps > 0) {
+  if (by_link()) {
     try {
-      failure =
-          link_->finish(link_->start({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), bytes}));
+      failure = link_->finish(send({Copy::Direction::kOut, const_cast<void*>(data), HostHeap::offset(host), bytes}));
     } catch (const std::exception&) {  // then by hand
     }
     state_.stats.stall_ns += now_ns() - start;
   }
-  if (!failure.empty()) std::memcpy(host, data, static_cast<std::size_t>(bytes));
+  if (!failure.empty()) state_.device.to_host(host, data, bytes);
   value.host = host;
   state_.stats.swapped_bytes += bytes;
   return true;
@@ -41,7 +49,8 @@ bool HostCopies::start_out(Value& value) {
   }
   try {
     state_.table.copy_out_started(value.id);
-    value.going_out = link_->start({Copy::Direction::kOut, data, HostHeap::offset(host), bytes});
+    value.going_out = send({Copy::Direction::kOut, data, HostHeap::offset(host), bytes});
+    ++under_way_;
   } catch (...) {
     state_.table.host_copy_lost(value.id);
     heap_->give_back(host, bytes);
@@ -56,9 +65,9 @@ void HostCopies::finish_out(Value& value) {
   if (!value.going_out) return;
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
+  --under_way_;
   if (!failure.empty() && value.holder() != nullptr) {
-    std::memcpy(value.host, value.holder()->_mutable_data_ptr_no_checks().get(),
-                static_cast<std::size_t>(value.bytes()));
+    state_.device.to_host(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), value.bytes());
   }
   state_.stats.stall_ns += now_ns() - start;
   state_.table.copy_out_done(value.id);
@@ -73,10 +82,11 @@ void HostCopies::drop(Value& value) {
 
 void HostCopies::start_in(Value& value, c10::DataPtr block) {
   const std::int64_t bytes = value.bytes();
-  if (state_.options.poison) std::memset(block.get(), 0xCD, static_cast<std::size_t>(bytes));
+  if (state_.options.poison) state_.device.fill(block.get(), 0xCD, bytes);
   state_.table.fetch_started(value.id);
   try {
-    value.coming_in = link_->start({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), bytes});
+    value.coming_in = send({Copy::Direction::kIn, block.get(), HostHeap::offset(value.host), bytes});
+    ++under_way_;
   } catch (...) {
     state_.table.fetch_cancelled(value.id);
     throw;
@@ -87,13 +97,15 @@ void HostCopies::start_in(Value& value, c10::DataPtr block) {
 
 c10::DataPtr HostCopies::finish_in(Value& value) {
   const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  --under_way_;
   c10::DataPtr block = std::exchange(value.incoming, c10::DataPtr());
-  if (!failure.empty()) std::memcpy(block.get(), value.host, static_cast<std::size_t>(value.bytes()));
+  if (!failure.empty()) state_.device.from_host(block.get(), value.host, value.bytes());
   return block;
 }
 
 void HostCopies::cancel_in(Value& value) {
   link_->finish(*std::exchange(value.coming_in, std::nullopt));
+  --under_way_;
   const c10::DataPtr unused = std::exchange(value.incoming, c10::DataPtr());
   state_.table.fetch_cancelled(value.id);
 }
@@ -102,10 +114,10 @@ std::int64_t HostCopies::copy_in(const Value& value, void* into) {
   const std::int64_t bytes = value.bytes();
   const std::int64_t start = now_ns();
   std::string failure = "not over the link";
-  if (state_.options.link_gbps > 0) {
-    failure = link_->finish(link_->start({Copy::Direction::kIn, into, HostHeap::offset(value.host), bytes}));
+  if (by_link()) {
+    failure = link_->finish(send({Copy::Direction::kIn, into, HostHeap::offset(value.host), bytes}));
   }
-  if (!failure.empty()) std::memcpy(into, value.host, static_cast<std::size_t>(bytes));
+  if (!failure.empty()) state_.device.from_host(into, value.host, bytes);
   return now_ns() - start;
 }
 

@@ -19,8 +19,8 @@ class HostCopies {
  public:
   explicit HostCopies(State& state)
       : state_(state),
-        heap_(std::make_shared<HostHeap>(state.options.host_limit_bytes)),
-        link_(threaded_link(heap_, state.options.link_gbps)) {}
+        heap_(std::make_shared<HostHeap>(state.options.host_limit_bytes, state.device, !state.on_host())),
+        link_(state.on_host() ? threaded_link(heap_, state.options.link_gbps) : state.device.link(heap_)) {}
 
   // False when the host store is full. The caller says in the table that the value is swapped.
   bool copy_out(Value& value, const void* data);
@@ -39,9 +39,15 @@ class HostCopies {
   [[nodiscard]] HostHeap& heap() const { return *heap_; }
 
  private:
+  // Copies that are waited for at once go by the link, too: on the host only where it is held to a bandwidth.
+  [[nodiscard]] bool by_link() const { return state_.options.link_gbps > 0 || !state_.on_host(); }
+  Link::Ticket send(const Copy& copy);
+
   State& state_;
   std::shared_ptr<HostHeap> heap_;
   std::unique_ptr<Link> link_;
+  int started_ = 0;    // since the link's tickets began anew
+  int under_way_ = 0;  // tickets that are not finished
 };
 
 }  // namespace stowage::runtime::evict

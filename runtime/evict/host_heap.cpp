@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace stowage::runtime::evict {
 
@@ -18,7 +19,7 @@ void* HostHeap::take(std::int64_t bytes) {
     idle_bytes_ -= bytes;
   } else {
     if (limit_bytes_ > 0 && this->bytes() + bytes > limit_bytes_) trim();
-    block = std::malloc(static_cast<std::size_t>(bytes));
+    block = fresh(bytes);
     if (block == nullptr) return nullptr;
   }
   used_bytes_ += bytes;
@@ -31,7 +32,7 @@ void HostHeap::give_back(void* block, std::int64_t bytes) {
   try {
     idle_[bytes].push_back(block);
   } catch (const std::bad_alloc&) {
-    std::free(block);
+    free(block);
     return;
   }
   idle_bytes_ += bytes;
@@ -40,10 +41,34 @@ void HostHeap::give_back(void* block, std::int64_t bytes) {
 
 void HostHeap::trim() {
   for (auto& [bytes, blocks] : idle_) {
-    for (void* block : blocks) std::free(block);
+    for (void* block : blocks) free(block);
   }
   idle_.clear();
   idle_bytes_ = 0;
+}
+
+void* HostHeap::fresh(std::int64_t bytes) {
+  if (!pins_) return std::malloc(static_cast<std::size_t>(bytes));
+  try {
+    c10::DataPtr block = device_.host_block(bytes);
+    void* const at = block.get();
+    if (at != nullptr) pinned_.emplace(at, std::move(block));
+    return at;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+void HostHeap::free(void* block) {
+  if (pins_) {
+    pinned_.erase(block);
+  } else {
+    std::free(block);
+  }
+}
+
+void HostHeap::for_each_part(std::int64_t offset, std::int64_t bytes, const Visit& visit) const {
+  visit(reinterpret_cast<char*>(offset), bytes);
 }
 
 void HostHeap::write(std::int64_t offset, const void* from, std::int64_t bytes) {

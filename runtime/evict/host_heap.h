@@ -5,15 +5,19 @@
 #pragma once
 
 #include <map>
+#include <unordered_map>
 #include <vector>
 
+#include "runtime/memory/device.h"
 #include "runtime/memory/host_store.h"
 
 namespace stowage::runtime::evict {
 
 class HostHeap final : public HostStore {
  public:
-  explicit HostHeap(std::int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  // `pinned`: of memory that the device copies to and from while the host goes on.
+  HostHeap(std::int64_t limit_bytes, Device& device, bool pinned)
+      : limit_bytes_(limit_bytes), device_(device), pins_(pinned) {}
   ~HostHeap() override;
   HostHeap(const HostHeap&) = delete;
   HostHeap& operator=(const HostHeap&) = delete;
@@ -32,9 +36,16 @@ class HostHeap final : public HostStore {
   [[nodiscard]] std::int64_t bytes() const override { return used_bytes_ + idle_bytes_; }
   void write(std::int64_t offset, const void* from, std::int64_t bytes) override;
   void read(std::int64_t offset, void* into, std::int64_t bytes) override;
+  void for_each_part(std::int64_t offset, std::int64_t bytes, const Visit& visit) const override;
 
  private:
+  void* fresh(std::int64_t bytes);
+  void free(void* block);
+
   std::int64_t limit_bytes_;  // 0: none
+  Device& device_;
+  bool pins_;
+  std::unordered_map<void*, c10::DataPtr> pinned_;
   std::int64_t used_bytes_ = 0;
   std::int64_t idle_bytes_ = 0;
   std::int64_t peak_bytes_ = 0;

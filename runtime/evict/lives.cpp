@@ -16,7 +16,9 @@ constexpr int kDeepestGhost = 32;
 Value* Graph::meet(const at::Tensor& tensor, const OpTraits* origin, bool made) {
   c10::StorageImpl* storage = storage_of(tensor);
   void** mark = mark_in(*storage);
+  if (mark == nullptr && state_.device.adopt(*storage)) mark = mark_in(*storage);
   if (mark == nullptr || storage->nbytes() == 0) return nullptr;
+  state_.device.used_here(*storage);
   Ref<Value> value(new Value(*this, state_));
   value->moves_into(storage);
   value->owner = block_owner(storage->_mutable_data_ptr_no_checks().get_context(),

@@ -90,7 +90,7 @@ void Ops::take_notes(const OpTraits& op, const torch::jit::Stack& stack, Running
     running.values.clear();
     running.ready = false;
     running.recipe = {};
-    if (state_.timeline.due()) state_.record(Event::Kind::kLive, live_bytes(), &op);
+    if (state_.timeline.due()) state_.record(Event::Kind::kLive, state_.live_bytes(), &op);
     ahead_.follow_advice();
   } catch (const std::exception&) {
     ++state_.stats.notes_lost;

@@ -4,7 +4,6 @@
 //   written    a copy, or the ghost's own block when nobody else wants it
 //   neither    a storage without bytes (only its shape counts), or with any (the op overwrites them all)
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/evict/block.h"
 #include "runtime/evict/recompute.h"
@@ -25,7 +24,7 @@ std::vector<StoragePtr> Recompute::storages_for(const Recipe& recipe, const Valu
     const Argument& argument = recipe.arguments[i];
     StoragePtr& storage = storages[i];
     if (argument.kind == Argument::Kind::kShape) {
-      storage = bare_storage(c10::DataPtr(nullptr, c10::Device(c10::kCPU)), argument.storage_bytes);
+      storage = bare_storage(c10::DataPtr(nullptr, budget_device()), argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue && argument.overwritten) {
       storage = new_storage(argument.storage_bytes);
     } else if (argument.kind == Argument::Kind::kValue) {
@@ -69,13 +68,11 @@ StoragePtr Recompute::storage_with(Value& value, bool to_be_written, Values& rea
   StoragePtr copy = new_storage(size);
   void* into = copy->_mutable_data_ptr_no_checks().get();
   if (bytes != nullptr) {
-    std::memcpy(into, bytes, static_cast<std::size_t>(size));
+    state_.device.copy(into, bytes, size);
     return copy;
   }
   const std::lock_guard lock(state_.lock);
-  bytes = bytes_of(value);
-  if (bytes == nullptr) return {};
-  std::memcpy(into, bytes, static_cast<std::size_t>(size));
+  if (!copy_bytes(value, into)) return {};
   return copy;
 }
 

@@ -25,6 +25,8 @@ void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     handle.redispatchBoxed(keys, stack);
   } else if (op.view || awake_.asleep() || awake_.inside_unwatched_op()) {
     run_unseen(handle, keys, stack);
+  } else if (!state_.home_stream->is_current()) {
+    run_elsewhere(handle, op, keys, stack);
   } else if (!op.lists || !run_split(handle, op, keys, stack)) {
     run(handle, op, keys, stack);
   }
@@ -45,7 +47,7 @@ bool Ops::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::
       if (operand.argument == 0) bytes += static_cast<std::int64_t>(operand.storage->nbytes());
     }
   }
-  if (!away && bytes <= state_.options.limit_bytes - live_bytes()) return false;
+  if (!away && bytes <= state_.options.limit_bytes - state_.live_bytes()) return false;
   std::vector<torch::jit::Stack> parts = split_list_op(handle, *stack);
   if (parts.size() < 2) return false;
   {
@@ -57,6 +59,24 @@ bool Ops::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::
   return true;
 }
 
+// On another stream than the budget's. What it uses comes back in the order of the budget's stream, and stays from then
+// on; its results are met when the budget's stream uses them.
+void Ops::run_elsewhere(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                        torch::jit::Stack* stack) {
+  Operands operands;
+  collect(op, *stack, operands);
+  state_.home_stream->run([&] {
+    for (const Operand& operand : operands) {
+      if (operand.storage != nullptr && !operand.shape_only) outside_.restore(*operand.tensor);
+    }
+  });
+  for (const Operand& operand : operands) {
+    if (operand.storage != nullptr) state_.device.used_here(*operand.storage);
+  }
+  const InKernel in_kernel;
+  run_unseen(handle, keys, stack);
+}
+
 void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
               torch::jit::Stack* stack) {
   const std::int64_t entered = now_ns();
@@ -66,6 +86,7 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
   collect(op, *stack, operands);
   Running running(state_, op);
   std::int64_t took_ns = 0;
+  std::int64_t kernel_ns = 0;  // as the host sees it
   try {
     bring_operands(op, operands, running);
     running.ready = true;
@@ -78,7 +99,10 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
       running.recipe = remember(graph_, handle, op, *stack, operands);
       if (op.draws) running.recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
     }
+    const std::uint64_t signature = state_.on_host() ? 0 : signature_of(op, operands);
+    const bool timed = !state_.on_host() && !costs_.is_measured(signature);
     running.lock.unlock();
+    if (timed) state_.device.wait();
     const std::int64_t away_ns = waited_ns();
     const std::int64_t start = now_ns();
     {
@@ -87,8 +111,14 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
       const owners::Asked theirs;
       run_unseen(handle, keys, stack);
     }
-    took_ns = std::max<std::int64_t>(now_ns() - start - (waited_ns() - away_ns), 1);
+    if (timed) state_.device.wait();
+    const std::int64_t end = now_ns();
+    took_ns = std::max<std::int64_t>(end - start - (waited_ns() - away_ns), 1);
+    kernel_ns = took_ns;
     running.lock.lock();
+    if (timed) costs_.measured(signature, took_ns);
+    if (!state_.on_host()) took_ns = costs_.of(signature);
+    if (running.recipe) running.recipe->cost_ns = took_ns;
   } catch (const c10::OutOfMemoryError&) {
     if (running.lock.owns_lock()) running.lock.unlock();
     const std::lock_guard no_recipe_runs(state_.restoring);
@@ -98,7 +128,7 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
   }
   take_notes(op, *stack, running, took_ns);
   ++state_.stats.ops;
-  add_aside_ns(now_ns() - entered - took_ns);
+  add_aside_ns(now_ns() - entered - kernel_ns);
 }
 
 // All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread

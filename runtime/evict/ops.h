@@ -9,6 +9,8 @@
 #pragma once
 
 #include "runtime/evict/call.h"
+#include "runtime/evict/kernel_costs.h"
+#include "runtime/evict/outside.h"
 #include "runtime/evict/restorer.h"
 #include "runtime/evict/running.h"
 #include "runtime/evict/updates.h"
@@ -18,8 +20,14 @@ namespace stowage::runtime::evict {
 
 class Ops final : public Interceptor {
  public:
-  Ops(State& state, Awake& awake, Graph& graph, Ahead& ahead, Restorer& restorer, Updates& updates)
-      : state_(state), awake_(awake), graph_(graph), ahead_(ahead), restorer_(restorer), updates_(updates) {}
+  Ops(State& state, Awake& awake, Graph& graph, Ahead& ahead, Restorer& restorer, Updates& updates, Outside& outside)
+      : state_(state),
+        awake_(awake),
+        graph_(graph),
+        ahead_(ahead),
+        restorer_(restorer),
+        updates_(updates),
+        outside_(outside) {}
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
 
@@ -27,6 +35,8 @@ class Ops final : public Interceptor {
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack);
+  void run_elsewhere(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack);
   void bring_operands(const OpTraits& op, Operands& operands, Running& running);
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
 
@@ -44,6 +54,8 @@ class Ops final : public Interceptor {
   Ahead& ahead_;
   Restorer& restorer_;
   Updates& updates_;
+  Outside& outside_;
+  KernelCosts costs_;
 };
 
 }  // namespace stowage::runtime::evict

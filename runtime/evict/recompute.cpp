@@ -72,7 +72,8 @@ void Recompute::run(Value& value, int depth) {
     const std::int64_t away_ns = waited_ns();
     const std::int64_t start = now_ns();
     rerun(*recipe, stack, state_.options.replay_generator);
-    const std::int64_t took_ns = now_ns() - start - (waited_ns() - away_ns);
+    const std::int64_t host_ns = now_ns() - start - (waited_ns() - away_ns);
+    const std::int64_t took_ns = state_.on_host() ? host_ns : std::max(host_ns, recipe->cost_ns);
     take_results(*recipe, stack, storages, value, took_ns);
   } catch (...) {
     clean_up();

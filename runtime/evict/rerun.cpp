@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/TensorOptions.h>
 
 #include <optional>
 #include <utility>
@@ -18,9 +19,11 @@ namespace {
 struct AsItRan {
   explicit AsItRan(bool grad_mode) : grad_mode(grad_mode) {}
   Unseen unseen;  // by a recorder below autograd, too: the step has not asked for this
-  c10::impl::ExcludeDispatchKeyGuard no_mode{c10::DispatchKeySet(
-      {c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot, c10::DispatchKey::AutocastCPU,
-       c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::FuncTorchDynamicLayerBackMode})};
+  c10::impl::ExcludeDispatchKeyGuard no_mode{
+      c10::DispatchKeySet(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                                               c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                               c10::DispatchKey::FuncTorchDynamicLayerBackMode}) |
+                          c10::autocast_dispatch_keyset)};
   at::AutoDispatchBelowADInplaceOrView below;
   c10::AutoGradMode grad_mode;
   InKernel in_kernel;
@@ -46,7 +49,10 @@ class Rewind {
 
 at::Tensor tensor_over(const Argument& argument, StoragePtr storage) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), argument.dtype);
+      c10::Storage(std::move(storage)),
+      c10::DispatchKeySet(
+          c10::computeDispatchKey(c10::typeMetaToScalarType(argument.dtype), c10::kStrided, budget_device())),
+      argument.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(argument.sizes, argument.strides, argument.offset);
   return tensor;
 }

@@ -1,7 +1,5 @@
 #include "runtime/evict/restorer.h"
 
-#include <c10/core/CPUAllocator.h>
-
 #include <algorithm>
 
 #include "runtime/evict/block.h"
@@ -56,7 +54,7 @@ void Restorer::start_fetches(const Values& values) {
   for (const Ref<Value>& value : values) {
     const std::int64_t bytes = bytes_to_fetch(*value);
     if (bytes == 0) continue;
-    c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+    c10::DataPtr block = state_.block_of(bytes);
     const std::lock_guard lock(state_.lock);
     if (value->residence() == Residence::kSwapped) copies_.start_in(*value, std::move(block));
     waits = true;
@@ -121,7 +119,7 @@ bool Restorer::restore_once(Value& value, int depth) {
 
 // False when another thread has begun to fetch it, while this one was looking for room, or has let go of its storage.
 bool Restorer::fetch_back(Value& value, std::int64_t bytes) {
-  c10::DataPtr block = c10::GetCPUAllocator()->allocate(static_cast<std::size_t>(bytes));
+  c10::DataPtr block = state_.block_of(bytes);
   const std::lock_guard lock(state_.lock);
   if (value.residence() != Residence::kSwapped) return false;
   const std::int64_t took_ns = copies_.copy_in(value, block.get());

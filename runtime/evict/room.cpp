@@ -1,6 +1,5 @@
 #include "runtime/evict/room.h"
 
-#include <cstring>
 #include <optional>
 
 #include "runtime/evict/block.h"
@@ -30,19 +29,33 @@ void Room::make_room(std::int64_t bytes) {
   awake_.home_comes_by(/*inside_op=*/true);
   const std::int64_t start = now_ns();
   pin_running(state_);
-  while (live_bytes() + bytes > state_.limit_bytes) {
+  state_.device.count_others();
+  while (state_.live_bytes() + bytes > state_.limit_bytes) {
     if (let_go_of_one()) continue;
     ++state_.stats.out_of_memory;
-    state_.stats.short_bytes = std::max(state_.stats.short_bytes, live_bytes() + bytes - state_.limit_bytes);
+    state_.stats.short_bytes = std::max(state_.stats.short_bytes, state_.live_bytes() + bytes - state_.limit_bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(bytes));
   }
   state_.stats.evict_ns += now_ns() - start;
 }
 
+bool Room::spare(std::int64_t bytes) {
+  const CountWait count;
+  const PauseWatching beside_the_op;
+  const owners::Unasked ours;
+  const std::lock_guard lock(state_.lock);
+  if (awake_.asleep()) return false;
+  pin_running(state_);
+  const std::int64_t before = state_.live_bytes();
+  while (before - state_.live_bytes() < bytes && let_go_of_one()) {
+  }
+  return state_.live_bytes() < before;
+}
+
 void Room::shrink() {
-  while (live_bytes() > state_.limit_bytes) {
+  while (state_.live_bytes() > state_.limit_bytes) {
     if (let_go_of_one()) continue;
-    state_.stats.short_bytes = live_bytes() - state_.limit_bytes;
+    state_.stats.short_bytes = state_.live_bytes() - state_.limit_bytes;
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
   }
 }
@@ -87,7 +100,7 @@ bool Room::let_go(Value& value, How how) {
   state_.table.released(value.id, how);
   ++(swap ? state_.stats.swaps_out : state_.stats.drops);
   state_.record(swap ? Event::Kind::kSwapOut : Event::Kind::kDrop, value.bytes(), value.origin);
-  if (state_.options.poison) std::memset(block.get(), 0xAB, static_cast<std::size_t>(value.bytes()));
+  if (state_.options.poison) state_.device.fill(block.get(), 0xAB, value.bytes());
   return true;
 }
 

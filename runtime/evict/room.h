@@ -23,6 +23,7 @@ class Room final : public Guardian {
 
   // Of the allocator.
   void make_room(std::int64_t bytes) override;
+  bool spare(std::int64_t bytes) override;
   bool block_dies(void* data, void*) noexcept override { return graph_.block_dies(data); }
 
   // Under the lock. What is live is within the limit, or this throws.

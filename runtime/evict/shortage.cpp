@@ -3,8 +3,6 @@
 //
 //   live bytes = known values, by (line, why) + unseen or inside operators
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 #include <sstream>
 #include <string>
@@ -14,21 +12,9 @@
 #include "runtime/evict/room.h"
 #include "runtime/evict/running.h"
 #include "runtime/memory/owners.h"
+#include "stowage/bytes.h"
 
 namespace stowage::runtime::evict {
-namespace {
-
-std::string in_words(std::int64_t bytes) {
-  if (bytes < 1 << 10) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
-  const bool small = bytes < 1 << 20;
-  std::array<char, 48> text;
-  std::snprintf(text.data(), text.size(), "%.*f %s", small ? 1 : 2,
-                static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20), small ? "KiB" : "MiB");
-  return text.data();
-}
-
-}  // namespace
-
 std::string Room::explain(std::int64_t bytes) const {
   std::map<std::string, std::int64_t> stays;
   std::int64_t known = 0;
@@ -44,13 +30,13 @@ std::string Room::explain(std::int64_t bytes) const {
     const std::string line = owners::line_of(value->owner);
     stays[(line.empty() ? value->name() : "from " + line) + why(*value)] += value->bytes();
   }
-  if (live_bytes() > known) stays["unseen or inside operators"] += live_bytes() - known;
+  if (state_.live_bytes() > known) stays["unseen or inside operators"] += state_.live_bytes() - known;
   std::vector<std::pair<std::string, std::int64_t>> largest(stays.begin(), stays.end());
   std::stable_sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  const std::int64_t needed_bytes = live_bytes() + bytes;
+  const std::int64_t needed_bytes = state_.live_bytes() + bytes;
   std::ostringstream text;
   text << "stowage: a limit of " << in_words(state_.limit_bytes) << " is short by "
-       << in_words(needed_bytes - state_.limit_bytes);
+       << in_words(needed_bytes - state_.limit_bytes, Rounding::kUp);
   if (state_.running != nullptr) {
     text << ": " << state_.running->op->name;
     if (const std::string line = owners::line_of_gradient(); !line.empty()) text << " in the backward pass of " << line;
@@ -60,7 +46,7 @@ std::string Room::explain(std::int64_t bytes) const {
   }
   text << ", and what is in memory must stay";
   for (std::size_t i = 0; i < std::min<std::size_t>(largest.size(), 3); ++i) {
-    if (i > 0 && largest[i].second < live_bytes() / 100) break;
+    if (i > 0 && largest[i].second < state_.live_bytes() / 100) break;
     text << (i == 0 ? ": " : ", ") << in_words(largest[i].second) << " " << largest[i].first;
   }
   text << ". At least " << needed_bytes << " bytes are needed here";

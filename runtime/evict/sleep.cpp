@@ -11,9 +11,9 @@ bool Sleep::is_due() {
   if (awake_.asleep() || awake_.others() || !state_.at_home() || intercepting()) return false;
   // What is made without a recipe could never leave
   if (!state_.table.may_swap()) return false;
-  state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, peak_bytes());
-  const bool far = peak_bytes() <= falling_bytes();
-  reset_peak();  // of the next step
+  state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, state_.peak_bytes());
+  const bool far = state_.peak_bytes() <= falling_bytes();
+  state_.reset_peak();  // of the next step
   return awake_.quiet_enough(far) && state_.running == nullptr;
 }
 
@@ -26,7 +26,7 @@ void Sleep::fall() {
       if (value->storage != nullptr && !value->there()) away_bytes += value->bytes();
     }
   }
-  if (live_bytes() + away_bytes > falling_bytes() || !restorer_.bring_all_back().empty()) return;
+  if (state_.live_bytes() + away_bytes > falling_bytes() || !restorer_.bring_all_back().empty()) return;
   const std::lock_guard lock(state_.lock);
   const bool all_there = state_.table.coming_in().empty() &&
                          std::all_of(state_.values.begin(), state_.values.end(),

@@ -16,6 +16,8 @@
 #include "runtime/evict/now.h"
 #include "runtime/evict/state_lock.h"
 #include "runtime/evict/timeline.h"
+#include "runtime/memory/allocator.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/owners.h"
 #include "stowage/eager.h"
 #include "stowage/ids.h"
@@ -32,6 +34,7 @@ struct Running;
 struct Value;
 
 struct BudgetOptions {
+  c10::Device where = kHost;  // whose bytes are limited
   std::int64_t limit_bytes = 0;
   std::string policy = "default";
   Release release = Release::kBoth;
@@ -61,8 +64,18 @@ struct BudgetStats {
 };
 
 struct State {
-  explicit State(const BudgetOptions& of_budget) : options(of_budget), table(table_options(of_budget)) {}
+  explicit State(const BudgetOptions& of_budget)
+      : options(of_budget), device(device_at(of_budget.where)), table(table_options(of_budget)) {}
 
+  [[nodiscard]] bool on_host() const { return options.where.is_cpu(); }
+  [[nodiscard]] std::int64_t live_bytes() const { return runtime::live_bytes(options.where); }
+  [[nodiscard]] std::int64_t peak_bytes() const { return runtime::peak_bytes(options.where); }
+  void reset_peak() const { runtime::reset_peak(options.where); }
+  // Of the allocator.
+  void set_limit(std::int64_t bytes) const { runtime::set_limit(bytes, options.where); }
+  [[nodiscard]] c10::DataPtr block_of(std::int64_t bytes) const {
+    return device.allocator().allocate(static_cast<std::size_t>(bytes));
+  }
   [[nodiscard]] bool at_home() const { return std::this_thread::get_id() == home; }
   [[nodiscard]] Value& at(ValueId id) const { return *by_row[id]; }
   void record(Event::Kind kind, std::int64_t bytes, const OpTraits* op) {
@@ -70,6 +83,8 @@ struct State {
   }
 
   BudgetOptions options;
+  Device& device;
+  std::unique_ptr<Device::Stream> home_stream;  // that was current when the budget was entered
   mutable StateLock lock;
   mutable RestoringLock restoring{lock};
   stowage::eager::ValueTable table;

@@ -1,6 +1,5 @@
 #include "runtime/evict/undo_log.h"
 
-#include <cstring>
 #include <utility>
 
 #include "runtime/evict/block.h"
@@ -15,7 +14,7 @@ void UndoLog::save(const at::Tensor& tensor) {
   entry.bytes = bytes;
   entry.host = heap_.take(bytes);
   if (entry.host == nullptr) return;  // then a failure is as it would be without stowage
-  std::memcpy(entry.host, storage->_mutable_data_ptr_no_checks().get(), static_cast<std::size_t>(bytes));
+  state_.device.keep(entry.host, storage->_mutable_data_ptr_no_checks().get(), bytes);
   if (bytes < kSmallBytes) entry.small = tensor;
   entries_.emplace(storage, std::move(entry));
 }

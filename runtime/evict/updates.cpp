@@ -4,7 +4,6 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "runtime/evict/block.h"
@@ -30,15 +29,16 @@ void Updates::begin(std::uint64_t optimizer) {
   if (++under_way_ > 1 || awake_.asleep()) return;
   forget();
   optimizer_ = optimizer;
-  fixed_bytes_ = live_bytes() - state_.table.evictable_bytes();
+  fixed_bytes_ = state_.live_bytes() - state_.table.evictable_bytes();
   const auto last = went_through_.find(optimizer);
   const std::int64_t limit_bytes = state_.options.limit_bytes;
   const bool like_one_before = last != went_through_.end() && fixed_bytes_ <= last->second + limit_bytes / 64;
-  undoing_ = live_bytes() > limit_bytes / 2 && !like_one_before;
+  undoing_ = state_.live_bytes() > limit_bytes / 2 && !like_one_before;
 }
 
 void Updates::end(std::uint64_t optimizer) {
   owners::update_ends(optimizer);
+  state_.device.count_others();
   {
     const std::lock_guard lock(state_.lock);
     if (under_way_ == 0 || --under_way_ > 0 || awake_.asleep()) return;
@@ -76,7 +76,7 @@ void Updates::roll_back() {
     if (now != nullptr && !now->resident())
       return graph_.hold_on_host(*storage, *now, std::exchange(before.host, nullptr));
     if (now != nullptr && !now->known_outside) graph_.take_off(*now);
-    std::memcpy(storage->_mutable_data_ptr_no_checks().get(), before.host, static_cast<std::size_t>(before.bytes));
+    state_.device.put_back(storage->_mutable_data_ptr_no_checks().get(), before.host, before.bytes);
   });
 }
 

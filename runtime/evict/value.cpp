@@ -1,7 +1,6 @@
 #include "runtime/evict/value.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -80,8 +79,8 @@ void Value::moves_out() {
 
 void Value::keep_small(const void* data) {
   if (readers == nullptr || data == nullptr) return;
-  small_copy = std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(small_bytes));
-  std::memcpy(small_copy.get(), data, static_cast<std::size_t>(small_bytes));
+  small_copy = state.device.allocate(small_bytes);
+  state.device.copy(small_copy.get(), data, small_bytes);
 }
 
 bool Value::at_hand() const {

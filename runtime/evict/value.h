@@ -77,6 +77,7 @@ struct Recipe : Counted {
   std::unique_ptr<Argument[]> arguments;  // tensors, in order
   std::int32_t argument_count = 0;
   bool grad_mode = false;
+  std::int64_t cost_ns = 0;
   std::unique_ptr<GeneratorState> generator;  // before it ran; none when it draws nothing
   struct Result {
     Value* value = nullptr;     // null when forgotten
@@ -103,11 +104,11 @@ struct Value : Counted {
   bool made = false;                 // by `origin`; else met there
   bool known_outside = false;        // somebody has its address
   std::int16_t in_place_depth = 0;
-  std::int16_t ghost_depth = 0;        // of gone values, the longest chain of gone ancestors
-  std::int32_t being_read = 0;         // by a recipe that runs: not to be written to meanwhile
-  std::size_t slot = 0;                // in State::values
-  const void* died_in = nullptr;       // its storage, found dead before its thread has said so
-  std::unique_ptr<char[]> small_copy;  // of a small value that has no storage any more
+  std::int16_t ghost_depth = 0;   // of gone values, the longest chain of gone ancestors
+  std::int32_t being_read = 0;    // by a recipe that runs: not to be written to meanwhile
+  std::size_t slot = 0;           // in State::values
+  const void* died_in = nullptr;  // its storage, found dead before its thread has said so
+  c10::DataPtr small_copy;        // of a small value that has no storage any more, on the device
 
   void* host = nullptr;  // its copy in the host store
   std::optional<Link::Ticket> going_out;

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -49,17 +50,41 @@ class StreamOrder final : public Device::Order {
   std::optional<c10::Stream> last_;
 };
 
+class CurrentStream final : public Device::Stream {
+ public:
+  explicit CurrentStream(c10::Device where) : guard_(where.type()), where_(where), stream_(guard_.getStream(where)) {}
+
+  [[nodiscard]] bool is_current() const override { return guard_.getStream(where_) == stream_; }
+  void run(const std::function<void()>& work) override {
+    const c10::Stream others = guard_.getStream(where_);
+    {
+      const c10::StreamGuard on(stream_);
+      work();
+    }
+    c10::Event done(where_.type());
+    done.record(stream_);
+    done.block(others);
+  }
+
+ private:
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Device where_;
+  c10::Stream stream_;
+};
+
 class Accelerator final : public Device {
  public:
   explicit Accelerator(c10::Device where) : where_(where), guard_(where.type()) {}
 
   void install() override {
     const c10::DeviceType type = where_.type();
+    const bool first = below_ == nullptr;
     try {
       below_ = &put_front(type);
     } catch (const Error& error) {
       throw Error(why_no_front(type) + error.what());
     }
+    if (first) count_others();
     const at::Tensor block = at::empty({1}, at::TensorOptions(where_).dtype(at::kByte));
     if (block.storage().data_ptr().get_deleter() != &FrontBlocks::release)
       throw Error(
@@ -67,6 +92,26 @@ class Accelerator final : public Device {
           "it takes its blocks from an allocator of its own, or another library has put one in the place since");
   }
 
+  c10::Allocator& allocator() override { return *c10::GetAllocator(where_.type()); }
+  void count_others() override {
+    const auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    FrontBlocks::count_earlier(where_, below_->getDeviceStats(where_.index()).requested_bytes[kAll].current);
+  }
+  bool adopt(c10::StorageImpl& storage) override {
+    c10::DataPtr& block = storage._mutable_data_ptr_no_checks();
+    if (block.device() != where_ || block.get() == nullptr || block.get_deleter() != below_->raw_deleter() ||
+        storage.nbytes() == 0)
+      return false;
+    c10::DataPtr known = FrontBlocks::take_earlier(std::move(block), static_cast<std::int64_t>(storage.nbytes()));
+    block = std::move(known);
+    return true;
+  }
+  void used_here(c10::StorageImpl& storage) override {
+    const c10::DataPtr& block = storage._mutable_data_ptr_no_checks();
+    const c10::Stream now = guard_.getStream(where_);
+    if (FrontBlocks::stream(block.get()) == now.id()) return;
+    FrontBlocks::with(block.get(), [&](const c10::DataPtr& inner) { below_->recordStream(inner, now); });
+  }
   c10::DataPtr allocate(std::int64_t bytes) override { return below_->allocate(static_cast<std::size_t>(bytes)); }
 
   void fill(void* at, int value, std::int64_t bytes) override {
@@ -90,6 +135,7 @@ class Accelerator final : public Device {
 
   void wait() override { guard_.synchronizeDevice(where_.index()); }
   std::unique_ptr<Order> order() override { return std::make_unique<StreamOrder>(where_); }
+  std::unique_ptr<Stream> current_stream() override { return std::make_unique<CurrentStream>(where_); }
 
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return pinned_store(where_, limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/memory/plainly.h"
+#include "stowage/bytes.h"
 #include "stowage/error.h"
-#include "stowage/mebibytes.h"
 
 namespace stowage::runtime {
 namespace {
@@ -42,7 +42,7 @@ class PinnedStore final : public HostStore {
       }
     } catch (const std::exception& error) {
       release();
-      throw Error("host store: " + mebibytes(bytes, 1) + " of pinned memory cannot be had: " + error.what());
+      throw Error("host store: " + in_words(bytes) + " of pinned memory cannot be had: " + error.what());
     }
     bytes_ = chunks_.back().from + chunks_.back().bytes;
   }
@@ -67,9 +67,7 @@ class PinnedStore final : public HostStore {
     });
   }
 
-  // visit(address, bytes) of each stretch of one chunk.
-  template <class Visit>
-  void for_each_part(std::int64_t offset, std::int64_t bytes, Visit visit) const {
+  void for_each_part(std::int64_t offset, std::int64_t bytes, const Visit& visit) const override {
     for (const Chunk& chunk : chunks_) {
       const std::int64_t from = std::max(offset, chunk.from);
       const std::int64_t to = std::min(offset + bytes, chunk.from + chunk.bytes);
@@ -110,7 +108,7 @@ class StreamLink final : public Link {
       const c10::StreamGuard on(lane.stream);
       const Plainly plainly;
       char* device = static_cast<char*>(copy.device);
-      static_cast<PinnedStore&>(*store_).for_each_part(copy.host_offset, copy.bytes, [&](char* host, std::int64_t n) {
+      store_->for_each_part(copy.host_offset, copy.bytes, [&](char* host, std::int64_t n) {
         const at::Tensor here = byte_tensor(host, n, c10::Device(c10::DeviceType::CPU));
         const at::Tensor there = byte_tensor(device, n, where_);
         const bool out = copy.direction == Copy::Direction::kOut;

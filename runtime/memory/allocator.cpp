@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -9,6 +11,7 @@
 
 #include "runtime/memory/allocation_script.h"
 #include "runtime/memory/arena.h"
+#include "runtime/memory/front.h"
 #include "runtime/memory/owners.h"
 #include "stowage/error.h"
 
@@ -23,10 +26,27 @@ struct Header {
   owners::OwnerId owner;
 };
 
-std::atomic<std::int64_t> g_live{0};
-std::atomic<std::int64_t> g_peak{0};
-std::atomic<std::int64_t> g_limit{std::numeric_limits<std::int64_t>::max()};
-std::atomic<Guardian*> g_guardian{nullptr};
+struct Account {
+  std::atomic<std::int64_t> live{0};
+  std::atomic<std::int64_t> peak{0};
+  std::atomic<std::int64_t> limit{std::numeric_limits<std::int64_t>::max()};
+  std::atomic<Guardian*> guardian{nullptr};
+};
+Account g_host;
+std::array<Account, 64> g_devices;  // by index, of the one kind of accelerator that a process has
+
+Account& account_of(c10::Device where) {
+  if (where.is_cpu()) return g_host;
+  const auto index = static_cast<std::size_t>(std::max<int>(where.index(), 0));
+  return g_devices[std::min(index, g_devices.size() - 1)];
+}
+
+void raise(std::atomic<std::int64_t>& peak, std::int64_t bytes) {
+  std::int64_t now = peak.load(std::memory_order_relaxed);
+  while (bytes > now && !peak.compare_exchange_weak(now, bytes, std::memory_order_relaxed)) {
+  }
+}
+
 c10::Allocator* g_previous = nullptr;
 
 thread_local std::vector<AllocationEvent>* tl_events = nullptr;
@@ -43,7 +63,7 @@ void release_block(void* data) {
   char* block = static_cast<char*>(data) - kHeaderBytes;
   const auto* header = reinterpret_cast<const Header*>(block);
   if (header->mark != nullptr) {
-    Guardian* guardian = g_guardian.load();
+    Guardian* guardian = g_host.guardian.load();
     if (guardian != nullptr && guardian->block_dies(data, header->mark)) return;
   }
   uncount_bytes(header->bytes);
@@ -76,7 +96,7 @@ class PlanningAllocator final : public c10::Allocator {
       count_bytes(static_cast<std::int64_t>(n));
       auto* block = raw_block(n);
       *reinterpret_cast<Header*>(block) = {static_cast<std::int64_t>(n), nullptr,
-                                           owners::asks(static_cast<std::int64_t>(n))};
+                                           owners::asks(static_cast<std::int64_t>(n), kHost)};
       data = block + kHeaderBytes;
     }
     front::allocated(c10::DeviceType::CPU, n, data);
@@ -131,20 +151,23 @@ void know_deleters(Deleter ours, Deleter earlier) {
 
 }  // namespace front
 
-void count_bytes(std::int64_t bytes) {
-  std::int64_t live = g_live.load(std::memory_order_relaxed);
+void count_bytes(std::int64_t bytes, c10::Device where) {
+  Account& account = account_of(where);
+  std::int64_t live = account.live.load(std::memory_order_relaxed);
   for (;;) {
-    if (bytes > g_limit.load(std::memory_order_relaxed) - live) {
-      if (Guardian* guardian = g_guardian.load()) guardian->make_room(bytes);
-      live = g_live.load(std::memory_order_relaxed);
-    } else if (g_live.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed)) {
+    if (bytes > account.limit.load(std::memory_order_relaxed) - live) {
+      if (Guardian* guardian = account.guardian.load()) guardian->make_room(bytes);
+      live = account.live.load(std::memory_order_relaxed);
+    } else if (account.live.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed)) {
       break;
     }
   }
-  raise_peak(live + bytes);
+  raise(account.peak, live + bytes);
 }
 
-void uncount_bytes(std::int64_t bytes) { g_live.fetch_sub(bytes, std::memory_order_relaxed); }
+void uncount_bytes(std::int64_t bytes, c10::Device where) {
+  account_of(where).live.fetch_sub(bytes, std::memory_order_relaxed);
+}
 
 void install_allocator() {
   if (g_previous != nullptr) return;
@@ -175,24 +198,29 @@ BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
 
-void set_guardian(Guardian* guardian, std::int64_t limit_bytes) {
-  g_guardian.store(guardian);
-  set_limit(guardian != nullptr ? limit_bytes : std::numeric_limits<std::int64_t>::max());
+void set_guardian(Guardian* guardian, std::int64_t limit_bytes, c10::Device where) {
+  account_of(where).guardian.store(guardian);
+  set_limit(guardian != nullptr ? limit_bytes : std::numeric_limits<std::int64_t>::max(), where);
 }
 
-void set_limit(std::int64_t limit_bytes) { g_limit.store(limit_bytes); }
+void set_limit(std::int64_t limit_bytes, c10::Device where) { account_of(where).limit.store(limit_bytes); }
+
+Guardian* guardian_of(c10::Device where) { return account_of(where).guardian.load(); }
 
 void** block_mark(void* data, void (*deleter)(void*)) {
+  if (deleter != nullptr && deleter == g_accelerators_deleter.load()) return FrontBlocks::mark(data);
   Header* const header = header_of(data, deleter);
   return header == nullptr ? nullptr : &header->mark;
 }
 
 std::int32_t block_owner(void* data, void (*deleter)(void*)) {
+  if (deleter != nullptr && deleter == g_accelerators_deleter.load()) return FrontBlocks::owner(data);
   const Header* const header = header_of(data, deleter);
   return header == nullptr ? owners::kNobody : header->owner;
 }
 
 void give_block_to(void* data, void (*deleter)(void*), std::int32_t owner) {
+  if (deleter != nullptr && deleter == g_accelerators_deleter.load()) return FrontBlocks::give_to(data, owner);
   Header* const header = header_of(data, deleter);
   if (header == nullptr || header->owner == owner) return;
   owners::dies(header->owner, header->bytes);
@@ -200,15 +228,15 @@ void give_block_to(void* data, void (*deleter)(void*), std::int32_t owner) {
   owners::moves(owner, header->bytes);
 }
 
-std::int64_t live_bytes() { return g_live.load(); }
-std::int64_t peak_bytes() { return g_peak.load(); }
-void reset_peak() { g_peak.store(g_live.load()); }
+std::int64_t live_bytes(c10::Device where) { return account_of(where).live.load(); }
+std::int64_t peak_bytes(c10::Device where) { return account_of(where).peak.load(); }
 
-void raise_peak(std::int64_t bytes) {
-  std::int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (bytes > peak && !g_peak.compare_exchange_weak(peak, bytes, std::memory_order_relaxed)) {
-  }
+void reset_peak(c10::Device where) {
+  Account& account = account_of(where);
+  account.peak.store(account.live.load());
 }
+
+void raise_peak(std::int64_t bytes, c10::Device where) { raise(account_of(where).peak, bytes); }
 
 // ---- LiveBlocks
 

@@ -11,6 +11,7 @@
 // (oneDNN) require. That of an accelerator (accelerator.cpp) is installed when the first step comes that lies there.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
 
 #include <cstddef>
@@ -103,24 +104,31 @@ void know_deleters(void (*ours)(void*), void (*earlier)(void*));
 
 }  // namespace front
 
+// ---- Bytes of one memory: the host's, or a device's
+
+inline const c10::Device kHost{c10::DeviceType::CPU};
+
 // Keeps live bytes within a limit, and hears of the death of blocks that it has marked.
 class Guardian {
  public:
   virtual ~Guardian() = default;
   // `bytes` more do not fit: frees something, or throws. Called until they fit; never from inside itself.
   virtual void make_room(std::int64_t bytes) = 0;
+  // The allocator below has no `bytes` in one piece, although the limit has: frees something. False: nothing can go.
+  virtual bool spare(std::int64_t bytes) = 0;
   // The block is about to be freed. True: the guardian has taken it instead.
   virtual bool block_dies(void* data, void* mark) noexcept = 0;
 };
 
-// From now on, no allocation takes live_bytes() past the limit. One guardian at a time; nullptr: none.
-void set_guardian(Guardian* guardian, std::int64_t limit_bytes);
-void set_limit(std::int64_t limit_bytes);
+// From now on, no allocation there takes live_bytes() past the limit. One guardian at a time; nullptr: none.
+void set_guardian(Guardian* guardian, std::int64_t limit_bytes, c10::Device where = kHost);
+void set_limit(std::int64_t limit_bytes, c10::Device where = kHost);
+[[nodiscard]] Guardian* guardian_of(c10::Device where);
 
 // What is live beside the allocator's own blocks, an arena: adds to the live bytes, never past the limit (room is made
 // before).
-void count_bytes(std::int64_t bytes);
-void uncount_bytes(std::int64_t bytes);
+void count_bytes(std::int64_t bytes, c10::Device where = kHost);
+void uncount_bytes(std::int64_t bytes, c10::Device where = kHost);
 
 // Where the guardian may note something in a block; nullptr when it is not one of this allocator, or lies in an arena.
 void** block_mark(void* data, void (*deleter)(void*));
@@ -186,9 +194,10 @@ void content_returns(const void* storage, const void* data);
 void content_dies_away(const void* storage);
 
 // Bytes that tensors asked for since install, arenas included: live now, and the largest so far since reset_peak().
-std::int64_t live_bytes();
-std::int64_t peak_bytes();
-void reset_peak();
-void raise_peak(std::int64_t bytes);  // to at least that: what was so before something called reset_peak()
+std::int64_t live_bytes(c10::Device where = kHost);
+std::int64_t peak_bytes(c10::Device where = kHost);
+void reset_peak(c10::Device where = kHost);
+// To at least that: what was so before something called reset_peak().
+void raise_peak(std::int64_t bytes, c10::Device where = kHost);
 
 }  // namespace stowage::runtime

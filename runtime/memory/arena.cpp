@@ -67,7 +67,16 @@ void Arena::reserve(c10::Device where, std::int64_t bytes) {
   where_ = where;
   if (bytes == 0) return;
   if (where.is_cpu()) return map(bytes);
-  c10::DataPtr block = device_at(where).allocate(bytes);
+  count_bytes(bytes, where);  // which makes room for it
+  c10::DataPtr block;
+  try {
+    block = device_at(where).allocate(bytes);
+  } catch (...) {
+    uncount_bytes(bytes, where);
+    throw;
+  }
+  uncount_bytes(bytes, where);
+  device_at(where).count_others();
   order_ = device_at(where).order();
   auto* const base = static_cast<char*>(block.get());
   slot_ = register_range(base, base + bytes);
@@ -130,6 +139,7 @@ void Arena::release() {
   }
   order_.reset();
   block_ = {};
+  if (!where_.is_cpu()) device().count_others();
   base_ = nullptr;
   bytes_ = mapped_bytes_ = 0;
   slot_ = -1;

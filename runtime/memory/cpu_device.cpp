@@ -20,9 +20,19 @@ class NoOrder final : public Device::Order {
   void end() override {}
 };
 
+class NoStream final : public Device::Stream {
+ public:
+  [[nodiscard]] bool is_current() const override { return true; }
+  void run(const std::function<void()>& work) override { work(); }
+};
+
 class CpuDevice final : public Device {
  public:
   void install() override { install_allocator(), require_allocator(); }
+  c10::Allocator& allocator() override { return *c10::GetCPUAllocator(); }
+  void count_others() override {}
+  bool adopt(c10::StorageImpl&) override { return false; }  // no header lies before its block
+  void used_here(c10::StorageImpl&) override {}
   c10::DataPtr allocate(std::int64_t bytes) override {
     const auto free = [](void* block) { delete[] static_cast<char*>(block); };
     auto* const block = new char[static_cast<std::size_t>(bytes)];
@@ -39,6 +49,7 @@ class CpuDevice final : public Device {
   void put_back(void* to, const void* block, std::int64_t bytes) override { move_bytes(to, block, bytes); }
   void wait() override {}
   std::unique_ptr<Order> order() override { return std::make_unique<NoOrder>(); }
+  std::unique_ptr<Stream> current_stream() override { return std::make_unique<NoStream>(); }
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return memory_store(limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override { return threaded_link(std::move(store), 0); }
   [[nodiscard]] std::int64_t stream() const override { return 0; }

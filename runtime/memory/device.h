@@ -3,7 +3,7 @@
 //
 //   bytes    copy, to_host, from_host, fill      in the order of the kernels that this thread has asked for so far
 //   blocks   allocate                            beside all plans, by whoever lies below the front
-//   front    install                             allocator.h hears of every block, and may answer from a plan
+//   front    install, allocator                  allocator.h hears of every block, and may answer from a plan
 //   lanes    link                                copies to the host and back beside the kernels (link.h)
 //
 //   cpu_device.cpp     plain memory: memcpy; nothing runs behind the host
@@ -16,8 +16,10 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "runtime/memory/host_store.h"
@@ -32,6 +34,15 @@ class Device {
   // Makes the front lie in front of the device's allocator. Idempotent. Throws Error, which says why, where it cannot,
   // or another library has taken the place since.
   virtual void install() = 0;
+
+  // Of the front: what a budget on this device hands out and lets go.
+  virtual c10::Allocator& allocator() = 0;
+  // Live bytes that came to no front's notice (older ones, arenas, libraries' own) are counted as they are now.
+  virtual void count_others() = 0;
+  // Makes the front know the block of a storage that is older than the front. False: that cannot be.
+  virtual bool adopt(c10::StorageImpl& storage) = 0;
+  // The block may be freed while kernels on this thread's stream still use it, whatever stream it was made on.
+  virtual void used_here(c10::StorageImpl& storage) = 0;
 
   // A block that no plan knows. Throws c10::OutOfMemoryError, or Error.
   virtual c10::DataPtr allocate(std::int64_t bytes) = 0;
@@ -58,6 +69,16 @@ class Device {
     virtual void end() = 0;
   };
   virtual std::unique_ptr<Order> order() = 0;
+
+  // The stream that is current on this thread.
+  class Stream {
+   public:
+    virtual ~Stream() = default;
+    [[nodiscard]] virtual bool is_current() const = 0;
+    // It is current meanwhile; the stream that was current before goes on after what was asked for.
+    virtual void run(const std::function<void()>& work) = 0;
+  };
+  virtual std::unique_ptr<Stream> current_stream() = 0;
 
   // Where swapped buffers wait, and the lanes that lead there. `limit_bytes`: as for memory_store().
   virtual std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) = 0;

@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <map>
 
 #include "stowage/error.h"
@@ -13,25 +14,124 @@ std::mutex& FrontBlocks::mutex() {
   return *mutex;
 }
 
-std::unordered_map<const void*, c10::DataPtr>& FrontBlocks::blocks() {
-  static auto* const blocks = new std::unordered_map<const void*, c10::DataPtr>();
+std::unordered_map<const void*, FrontBlocks::Block>& FrontBlocks::blocks() {
+  static auto* const blocks = new std::unordered_map<const void*, Block>();
   return *blocks;
+}
+
+c10::DataPtr FrontBlocks::take(c10::DataPtr block, std::int64_t bytes, bool earlier) {
+  void* const data = block.get();
+  const c10::Device where = block.device();
+  const std::int64_t stream = earlier ? kUnknown : c10::impl::VirtualGuardImpl(where.type()).getStream(where).id();
+  const owners::OwnerId owner = earlier ? owners::kNobody : owners::asks(bytes, where);
+  {
+    const std::lock_guard lock(mutex());
+    blocks().insert_or_assign(data, Block{std::move(block), bytes, stream, owner});
+  }
+  front::allocated(where.type(), static_cast<std::size_t>(bytes), data);
+  return {data, data, &release, where};
+}
+
+void** FrontBlocks::mark(const void* data) {
+  const std::lock_guard lock(mutex());
+  const auto it = blocks().find(data);
+  return it == blocks().end() ? nullptr : &it->second.mark;  // the table's entries stay where they are
+}
+
+owners::OwnerId FrontBlocks::owner(const void* data) {
+  const std::lock_guard lock(mutex());
+  const auto it = blocks().find(data);
+  return it == blocks().end() ? owners::kNobody : it->second.owner;
+}
+
+void FrontBlocks::give_to(const void* data, owners::OwnerId owner) {
+  const std::lock_guard lock(mutex());
+  const auto it = blocks().find(data);
+  if (it == blocks().end() || it->second.owner == owner) return;
+  owners::dies(it->second.owner, it->second.bytes);
+  it->second.owner = owner;
+  owners::moves(owner, it->second.bytes);
+}
+
+std::int64_t FrontBlocks::stream(const void* data) {
+  const std::lock_guard lock(mutex());
+  const auto it = blocks().find(data);
+  return it == blocks().end() ? kUnknown : it->second.stream;
 }
 
 void FrontBlocks::release(void* data) {
   if (data == nullptr) return;
-  c10::DataPtr block;  // is freed outside of the lock
-  c10::DeviceType type = c10::DeviceType::CPU;
+  c10::Device where = kHost;
+  void* mark = nullptr;
   {
     const std::lock_guard lock(mutex());
     const auto it = blocks().find(data);
     if (it != blocks().end()) {
-      block = std::move(it->second);
-      blocks().erase(it);
-      type = block.device().type();
+      where = it->second.inner.device();
+      mark = it->second.mark;
     }
   }
-  front::freed(block ? type : front::armed_for(), data);  // else it lies in an arena
+  if (where.is_cpu()) {  // it lies in an arena
+    front::freed(front::armed_for(), data);
+    return;
+  }
+  if (mark != nullptr) {
+    Guardian* const guardian = guardian_of(where);
+    if (guardian != nullptr && guardian->block_dies(data, mark)) return;
+  }
+  Block block;  // is freed outside of the lock
+  {
+    const std::lock_guard lock(mutex());
+    const auto it = blocks().find(data);
+    block = std::move(it->second);
+    blocks().erase(it);
+  }
+  front::freed(where.type(), data);
+  uncount_bytes(block.bytes, where);
+  owners::dies(block.owner, block.bytes);
+}
+
+// ---- What was there before
+
+namespace {
+
+struct Earlier {
+  std::mutex mutex;
+  std::map<c10::DeviceIndex, std::int64_t> bytes;  // counted
+};
+
+Earlier& earlier() {
+  static auto* const earlier = new Earlier();
+  return *earlier;
+}
+
+}  // namespace
+
+c10::DataPtr FrontBlocks::take_earlier(c10::DataPtr block, std::int64_t bytes) {
+  const c10::Device where = block.device();
+  {
+    const std::lock_guard lock(earlier().mutex);
+    std::int64_t& counted = earlier().bytes[where.index()];
+    const std::int64_t known = std::min(counted, bytes);
+    counted -= known;
+    uncount_bytes(known - bytes, where);  // no room is made for what is there
+  }
+  return take(std::move(block), bytes, /*earlier=*/true);
+}
+
+void FrontBlocks::count_earlier(c10::Device where, std::int64_t below_bytes) {
+  std::int64_t ours = 0;
+  {
+    const std::lock_guard lock(mutex());
+    for (const auto& [data, block] : blocks()) {
+      if (block.inner.device() == where) ours += block.bytes;
+    }
+  }
+  const std::lock_guard lock(earlier().mutex);
+  std::int64_t& counted = earlier().bytes[where.index()];
+  const std::int64_t now = std::max<std::int64_t>(below_bytes - ours, 0);
+  uncount_bytes(counted - now, where);
+  counted = now;
 }
 
 namespace {

@@ -10,10 +10,14 @@
 #include <cstring>
 
 #include "runtime/memory/available.h"
+#include "stowage/bytes.h"
 #include "stowage/error.h"
-#include "stowage/mebibytes.h"
 
 namespace stowage::runtime {
+
+void HostStore::for_each_part(std::int64_t, std::int64_t, const Visit&) const {
+  throw Error("host store: no device can copy to it");
+}
 namespace {
 
 [[noreturn]] void fail(const std::string& what, int error) {
@@ -22,7 +26,8 @@ namespace {
 
 void check_limit(std::int64_t bytes, std::int64_t limit) {
   if (limit > 0 && bytes > limit) {
-    throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the limit is " + mebibytes(limit, 1));
+    throw Error("host store is full: " + in_words(bytes, Rounding::kUp) + " are needed, the limit is " +
+                in_words(limit));
   }
 }
 
@@ -37,7 +42,7 @@ class MemoryStore final : public HostStore {
     require_host_memory(bytes, limit_);
     const auto size = static_cast<std::size_t>(bytes);
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) fail("cannot have " + mebibytes(bytes, 1), errno);
+    if (mapped == MAP_FAILED) fail("cannot have " + in_words(bytes, Rounding::kUp), errno);
     madvise(mapped, size, MADV_HUGEPAGE);
     std::memset(mapped, 0, size);  // touched now, not in the middle of a step
     data_ = static_cast<char*>(mapped);
@@ -81,7 +86,7 @@ class FileStore final : public HostStore {
     unlink(name.c_str());
     if (const int error = posix_fallocate(file_, 0, bytes); error != 0) {
       release();
-      fail("cannot have " + mebibytes(bytes, 1) + " in '" + directory_ + "'", error);
+      fail("cannot have " + in_words(bytes, Rounding::kUp) + " in '" + directory_ + "'", error);
     }
     bytes_ = bytes;
   }
@@ -163,8 +168,8 @@ class FailingStore final : public HostStore {
 void require_host_memory(std::int64_t bytes, std::int64_t limit_bytes) {
   check_limit(bytes, limit_bytes);
   if (const std::int64_t available = available_bytes("/"); bytes > available) {
-    throw Error("host store is full: " + mebibytes(bytes, 1) + " are needed, the machine has " +
-                mebibytes(available, 1) + " available");
+    throw Error("host store is full: " + in_words(bytes, Rounding::kUp) + " are needed, the machine has " +
+                in_words(available) + " available");
   }
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,10 @@ class HostStore {
   // once.
   virtual void write(std::int64_t offset, const void* from, std::int64_t bytes) = 0;
   virtual void read(std::int64_t offset, void* into, std::int64_t bytes) = 0;
+
+  // visit(address, bytes) of each stretch of [offset, offset + bytes), of a store that a device can copy to and from.
+  using Visit = std::function<void(char* at, std::int64_t bytes)>;
+  virtual void for_each_part(std::int64_t offset, std::int64_t bytes, const Visit& visit) const;
 };
 
 // Throws Error where so much memory of the host is more than `limit_bytes` (0: no limit), or than the machine has.

@@ -28,6 +28,7 @@ thread_local bool tl_unasked = false;
 thread_local std::vector<std::uint64_t> tl_updates;  // optimizers in their steps
 
 std::atomic<bool> g_on{false};
+std::atomic<c10::Device> g_where{kHost};
 std::atomic<bool> g_numbers{false};  // autograd has noted an operator
 Lines g_lines;                       // set before g_on, and never again
 
@@ -92,7 +93,7 @@ void note_sample(Owners& o) {
     o.samples.resize(kept);
     o.every *= 2;
   }
-  o.samples.push_back({clock_ns(), live_bytes()});
+  o.samples.push_back({clock_ns(), live_bytes(g_where.load())});
 }
 
 OwnerId owner_of(Owners& o, std::int32_t line, Phase phase) {
@@ -149,9 +150,10 @@ void survive_forks() {
   (void)registered;
 }
 
-void begin(const Lines& lines) {
+void begin(const Lines& lines, c10::Device where) {
   survive_forks();
   const std::lock_guard lock(all().mutex);
+  if (all().begun == 0) g_where.store(where);
   if (g_lines.now == nullptr) g_lines = lines;
   ++all().begun;
   g_on.store(true);
@@ -162,8 +164,8 @@ void end() {
   if (--all().begun == 0) g_on.store(false);
 }
 
-OwnerId asks(std::int64_t bytes) {
-  if (!g_on.load() || tl_unasked || bytes < kLeastBytes) return kNobody;
+OwnerId asks(std::int64_t bytes, c10::Device where) {
+  if (!g_on.load() || tl_unasked || bytes < kLeastBytes || where != g_where.load()) return kNobody;
   Owners& o = all();
   const Phase phase = phase_now();
   const bool grad_mode = c10::GradMode::is_enabled();
@@ -178,7 +180,7 @@ OwnerId asks(std::int64_t bytes) {
   if (phase == Phase::kForward && grad_mode) remember_number(o, line);
   const OwnerId owner = owner_of(o, line, phase);
   if (owner != kNobody) o.owners[static_cast<std::size_t>(owner)].bytes += bytes;
-  note_live(o, live_bytes(), phase, line);
+  note_live(o, live_bytes(g_where.load()), phase, line);
   note_sample(o);
   return owner;
 }
@@ -198,7 +200,7 @@ void moves(OwnerId owner, std::int64_t bytes) {
   const Phase phase = phase_now();
   const std::lock_guard lock(o.mutex);
   o.owners[static_cast<std::size_t>(owner)].bytes += bytes;
-  note_live(o, live_bytes(), phase, 0);
+  note_live(o, live_bytes(g_where.load()), phase, 0);
   note_sample(o);
 }
 

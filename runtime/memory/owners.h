@@ -1,8 +1,8 @@
 // Who asked for a block: the line of the user's code that ran, and the phase of the step. For whoever asks what held the
 // peak.
 //
-//   allocate(n) ──► line, phase ──► owner: a small number, kept in the block's header ──► held[owner] += n
-//   free        ──► held[header.owner] -= n
+//   allocate(n) ──► line, phase ──► owner: a small number, kept with the block ──► held[owner] += n
+//   free        ──► held[its owner] -= n
 //
 //   live  ╱╲_╱▔╲___     the first block that dies at a new highest makes held[] a copy: what held the peak so far
 //
@@ -10,8 +10,10 @@
 // thread; update inside an optimizer's step, where no gradients are recorded; else forward. What backward makes belongs to the line of the forward
 // operator whose gradient it works out (autograd numbers both alike), where that is known.
 //
-// Blocks below kLeastBytes have no owner. O(1) a block; a copy is one number for each owner, made at new peaks alone.
+// Of one memory at a time: the host's, or a device's. Blocks below kLeastBytes have no owner. O(1) a block; a copy is one number for each owner, made at new peaks alone.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <array>
 #include <cstdint>
@@ -38,8 +40,9 @@ struct Lines {
 // the same, as what is asked for last is done first at a fork; begin() calls it, too.
 void survive_forks();
 
-// From now on new blocks have owners. Counts: each begin() needs its end().
-void begin(const Lines& lines);
+// From now on new blocks of this memory have owners. Counts: each begin() needs its end(), and the first one says which
+// memory it is.
+void begin(const Lines& lines, c10::Device where);
 void end();
 
 struct Held {
@@ -78,7 +81,7 @@ void update_begins(std::uint64_t optimizer);
 void update_ends(std::uint64_t optimizer);
 
 // For the allocator: a new block, which counts as live by now; one that dies; one whose owner moves into another block.
-OwnerId asks(std::int64_t bytes);
+OwnerId asks(std::int64_t bytes, c10::Device where);
 void dies(OwnerId owner, std::int64_t bytes);
 void moves(OwnerId owner, std::int64_t bytes);
 

@@ -173,7 +173,7 @@ void Executor::write_script() {
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
       allocation.offset = covering->second;
       if (covering->first.second != step) continue;
-      for (const Takeover& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {
+      for (const ReusePair& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {
         const auto input = pair.created == buffer ? ended.find({pair.read, step}) : ended.end();
         allocation.takes_over |= input != ended.end() && input->second == allocation.offset;
       }

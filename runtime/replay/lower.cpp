@@ -5,7 +5,7 @@
 
 #include "runtime/memory/device.h"
 #include "runtime/replay/batch_norm.h"
-#include "runtime/replay/takeover.h"
+#include "runtime/replay/in_place_reuse.h"
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "stowage/io.h"
@@ -105,7 +105,7 @@ class Lowering {
     op.cost_ns = from.cost_ns;
     op.rng = from.random_order >= 0;
     op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle);
-    for (const auto& [read, created] : takeover_blocks(tape_, from)) {
+    for (const auto& [read, created] : in_place_reuse_blocks(tape_, from)) {
       op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
     }
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";

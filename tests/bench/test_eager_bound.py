@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
-from eager_bound import StepBound
+from bench.eager.eager_bound import StepBound
 
 
 def graph(second: str) -> dict:

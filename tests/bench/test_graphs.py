@@ -7,11 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
-import graphs  # noqa: E402
-import models_sequence  # noqa: E402
-import models_vision  # noqa: E402
+from bench.order import graphs, models_sequence, models_vision  # noqa: E402
 
 PARAMETERS = {
     "alexnet": 61_100_840,

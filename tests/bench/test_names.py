@@ -7,6 +7,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_no_module_of_the_tests_has_the_name_of_a_benchmark():
-    benchmarks = {path.name for path in (ROOT / "bench").glob("*.py")}
+    benchmarks = {path.name for path in (ROOT / "bench").rglob("*.py")} - {"__init__.py"}
     assert benchmarks
     assert not benchmarks & {path.name for path in (ROOT / "tests").rglob("*.py")}

@@ -60,7 +60,7 @@ def test_a_budget_that_holds_exactly_one_plan(cli, growing, tmp_path):
 def test_nothing_fits(cli, growing):
     done = cli("fit", *growing, "--budget", "1KiB")
     assert done.returncode == 4 and not done.stdout
-    assert done.stderr.count("\n") == 1 and str(growing[0]) in done.stderr and "1.00 KiB" in done.stderr
+    assert done.stderr.count("\n") == 1 and str(growing[0]) in done.stderr and "1.0 KiB" in done.stderr
     result = cli.json("fit", *growing, "--budget", "1KiB", code=4)
     assert result["index"] is None and result["graph"] is None
 

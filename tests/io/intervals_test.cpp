@@ -1,4 +1,4 @@
-// The intervals CSV and sizes as people write them.
+// The intervals CSV.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -72,34 +72,6 @@ TEST_F(Intervals, SavesOffsetsAndReadsThemOver) {
   std::ifstream in(path_);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "id,lower,upper,size,offset\na,0,2,4,8\nb,1,3,8,0\n");
   EXPECT_EQ(load_intervals(path_).items.size(), 2U);
-}
-
-TEST(ParseBytes, ReadsUnits) {
-  const std::vector<std::pair<const char*, std::int64_t>> cases = {{"0", 0},
-                                                                   {"4096", 4096},
-                                                                   {"7B", 7},
-                                                                   {"512MiB", 536870912},
-                                                                   {"4GiB", 4294967296},
-                                                                   {"4GB", 4'000'000'000},
-                                                                   {"3KiB", 3072},
-                                                                   {"3kB", 3000},
-                                                                   {"2TiB", 2199023255552},
-                                                                   {"5TB", 5'000'000'000'000},
-                                                                   {"9007199254740991", 9007199254740991}};
-  for (const auto& [text, bytes] : cases) EXPECT_EQ(parse_bytes(text), bytes) << text;
-}
-
-TEST(ParseBytes, RefusesTheRest) {
-  for (const char* text : {"", "GiB", "-1", "-0", "+1", "1.5GiB", "4 GiB", "4gib", "4G", "0x10", "9007199254740992",
-                           "99999999999999999999", "8192TiB", "4GiBx"}) {
-    EXPECT_THROW(parse_bytes(text), Error) << text;
-  }
-  try {
-    parse_bytes("4\nGiB");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-  }
 }
 
 }  // namespace

@@ -42,31 +42,43 @@ RUNTIME_MAY_INCLUDE = {
 # What each room of the Python package may import, besides itself; a file that is in no room is one of its own.
 PYTHON_MAY_IMPORT = {
     "errors": {"_core"},
+    "sizes": {"_core"},
     "report": {"_core", "errors"},
     "cache": {"_core", "errors"},
-    "planning": {"_core", "errors", "report", "cache"},
+    "planning": {"sizes", "_core", "errors", "report", "cache"},
     "_torch": {"errors", "cache"},
     "_runtime": {"_torch"},
-    "eviction": {"_runtime", "_torch", "errors", "report", "planning"},
+    "eviction": {"sizes", "_runtime", "_torch", "errors", "report"},
     "step/guards": {"_core", "_torch", "errors"},
-    "step": {"_core", "_runtime", "_torch", "errors", "report", "cache", "planning", "eviction", "step/guards"},
-    "sharding": {"_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
+    "step": {
+        "sizes",
+        "_core",
+        "_runtime",
+        "_torch",
+        "errors",
+        "report",
+        "cache",
+        "planning",
+        "eviction",
+        "step/guards",
+    },
+    "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
     "integrations": {"errors", "step"},
     "hf": {"integrations"},
-    "run": {"_runtime", "_torch", "errors", "report", "planning", "eviction"},  # any script under a limit
+    "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
-    "doctor": {"errors", "planning"},
-    "verbs": {"errors", "planning", "step", "doctor"},
+    "doctor": {"sizes", "errors"},
+    "verbs": {"sizes", "errors", "planning", "step", "doctor"},
     "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
-    "demo": {"_runtime"},
+    "demo": {"sizes", "_runtime"},
     "__init__": {"_core", "_runtime", "_torch", "errors", "planning", "step", "eviction", "sharding"},
 }
 
 # The room that each public header belongs to.
 PUBLIC = {
     "ids.h": "base",
-    "mebibytes.h": "base",
+    "bytes.h": "base",
     "error.h": "base",
     "outcome.h": "base",
     "stopwatch.h": "base",

@@ -81,7 +81,7 @@ def test_gpt2_xl_is_captured_and_planned_in_seconds():
     assert graph.resident_bytes > 18e9
     assert summary["lower_bound_bytes"] <= summary["peak_bytes"] <= summary["program_peak_bytes"]
     assert summary["gap"] <= 0.001
-    assert captured_in < 20 and planned_in < 10  # twice the targets: bench/scale.py holds the real figures
+    assert captured_in < 20 and planned_in < 10  # twice the targets: bench/order/scale.py holds the real figures
 
 
 def test_refusal_names_the_line():

@@ -158,6 +158,7 @@ def test_a_copy_thread_that_ends_in_mid_step(gbps, no_more, monkeypatch, no_wait
     assert ended >= 6
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("no_more", [False, True], ids=["another", "none"])
 def test_a_copy_thread_that_ends_under_a_budget(no_more, no_wait_without_end):
     gc.collect()  # what dies within the block makes room in it

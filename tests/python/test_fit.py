@@ -33,7 +33,7 @@ def perceptron(width=64, depth=3, form=None):
 
 def fits(make_step, batch, budget):
     graph = capture_fake(make_step, batch)
-    limit = without_scratch(stowage.planning.parse_bytes(budget))
+    limit = without_scratch(stowage.sizes.parse_bytes(budget))
     try:
         stowage.plan(graph, limit)
     except stowage.Error:
@@ -94,7 +94,7 @@ def test_what_an_eager_call_needs_is_said():
 def test_the_answer_is_that_of_trying_all(budget):
     make_step = perceptron()
     found = stowage.max_batch(make_step, budget)
-    limit = stowage.planning.parse_bytes(budget)
+    limit = stowage.sizes.parse_bytes(budget)
     assert fits(make_step, found.batch, limit) and not any(
         fits(make_step, found.batch + more, limit) for more in (1, 2, 3, 10)
     )

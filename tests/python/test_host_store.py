@@ -45,7 +45,7 @@ def test_a_store_that_is_too_small(store, monkeypatch, tmp_path):
     step(batches[1])
     before = state_of(model, optimizer)
     for _ in range(2):
-        with pytest.raises(stowage.Error, match="host store is full.*limit is 0.0 MiB"):
+        with pytest.raises(stowage.Error, match="host store is full.*limit is 4.0 KiB"):
             step(batches[2])
         assert all(torch.equal(a, b) for a, b in zip(before, state_of(model, optimizer), strict=True))
 

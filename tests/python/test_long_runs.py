@@ -1,4 +1,4 @@
-"""A short form of bench/long_runs.py: losses as eager to the bit, memory and open files constant."""
+"""A short form of bench/step/long_runs.py: losses as eager to the bit, memory and open files constant."""
 
 import json
 import os
@@ -20,7 +20,8 @@ def test_nothing_grows(kind, tmp_path):
     steps = 2400 if in_block else 800  # its timeline and history of accesses fill first
     command = [
         sys.executable,
-        "bench/long_runs.py",
+        "-m",
+        "bench.step.long_runs",
         "--steps",
         str(steps),
         "--warm-up",

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import stowage
-from stowage.planning import in_words, infeasible
+from stowage.planning import infeasible
+from stowage.sizes import in_words
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_bytes_in_words(bytes_, down, nearest, up):
 
 def test_what_is_said_is_never_too_little_when_rounded_up_and_never_too_much_when_rounded_down():
     draw = random.Random(3)
-    size = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    size = {"byte": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     for _ in range(2000):
         bytes_ = draw.randrange(1 << draw.randrange(1, 50))
         low, high = (in_words(bytes_, d).replace(",", "").split() for d in (-1, 1))

@@ -78,7 +78,7 @@ def test_a_limit_that_is_too_small_says_what_is_needed(tmp_path):
     assert done.returncode == 1
     last = done.stderr[: done.stderr.index("stowage run:")].splitlines()[-1]
     assert re.fullmatch(
-        r"torch\.OutOfMemoryError: stowage: a limit of 3\.00 MiB is short by [\d.]+ [KM]iB: aten::\w+"
+        r"torch\.OutOfMemoryError: stowage: a limit of 3\.0 MiB is short by [\d.]+ [KM]iB: aten::\w+"
         r"(\.\w+)?( in the backward pass of own_optimizer\.py:\d+)? asks for [\d.]+ MiB, and what is in memory must stay: "
         r"[\d.]+ [KM]iB from own_optimizer\.py:\d+ \(in use\)(, [\d.]+ [KM]iB from own_optimizer\.py:\d+.*)?"
         r"\. At least \d+ bytes are needed here",

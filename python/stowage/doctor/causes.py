@@ -18,7 +18,7 @@ import collections
 import dataclasses
 
 from stowage.doctor.snapshot import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STATE, UPDATE, Moment
-from stowage.planning import in_words
+from stowage.sizes import in_words
 
 _STEPS_KEPT = 3
 _PIECES = 8  # of a loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowage.doctor.causes import Diagnosis
-from stowage.planning import in_words
+from stowage.sizes import in_words
 
 _LINES = 6
 

@@ -26,9 +26,9 @@ from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage._torch.private import address
 from stowage.errors import PACKAGE_FOLDER, Error
-from stowage.planning import parse_bytes
 from stowage.report.progress import Report, shown, visible
 from stowage.report.reports import write_report
+from stowage.sizes import parse_bytes
 
 
 class OutOfMemory(Error, torch.OutOfMemoryError):
@@ -63,11 +63,13 @@ class budget(_runtime.Block):
         "lru", "size", "random".
     release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
     link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast
-    as memory is. prefetch: bring copies back ahead of use, beside the kernels.
+    as memory is; of an accelerator, what is measured once (a number only replaces the measurement there). prefetch: bring copies back ahead of use, beside the kernels.
     debug: fill memory that is let go, so that a stale read shows at once.
     progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a
     terminal; a callable
         gets (what, None) after optimizer steps instead; False keeps silent.
+    device: whose memory is limited, such as "cuda:1" or "cpu". None: the current accelerator's, where PyTorch finds
+    one, else the host's.
 
     The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it
     is), saying what is pinned and by how much the limit is short. When the block is left, by an exception too, every
@@ -88,6 +90,7 @@ class budget(_runtime.Block):
         debug: bool = False,
         seed: int = 0,
         progress: Callable | bool | None = None,
+        device: torch.device | str | None = None,
         _replay_generator: bool = True,
     ):
         super().__init__()
@@ -103,9 +106,11 @@ class budget(_runtime.Block):
             raise ValueError(f"link_gbps must be above 0: {link_gbps}")
         self.policy = policy
         self.release = release
+        self.device = _the_device(device)
         self._runtime = _runtime.Budget(
-            self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed
-        )
+            self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed,
+            str(self.device),
+        )  # fmt: skip
         self._used = False
         self._of_calls = False  # of a compiled step, which knows of it
         self._patches: _Patches | None = None
@@ -137,7 +142,9 @@ class budget(_runtime.Block):
             if callable(self._progress) or (self._progress is not False and visible()):
                 tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
                 self._patches.after_steps(tell)
-            if _runtime.live_bytes() > self.limit_bytes // 2:  # what exists already may have to make room
+            if (
+                _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2
+            ):  # what exists already may have to make room
                 for tensor in _existing_tensors():
                     self._runtime.adopt(address(tensor))
             self._runtime.shrink()
@@ -210,6 +217,17 @@ class budget(_runtime.Block):
         return self._runtime.alive()
 
 
+def _the_device(device: torch.device | str | None) -> torch.device:
+    """With an index, but the host. Raises Error where PyTorch has no such accelerator."""
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = torch.device(device) if device is not None else there or torch.device("cpu")
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if there is None or found.type != there.type:
+        raise Error(f"budget(device={device!r}): PyTorch finds no {found.type} here; device='cpu' limits host memory")
+    return found if found.index is not None else torch.device(found.type, torch.accelerator.current_device_index())
+
+
 def _first_line(error: BaseException) -> str:
     text = str(error)
     return text[text.index("stowage: ") + len("stowage: ") :].splitlines()[0]
@@ -249,7 +267,10 @@ class _Telling:
             return
         self._last_s = now_s
         stats = self._block._runtime.stats()
-        live, limit = (f"{bytes_ / 2**20:,.0f}" for bytes_ in (_runtime.live_bytes(), self._block.limit_bytes))
+        live, limit = (
+            f"{bytes_ / 2**20:,.0f}"
+            for bytes_ in (_runtime.live_bytes(str(self._block.device)), self._block.limit_bytes)
+        )
         share = (stats["recompute_ns"] + stats["stall_ns"] + stats["evict_ns"]) / 1e9 / max(now_s - self._begin_s, 1e-9)
         self._report(f"{live} of {limit} MiB, {stats['evictions']:,} let go, {share:.0%} of the time for that", None)
 

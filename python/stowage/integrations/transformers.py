@@ -182,7 +182,7 @@ def _refuse(trainer: Trainer) -> None:
 def plan(trainer: Trainer, budget: int | str | None = None, **options: Any) -> PlannedTraining:
     """Lets ``trainer.train()`` run its updates as planned steps, within ``budget`` bytes when given.
 
-    options: those of stowage.compile (check_every, link_gbps, strict, takeover). An update is all micro-batches of
+    options: those of stowage.compile (check_every, link_gbps, strict, in_place_reuse). An update is all micro-batches of
     gradient_accumulation_steps, clipping, the optimizer's step and zero_grad. Returns a PlannedTraining, whose ``step``
     is the CompiledStep of the training (stats(), explain(), plan), once it has begun.
     Raises Unsupported, when training begins, for what cannot be planned: several processes, a gradient scaler,

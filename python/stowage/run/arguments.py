@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stowage.errors import Error
-from stowage.planning import parse_bytes
+from stowage.sizes import parse_bytes
 
 USAGE = """\
 Usage: stowage run [OPTIONS] SCRIPT.py [ARGS...]

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import Any
 
+import torch
+
 from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.eviction.budget import budget
@@ -39,6 +41,7 @@ class _Around:
         self._settings = settings
         self._limit_bytes: int | None = settings["budget_bytes"]
         self._budget: budget | None = None
+        self._device: torch.device | None = None  # whose tensors are limited or watched; None: it is not known yet
         self._pid = os.getpid()
         self._begun_ns = time.monotonic_ns()
         self._rank = 0
@@ -50,15 +53,37 @@ class _Around:
     def begin(self) -> None:
         _runtime.install_allocator()
         optimizer_steps.listen(self, self._before_step, self._after_step)
+        if self._limit_bytes is not None:
+            self._meet_threads()
+        if torch.accelerator.is_available():
+            self._wait_for_a_model()
+        else:
+            self._begin_on(torch.device("cpu"))
+
+    def _begin_on(self, device: torch.device) -> None:
+        self._device = device
         if self._limit_bytes is None:
-            _runtime.begin_owners()
+            _runtime.begin_owners(str(device))
         else:  # the budget does
             self._limit()
-            self._meet_threads()
+
+    def _wait_for_a_model(self) -> None:
+        """Which accelerator a process trains on is known when its model runs; until then none is touched, as helpers and
+        launchers touch none."""
+
+        def model_runs(module: torch.nn.Module, *_: Any) -> None:
+            tensor = next(module.parameters(), None)
+            if tensor is None or tensor.device.type == "meta":
+                return
+            waiting.remove()
+            if self._device is None:
+                self._begin_on(tensor.device)
+
+        waiting = torch.nn.modules.module.register_module_forward_pre_hook(model_runs)
 
     def _limit(self) -> None:
         assert self._limit_bytes is not None
-        self._budget = budget(self._limit_bytes, progress=False)
+        self._budget = budget(self._limit_bytes, progress=False, device=self._device)
         self._budget.__enter__()
         self._budget._runtime.live_on()
 
@@ -68,7 +93,8 @@ class _Around:
         bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
         def attached_first(thread: threading.Thread) -> None:
-            _runtime.Budget.expect_thread()
+            if _runtime.budget_active():
+                _runtime.Budget.expect_thread()
             bootstrap(thread)
 
         threading.Thread._bootstrap_inner = attached_first  # type: ignore[attr-defined]
@@ -88,7 +114,9 @@ class _Around:
         if not self._told_of_device:
             self._tell_of_device(optimizer)
         if self._line.due() and self._is_first():
-            self._line.draw(self._steps, self._limit_bytes, *self._cost(), time.monotonic_ns() - self._begun_ns)
+            self._line.draw(
+                self._device, self._steps, self._limit_bytes, *self._cost(), time.monotonic_ns() - self._begun_ns
+            )
 
     def _take_up_child(self) -> None:
         """A child made by fork() trains: it is held to a limit of its own from its first step on. Children that only
@@ -109,10 +137,16 @@ class _Around:
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._rank = distributed.get_rank()
-        elsewhere = sorted({p.device.type for g in optimizer.param_groups for p in g["params"]} - {"cpu", "meta"})
+        if self._device is None:
+            return
+        elsewhere = sorted(
+            {p.device.type for g in optimizer.param_groups for p in g["params"]} - {self._device.type, "meta"}
+        )
         if elsewhere and self._is_first():
             what = "limited" if self._limit_bytes is not None else "watched"
-            _say(f"stowage run: the script trains on {' and '.join(elsewhere)}: only the CPU's tensors are {what}\n")
+            _say(
+                f"stowage run: the script trains on {' and '.join(elsewhere)}: only tensors on {self._device} are {what}\n"
+            )
 
     def _is_first(self) -> bool:
         return self._rank == 0 and os.environ.get("RANK", "0") == "0" and _child_name() == ""
@@ -132,7 +166,8 @@ class _Around:
         self._ended = True
         took_ns = time.monotonic_ns() - self._begun_ns
         self._line.erase()
-        _runtime.end_owners()
+        if self._device is not None:
+            _runtime.end_owners()
         if self._steps == 0 and not (self._settings["script"] and self._settings["pid"] == self._pid):
             return  # a launcher, or a helper of the script
         ending = self._ending(took_ns)

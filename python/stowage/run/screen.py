@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from stowage.sizes import in_words
+
 _ROWS = 10
 _LEAST_SHARE = 0.005
 _PHASES = ("set-up", "forward", "backward", "update")
@@ -68,12 +70,12 @@ def screen(ending: Ending) -> str:
     if ending.limit_bytes is not None:
         lines.append(_cost_line(ending))
     if ending.needed_bytes:
-        lines.append(f"a request did not fit: the limit must be at least {_mib(ending.needed_bytes)} for that one")
+        lines.append(f"a request did not fit: the limit must be at least {in_words(ending.needed_bytes)} for that one")
     rows = ending.rows()
     if rows:
         lines += ["", f"{'held then':>12}  {'':>6}  {'made in':<8}  line", *_table(rows, ending)]
         lines += ["", "most in each phase"]
-        lines += [f"{_mib(most):>12}  {phase}" for phase in _PHASES if (most := ending.peak["of_phase"][phase])]
+        lines += [f"{in_words(most):>12}  {phase}" for phase in _PHASES if (most := ending.peak["of_phase"][phase])]
     return "\n".join(lines) + "\n"
 
 
@@ -83,14 +85,14 @@ def brief(ending: Ending) -> str:
 
 def _first_line(ending: Ending) -> str:
     who = f" {ending.who}:" if ending.who else ""
-    limit = f", limit {_mib(ending.limit_bytes)}" if ending.limit_bytes is not None else ""
+    limit = f", limit {in_words(ending.limit_bytes)}" if ending.limit_bytes is not None else ""
     phase = {"set-up": "set-up", "update": "the optimizer's update"}.get(
         ending.peak["phase"], f"the {ending.peak['phase']} pass"
     )
     place = _place(ending.peak["file"], ending.peak["line"])
     where = f" in {phase}" + (f", at {place}" if place else "")
     steps = f"{ending.steps:,} optimizer step{'' if ending.steps == 1 else 's'}, {_seconds(ending.took_ns)}"
-    return f"stowage run:{who} peak {_mib(ending.peak_bytes)}{limit}{where}; {steps}"
+    return f"stowage run:{who} peak {in_words(ending.peak_bytes)}{limit}{where}; {steps}"
 
 
 def _cost_line(ending: Ending) -> str:
@@ -115,7 +117,7 @@ def _table(rows: list[dict], ending: Ending) -> list[str]:
 
 
 def _row(bytes_: int, ending: Ending, phase: str, text: str) -> str:
-    return f"{_mib(bytes_):>12}  {bytes_ / max(ending.peak['bytes'], 1):>6.1%}  {phase:<8}  {text}"
+    return f"{in_words(bytes_):>12}  {bytes_ / max(ending.peak['bytes'], 1):>6.1%}  {phase:<8}  {text}"
 
 
 def _place(file: str, line: int) -> str:
@@ -127,10 +129,6 @@ def _place(file: str, line: int) -> str:
             return f"{file[len(folder) + 1 :]}:{line}"
     here = os.getcwd() + os.sep
     return f"{file[len(here) :] if file.startswith(here) else file}:{line}"
-
-
-def _mib(bytes_: int) -> str:
-    return f"{bytes_ / 2**20:,.1f} MiB"
 
 
 def _seconds(ns: int) -> str:
@@ -154,10 +152,12 @@ class LiveLine:
         self._last_s = now_s
         return _is_terminal()
 
-    def draw(self, steps: int, limit_bytes: int | None, evictions: int, cost_ns: int, took_ns: int) -> None:
+    def draw(
+        self, device: Any, steps: int, limit_bytes: int | None, evictions: int, cost_ns: int, took_ns: int
+    ) -> None:
         from stowage import _runtime
 
-        live = f"{_runtime.live_bytes() / 2**20:,.0f}"
+        live = f"{_runtime.live_bytes(str(device or 'cpu')) / 2**20:,.0f}"
         text = f"step {steps:,}: {live} MiB live"
         if limit_bytes is not None:
             share = cost_ns / max(took_ns, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stowage.planning import parse_bytes
 from stowage.sharding.capture import Program, capture_program
 from stowage.sharding.placements import ShardingPlan, mesh_document, solve
 from stowage.sharding.world import named_parameters
+from stowage.sizes import parse_bytes
 from stowage.step.world import World
 
 

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from stowage import _runtime
 from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
 from stowage.errors import Error, Unsupported
-from stowage.planning import parse_bytes
 from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
 from stowage.sharding.group import Ranks, as_mesh
@@ -29,6 +28,7 @@ from stowage.sharding.parts import whole
 from stowage.sharding.placements import ShardingPlan, mesh_document, solve
 from stowage.sharding.program import Program
 from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
+from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.recording import record
 from stowage.step.replay import Mismatch, Replay, Room, why_python_must_run

@@ -22,8 +22,8 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import AFTER, Error, Unsupported, UnsupportedWarning, say, warn
-from stowage.planning import parse_bytes
 from stowage.report.progress import shown
+from stowage.sizes import parse_bytes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.life_cycle import LifeCycle, SignatureState
@@ -76,11 +76,11 @@ class CompiledStep(LifeCycle):
         check: str | int,
         link_gbps: float | None,
         strict: bool | str,
-        takeover: bool,
+        in_place_reuse: bool,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
         self._checking = Checking(check)
-        self._takeover = takeover
+        self._in_place_reuse = in_place_reuse
         self._arena = _runtime.Arena()
         self._room = dataclasses.replace(
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
@@ -321,7 +321,7 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         try:
-            replay = Replay(recording, self._room, self._name, self._budget, self._takeover)
+            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse)
         except Error as error:
             if self._budget is None:
                 raise
@@ -465,7 +465,8 @@ def compile(
     check_every: int = 0,
     link_gbps: float | None = None,
     strict: bool | str = False,
-    takeover: bool = True,
+    in_place_reuse: bool = True,
+    takeover: bool | None = None,
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
     planned.
@@ -495,10 +496,12 @@ def compile(
         where no buffer is, and after each operator it is seen to that it has written nothing but its own memory; else
         the call raises Error, which names the operator and its line, and has changed nothing. Costs a copy of the
         arena, and a look at all of it after each operator.
-    takeover: let kernels that work element by element write their result over an input that dies there.
+    in_place_reuse: let kernels that work element by element write their result over an input that dies there
+    (takeover: the older name).
     """
     if not callable(train_step):
         raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
     if strict not in (True, False, "paranoid"):
         raise Error(f"strict must be True, False or 'paranoid', not {strict!r}")
-    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, takeover)
+    reuse = in_place_reuse if takeover is None else takeover
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse)

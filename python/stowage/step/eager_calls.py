@@ -17,7 +17,6 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import storage_address
-from stowage.errors import UnsupportedWarning, warn
 from stowage.eviction.budget import OutOfMemory, budget
 from stowage.step.state import State, on_accelerator, own_ranges
 from stowage.step.world import World
@@ -33,7 +32,6 @@ class EagerCalls:
         self._arena = arena
         # One for all calls: it learns the order of accesses, and that the limit is far away
         self._block: budget | None = None
-        self._told_of_device = False
 
     @contextlib.contextmanager
     def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True,
@@ -43,17 +41,17 @@ class EagerCalls:
         together stopped in between? They are taken back."""
         self._arena.release()  # planned steps take it again
         own = own_ranges(world, inputs)
-        if (there := on_accelerator(own)) is not None:
-            self._tell_of_device(there.device)
-            yield
-            return
-        own_bytes = sum(end - start for _, start, end in own) + _held_bytes(
-            tapes, {storage_address(t) for t, _, _ in own}
-        )
-        limit_bytes = self._budget_bytes + _runtime.live_bytes() - own_bytes
+        there = on_accelerator(own)
+        device = torch.device("cpu") if there is None else there.device
+        counted = [(t, start, end) for t, start, end in own if t.device == device]
+        own_bytes = sum(end - start for _, start, end in counted)
+        if device.type == "cpu":
+            own_bytes += _held_bytes(tapes, {storage_address(t) for t, _, _ in counted})
+        limit_bytes = self._budget_bytes + _runtime.live_bytes(str(device)) - own_bytes
         before = State(world, own) if undo else None
-        peak_bytes = _runtime.peak_bytes()
-        self._block = self._block or budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False)
+        peak_bytes = _runtime.peak_bytes(str(device))
+        if self._block is None or self._block.device != device:
+            self._block = budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False, device=device)
         try:
             with self._block._again(max(limit_bytes, 1)):
                 try:
@@ -75,16 +73,7 @@ class EagerCalls:
                 before.put_back()
             raise
         finally:
-            _runtime.raise_peak(peak_bytes)
-
-    def _tell_of_device(self, device: torch.device) -> None:
-        if not self._told_of_device:
-            self._told_of_device = True
-            warn(
-                f"calls on {device} that no plan serves, the first ones too, run eagerly and without the budget: only plans "
-                "hold it there",
-                UnsupportedWarning,
-            )
+            _runtime.raise_peak(peak_bytes, str(device))
 
     def end(self) -> None:
         """Of a call that was interrupted where within() had just begun."""

@@ -19,8 +19,9 @@ from typing import Any
 
 from stowage._torch.private import FakeTensorMode, models_of_fakes
 from stowage.errors import Error, Infeasible
-from stowage.planning import Graph, Plan, in_words, infeasible, parse_bytes, plan
+from stowage.planning import Graph, Plan, infeasible, plan
 from stowage.report.progress import shown
+from stowage.sizes import in_words, parse_bytes
 from stowage.step.capturing import capture
 from stowage.step.made_step import refuse_real, told_by_line
 

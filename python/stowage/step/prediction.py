@@ -25,8 +25,9 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import FakeTensorMode, flatten, masks_as_run, models_of_fakes
 from stowage.errors import Error, Infeasible, Unsupported
-from stowage.planning import Graph, parse_bytes, plan
+from stowage.planning import Graph, plan
 from stowage.report.progress import shown
+from stowage.sizes import parse_bytes
 from stowage.step.capturing import capture
 from stowage.step.eager_trace import Moment, Trace
 from stowage.step.fit import least_eager_bytes, without_scratch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stowage.sizes import in_words
+
 if TYPE_CHECKING:
     from stowage.step.prediction import Largest, Prediction
 
@@ -18,15 +20,6 @@ KINDS = {
     "constant": "constants",
     "output": "results",
 }
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def human_bytes(bytes_: int) -> str:
-    """ "1.46 GiB"; whole bytes below one KiB."""
-    for unit, name in _UNITS:
-        if bytes_ >= unit:
-            return f"{bytes_ / unit:,.2f} {name}"
-    return f"{bytes_} bytes"
 
 
 def as_text(p: Prediction) -> str:
@@ -35,18 +28,18 @@ def as_text(p: Prediction) -> str:
         rows.append(("stowage.compile, no budget", p.planned_bytes))
     if p.least_bytes is not None and p.bound_bytes is not None:
         rows += [("least budget found", p.least_bytes), ("no plan below (proven)", p.bound_bytes)]
-    lines = [verdict(p), "", *[f"  {name:<28}{human_bytes(bytes_):>14}" for name, bytes_ in rows]]
+    lines = [verdict(p), "", *[f"  {name:<28}{in_words(bytes_):>14}" for name, bytes_ in rows]]
     if p.refusal:
         lines.append(f"  not planned: {p.refusal}")
     lines += [f"  taken as 1.0: a number that {line or 'the step'} reads" for line in p.guessed]
     lines += ["", f"eager's peak is at {p.peak_op} ({p.peak_line or 'no line of yours'}) and consists of"]
     lines += [
-        f"  {KINDS.get(kind, kind):<28}{human_bytes(bytes_):>14}{100 * bytes_ / p.eager_bytes:>6.0f} %"
+        f"  {KINDS.get(kind, kind):<28}{in_words(bytes_):>14}{100 * bytes_ / p.eager_bytes:>6.0f} %"
         for kind, bytes_ in p.by_kind.items()
     ]
     lines += ["", "made by these lines"]
     lines += [
-        f"  {human_bytes(h.bytes):>12}  {KINDS.get(h.kind, h.kind):<16} {h.tensors:>5} tensors  {h.line or 'found'}"
+        f"  {in_words(h.bytes):>12}  {KINDS.get(h.kind, h.kind):<16} {h.tensors:>5} tensors  {h.line or 'found'}"
         for h in p.by_line
     ]
     for name, found in p.largest.items():
@@ -57,29 +50,29 @@ def as_text(p: Prediction) -> str:
 def verdict(p: Prediction) -> str:
     """The answer, in one line."""
     at = ", ".join(f"{name.replace('_', ' ')} {size}" for name, size in p.sizes.items())
-    where = f"in {human_bytes(p.device_bytes)}" + (f" at {at}" if at else "")
+    where = f"in {in_words(p.device_bytes)}" + (f" at {at}" if at else "")
     if p.outcome == "fits":
-        return f"fits {where}: eager needs {human_bytes(p.eager_bytes)}"
+        return f"fits {where}: eager needs {in_words(p.eager_bytes)}"
     if p.outcome == "fits with a plan":
         assert p.planned_bytes is not None
         return (
             f"fits with a plan {where}: step = stowage.compile(train_step, budget={p.budget_bytes}) needs "
-            f"{human_bytes(p.planned_bytes)}, eager {human_bytes(p.eager_bytes)}"
+            f"{in_words(p.planned_bytes)}, eager {in_words(p.eager_bytes)}"
         )
     if p.outcome == "fits with a budget":
         return (
             f"fits with a budget {where}: step = stowage.compile(train_step, budget={p.budget_bytes}), predicted "
-            f"{p.slowdown:.2f} times the step's time without a limit; eager needs {human_bytes(p.eager_bytes)}"
+            f"{p.slowdown:.2f} times the step's time without a limit; eager needs {in_words(p.eager_bytes)}"
         )
     if p.outcome == "does not fit":
         assert p.bound_bytes is not None and p.least_bytes is not None
         return (
-            f"does not fit {where}: it needs at least {human_bytes(p.bound_bytes)}, proven; the least that works is "
-            f"{human_bytes(p.least_bytes)}"
+            f"does not fit {where}: it needs at least {in_words(p.bound_bytes)}, proven; the least that works is "
+            f"{in_words(p.least_bytes)}"
         )
     if p.least_bytes is None:
-        return f"does not fit {where} eagerly, which needs {human_bytes(p.eager_bytes)}; no plan: {p.refusal}"
-    return f"unknown {where}: no plan was found, the least found needs {human_bytes(p.least_bytes)}; eager {human_bytes(p.eager_bytes)}"
+        return f"does not fit {where} eagerly, which needs {in_words(p.eager_bytes)}; no plan: {p.refusal}"
+    return f"unknown {where}: no plan was found, the least found needs {in_words(p.least_bytes)}; eager {in_words(p.eager_bytes)}"
 
 
 def _largest(found: Largest) -> str:

@@ -18,8 +18,9 @@ from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
 from stowage.errors import AFTER, BEFORE, say
 from stowage.eviction.budget import OutOfMemory
-from stowage.planning import Plan, check, parse_bytes, plan, plan_options
+from stowage.planning import Plan, check, plan, plan_options
 from stowage.report.progress import shown
+from stowage.sizes import parse_bytes
 from stowage.step.host_reads import ToldContents
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
@@ -170,14 +171,14 @@ def why_python_must_run(recording: Recording) -> str:
 class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
-    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None, takeover: bool = True):
+    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None, in_place_reuse: bool = True):
         self.recording = recording
         self.room = room
         self.arena = room.arena
         self.host = room.host
         self.name = name
         self.budget = budget
-        self.takeover = takeover
+        self.in_place_reuse = in_place_reuse
         self.events = recording.events
         self.last_run: Any = None
         recording.result = None
@@ -213,11 +214,11 @@ class Replay:
         self._guessed = self._costs.price(self.recording.tape)
         lowered = _runtime.lower(self.recording.tape, self.name)
         link_gbps = self._lane_gbps()
-        options = plan_options(self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
             self._take_kept_costs(lowered, options)
         self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget, takeover=self.takeover, link_gbps=link_gbps)
+        self.plan: Plan = plan(self.graph, self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not self.plan.from_cache:
             plan_cache.keep(
                 self.graph,

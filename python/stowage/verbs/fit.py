@@ -17,7 +17,7 @@ DONE, USAGE, BAD_INPUT, INFEASIBLE, STOPPED = 0, 2, 3, 4, 5
 def run(arguments: list[str]) -> int:
     options = _options(arguments)
     try:
-        from stowage.planning import parse_bytes
+        from stowage.sizes import parse_bytes
 
         parse_bytes(options.device)
     except (Error, ValueError) as error:

@@ -52,7 +52,9 @@ c10::Storage Twins::to_cpu(const c10::Storage& storage) {
     if (same(p.device, storage)) return p.cpu;
   }
   const std::string refusal = why_unreadable(storage);
-  c10::DataPtr data(refusal.empty() ? kernels_view(storage.mutable_data()) : nullptr, c10::Device(c10::kCPU));
+  // A view of it asks for no pointer on a GPU, and nobody is told of one here
+  void* const bytes = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+  c10::DataPtr data(refusal.empty() ? kernels_view(bytes) : nullptr, c10::Device(c10::kCPU));
   c10::Storage cpu(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(data), c10::GetCPUAllocator(),
                    /*resizable=*/true);
   if (!refusal.empty()) cpu.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(refusal);

@@ -1,0 +1,36 @@
+"""Which tests ./dev test leaves to ./dev soak: those of slow.txt, with the seconds that they take.
+
+pytest                     all others
+pytest --slow              these alone
+pytest FILE::NAME          what is named, slow or not"""
+
+from pathlib import Path
+
+import pytest
+
+SLOW = Path(__file__).with_name("slow.txt")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="the tests of tests/slow.txt alone")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    slow = {line.split(maxsplit=1)[1] for line in SLOW.read_text().splitlines() if line and not line.startswith("#")}
+    if any("::" in argument for argument in config.args):
+        return
+    found = {name for item in items for name in slow & _names(item)}
+    files = {item.nodeid.split("::")[0] for item in items}
+    gone = sorted(name for name in slow - found if name.split("::")[0] in files)
+    if gone:
+        raise pytest.UsageError(f"slow.txt names tests that are not there: {', '.join(gone)}")
+    wanted = config.getoption("--slow")
+    chosen = [item for item in items if bool(slow & _names(item)) == wanted]
+    config.hook.pytest_deselected(items=[item for item in items if bool(slow & _names(item)) != wanted])
+    items[:] = chosen
+
+
+def _names(item):
+    """The test, and the function of which it is one case."""
+    return {item.nodeid, item.nodeid.split("[")[0]}
