@@ -32,10 +32,17 @@ void check_shape(const MilpProblem& problem, const MilpOptions& options) {
 constexpr double kWidestRange = 1e14;
 constexpr double kSecondsBeyond = 0.25;
 
+// HiGHS's tolerances are absolute: costs above this one are made smaller by a power of two, which changes no digit.
+constexpr double kLargestCost = 1e9;
+
 class Search {
  public:
   Search(const MilpProblem& problem, const MilpOptions& options)
-      : problem_(problem), options_(options), api_(load_highs(options.library)), highs_(api_.create(), api_.destroy) {}
+      : problem_(problem),
+        options_(options),
+        api_(load_highs(options.library)),
+        highs_(api_.create(), api_.destroy),
+        scale_(scale_of_costs()) {}
 
   MilpResult run() {
     set_options();
@@ -64,10 +71,17 @@ class Search {
     api_.setIntOptionValue(h, "mip_max_nodes",
                            static_cast<HighsInt>(std::min<std::int64_t>(options_.node_limit, 2147483647)));
     api_.setDoubleOptionValue(h, "mip_rel_gap", options_.relative_gap);
-    api_.setDoubleOptionValue(h, "mip_abs_gap", options_.absolute_gap);
+    api_.setDoubleOptionValue(h, "mip_abs_gap", options_.absolute_gap * scale_);
     double seconds = options_.time_limit_seconds > 0 ? options_.time_limit_seconds : kInfinity;
     if (range_of_costs() > kWidestRange) seconds = std::min(seconds, kSecondsBeyond);
     if (seconds < kInfinity) api_.setDoubleOptionValue(h, "time_limit", seconds);
+  }
+
+  // A power of two, at most 1.
+  [[nodiscard]] double scale_of_costs() const {
+    double most = 0;
+    for (const double cost : problem_.cost) most = std::max(most, std::abs(cost));
+    return most > kLargestCost && std::isfinite(most) ? std::exp2(std::floor(std::log2(kLargestCost / most))) : 1;
   }
 
   // The largest cost beside the smallest.
@@ -83,9 +97,11 @@ class Search {
 
   void pass() const {
     const std::vector<HighsInt> integrality(problem_.integer.begin(), problem_.integer.end());
+    std::vector<double> costs = problem_.cost;
+    for (double& cost : costs) cost *= scale_;
     const HighsInt status =
         api_.passMip(highs_.get(), problem_.columns(), problem_.rows(), static_cast<HighsInt>(problem_.entries()),
-                     kRowwise, kMinimise, 0.0, problem_.cost.data(), problem_.lower.data(), problem_.upper.data(),
+                     kRowwise, kMinimise, 0.0, costs.data(), problem_.lower.data(), problem_.upper.data(),
                      problem_.row_lower.data(), problem_.row_upper.data(), problem_.row_start.data(),
                      problem_.entry_column.data(), problem_.entry_value.data(), integrality.data());
     if (status == kError)
@@ -132,12 +148,14 @@ class Search {
     for (std::size_t j = 0; j < r.values.size(); ++j)
       if (problem_.integer[j]) r.values[j] = std::round(r.values[j]);
     api_.getDoubleInfoValue(highs_.get(), "objective_function_value", &r.objective);
+    r.objective /= scale_;
   }
 
   void set_bound(MilpResult& r) const {
     const bool has_integers = std::find(problem_.integer.begin(), problem_.integer.end(), 1) != problem_.integer.end();
     if (has_integers) {
       api_.getDoubleInfoValue(highs_.get(), "mip_dual_bound", &r.bound);
+      r.bound /= scale_;
     } else if (r.outcome == Outcome::kOptimal) {
       r.bound = r.objective;
     }
@@ -147,6 +165,7 @@ class Search {
   const MilpOptions& options_;
   HighsLibrary api_;
   std::unique_ptr<void, void (*)(void*)> highs_;
+  double scale_;
 };
 
 }  // namespace
