@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from bench import common, constants
+from bench import common, constants, fuzz
 from bench.budget import batch, budget_planning, budget_report, oracle
 from bench.eager import eager_bits, eager_report, limit_holds, run_scripts
 from bench.layout import layout
@@ -26,6 +26,7 @@ TABLES = {
     "eager": eager_report.table,
     "eager_bits": eager_bits.table,
     "executed": executed.table,
+    "fuzz": fuzz.table,
     "layout": layout.table,
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,

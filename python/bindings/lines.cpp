@@ -168,6 +168,8 @@ nb::dict peak_dict() {
     nb::dict row = line_dict(h.line);
     row["phase"] = name_of(h.phase);
     row["bytes"] = h.bytes;
+    row["between_bytes"] = h.between_bytes;
+    row["grown"] = h.grown;
     held.append(row);
   }
   d["held"] = held;

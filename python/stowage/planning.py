@@ -11,6 +11,7 @@ from stowage import _core
 from stowage._core import Graph
 from stowage.cache import plan_cache
 from stowage.errors import Error, Infeasible
+from stowage.report.notebook import plan_html
 from stowage.report.progress import shown
 from stowage.report.reports import write_report
 from stowage.sizes import in_words, parse_bytes
@@ -83,6 +84,9 @@ class Plan:
     @property
     def arena_bytes(self) -> int:
         return self._plan.arena_bytes
+
+    def _repr_html_(self) -> str:
+        return plan_html(self, self._graph)
 
     def __repr__(self) -> str:
         s = self._summary

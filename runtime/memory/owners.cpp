@@ -101,7 +101,7 @@ OwnerId owner_of(Owners& o, std::int32_t line, Phase phase) {
   const auto known = o.ids.find(key);
   if (known != o.ids.end()) return known->second;
   if (o.owners.size() >= kMostOwners) return kNobody;
-  o.owners.push_back({line, phase, 0});
+  o.owners.push_back({.line = line, .phase = phase});
   return o.ids[key] = static_cast<OwnerId>(o.owners.size() - 1);
 }
 
@@ -210,7 +210,9 @@ Peak peak() {
   take_copy(o);
   Peak peak = o.peak;
   for (std::size_t i = 1; i < o.at_peak.size(); ++i) {
-    if (o.at_peak[i] > 0) peak.held.push_back({o.owners[i].line, o.owners[i].phase, o.at_peak[i]});
+    if (o.at_peak[i] <= 0) continue;
+    peak.held.push_back(o.owners[i]);
+    peak.held.back().bytes = o.at_peak[i];
   }
   std::stable_sort(peak.held.begin(), peak.held.end(), [](const Held& a, const Held& b) { return a.bytes > b.bytes; });
   return peak;
@@ -235,6 +237,7 @@ void forget() {
   o.samples.clear();
   o.every = 1;
   o.updates = 0;
+  for (Held& owner : o.owners) owner.between_bytes = owner.grown = 0;
 }
 
 std::string line_of(OwnerId owner) {
@@ -261,8 +264,13 @@ void update_ends(std::uint64_t optimizer) {
   const auto began = std::find(tl_updates.begin(), tl_updates.end(), optimizer);
   if (began == tl_updates.end()) return;
   tl_updates.erase(began, tl_updates.end());
-  const std::lock_guard lock(all().mutex);
-  ++all().updates;
+  Owners& o = all();
+  const std::lock_guard lock(o.mutex);
+  ++o.updates;
+  for (Held& owner : o.owners) {
+    if (owner.bytes != owner.between_bytes) owner.grown = owner.bytes > owner.between_bytes ? owner.grown + 1 : 0;
+    owner.between_bytes = owner.bytes;
+  }
 }
 
 Unasked::Unasked() : before(tl_unasked) { tl_unasked = true; }

@@ -49,6 +49,8 @@ struct Held {
   std::int32_t line = 0;  // 0: not known
   Phase phase = Phase::kSetUp;
   std::int64_t bytes = 0;
+  std::int64_t between_bytes = 0;  // when the latest optimizer step ended
+  std::int32_t grown = 0;          // ends of optimizer steps with more than at the one before, since one with less
 };
 
 struct Peak {

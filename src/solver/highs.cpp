@@ -32,8 +32,9 @@ void check_shape(const MilpProblem& problem, const MilpOptions& options) {
 constexpr double kWidestRange = 1e14;
 constexpr double kSecondsBeyond = 0.25;
 
-// HiGHS's tolerances are absolute: costs above this one are made smaller by a power of two, which changes no digit.
-constexpr double kLargestCost = 1e9;
+// HiGHS's tolerances are absolute, 1e-7 for costs, and beside larger ones a double's own rounding comes near that: its simplex
+// then turns in circles. So they are made smaller by a power of two, which changes no digit.
+constexpr double kLargestCost = 1e6;
 
 class Search {
  public:

@@ -17,10 +17,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from stowage.doctor.snapshot import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STATE, UPDATE, Moment
+from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, PARAMETERS, STATE, UPDATE, Moment
 from stowage.sizes import in_words
 
-_STEPS_KEPT = 3
 _PIECES = 8  # of a loss
 _STATE_PART = 4  # of optimizer state in 8 bits instead of 32
 
@@ -61,7 +60,8 @@ class Diagnosis:
     suggestions: tuple[Suggestion, ...]
 
 
-def diagnose(moment: Moment) -> Diagnosis:
+def diagnose(moment: Moment, script: str = "", limit_bytes: int | None = None) -> Diagnosis:
+    """script: that stowage run was in front of, under limit_bytes where it kept a limit."""
     kinds: collections.Counter = collections.Counter()
     lines: dict[tuple[str, str], list[int]] = {}
     for block in moment.blocks:
@@ -69,17 +69,17 @@ def diagnose(moment: Moment) -> Diagnosis:
         lines.setdefault((block.line, block.kind), []).append(block.bytes)
     by_line = sorted(((*key, sum(sizes), len(sizes)) for key, sizes in lines.items()), key=lambda row: -row[2])
     shortage = max(moment.request_bytes - moment.device_free_bytes - moment.empty_segments_bytes, 0)
-    facts = _Facts(moment, shortage, kinds)
+    facts = _Facts(moment, shortage, kinds, script, limit_bytes)
     return Diagnosis(
         moment, shortage, tuple(kinds.most_common()), tuple(by_line), tuple(facts.causes()), tuple(facts.suggestions())
     )
 
 
 class _Facts:
-    def __init__(self, moment: Moment, shortage: int, kinds: collections.Counter):
+    def __init__(self, moment: Moment, shortage: int, kinds: collections.Counter, script: str, limit_bytes: int | None):
         self.moment, self.shortage, self.kinds = moment, shortage, kinds
+        self.script, self.limit_bytes = script, limit_bytes
         self.all_bytes = moment.live_bytes + moment.request_bytes
-        self.kept = self._kept()
         self.holes = sum(moment.free_blocks)
         self.largest_hole = max(moment.free_blocks, default=0)
         self.loss = sum(b.bytes for b in moment.blocks if b.of_loss) + moment.request_bytes * moment.request_of_loss
@@ -91,26 +91,11 @@ class _Facts:
         enough = self.holes + self.moment.empty_segments_bytes + self.moment.device_free_bytes
         return self.shortage > 0 and self.largest_hole < self.moment.request_bytes <= enough
 
-    def _kept(self) -> tuple[str, int]:
-        """The line that holds on to the most of steps that are over, and how much; ("", 0)."""
-        steps: dict[str, dict[int, int]] = {}
-        for block in self.moment.blocks:
-            if block.kind in (ACTIVATIONS, OTHER) and block.step > 0:
-                of_line = steps.setdefault(block.line, {})
-                of_line[block.step] = of_line.get(block.step, 0) + block.bytes
-        latest = max((block.step for block in self.moment.blocks), default=0)
-        most = ("", 0)
-        for line, of_step in steps.items():
-            over = sum(size for step, size in of_step.items() if step < latest)
-            if len(of_step) >= _STEPS_KEPT and over > most[1]:
-                most = (line, over)
-        return most
-
     # ---- Causes
 
     def causes(self) -> list[Cause]:
         found = []
-        line, kept = self.kept
+        line, kept = self.moment.kept
         if kept > self.all_bytes // 20 or (kept and kept >= self.shortage > 0):
             text = f"{in_words(kept)} of steps that are over are still held, made at {line}"
             found.append(Cause("kept", kept, line, text))
@@ -130,16 +115,19 @@ class _Facts:
         if self.stale_gradients > self.all_bytes // 20 or self.stale_gradients >= self.shortage > 0:
             text = f"{in_words(self.stale_gradients)} of gradients live through the forward pass"
             found.append(Cause("gradients kept", self.stale_gradients, "", text))
-        fixed = self.kinds[PARAMETERS] + self.kinds[STATE] + self.kinds[GRADIENTS]
         sizes = [
-            ("activations", self.kinds[ACTIVATIONS] + (m.request_bytes if m.in_forward else 0), "activations, which backward needs"),
-            ("state", fixed, "parameters, gradients and optimizer state"),
-            ("update", self.kinds[UPDATE] + (0 if m.in_forward else m.request_bytes), "temporaries of the update"),
-        ]  # fmt: skip
+            ("activations", self._with_request(ACTIVATIONS), "activations, which backward needs"),
+            ("state", self._with_request(PARAMETERS, STATE, GRADIENTS), "parameters, gradients and optimizer state"),
+            ("update", self._with_request(UPDATE), "temporaries of the update"),
+        ]
         for name, size, what in sorted(sizes, key=lambda row: -row[1]):
             if size > 0:
                 found.append(Cause(name, size, "", f"{in_words(size)} of {what}"))
         return found
+
+    def _with_request(self, *kinds: str) -> int:
+        request = self.moment.request_bytes if self.moment.request_kind in kinds else 0
+        return sum(self.kinds[kind] for kind in kinds) + request
 
     # ---- Suggestions
 
@@ -151,17 +139,26 @@ class _Facts:
             if size > 0:
                 found.append(Suggestion(change, code, size, known, same, size >= self.shortage))
 
-        line, kept = self.kept
+        line, kept = m.kept
         add(kept, f"let go of what {line} makes once its step is over", "total += loss.item()      # or .detach()")
+        if self.limit_bytes is not None and self.shortage > 0:
+            needed = f"{-(-(self.limit_bytes + self.shortage) >> 20)}MiB"
+            add(self.shortage, "a larger limit", f"stowage run --budget {needed} {self.script}", "what the error names")
         if self.fragmented:
             add(self.holes, "segments that grow, so that no holes stay", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py")  # fmt: skip
         add(self.stale_gradients, "no gradients between steps", "optimizer.zero_grad(set_to_none=True)      # before the forward pass")  # fmt: skip
-        add(self.kinds[UPDATE] + (m.request_bytes if not m.in_forward and UPDATE in self.kinds else 0), "an update without temporaries of all parameters at once", "torch.optim.AdamW(..., fused=True)", "estimated: those of the moment", False)  # fmt: skip
+        add(self._with_request(UPDATE), "an update without temporaries of all parameters at once", "torch.optim.AdamW(..., fused=True)", "estimated: those of the moment", False)  # fmt: skip
         pieces = self.loss - self.loss // _PIECES
         add(pieces, f"the loss in {_PIECES} pieces, each with its own backward", "for piece in hidden.chunk(8): ...", f"estimated: {_PIECES - 1} of {_PIECES} pieces", False)  # fmt: skip
-        add(act, "a planned step: activations wait on the host, or are computed again", 'step = stowage.compile(train_step, budget="..."); see docs/guides/accelerators.md', "counted, less what one operator needs")  # fmt: skip
+        if self.limit_bytes is None and self.script and not m.on_host:
+            limit = f"{max((m.live_bytes + m.device_free_bytes) >> 20, 1)}MiB"
+            add(act, "a limit around the script as it is: tensors wait on the host, or are computed again", f"stowage run --budget {limit} {self.script}", "counted, less what one operator needs")  # fmt: skip
+        elif self.limit_bytes is None and self.script:
+            add(act, "a planned step: activations are computed again, or wait in a file", 'step = stowage.compile(train_step, budget="...")      # STOWAGE_HOST_STORE=/a/fast/disk', "counted, less what one operator needs")  # fmt: skip
+        if not m.on_host:
+            add(act, "a planned step: activations wait on the host, or are computed again", 'step = stowage.compile(train_step, budget="..."); see docs/guides/accelerators.md', "counted, less what one operator needs")  # fmt: skip
         add(act // 2, "checkpointing of each block", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)", "estimated: half of the activations")  # fmt: skip
-        half = act // 2 + (m.request_bytes // 2 if m.in_forward else 0)
+        half = self._with_request(ACTIVATIONS) // 2
         add(half, "half the batch, and two steps accumulated", "loss = model(half) / 2; loss.backward()      # twice, then optimizer.step()", "estimated: half of what grows with the batch", False)  # fmt: skip
         add(self.kinds[GRADIENTS], "the update inside backward, so that gradients are never all there", "parameter.register_post_accumulate_grad_hook(...)", "counted, less the largest one")  # fmt: skip
         state = self.kinds[STATE]

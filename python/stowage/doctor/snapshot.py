@@ -10,58 +10,17 @@ file from a stranger runs nothing. O(entries of the trace + blocks)."""
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
 
+from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STATE, UPDATE, Block, Moment, is_loss
 from stowage.errors import Error
 
-PARAMETERS, STATE, GRADIENTS, ACTIVATIONS, UPDATE, OTHER = (
-    "parameters",
-    "optimizer state",
-    "gradients",
-    "activations",
-    "temporaries of the update",
-    "other",
-)
 _IN_USE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _NO_PYTHON = (".cpp", ".cc", ".c", ".cu", ".h", ".hpp", "??", ">")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/")
-_LOSSES = ("cross_entropy", "log_softmax", "nll_loss")
-
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """Live at the moment. line: "train.py:12", the user's own; step: which of the training steps in the trace made it, 0
-    for all before the trace."""
-
-    bytes: int
-    line: str
-    kind: str
-    step: int
-    of_loss: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Moment:
-    """request_bytes: what was asked for and not given; 0 where the snapshot holds no such entry. device_free_bytes: what
-    the device had left then. free_blocks: holes in what PyTorch had reserved, by segment, those of whole segments apart:
-    PyTorch gives these back before it gives up."""
-
-    request_bytes: int
-    request_line: str
-    request_of_loss: bool
-    device_free_bytes: int
-    reserved_bytes: int
-    blocks: tuple[Block, ...]
-    free_blocks: tuple[int, ...]
-    empty_segments_bytes: int
-    in_forward: bool
-
-    @property
-    def live_bytes(self) -> int:
-        return sum(block.bytes for block in self.blocks)
+_STEPS_KEPT = 3
 
 
 class _Plain(pickle.Unpickler):
@@ -138,15 +97,16 @@ class _Rewound:
         self._back_to(self._fullest() if failed is None else failed)
         entry = self.trace[failed] if failed is not None else {}
         steps, in_forward = self._steps(failed if failed is not None else len(self.trace))
-        blocks = []
+        blocks, step_of = [], []
         for size, frames, index in self.live.values():
-            step = steps[index] if index >= 0 else 0
-            blocks.append(Block(size, line_of(frames), kind_of(frames), step, _of_loss(frames)))
+            blocks.append(Block(size, line_of(frames), kind_of(frames), _of_loss(frames)))
+            step_of.append(steps[index] if index >= 0 else 0)
         holes, empty = self._holes()
         request_frames = entry.get("frames") or []
         return Moment(
             request_bytes=_size(entry.get("size", 0)),
             request_line=line_of(request_frames) if request_frames else "",
+            request_kind=kind_of(request_frames),
             request_of_loss=_of_loss(request_frames),
             device_free_bytes=_size(entry.get("device_free", 0)),
             reserved_bytes=sum(self.segments.values()),
@@ -154,6 +114,7 @@ class _Rewound:
             free_blocks=tuple(holes),
             empty_segments_bytes=empty,
             in_forward=in_forward,
+            kept=_kept(blocks, step_of),
         )
 
     def _back_to(self, index: int) -> None:
@@ -215,6 +176,22 @@ class _Rewound:
         return holes, empty
 
 
+def _kept(blocks: list[Block], step_of: list[int]) -> tuple[str, int]:
+    """step_of: which of the training steps in the trace made each block, 0 for all before the trace."""
+    steps: dict[str, dict[int, int]] = {}
+    for block, step in zip(blocks, step_of):
+        if block.kind in (ACTIVATIONS, OTHER) and step > 0:
+            of_line = steps.setdefault(block.line, {})
+            of_line[step] = of_line.get(step, 0) + block.bytes
+    latest = max(step_of, default=0)
+    most = ("", 0)
+    for line, of_step in steps.items():
+        over = sum(size for step, size in of_step.items() if step < latest)
+        if len(of_step) >= _STEPS_KEPT and over > most[1]:
+            most = (line, over)
+    return most
+
+
 # ---- Frames: innermost first, each with filename, line and name
 
 
@@ -235,7 +212,7 @@ def kind_of(frames: list) -> str:
     """By the functions of PyTorch that were at work."""
     python = _python_frames(frames)
     calls = [(f["filename"], str(f.get("name", ""))) for f in python]
-    if any("/optim/" in file or "/optimizer" in file for file, _ in calls):
+    if any(("/optim/" in file and not file.endswith("/swa_utils.py")) or "/optimizer" in file for file, _ in calls):
         return STATE if any(name in ("_init_group", "init_state") for _, name in calls) else UPDATE
     if any(name == "_engine_run_backward" or (name == "backward" and "/torch/" in file) for file, name in calls):
         return GRADIENTS
@@ -250,7 +227,7 @@ def kind_of(frames: list) -> str:
 
 
 def _of_loss(frames: list) -> bool:
-    return any(str(f.get("name", "")) in _LOSSES for f in frames)
+    return any(is_loss(str(f.get("name", ""))) for f in frames)
 
 
-__all__ = ["ACTIVATIONS", "GRADIENTS", "OTHER", "PARAMETERS", "STATE", "UPDATE", "Block", "Moment", "read"]
+__all__ = ["kind_of", "line_of", "read"]

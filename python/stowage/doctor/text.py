@@ -11,12 +11,17 @@ _LINES = 6
 def as_text(diagnosis: Diagnosis) -> str:
     m = diagnosis.moment
     out = []
-    if m.request_bytes:
+    if m.request_bytes and not m.reserved_bytes:
+        where = f" at {m.request_line}" if m.request_line else ""
+        out.append(f"Out of memory: {in_words(m.request_bytes)} more were asked for{where}; {in_words(m.live_bytes)} were live.")  # fmt: skip
+    elif m.request_bytes:
         where = f" at {m.request_line}" if m.request_line else ""
         out.append(
             f"Out of memory: {in_words(m.request_bytes)} were asked for{where}; {in_words(m.device_free_bytes)} were left."
         )
         out.append(f"PyTorch held {in_words(m.reserved_bytes)}, of which {in_words(m.live_bytes)} were live. Short by {in_words(diagnosis.shortage_bytes, 1)}.")  # fmt: skip
+    elif not m.reserved_bytes:
+        out.append(f"Out of memory: the error does not say how much was asked for; {in_words(m.live_bytes)} were live.")
     else:
         out.append("No request failed in this snapshot. This is the moment with the most live bytes:")
         out.append(f"PyTorch held {in_words(m.reserved_bytes)}, of which {in_words(m.live_bytes)} were live.")

@@ -26,6 +26,7 @@ from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage._torch.private import address
 from stowage.errors import PACKAGE_FOLDER, Error
+from stowage.report.notebook import budget_html
 from stowage.report.progress import Report, shown, visible
 from stowage.report.reports import write_report
 from stowage.sizes import parse_bytes
@@ -211,6 +212,9 @@ class budget(_runtime.Block):
     def report(self, path: str) -> None:
         """Writes the timeline as one page (``.html``)."""
         write_report(path, timeline=self.timeline(), limit_bytes=self.limit_bytes)
+
+    def _repr_html_(self) -> str:
+        return budget_html(self)
 
     def alive(self) -> dict:
         """What the runtime holds: all zero once the block has been left."""

@@ -19,6 +19,7 @@ from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.eviction.budget import budget
 from stowage.report.reports import write_report
+from stowage.run import death
 from stowage.run.screen import Ending, LiveLine, brief, screen
 
 _around: _Around | None = None
@@ -175,7 +176,15 @@ class _Around:
             _say(brief(ending))
             return
         report = self._write_report(ending)
-        _say(screen(ending) + report)
+        _say(screen(ending) + report + self._why_it_died(ending))
+
+    def _why_it_died(self, ending: Ending) -> str:
+        try:
+            on_host = self._device is None or self._device.type == "cpu"
+            why = death.told(ending, os.path.basename(sys.argv[0]), on_host)
+        except Exception as error:  # the script has ended: nothing of ours may change how
+            return f"stowage run: why it ran out of memory cannot be told: {error!r}\n"
+        return f"\n{why}" if why else ""
 
     def _ending(self, took_ns: int) -> Ending:
         evictions, cost_ns = self._cost()

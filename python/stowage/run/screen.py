@@ -37,7 +37,7 @@ class Ending:
         return [
             {
                 "line": _place(held["file"], held["line"]),
-                "source": linecache.getline(held["file"], held["line"]).strip() if held["file"] else "",
+                "source": source_of(held),
                 "phase": held["phase"],
                 "bytes": held["bytes"],
             }
@@ -63,6 +63,11 @@ class Ending:
             "held": self.rows(),
             "rest_bytes": self.rest_bytes(),
         }
+
+
+def source_of(held: dict[str, Any]) -> str:
+    """The line's own text."""
+    return linecache.getline(held["file"], held["line"]).strip() if held["file"] else ""
 
 
 def screen(ending: Ending) -> str:
@@ -194,4 +199,4 @@ def _columns() -> int:
         return 80
 
 
-__all__ = ["Ending", "LiveLine", "brief", "screen"]
+__all__ = ["Ending", "LiveLine", "brief", "screen", "source_of"]

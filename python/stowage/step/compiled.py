@@ -22,6 +22,7 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import AFTER, Error, Unsupported, UnsupportedWarning, say, warn
+from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step.checking import Checking
@@ -406,6 +407,9 @@ class CompiledStep(LifeCycle):
         if self._latest is None:
             raise Error(f"nothing to report: {self.refusal or 'nothing is planned yet; call the step three times'}")
         self.plan.report(path, self.graph, **sections)
+
+    def _repr_html_(self) -> str:
+        return step_html(self)
 
     def stats(self) -> dict:
         """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last
