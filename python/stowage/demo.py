@@ -32,6 +32,7 @@ import torch
 
 import stowage
 from stowage import _runtime
+from stowage._torch.private import FakeTensorMode
 from stowage.sizes import in_words
 
 VOCABULARY = 256  # bytes
@@ -105,6 +106,8 @@ class Training:
     """``budget_bytes``: of "half the bytes". Bytes are those of this training alone; times are in seconds."""
 
     def __init__(self, options: argparse.Namespace, way: str, budget_bytes: int):
+        if way == "the least":
+            budget_bytes = least_budget(options)
         self.before_bytes = _runtime.live_bytes()
         torch.manual_seed(0)
         model: Any = make_model(options)
@@ -116,10 +119,6 @@ class Training:
         self.peaks: list[int] = []
         self.losses: list[str] = []
         self.batches = batches(corpus(), options)
-        random_state = torch.get_rng_state()
-        if way == "the least":
-            budget_bytes = least_budget(self.step, next(batches(corpus(), options)))
-            torch.set_rng_state(random_state)
         if way in WAYS[2:]:
             self.step = stowage.compile(self.step, budget=budget_bytes or None)
         self.budget_bytes = budget_bytes
@@ -156,9 +155,13 @@ class Training:
         return found
 
 
-def least_budget(step: Any, tokens: torch.Tensor) -> int:
-    """The smallest budget for which a plan is found, from fake tensors: nothing is trained."""
-    graph = stowage.capture(step, tokens, name="demo")
+def least_budget(options: argparse.Namespace) -> int:
+    """The smallest budget for which a plan is found. The model is one of fake tensors: stowage.capture runs its step, and
+    one of real tensors would be trained by that."""
+    with FakeTensorMode():
+        step = make_step(make_model(options), options.clip)
+        tokens = torch.empty(options.batch, options.sequence, dtype=torch.long)
+        graph = stowage.capture(step, tokens, name="demo")
     try:
         stowage.plan(graph, budget=1)
     except stowage.Infeasible as error:

@@ -21,12 +21,12 @@ from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STA
 from stowage.doctor.snapshot import kind_of, line_of
 from stowage.doctor.text import as_text
 from stowage.run.screen import Ending, source_of
-from stowage.sizes import parse_bytes
 
 _HOST = re.compile(r"(?:can't allocate memory|not enough memory): you tried to allocate (\d+) bytes")
 _DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)")
 _LEFT = re.compile(r"of which ([\d.]+ [KMGT]?i?B|[\d.]+ bytes) (?:is|are) free")
 _NUMPY = re.compile(r"Unable to allocate ([\d.]+ [KMGTPE]?i?B)")
+_UNITS = {"b": 1, "B": 1} | {unit: 1024**power for power, unit in enumerate("KMGTPE", start=1)}
 _STEPS_KEPT = 3
 
 
@@ -43,8 +43,14 @@ def asked_bytes(error: BaseException) -> int | None:
         return int(found[1])
     for pattern in (_DEVICE, _NUMPY):
         if found := pattern.search(text):
-            return parse_bytes(found[1])
+            return _in_bytes(found[1])
     return 0 if isinstance(error, (torch.OutOfMemoryError, MemoryError)) else None
+
+
+def _in_bytes(text: str) -> int:
+    """Of what an allocator prints: "7.45 GiB", "512 bytes"."""
+    number, unit = text.split()
+    return int(float(number) * _UNITS[unit[0]])
 
 
 def told(ending: Ending, script: str, on_host: bool) -> str:
@@ -56,7 +62,7 @@ def told(ending: Ending, script: str, on_host: bool) -> str:
     if ending.limit_bytes is not None and ending.needed_bytes:  # our own: the limit was short, not the memory
         asked = ending.needed_bytes - ending.limit_bytes
     left = _LEFT.search(str(error))
-    left_bytes = (parse_bytes(left[1]) if left else None) or 0
+    left_bytes = _in_bytes(left[1]) if left else 0
     moment = moment_of(ending.peak, asked, left_bytes, _frames(error.__traceback__), on_host)
     return as_text(diagnose(moment, script, ending.limit_bytes))
 
