@@ -29,10 +29,10 @@ import time
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stowage
 from stowage import _runtime
-from stowage._torch.private import FakeTensorMode
 from stowage.sizes import in_words
 
 VOCABULARY = 256  # bytes
