@@ -53,7 +53,8 @@ AFTER = "stowage: this step has been finished: model, optimizer and generator ar
 
 
 def say(error: BaseException | None, note: str) -> None:
-    if error is not None and hasattr(error, "add_note"):  # from Python 3.11 on
+    """Once; from Python 3.11 on, where errors have notes."""
+    if error is not None and hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
         error.add_note(note)
 
 

@@ -43,7 +43,7 @@ RUNTIME_MAY_INCLUDE = {
 PYTHON_MAY_IMPORT = {
     "errors": {"_core"},
     "sizes": {"_core"},
-    "report": {"_core", "errors"},
+    "report": {"sizes", "_core", "errors"},
     "cache": {"_core", "errors"},
     "planning": {"sizes", "_core", "errors", "report", "cache"},
     "_torch": {"errors", "cache"},
@@ -65,7 +65,7 @@ PYTHON_MAY_IMPORT = {
     "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
     "integrations": {"errors", "step"},
     "hf": {"integrations"},
-    "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction"},  # any script under a limit
+    "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
     "doctor": {"sizes", "errors"},
     "verbs": {"sizes", "errors", "planning", "step", "doctor"},

@@ -1,6 +1,7 @@
 """A planned step is a transaction: whichever of its ops raises, the state is that before the step or that after it, the
 error says which, and the next call goes on with the bits of eager."""
 
+import json
 import os
 
 import pytest
@@ -8,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from test_recompute_swap import by_hand, kinds
 from torch import nn
-from torn import WIDE, WORLDS, Loop, Twins
+from torn import SETTLED, WIDE, WORLDS, Loop, Twins
 from torn import differs as first_difference
 from transform import transformed
 
 import stowage
+from stowage.step.replay import Replay
 
 SOAK = bool(os.environ.get("STOWAGE_SOAK_SECONDS"))
 
@@ -72,6 +74,91 @@ def test_an_op_that_fails_twice_after_updates_says_so():
     with pytest.raises(stowage.Error, match="injected.*half done .* go back to a checkpoint"):
         twins.call()
     assert torch.ones(2).sum() == 2
+
+
+# ---- Plans made anew at the end of a call that has trained
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def cannot(twins, monkeypatch, error):
+    """From now on plans made after a rehearsal, which saw other allocations, end in ``error``."""
+    made = Replay._make_plan
+
+    def make_plan(replay):
+        if replay._rehearsed:
+            raise error
+        made(replay)
+
+    def learned(replay):
+        replay._rehearsed = True
+        replay._make_plan()
+
+    monkeypatch.setattr(Replay, "_make_plan", make_plan)
+    monkeypatch.setattr(Replay, "replan_if_learned", learned)
+
+
+@pytest.mark.parametrize("name", list(WORLDS))
+@pytest.mark.parametrize("error", [stowage.Infeasible("no plan", 7, 5), stowage.OutOfMemory("no plan")], ids=repr)
+def test_no_plan_keeps_the_budget_after_a_rehearsal(name, error, monkeypatch):
+    """The call has trained and gives its result; the next one raises and changes nothing, as does each after it."""
+    twins = Twins(WORLDS[name], budget=1 << 34)
+    cannot(twins, monkeypatch, error)
+    calls = 0
+    while True:
+        try:
+            planned = twins.call()
+        except type(error) as caught:
+            twins.stopped(caught)
+            break
+        twins.agree(planned)
+        calls += 1
+    assert 2 < calls < SETTLED
+    for _ in range(2):
+        with pytest.raises(type(error), match="no plan") as caught:
+            twins.call()
+        twins.stopped(caught.value)
+    assert twins.befores == 3 and twins.compiled.stats()["planned_steps"] == 0
+
+
+@pytest.mark.parametrize("name", list(WORLDS))
+@pytest.mark.parametrize("budget", [None, 1 << 34])
+@pytest.mark.parametrize("error", [Interrupt(), MemoryError(), stowage.Error("a fault")], ids=repr)
+def test_errors_after_a_rehearsal(name, budget, error, monkeypatch):
+    """Of planning: the call that has trained says so, or gives its result."""
+    twins = Twins(WORLDS[name], budget=budget)
+    cannot(twins, monkeypatch, error)
+    for _ in range(SETTLED):
+        try:
+            planned = twins.call()
+        except type(error) as caught:
+            twins.stopped(caught)
+            break
+        twins.agree(planned)
+    within = budget is not None and isinstance(error, stowage.Error)
+    assert (twins.befores, twins.afters) == ((1, 0) if within else (0, 1))
+
+
+def test_costs_for_which_no_plan_is_found_keep_the_one_there_is(monkeypatch):
+    """It keeps the budget whatever its ops cost."""
+    plans, refused = [], []
+
+    def planned_once(*args, **options):
+        if plans:
+            refused.append(args)
+            raise stowage.Infeasible("no plan", 7, 5)
+        plans.append(plan(*args, **options))
+        return plans[-1]
+
+    plan = stowage.step.replay.plan
+    monkeypatch.setattr(stowage.step.replay, "plan", planned_once)
+    monkeypatch.setattr(Replay, "_take_kept_costs", lambda replay, lowered, options: setattr(replay, "_guessed", 1.0))
+    twins = Twins(WORLDS["mlp"], budget=1 << 34)
+    twins.settle()
+    kept, first = (json.loads(p._plan.to_json()) for p in (twins.compiled.plan, plans[0]))
+    assert refused and kept["steps"] == first["steps"] and kept["placements"] == first["placements"]
 
 
 # ---- Operators that raise because of what they are given: in calls of every kind

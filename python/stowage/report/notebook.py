@@ -14,13 +14,10 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stowage._core import Graph
 from stowage.sizes import in_words
-
-if TYPE_CHECKING:
-    from stowage._core import Graph
-    from stowage.planning import Plan
 
 WIDTH, HEIGHT = 760, 220
 MOST_BOXES = 400
@@ -34,7 +31,8 @@ _COLORS = {
 }
 
 
-def plan_html(plan: Plan, graph: Graph | None) -> str:
+def plan_html(plan: Any, graph: Graph | None) -> str:
+    """plan: a stowage.Plan; graph: what it is a plan of, None when only the plan's file is at hand."""
     summary = plan.summary()
     if not summary or graph is None:
         return _page(f"A plan with an arena of {in_words(plan.arena_bytes)}", [])

@@ -10,6 +10,7 @@ of them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +123,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         )
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        self._require_budget_kept(entry)
         entry.calls += 1
         wish = self._wish(entry, inputs)
         if wish < _REHEARSE:
@@ -207,7 +209,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 return result
             self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
-        with self._ranks.together():
+        with self._planning(entry):
             entry.replay = Replay(recording, self._room, self._name, self._budget)
         return result
 
@@ -219,6 +221,9 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         result = self._eager(entry, args, kwargs)
         self._judge(entry, replay, replay.agrees(rehearsal, result, replay.inputs(inputs)))
         return result
+
+    def _together(self) -> contextlib.AbstractContextManager:
+        return self._ranks.together()
 
     def _everywhere(self, true_here: bool) -> bool:
         return not self._ranks.any(not true_here)

@@ -21,7 +21,7 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import fake_mode_active, foreign_mode
-from stowage.errors import AFTER, Error, Unsupported, UnsupportedWarning, say, warn
+from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
@@ -61,7 +61,6 @@ class _Entry(SignatureState):
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
         self.patience = 3
         self.eager_calls = 0  # that went through
-        self.over_budget: Error | None = None
         self.world: World | None = None  # of a step that is refused
 
 
@@ -125,8 +124,7 @@ class CompiledStep(LifeCycle):
         entry = self._entries.setdefault(loosened(key), _Entry())
         entry.calls += 1
         self._forget_idle(entry)
-        if entry.over_budget is not None:
-            raise _anew(entry.over_budget)
+        self._require_budget_kept(entry)
         if entry.refusal:
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
@@ -249,7 +247,7 @@ class CompiledStep(LifeCycle):
                 replay = shadow.replay
                 self._settle_down(entry, replay, unchanged)
                 if not replay.trusted:
-                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)]), None
+                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo), None
                 self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
             finally:
                 shadow.done()
@@ -321,21 +319,12 @@ class CompiledStep(LifeCycle):
             return result
         entry.wanted = 0
         entry.recorded()
-        try:
+        with self._planning(entry):
             replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse)
-        except Error as error:
-            if self._budget is None:
-                raise
-            # This call has trained; the next one raises, and changes nothing
-            entry.over_budget = error.with_traceback(None)
-            return result
-        except BaseException as error:
-            say(error, AFTER)
-            raise
-        replay.key = key
-        del entry.replays[: -_MAX_REPLAYS + 1]
-        entry.replays.append(replay)
-        self._latest = replay
+            replay.key = key
+            del entry.replays[: -_MAX_REPLAYS + 1]
+            entry.replays.append(replay)
+            self._latest = replay
         return result
 
     @staticmethod
@@ -347,7 +336,9 @@ class CompiledStep(LifeCycle):
         entry.anew |= {name for name, tensor in before if name in names and (name, id(tensor)) not in now}
         return frozenset(entry.anew)
 
-    def _rehearse(self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int]) -> Any:
+    def _rehearse(
+        self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo
+    ) -> Any:
         """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was
         missed."""
         replay = shadow.replay
@@ -361,6 +352,7 @@ class CompiledStep(LifeCycle):
             pass
         with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
             shadow.run_plainly()
+        undo.keep()
         entry.eager_calls += 1
         if rehearsal is None:
             return shadow.result
@@ -451,14 +443,6 @@ def _not_run_since(began: Replay | None) -> Callable[[], bool]:
         return lambda: False
     runs = began._matcher.plain_runs
     return lambda: began._matcher.plain_runs == runs
-
-
-def _anew(error: Error) -> Error:
-    """The same error: one that is raised holds on to the frames that it passes, and they to the batch."""
-    fresh = type(error).__new__(type(error), *error.args)
-    fresh.args = error.args
-    fresh.__dict__.update(error.__dict__)
-    return fresh
 
 
 def compile(

@@ -11,12 +11,13 @@ Trust belongs to a Replay, so it dies with it. Where several ranks run one step,
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from stowage import _runtime
-from stowage.errors import Error, UnsupportedWarning, warn
+from stowage.errors import AFTER, BEFORE, Error, UnsupportedWarning, say, warn
 from stowage.step.replay import Replay
 from stowage.step.tally import Tally
 
@@ -33,6 +34,7 @@ class SignatureState:
         self.calls = 0
         self.recordings: list[int] = []  # at which of the calls
         self.refusal = ""
+        self.over_budget: Error | None = None  # what later calls raise
 
     def recorded(self) -> None:
         self.recordings.append(self.calls)
@@ -72,15 +74,48 @@ class LifeCycle(abc.ABC):
         """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit
         for bit."""
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
-        settled = self._everywhere(not replay.replan_if_learned())
-        if agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
+        settled = False
+        with self._planning(entry):
+            settled = not replay.replan_if_learned()
+        settled = self._everywhere(settled)
+        if entry.over_budget is not None:
+            self._drop(entry, replay)
+        elif agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
             replay.trusted = True
         elif replay.rehearsals >= _MAX_REHEARSALS:
             self._drop(entry, replay)
             where = f": first {first_difference}" if first_difference else ""
             self._refuse(entry, f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}")
             if self._strict:
-                raise Error(entry.refusal)
+                error = Error(entry.refusal)
+                say(error, AFTER)
+                raise error
+
+    @contextlib.contextmanager
+    def _planning(self, entry: Any) -> Iterator[None]:
+        """Work on a plan at the end of a call that has trained. Where no plan keeps the budget, this call gives its
+        result all the same; the next one raises, and changes nothing."""
+        try:
+            with self._together():
+                yield
+        except BaseException as error:
+            if isinstance(error, Error) and self._budget is not None:
+                entry.over_budget = error.with_traceback(None)
+                return
+            say(error, AFTER)
+            raise
+
+    def _together(self) -> contextlib.AbstractContextManager:
+        """Fails on all ranks when it fails on one."""
+        return contextlib.nullcontext()
+
+    @staticmethod
+    def _require_budget_kept(entry: Any) -> None:
+        """Raises what has been found when the plan was made."""
+        if entry.over_budget is not None:
+            error = _anew(entry.over_budget)
+            say(error, BEFORE)
+            raise error
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
         self._refuse(
@@ -110,6 +145,14 @@ class LifeCycle(abc.ABC):
             "planned_steps": self._tally.planned_steps,
             "step_ns": self._tally.planned_ns,
         }
+
+
+def _anew(error: Error) -> Error:
+    """The same error: one that is raised holds on to the frames that it passes, and they to the batch."""
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    return fresh
 
 
 __all__ = ["LifeCycle", "SignatureState"]

@@ -16,9 +16,9 @@ from stowage import _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
-from stowage.errors import AFTER, BEFORE, say
+from stowage.errors import AFTER, BEFORE, Infeasible, say
 from stowage.eviction.budget import OutOfMemory
-from stowage.planning import Plan, check, plan, plan_options
+from stowage.planning import check, plan, plan_options
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step.host_reads import ToldContents
@@ -112,15 +112,17 @@ class Undo:
         self._cleared = began._grads.cleared
         self._holders = Holders((p for p in began._parameters if id(p) not in cleared), world.counters(python))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
-        self._done = False
+        self._done = self._happened = False
 
-    def forget(self) -> None:
-        """From now on what the call does stays."""
-        self._done = True
+    def keep(self) -> None:
+        """The step has happened, and stays; what comes after it in the call may still raise."""
+        self._done = self._happened = True
         self._memory = []
 
     def now(self) -> None:
         if self._done:
+            if self._happened:
+                say(self.error, AFTER)
             return
         self._put_back()
         self._done = True
@@ -211,23 +213,22 @@ class Replay:
                         self._shells[id(p), slot] = shell
 
     def _make_plan(self) -> None:
+        """Raises what plan() raises, and the plan before stays."""
         self._guessed = self._costs.price(self.recording.tape)
         lowered = _runtime.lower(self.recording.tape, self.name)
         link_gbps = self._lane_gbps()
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
             self._take_kept_costs(lowered, options)
-        self.graph = lowered.graph
-        self.plan: Plan = plan(self.graph, self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
-        if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not self.plan.from_cache:
-            plan_cache.keep(
-                self.graph,
-                options,
-                plan_cache.Entry(self.plan._plan, self.plan.summary(), self.graph.costs_ns, provisional=True),
-            )
+        graph = lowered.graph
+        planned = plan(graph, self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
+        if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not planned.from_cache:
+            provisional = plan_cache.Entry(planned._plan, planned.summary(), graph.costs_ns, provisional=True)
+            plan_cache.keep(graph, options, provisional)
         with shown("checking the plan and making it executable"):
-            check(self.graph, self.plan)
-            self._executor = _runtime.Executor(self.recording.tape, lowered, self.plan._plan, self.arena, self.host)
+            check(graph, planned)
+            executor = _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
+        self.graph, self.plan, self._executor = graph, planned, executor
         if self.room.looks:
             self._executor.look_closely(self.room.looks == "paranoid")
 
@@ -521,7 +522,10 @@ class Replay:
 
     def replan_if_learned(self) -> bool:
         """After a rehearsal. Plans again when it saw other allocations than the plan was made for, or when, under a
-        budget, the plan rests on costs that nobody had measured. (Without a budget costs decide nothing.)"""
+        budget, the plan rests on costs that nobody had measured. (Without a budget costs decide nothing.)
+
+        Raises Infeasible when nothing fits what it saw. A plan for other costs that cannot be found is no reason to
+        give up this one, which keeps the budget whatever its ops cost."""
         self._rehearsed = True
         if self._executor.learned_something:
             self._make_plan()
@@ -529,8 +533,9 @@ class Replay:
         if self._guessed < _GUESSED_ENOUGH:
             return False
         if self.budget is not None:
-            self._make_plan()
-            return True
+            with contextlib.suppress(Infeasible):
+                self._make_plan()
+                return True
         self._guessed = self._costs.price(self.recording.tape)
         self.graph = _runtime.lower(self.recording.tape, self.name).graph
         self.plan = self.plan.with_costs_of(self.graph)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from stowage.errors import Error, warn
+from stowage.errors import AFTER, Error, say, warn
 
 _RECENT = 100  # times that medians are of
 
@@ -59,9 +59,11 @@ class Tally:
         if run.rescued_bytes:
             warn(f"{run.rescued_bytes} bytes could not be written to the host store; they waited in memory")
         if self._strict and (run.misses or run.escaped_blocks):
-            raise Error(
+            error = Error(
                 f"{run.misses} allocations were not as planned, {run.escaped_blocks} outlived the step (strict mode)"
             )
+            say(error, AFTER)
+            raise error
 
     @property
     def eager_ns(self) -> int:
