@@ -222,7 +222,7 @@ class HostSlices {
     const auto look_at = [&](BlockId block, Access access, std::int32_t at) {
       const Block& b = tape_.blocks[block.index()];
       found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
-      found.arguments |= b.external && b.kind != BufferKind::kConstant;
+      found.arguments |= b.external && !b.of_python;
       found.of_python |= b.of_python;
       todo.emplace_back(block, at);
     };

@@ -19,6 +19,7 @@ import textwrap
 import types
 import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -611,6 +612,37 @@ ROOTS = {
         "W.F.format = lambda *a: ''",
     ),
 }
+# The same, of modules that are read elsewhere than where they are named. (Apart, so that the others' seeds keep their worlds.)
+MODULE_ROOTS = {
+    "module handed on": ("other.root = R\ndef handed(m): return m.root\n", "handed(other)", "other.root = V"),
+    "module returned": ("other.root = R\ndef which(): return other\n", "which().root", "other.root = V"),
+    "module imported and handed on": (
+        "other.root = R\ndef handed(m): return m.root\n",
+        "handed(__import__('importlib').import_module(OTHER))",
+        "other.root = V",
+    ),
+    "module in a module": (
+        "other.root = R\nouter = types.ModuleType('outer')\nouter.inner = other\ndef handed(m): return m.inner.root\n",
+        "handed(outer)",
+        "other.root = V",
+    ),
+    "module of a module handed on": (
+        "other.root = R\nouter = types.ModuleType('outer')\nouter.inner = other\ndef handed(m): return m.root\n",
+        "handed(outer.inner)",
+        "other.root = V",
+    ),
+    "module of a library handed on": (
+        "import torchgen\ntorchgen.root = R\ndef handed(m): return m.root\n",
+        "handed(torchgen)",
+        "W.torchgen.root = V",
+    ),
+    "module of a function's globals": (
+        "other.root = R\nexec('def get(m): return m.root', other.__dict__)\n",
+        "other.get(other)",
+        "other.root = V",
+    ),
+}
+
 PLACES = (
     "step",
     "called",
@@ -670,15 +702,15 @@ def _substitute(template: str, **parts: str) -> str:
     return re.sub(r"\b([EVR])\b", lambda m: parts.get(m.group(1), m.group(1)), template)
 
 
-def make(seed: int, kinds: list[Holder] | None = None) -> World:
+def make(seed: int, kinds: list[Holder] | None = None, roots: dict[str, tuple[str, str, str]] | None = None) -> World:
     """The world of a seed."""
     r = random.Random(seed)
     root_name = (
-        r.choice(list(ROOTS))
-        if r.random() < 0.6
+        r.choice(list(roots or ROOTS))
+        if roots or r.random() < 0.6
         else r.choice(["global", "closure", "class", "instance", "global of a called function"])
     )
-    define, root_read, rebind = ROOTS[root_name]
+    define, root_read, rebind = (roots or ROOTS)[root_name]
     depth = r.choice([0, 1, 1, 1, 2, 2, 3, 5, 12])
     chain = [r.choice(kinds or HOLDERS) for _ in range(depth)]
     if r.random() < 0.3:
@@ -869,8 +901,11 @@ def _bits(results) -> list[bytes]:
     return [b"" if t is None else t.numpy().tobytes() for t in results]
 
 
-def survey(first: int, count: int | None = None, seconds: float | None = None, report=print) -> dict[str, int]:
-    """Tries worlds from seed ``first`` on; raises AssertionError with the seeds when something went unnoticed."""
+def survey(
+    first: int, count: int | None = None, seconds: float | None = None, report=print, **of_worlds: Any
+) -> dict[str, int]:
+    """Tries worlds from seed ``first`` on; raises AssertionError with the seeds when something went unnoticed.
+    ``of_worlds``: what make() is given."""
     import time
 
     counts: dict[str, int] = {}
@@ -879,7 +914,7 @@ def survey(first: int, count: int | None = None, seconds: float | None = None, r
     seed = first
     while (count is None or seed < first + count) and (end is None or time.monotonic() < end):
         try:
-            world = make(seed)
+            world = make(seed, **of_worlds)
         except Exception as error:
             counts["impossible"] = counts.get("impossible", 0) + 1
             if "--impossible" in sys.argv:

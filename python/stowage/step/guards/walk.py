@@ -364,12 +364,15 @@ class Walk:
         self._edges[parent].append((condition, index))
 
     def _module_names(self, i: int, module: types.ModuleType, read: Any, path: str, seen: set[int]) -> None:
-        """Of a module that code names: the attributes that this code may read, and those of modules in it."""
+        """Of a module that code names: the attributes that this code may read, and those of modules in it. Code of the
+        user's may hand the module on, as any object, to what reads others."""
         if id(module) in seen or module is sys.modules:
             return
         seen.add(id(module))
         standard = is_standard(module.__name__)
         namespace = module.__dict__
+        if not standard and not read.library:
+            self._reach(i, None, module, path, False)
         for name in sorted(read.attributes):
             if name not in namespace:
                 if not standard and not read.library:
@@ -613,13 +616,16 @@ class Walk:
         out again."""
         own = value.__dict__
         code = getattr(value.__wrapped__, "__code__", None)
+        parts = (own, value.__wrapped__, type(value.cache_info()))
         for inner in gc.get_referents(value) if code is None or not is_library(code) else ():
-            if type(inner) is dict and inner is not own:  # by arguments
+            if any(inner is part for part in parts) or (type(inner) is type and inner.__name__ == "_lru_list_elem"):
+                continue
+            if type(inner) is dict:  # by arguments
                 self._add(i, self.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
                 # Those hold what is seen below
                 for result in [v for v in list(inner.values())[:_LARGE] if type(v).__name__ != "_lru_list_elem"]:
                     self._reach(i, None, result, f"what '{path}' has cached", trusted)
-            elif inner is not own and not isinstance(inner, (type, types.FunctionType)):  # results
+            else:  # results
                 self._reach(i, None, inner, f"what '{path}' has cached", trusted)
         for name, item in list(own.items()):
             self._attribute(i, name, item, path, True, trusted)
