@@ -1,4 +1,5 @@
-"""Puts the tables of bench/results/*.json into docs/benchmarks.md, between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+"""Puts the tables of bench/results/*.json into the pages of docs/benchmarks, between ``<!-- NAME -->`` and
+``<!-- /NAME -->``, wherever these stand.
 
 ./dev bench tables
 """
@@ -6,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 
 from bench import common, constants, fuzz
@@ -46,7 +48,12 @@ TABLES = {
     "strategy": strategy.table,
     "will_it_fit": will_it_fit.table,
 }
-PAGE = common.ROOT / "docs" / "benchmarks.md"
+DOCS = common.ROOT / "docs"
+
+
+def pages() -> list[pathlib.Path]:
+    """The first page of the benchmarks, then those with the tables."""
+    return [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
 
 
 def footer(environment: dict) -> str:
@@ -58,7 +65,7 @@ def footer(environment: dict) -> str:
 
 
 def main() -> None:
-    page = PAGE.read_text()
+    texts = {path: path.read_text() for path in pages()}
     for name, table in TABLES.items():
         path = common.RESULTS / f"{name}.json"
         if not path.exists():
@@ -68,10 +75,15 @@ def main() -> None:
         block = (
             f"<!-- {name} -->\n\n{table(content['results'])}\n\n{footer(content['environment'])}\n\n<!-- /{name} -->"
         )
-        page, count = re.subn(rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _: block, page, flags=re.DOTALL)
+        count = 0
+        for page, text in texts.items():
+            place = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
+            texts[page], found = place.subn(lambda _, block=block: block, text)
+            count += found
         if count != 1:
-            raise SystemExit(f"{PAGE.name} has {count} places for '{name}'")
-    PAGE.write_text(page)
+            raise SystemExit(f"docs/benchmarks has {count} places for '{name}'")
+    for page, text in texts.items():
+        page.write_text(text)
 
 
 if __name__ == "__main__":

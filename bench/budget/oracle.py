@@ -1,7 +1,7 @@
 """Recomputation planned by Stowage beside the optimum of Checkmate's MILP (Jain et al., MLSys 2020), on graphs of at
 most 200 ops.
 
-Both get the same graph, without takeover pairs, and the same budget; there is no link to the host. The MILP
+Both get the same graph, without pairs for in-place reuse, and the same budget; there is no link to the host. The MILP
 (bench/rivals/checkmate_milp.h, through HiGHS) fixes the order of first runs and decides what runs again. It counts
 bytes and needs no addresses, where Stowage's plan is laid out; Stowage also chooses the order, so that it may be faster
 than the MILP of program order. The MILP therefore runs twice, on program order and on that of Stowage's plan. Steps are
@@ -226,7 +226,7 @@ GRAPHS = {
 
 
 def write_graph(name: str, path: pathlib.Path, worker: common.Worker) -> None:
-    """The graph without takeover pairs: neither has them."""
+    """The graph without pairs for in-place reuse: neither has them."""
     if GRAPHS[name] is not None:
         GRAPHS[name](str(path))
         return

@@ -9,7 +9,7 @@ checker.
     Inductor    the best of Inductor's three orders and program order: peak, as if nothing were lost to fragmentation
     ROAM        as described in its paper (src/roam), its ILPs solved by HiGHS, with an outer stop: arena
     MODeL       its two integer programs on the undivided step, solved by HiGHS within a limit a stage (the paper's cases): arena
-    Stowage     order and layout without in-place takeover, which the others do not have either: arena, bound, gap
+    Stowage     order and layout without in-place reuse, which the others do not have either: arena, bound, gap
     takeover    the same with it, on the graph as captured; its bound is another one
 
     ./dev bench order                 all graphs; those done by the same build are kept in build/order and not planned again
@@ -79,9 +79,9 @@ def plan(graph: pathlib.Path, *options: str, repeatable: bool = True) -> dict:
     return result
 
 
-def without_takeover(graph: pathlib.Path) -> tuple[pathlib.Path, int]:
-    """The graph with no takeover pairs, in a file beside it, and its parameters' bytes: what the rivals get, and bounds
-    that hold for them."""
+def without_reuse(graph: pathlib.Path) -> tuple[pathlib.Path, int]:
+    """The graph with no pairs for in-place reuse, in a file beside it, and its parameters' bytes: what the
+    rivals get, and bounds that hold for them."""
     content = json.loads(gzip.decompress(graph.read_bytes()))
     for op in content["ops"]:
         op.pop("takeover", None)
@@ -110,7 +110,7 @@ class Kept:
 
 
 def measure(others: str, graph: pathlib.Path) -> dict:
-    plain, parameters = without_takeover(graph)
+    plain, parameters = without_reuse(graph)
     return {
         **json_of(others, "order", str(plain)),
         "stowage": plan(plain),
@@ -121,7 +121,7 @@ def measure(others: str, graph: pathlib.Path) -> dict:
 
 def measure_roam(graph: pathlib.Path, limit: float) -> dict:
     """ROAM, and on few graphs ROAM with one part off."""
-    plain, _ = without_takeover(graph)
+    plain, _ = without_reuse(graph)
     options = ("--method", "roam", "--time-limit", str(limit))
     result = {"roam": plan(plain, *options, repeatable=False)}
     if graph.name.removesuffix(".graph.json.gz") in ABLATION:
@@ -132,7 +132,7 @@ def measure_roam(graph: pathlib.Path, limit: float) -> dict:
 
 
 def measure_model(others: str, graph: pathlib.Path, limit: float) -> dict:
-    plain, _ = without_takeover(graph)
+    plain, _ = without_reuse(graph)
     return {"model": json_of(others, "model", str(plain), "--seconds", str(limit))}
 
 

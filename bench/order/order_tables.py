@@ -40,7 +40,7 @@ def worse_than(r: dict, mode: str) -> list[str]:
 
 
 def counts(results: list[dict], mode: str) -> dict:
-    """mode: "stowage" (no takeover) or "takeover"."""
+    """mode: "stowage" (no in-place reuse) or "takeover" (with it)."""
     gaps = {name_of(r): r[mode]["gap"] for r in results}
     return {
         "graphs": len(results),
@@ -88,7 +88,7 @@ def main_table(results: list[dict]) -> str:
             ]
         )
     return common.markdown(
-        ["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "takeover", "its gap"], rows, left=2
+        ["MiB", "Adam", "ops", *RIVALS, "**Stowage**", "bound", "gap", "s", "with reuse", "its gap"], rows, left=2
     )
 
 
@@ -112,7 +112,7 @@ def headline_table(results: list[dict]) -> str:
                 [form, "with" if parameters else "without", "yes" if mode == "takeover" else "no", len(cases), *cells]
             )
     return common.markdown(
-        ["Adam", "parameters", "takeover", "cases", *(f"saved against {name}" for name in against)], rows, left=3
+        ["Adam", "parameters", "in-place reuse", "cases", *(f"saved against {name}" for name in against)], rows, left=3
     )
 
 
@@ -157,7 +157,7 @@ def table(results: list[dict]) -> str:
         [
             main_table(results),
             headline_table(results),
-            "Without takeover:",
+            "Without in-place reuse:",
             counts_text(results, "stowage"),
             "With it:",
             counts_text(results, "takeover"),

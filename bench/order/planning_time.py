@@ -4,7 +4,7 @@ Each step is captured once (real tensors, measured costs) and kept under build/s
 the graph's file to the checked plan's:
 
     program     eager's order, addresses alone (--keep-order --no-takeover)
-    no takeover order and addresses, no result over an input
+    no reuse    order and addresses, no result over an input (no in-place reuse)
     plan        all of it: seconds, bytes
     explain     `stowage explain`: the plan, what other budgets would cost, what to change
     budgets     `stowage plan --budget` at 90, 75 and 50 % of the free arena (`--budgets`)
@@ -117,12 +117,12 @@ def table(results: list[dict]) -> str:
             "ops",
             "step ms",
             "program KiB",
-            "no takeover",
+            "no reuse",
             "plan",
             "gap",
             "holes",
             "program s",
-            "no takeover s",
+            "no reuse s",
             "plan s",
             "explain s",
             "prices",

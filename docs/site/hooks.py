@@ -1,127 +1,78 @@
-"""What mkdocs cannot know: the reference pages, written from what is there when the site is built (docstrings, headers,
---help), and the figures of bench/results. Needs the built package on PYTHONPATH and STOWAGE_CLI (./dev docs sets
-both)."""
+"""What mkdocs cannot know: the reference pages, the notebooks and the gallery, made when the site is built; the figures
+of bench/results; charts put into the page, so that they follow its colours. Needs the built package on PYTHONPATH and
+STOWAGE_CLI (./dev docs sets both)."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
+import atexit
+import json
 import re
-import subprocess
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 from mkdocs.structure.files import File
 
-from stowage.run.arguments import USAGE
-from stowage.verbs import why
+sys.path.append(str(Path(__file__).parent))
+
+import gallery
+import notebooks
+import reference
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 FIGURES = (".svg", ".png")
-MODULES = {"stowage": None, "stowage.hf": None}  # None: what __all__ says
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(README|CHANGELOG|CONTRIBUTING)\.md\)")
-
 TABLE = re.compile(r"<!-- table: (\w+) -->\n<!-- /table -->")  # a table of the benchmarks, shown again
+PICTURES = re.compile(r"(?:^!\[[^\]]*\]\((?:\.\./)*pictures/[\w/-]+\.svg\)\n)+", re.MULTILINE)
+PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)*(pictures/[\w/-]+\.svg)\)")
+BUTTON = re.compile(r"\*\*(\[[^\]]+\]\([^)]+\))\*\*")
 
 
 def on_files(files, config):
     for path in sorted((ROOT / "bench" / "results").iterdir()):
         if path.suffix in FIGURES:
             files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
-    pages = {"python": python_page(), "cpp": cpp_page(), "command-line": command_line_page()}
+    pages = {
+        "python": reference.python_page(),
+        "cpp": reference.cpp_page(),
+        "command-line": reference.command_line_page(),
+    }
     for name, content in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content=content))
+    for path in notebooks.notebooks():
+        content = notebooks.page(json.loads(path.read_text()), path.name)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=content))
+    folder = Path(tempfile.mkdtemp(prefix="stowage-gallery-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for path in gallery.write(folder):
+        files.append(File.generated(config, f"gallery/{path.name}", abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links that are right in the repository and have another target on the site."""
-    markdown = markdown.replace("../bench/results/", "results/")
+    """Links that are right in the repository and have another target on the site, and what the site shows its way."""
+    markdown = re.sub(r"(?:\.\./)+bench/results/", "../results/" if "/" in page.file.src_uri else "results/", markdown)
     markdown = TABLE.sub(lambda match: _table(match.group(1)), markdown)
-    return OUTSIDE.sub("](index.md)", markdown)
+    markdown = PICTURES.sub(_inline, markdown)
+    if page.file.src_uri == "index.md":
+        markdown = BUTTON.sub(r"\1{ .md-button }", markdown)
+    return OUTSIDE.sub(f"]({'../' * page.file.src_uri.count('/')}index.md)", markdown)
 
 
 def _table(name: str) -> str:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    return re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", page, flags=re.DOTALL).group(1)
+    for path in [DOCS / "benchmarks.md", *sorted((DOCS / "benchmarks").glob("*.md"))]:
+        if found := re.search(rf"<!-- {name} -->(.*?)<!-- /{name} -->", path.read_text(), flags=re.DOTALL):
+            return found.group(1)
+    raise ValueError(f"no page of the benchmarks has the table '{name}'")
 
 
-# ---- Python: signatures and docstrings
-
-
-def python_page() -> str:
-    out = ["# Python", "", "Written from the docstrings of the package that this site was built with.", ""]
-    for module_name in MODULES:
-        module = importlib.import_module(module_name)
-        out += [f"## {module_name}", "", *_docstring(module), ""]
-        for name in module.__all__:
-            out += _entry(f"{module_name}.{name}", getattr(module, name))
-    return "\n".join(out)
-
-
-def _entry(name: str, value) -> list[str]:
-    if inspect.ismodule(value) or name.endswith("__"):
-        return []
-    out = [f"### {name}", "", "```python", f"{name}{_signature(value)}", "```", "", *_docstring(value), ""]
-    if inspect.isclass(value) and not issubclass(value, BaseException):
-        for member_name, member in vars(value).items():
-            if member_name.startswith("_") or not (
-                inspect.isroutine(member) or isinstance(member, (property, classmethod))
-            ):
-                continue
-            if member_name.startswith("on_"):  # callbacks of others
-                continue
-            member = getattr(value, member_name)
-            signature = "" if isinstance(member, property) else _signature(member)
-            out += [f"**`{member_name}{signature}`**", "", *_docstring(member), ""]
-    return out
-
-
-def _signature(value) -> str:
-    try:
-        return str(inspect.signature(value))
-    except (TypeError, ValueError):
-        return ""
-
-
-def _docstring(value) -> list[str]:
-    """Indented parts (examples, descriptions of arguments) keep their lines."""
-    text = inspect.getdoc(value) or ""
-    return ["```text", text, "```"] if text else []
-
-
-# ---- C++: the public headers
-
-
-def cpp_page() -> str:
-    out = ["# C++", "", "The public headers. `find_package(stowage)` gives `stowage::core`.", ""]
-    for path in sorted((ROOT / "include" / "stowage").glob("*.h")):
-        text = path.read_text()
-        head = re.match(r"(?://[^\n]*\n)+", text)
-        comment = head.group(0) if head else ""
-        body = re.sub(r"^#(?:pragma once|include [^\n]*)\n", "", text[len(comment) :], flags=re.MULTILINE).strip()
-        words = "\n".join(line.removeprefix("//").removeprefix(" ") for line in comment.splitlines())
-        out += [f"## stowage/{path.name}", "", "```text", words, "```", "", "```cpp", body, "```", ""]
-    return "\n".join(out)
-
-
-# ---- The command line
-
-
-def command_line_page() -> str:
-    executable = os.environ.get("STOWAGE_CLI", str(ROOT / "build/release/bin/stowage"))
-    out = ["# Command line", "", "```text", _help(executable), "```", ""]
-    in_python = {"run": USAGE, "why": why.options().format_help()}
-    for verb in verbs(executable):
-        text = in_python[verb].strip() if verb in in_python else _help(executable, verb)
-        out += [f"## stowage {verb}", "", "```text", text, "```", ""]
-    return "\n".join(out)
-
-
-def verbs(executable: str) -> list[str]:
-    listed = _help(executable).split("SUBCOMMANDS:")[-1].split("Subcommands:")[-1]
-    return re.findall(r"^  (\w+) +\S", listed, flags=re.MULTILINE)
-
-
-def _help(executable: str, *verb: str) -> str:
-    return subprocess.run([executable, *verb, "--help"], capture_output=True, text=True, check=True).stdout.strip()
+def _inline(match: re.Match) -> str:
+    """Pictures that stand alone, as elements of the page: an image of its own would not know that the page is dark."""
+    drawn = []
+    for words, name in PICTURE.findall(match.group(0)):
+        svg = (DOCS / name).read_text()
+        drawn.append(f'<figure title="">{svg.strip()}<figcaption hidden>{words}</figcaption></figure>')
+    kind = "charts" if "/charts/" in match.group(0) else "pictures"
+    return f'<div class="{kind}">{"".join(drawn)}</div>\n'

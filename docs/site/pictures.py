@@ -18,6 +18,8 @@ import stowage
 FOLDER = Path(__file__).resolve().parents[1] / "pictures"
 COLOURS = {"activation": "#4c78a8", "gradient": "#f58518", "temporary": "#9d9da1", "output": "#54a24b"}
 WIDTH, HEIGHT, MARGIN, GAP = 880, 300, 34, 40
+# Words on a light and on a dark page; docs/stylesheets/site.css sets them where the picture is put into a page.
+STYLE = "<style>.picture{--ink:#4a5057}@media (prefers-color-scheme:dark){.picture{--ink:#c3c8cf}}</style>"
 
 
 def capture(batch: int, sequence: int, width: int) -> stowage.Graph:
@@ -71,7 +73,10 @@ class Picture:
         )
 
     def save(self, path: Path) -> None:
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" font-family="sans-serif" font-size="12" fill="#777">'
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {WIDTH} {self.height}" '
+            f'font-family="sans-serif" font-size="12" fill="var(--ink)">{STYLE}'
+        )
         path.write_text("\n".join([head, *self.elements, "</svg>"]) + "\n")
 
 
@@ -140,9 +145,8 @@ def curves(picture: Picture, graph: dict, plans: dict[str, dict], bound: int) ->
             f"{MARGIN + i * width / len(curve):.1f},{floor - bytes_ * scale:.1f}" for i, bytes_ in enumerate(curve)
         )
         picture.elements.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        picture.elements.append(
-            f'<text x="{MARGIN + 4}" y="{y}" style="fill:{colour}">{escape(title)}: peak {mebibytes(max(curve))}</text>'
-        )
+        picture.elements.append(f'<path d="M{MARGIN + 4} {y - 4}h16" stroke="{colour}" stroke-width="3"/>')
+        picture.text(MARGIN + 26, y, f"{title}: peak {mebibytes(max(curve))}")
     y = floor - bound * scale
     picture.elements.append(f'<path d="M{MARGIN} {y:.1f} H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="5 3"/>')
     picture.text(WIDTH - MARGIN, y - 4, f"no order can peak below {mebibytes(bound)}", "end")

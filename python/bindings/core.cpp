@@ -144,27 +144,29 @@ void bind_graph(nb::module_& m) {
           "Reads a *.graph.json or *.graph.json.gz file.")
       .def_static(
           "parse", [](std::string_view json, const std::string& name) { return stowage::parse_graph(json, name); },
-          "json"_a, "name"_a = "graph")
+          "json"_a, "name"_a = "graph", "Reads a graph from the text of its file.")
       .def(
           "save", [](const stowage::Graph& g, const std::filesystem::path& path) { stowage::save(g, path.string()); },
           "path"_a, "Writes the graph; compressed when the name ends in .gz.")
-      .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); })
-      .def_ro("name", &stowage::Graph::name)
-      .def_ro("align", &stowage::Graph::align)
-      .def_ro("sha256", &stowage::Graph::sha256)
+      .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); }, "The graph as the text of its file.")
+      .def_ro("name", &stowage::Graph::name, "What the graph was called when it was captured.")
+      .def_ro("align", &stowage::Graph::align, "Addresses are multiples of so many bytes.")
+      .def_ro("sha256", &stowage::Graph::sha256, "Digest of the graph's text.")
       .def_prop_ro("structure_sha256", &structure_sha256, "Digest of the graph without its names, notes and costs.")
       .def_prop_ro("costs_ns",
                    [](const stowage::Graph& g) {
                      std::vector<std::int64_t> costs;
                      for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
                      return costs;
-                   })
+                   },
+                   "Nanoseconds of each op, in program order.")
       .def_prop_ro(
           "ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
       .def_prop_ro(
           "buffers", [](const stowage::Graph& g) { return g.buffers.size(); }, "Number of buffers.")
-      .def_prop_ro("resident_bytes", &stowage::resident_bytes)
-      .def_prop_ro("program_step_ns", &stowage::program_step_ns, "Sum of what all ops cost.")
+      .def_prop_ro("resident_bytes", &stowage::resident_bytes,
+                   "Bytes of parameters, optimizer state, module buffers and the batch.")
+      .def_prop_ro("program_step_ns", &stowage::program_step_ns, "Sum of what all ops cost, in nanoseconds.")
       .def_prop_ro("program_peak_bytes", &stowage::program_peak_bytes,
                    "Peak of the non-resident bytes in program order, each buffer freed after its last use.")
       .def("lower_bound_bytes", &stowage::lower_bound_bytes, nb::call_guard<nb::gil_scoped_release>(),
@@ -202,8 +204,11 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // a process may end with plans alive
   m.attr("version") = STOWAGE_VERSION;
   nb::exception<stowage::Error> error(m, "Error");
-  nb::exception<stowage::InvalidGraph>(m, "InvalidGraph", error.ptr());
-  nb::exception<stowage::InvalidPlan>(m, "InvalidPlan", error.ptr());
+  error.attr("__doc__") = "What stowage cannot do, and why: bad input, a limit, a missing solver. All its errors are of this kind.";
+  nb::exception<stowage::InvalidGraph> invalid_graph(m, "InvalidGraph", error.ptr());
+  invalid_graph.attr("__doc__") = "A graph breaks a rule of its format. The message names the file, the rule and the id.";
+  nb::exception<stowage::InvalidPlan> invalid_plan(m, "InvalidPlan", error.ptr());
+  invalid_plan.attr("__doc__") = "A plan breaks a rule of its format. The message names the file, the rule and the id.";
 
   bind_graph(m);
   bind_plan(m);

@@ -81,8 +81,8 @@ when_torch_is_imported(_install_allocator)
 
 
 def shard(train_step, mesh, **options):
-    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: stowage.sharding.step.shard,
-    which says more.
+    """Splits ``train_step`` over a mesh of ranks so that the least memory is redundant: see
+    stowage.sharding.step.shard.
 
     (A function of its own because torch.distributed.tensor takes a second to import.)
     """
@@ -92,8 +92,7 @@ def shard(train_step, mesh, **options):
 
 
 def shard_plan(train_step, args=(), kwargs=None, *, mesh, **options):
-    """The plan of stowage.shard for a mesh of any size, without its devices: stowage.sharding.paper.shard_plan, which
-    says more."""
+    """The plan of stowage.shard for a mesh of any size, without its devices: see stowage.sharding.paper.shard_plan."""
     from stowage.sharding.paper import shard_plan as plan_only
 
     return plan_only(train_step, args, kwargs, mesh=mesh, **options)

@@ -13,8 +13,9 @@ from stowage._core import Error, InvalidGraph, InvalidPlan
 class Infeasible(Error):
     """No plan fits the budget.
 
-    ``smallest_bytes``: the smallest budget for which a plan was found.
-    ``bound_bytes``: proven, nothing fits below it.
+    Args:
+        smallest_bytes: the smallest budget for which a plan was found, in bytes.
+        bound_bytes: proven: nothing fits below so many bytes.
     """
 
     def __init__(self, message: str, smallest_bytes: int, bound_bytes: int):

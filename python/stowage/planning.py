@@ -18,7 +18,8 @@ from stowage.sizes import in_words, parse_bytes
 
 
 class Plan:
-    """What runs when, and where each buffer lies, with the proof of how good it is."""
+    """What runs when, and where each buffer lies, with the proof of how good it is. Made by stowage.plan, or read by
+    Plan.load."""
 
     def __init__(self, plan: _core.Plan, summary: dict, graph: Graph | None = None, link_gbps: float | None = None,
                  from_cache: bool = False):  # fmt: skip
@@ -30,19 +31,35 @@ class Plan:
 
     @classmethod
     def load(cls, path: str) -> Plan:
-        """Reads a ``*.plan.json`` (or ``.gz``) file. Its summary is empty: the file does not hold one."""
+        """Reads a plan's file.
+
+        Args:
+            path: a ``*.plan.json`` file, or ``.gz``.
+
+        Returns:
+            The plan. Its summary is empty: the file does not hold one.
+
+        Raises:
+            InvalidPlan: the file is no plan; the message names the file and the rule.
+        """
         return cls(_core.Plan.load(str(path)), {})
 
     def summary(self) -> dict:
-        """Outcome, peak, lower bound, gap, arena, times: the object that ``stowage plan --json`` prints."""
+        """Outcome, peak, lower bound, gap, arena, times: the object that ``stowage plan --json`` prints. Names that end
+        in ``_bytes`` are bytes, in ``_ns`` nanoseconds; ``gap`` is a fraction of the bound."""
         return dict(self._summary)
 
     def explain(self, graph: Graph | None = None, *, prices: bool = True, width: int = 100) -> str:
         """One screen of text: where the bytes go, what holds the peak, what other budgets cost, what to change in the
         code.
 
-        graph: the plan's own, needed for a plan that was read from a file. prices: plan a few other budgets; those that
-        would take more than seconds are left out, and it says so.
+        Args:
+            graph: the plan's own, needed for a plan that was read from a file.
+            prices: plan a few other budgets. Those that would take more than seconds are left out, and it says so.
+            width: columns of the text.
+
+        Raises:
+            TypeError: a plan from a file, without its graph.
         """
         graph = graph or self._graph
         if graph is None:
@@ -51,11 +68,16 @@ class Plan:
             return _core.explain(graph, self._plan, self._summary.get("budget_bytes"), self._link_gbps, prices, width)
 
     def report(self, path: str, graph: Graph | None = None, **sections) -> None:
-        """Writes the plan as one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz
-        (``.pickle``).
+        """Writes the plan as a file to look at.
 
-        graph: the plan's own, needed for a plan that was read from a file. sections: ``ledger`` and ``timeline``, shown
-        on the page besides; see stowage.report.reports.write_report.
+        Args:
+            path: one page (``.html``), a trace (``.perfetto.json``) or a snapshot for PyTorch's memory_viz
+                (``.pickle``).
+            graph: the plan's own, needed for a plan that was read from a file.
+            sections: ``ledger`` and ``timeline``, shown on the page besides; see stowage.report.reports.write_report.
+
+        Raises:
+            TypeError: a plan from a file, without its graph.
         """
         graph = graph or self._graph
         if graph is None:
@@ -83,6 +105,7 @@ class Plan:
 
     @property
     def arena_bytes(self) -> int:
+        """Bytes of the arena: the step's own bytes, without residents."""
         return self._plan.arena_bytes
 
     def _repr_html_(self) -> str:
@@ -112,21 +135,33 @@ def plan(
 ) -> Plan:
     """Decides the order of the ops and the address of every buffer.
 
-    budget: what residents and arena together may take, in bytes or as "2GiB".
-    in_place_reuse: a result may be placed over an input that dies there, where the graph says that the kernel allows
-    it (takeover: the older name).
-    Plans are kept on disk (cache/plan_cache.py): the same graph and options give a plan of before, unless
-    STOWAGE_PLAN_CACHE is "off". time_limit: outer stop in seconds, 0 for none; the search itself counts nodes, so that
-    results repeat. method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
-    threads: kept for older scripts; planning uses one thread.
-    roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp",
-    "activation-stack",
-        "concatenation".
-    progress: called with (what, fraction done or None) as planning goes on; False: nothing is shown; None: shown on a
-    terminal and in
-        notebooks when it takes longer than a second.
-    Raises Infeasible when no plan fits the budget, Error when none was found within the limits or the solver is
-    missing."""
+    Plans are kept on disk (cache/plan_cache.py). The same graph and options give a plan of before, unless the
+    environment has STOWAGE_PLAN_CACHE=off.
+
+    Args:
+        graph: the step, from stowage.capture or Graph.load.
+        budget: what residents and arena together may take, in bytes or as "2GiB"; None: no limit.
+        keep_order: the ops stay in the program's order.
+        in_place_reuse: a result may be placed over an input that dies there, where the graph says that the kernel
+            allows it.
+        takeover: the older name of in_place_reuse.
+        time_limit: outer stop in seconds, 0 for none. The search itself counts nodes, so that results repeat.
+        seed: of the search's random choices.
+        threads: kept for older scripts; planning uses one thread.
+        link_gbps: speed of the link to the host, in 10^9 bytes a second each way; 0: recomputation alone.
+        method: "stowage", or "roam": the published system (arXiv 2310.19295), as a rival; it needs highspy.
+        roam_without: parts of roam to switch off, of "segments", "tree", "order-ilp", "updates", "layout-ilp",
+            "activation-stack", "concatenation".
+        progress: called with (what, fraction done or None) as planning goes on; False: nothing is shown; None: shown on
+            a terminal and in notebooks when it takes longer than a second.
+
+    Returns:
+        The plan, which the independent checker has passed.
+
+    Raises:
+        Infeasible: no plan fits the budget.
+        Error: none was found within the limits, or the solver is missing.
+    """
     if method == "roam" and keep_order:
         raise ValueError("method 'roam' decides the order: keep_order does not go with it")
     budget_bytes = parse_bytes(budget)
@@ -201,8 +236,14 @@ def _kept(graph: Graph, options: dict, link_gbps: float | None) -> Plan | None:
 
 
 def check(graph: Graph, plan: Plan) -> int:
-    """Verifies a plan independently of the planner; returns its peak in bytes. Raises InvalidPlan naming the broken
-    rule."""
+    """Verifies a plan independently of the planner.
+
+    Returns:
+        The plan's peak, in bytes.
+
+    Raises:
+        InvalidPlan: the message names the broken rule.
+    """
     return _core.check(graph, plan._plan)
 
 

@@ -1,11 +1,14 @@
-"""What README and docs say is there: the site builds strictly and asks for nothing elsewhere, its reference names what
-exists, its commands run, its tables are those of bench/results."""
+"""What README and docs say is there: the site builds strictly and asks for nothing elsewhere, fits a phone and is
+legible, its reference names what exists, its commands, examples and notebooks run, its tables are those of
+bench/results."""
 
 import importlib
+import inspect
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +21,17 @@ import stowage
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CLI = os.environ.get("STOWAGE_CLI", str(ROOT / "build/release/bin/stowage"))
-FENCE = re.compile(r"(?:<!-- run: ([\w ]+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
+FENCE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+SITE = ROOT / "docs" / "site"
+
+
+def of_the_site(name):
+    """A module of docs/site."""
+    sys.path.append(str(SITE))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop()
 
 
 # ---- The site
@@ -47,18 +60,36 @@ def test_the_site_asks_for_nothing_elsewhere(site):
         assert not loaded, f"{page.name}: {loaded}"
 
 
+def test_no_page_is_wider_than_a_phone_and_all_are_legible(site):
+    look = of_the_site("look")
+    assert not list(look.complaints(site))
+
+
 def test_the_reference_names_what_exists(site):
-    python, cpp, command_line = (
-        (site / "reference" / f"{name}.html").read_text() for name in ("python", "cpp", "command-line")
-    )
-    for name in set(stowage.__all__) - {"__version__"}:
-        assert f"stowage.{name}" in python, name
-    assert "stowage.hf.plan" in python
+    cpp, command_line = ((site / "reference" / f"{name}.html").read_text() for name in ("cpp", "command-line"))
     for header in (ROOT / "include" / "stowage").glob("*.h"):
         assert f"stowage/{header.name}" in cpp
     for source in (ROOT / "cli").glob("*.cpp"):
         if "Verb add_" in source.read_text() and source.stem != "main":
             assert f"stowage {source.stem}" in command_line, source.name
+
+
+def test_the_reference_tells_of_each_public_name(site):
+    """What it is, its arguments and where it is written."""
+    reference = of_the_site("reference")
+    page = (site / "reference" / "python.html").read_text()
+    named = dict(entry for module in reference.MODULES for entry in reference.public(module))
+    assert {f"stowage.{name}" for name in set(stowage.__all__) - {"__version__"}} | {"stowage.hf.plan"} <= {*named}
+    for name, value in named.items():
+        assert f'<h3 id="{reference.anchor(name)}">' in page, name
+        _, sections = reference.parts(inspect.getdoc(value) or "")
+        said = {n.strip("*") for names, _ in sections.get("Args:", ()) for n in names.split(", ")}
+        if inspect.isfunction(value) and len(inspect.signature(value).parameters) > 2:
+            assert {*inspect.signature(value).parameters} == said, name
+            assert "Raises:" in sections, name
+        for member_name, member in reference.members(value) if inspect.isclass(value) else ():
+            assert inspect.getdoc(member) or issubclass(value, BaseException), f"{name}.{member_name}"
+        assert (ROOT / reference.source(value).split("`")[1]).exists(), name
 
 
 def test_tables_are_shown_again(site):
@@ -91,15 +122,15 @@ def test_bench_commands_exist():
 
 def blocks(language):
     for page in PAGES:
-        for group, found, text in FENCE.findall(page.read_text()):
+        for found, text in FENCE.findall(page.read_text()):
             if found == language:
-                yield page, group, text
+                yield page, text
 
 
 def commands():
     """Each documented `stowage VERB ...`, once."""
     found = {}
-    for page, _, text in blocks(""):
+    for page, text in blocks(""):
         for line in text.splitlines():
             line = line.split("#")[0].strip()
             if line.startswith("stowage "):
@@ -146,20 +177,33 @@ def test_commands_were_found():
     assert {"plan", "check", "fit", "layout", "explain", "report"} <= verbs
 
 
-def test_documented_python_runs(tmp_path, monkeypatch):
-    """Blocks of one group run one after another in one namespace."""
-    groups = {}
-    for page, group, text in blocks("python"):
-        if group:
-            groups.setdefault((page, group), []).append(text)
-    assert groups
-    torch.manual_seed(0)
-    monkeypatch.chdir(tmp_path)
-    for (page, _), parts in groups.items():
-        namespace = {}
-        for part in parts:
-            exec(compile(part, str(page), "exec"), namespace)
-        assert namespace["step"].stats()["planned_steps"] > 0
+def test_examples_print_what_the_pages_show(tmp_path):
+    done = subprocess.run([sys.executable, SITE / "examples.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_guide_begins_with_an_example_and_says_when_not_to_use_it():
+    for page in sorted((ROOT / "docs" / "guides").glob("*.md")):
+        text = page.read_text()
+        first = text[: text.index("\n## ", text.index("```"))]
+        assert "<!-- output" in first or page.stem == "accelerators", page.name  # which nobody has run
+        assert re.search(r"^##+ When (not to use it|Stowage does not help)", text, re.MULTILINE), page.name
+
+
+def test_notebooks_run(tmp_path):
+    """And give outputs of the kinds that the files hold."""
+    for path in of_the_site("notebooks").notebooks():
+        shutil.copy(path, tmp_path)
+    copies = sorted(tmp_path.glob("*.ipynb"))
+    done = subprocess.run([sys.executable, SITE / "notebooks.py", *copies], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for copy in copies:
+        kept, made = (json.loads(p.read_text()) for p in (ROOT / "docs" / "notebooks" / copy.name, copy))
+        for shown, cell in zip(kept["cells"], made["cells"]):
+            kinds = [
+                [(o["output_type"], *sorted(o.get("data", ()))) for o in c.get("outputs", ())] for c in (shown, cell)
+            ]
+            assert kinds[0] == kinds[1], copy.name
 
 
 # ---- Figures
@@ -182,9 +226,9 @@ def test_tables_are_those_of_the_results(name):
     module = tables()
     if name not in module.TABLES:
         pytest.skip("no table of its own")
-    page = module.PAGE.read_text()
+    page = "".join(path.read_text() for path in module.pages())
     shown = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", page, re.DOTALL)
-    assert shown, f"benchmarks.md has no table '{name}'"
+    assert shown, f"no page of the benchmarks has the table '{name}'"
     content = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
     expected = f"{module.TABLES[name](content['results'])}\n\n{module.footer(content['environment'])}"
     assert shown.group(1) == expected, "run ./dev bench tables"

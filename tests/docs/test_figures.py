@@ -1,4 +1,4 @@
-"""Figures in README and docs/benchmarks.md are those of the scripts that they name. Bytes repeat exactly and are
+"""Figures in README and the pages of the benchmarks are those of the scripts that they name. Bytes repeat exactly and are
 compared with a run; times do not, and are taken from bench/results by ./dev bench tables."""
 
 import json
@@ -17,9 +17,11 @@ from stowage.sizes import in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
-
 sys.path.append(str(ROOT))
+
+from bench import charts, tables
+
+BENCHMARKS = "".join(path.read_text() for path in tables.pages())
 
 
 def mib(count: int) -> str:
@@ -98,8 +100,6 @@ def test_the_picture():
 
 def test_tables_of_the_benchmarks_are_those_of_their_results():
     """./dev bench tables would write what is there."""
-    from bench import tables
-
     for name, table in tables.TABLES.items():
         path = ROOT / "bench" / "results" / f"{name}.json"
         if not path.exists():
@@ -109,3 +109,13 @@ def test_tables_of_the_benchmarks_are_those_of_their_results():
         assert block and block.group(1).startswith(table(content["results"]).strip()), (
             f"run ./dev bench tables: '{name}' differs"
         )
+
+
+def test_charts_are_those_of_the_results():
+    """./dev bench charts would draw what is there."""
+    kept = {path.stem: path.read_text() for path in charts.FOLDER.glob("*.svg")}
+    drawn = charts.charts()
+    assert {*kept} == {*drawn}
+    assert [name for name, text in drawn.items() if text != kept[name]] == [], "run ./dev bench charts"
+    for name in drawn:
+        assert f"pictures/charts/{name}.svg" in BENCHMARKS, name

@@ -33,10 +33,13 @@ from stowage.sizes import parse_bytes
 
 
 class OutOfMemory(Error, torch.OutOfMemoryError):
-    """The limit of a stowage.budget cannot be met. The message says what is pinned, and by how much the limit is short.
+    """The limit of a stowage.budget cannot be met. It is a torch.OutOfMemoryError, too. The message says what is
+    pinned, and by how much the limit is short.
 
-    ``bound_bytes``: of a compiled step with a budget: the smallest budget that may be enough for its eager calls, as
-    far as is known."""
+    Args:
+        bound_bytes: of a compiled step with a budget: the smallest budget, in bytes, that may be enough for its eager
+            calls, as far as is known.
+    """
 
     bound_bytes = 0
 
@@ -58,27 +61,35 @@ _know_whose_lines()
 class budget(_runtime.Block):
     """Context manager that keeps every live tensor byte handed out since ``import stowage`` within ``limit``.
 
-    limit: bytes, or a string such as "2GiB"; parameters, gradients, optimizer state and what kernels allocate inside
-    are included. policy: which tensors leave, and how: "default" (learns the order of accesses from earlier
-    iterations), "delta", "dtr", "capuchin",
-        "lru", "size", "random".
-    release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
-    link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as fast
-    as memory is; of an accelerator, what is measured once (a number only replaces the measurement there). prefetch: bring copies back ahead of use, beside the kernels.
-    debug: fill memory that is let go, so that a stale read shows at once.
-    progress: a line with the live bytes and what the limit costs is shown while the block runs, where stderr is a
-    terminal; a callable
-        gets (what, None) after optimizer steps instead; False keeps silent.
-    device: whose memory is limited, such as "cuda:1" or "cpu". None: the current accelerator's, where PyTorch finds
-    one, else the host's.
+    The limit is hard. When the block is left, by an exception too, every tensor is back. One block at a time in a
+    process. Other threads that compute on the loop's tensors do so in ``with b.attach():``.
 
-    The limit is hard: what cannot be met raises stowage.OutOfMemory (inside the block torch.OutOfMemoryError, which it
-    is), saying what is pinned and by how much the limit is short. When the block is left, by an exception too, every
-    tensor is back. One block at a time in a process. Other threads that compute on the loop's tensors do so in ``with
-    b.attach():``. Reads past the dispatcher that go through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling,
-    copying) bring their tensor back; any other raises an error that names it. NumPy arrays that were made of a tensor
-    before the block are seen, and the tensor stays where it is; a bare data_ptr() that was taken before it leaves no
-    trace: call restore(tensor), which keeps it there."""
+    Reads past the dispatcher that go through torch.Tensor (numpy, data_ptr, tolist, DLPack, pickling, copying) bring
+    their tensor back; any other raises an error that names it. NumPy arrays that were made of a tensor before the block
+    are seen, and the tensor stays where it is. A bare data_ptr() that was taken before it leaves no trace: call
+    restore(tensor), which keeps it there.
+
+    Args:
+        limit: bytes, or a string such as "2GiB". Parameters, gradients, optimizer state and what kernels allocate
+            inside count.
+        policy: which tensors leave, and how: "default" (learns the order of accesses from earlier iterations), "delta",
+            "dtr", "capuchin", "lru", "size", "random".
+        release: "both", "recompute" (nothing goes to the host) or "swap" (nothing is computed again).
+        link_gbps: bandwidth of the link to the host in 10^9 bytes a second each way: copies are held to it. None: as
+            fast as memory is; of an accelerator, what is measured once (a number only replaces the measurement there).
+        prefetch: bring copies back ahead of use, beside the kernels.
+        debug: fill memory that is let go, so that a stale read shows at once.
+        seed: of the policy "random".
+        progress: None: a line with the live bytes and what the limit costs is shown while the block runs, where stderr
+            is a terminal. A callable gets (what, None) after optimizer steps instead. False keeps silent.
+        device: whose memory is limited, such as "cuda:1" or "cpu". None: the current accelerator's, where PyTorch finds
+            one, else the host's.
+
+    Raises:
+        OutOfMemory: the limit cannot be met; it says what is pinned, and by how much the limit is short.
+        ValueError: an argument that is none of those above.
+        Error: another block is open, or PyTorch finds no such device.
+    """
 
     def __init__(
         self,
@@ -177,7 +188,11 @@ class budget(_runtime.Block):
 
     @contextlib.contextmanager
     def attach(self):
-        """For a thread that was started inside the block and works on its tensors."""
+        """Context manager for a thread that was started inside the block and works on its tensors.
+
+        Raises:
+            Error: outside the block.
+        """
         if not self._runtime.active:
             raise Error("attach() works inside the block")
         seen_already = _runtime.thread_attached()
@@ -195,8 +210,8 @@ class budget(_runtime.Block):
         return tensor
 
     def stats(self) -> dict:
-        """Figures of the block so far, or of all of it. Times are sums in nanoseconds; ``policy`` holds the policy's
-        own counters."""
+        """Figures of the block so far, or of all of it. Names that end in ``_bytes`` are bytes, in ``_ns`` sums in
+        nanoseconds; ``policy`` holds the policy's own counters."""
         return {
             "limit_bytes": self.limit_bytes,
             **self._runtime.stats(),
@@ -210,7 +225,11 @@ class budget(_runtime.Block):
         return self._runtime.timeline()
 
     def report(self, path: str) -> None:
-        """Writes the timeline as one page (``.html``)."""
+        """Writes the timeline as one page.
+
+        Args:
+            path: the page, ``.html``.
+        """
         write_report(path, timeline=self.timeline(), limit_bytes=self.limit_bytes)
 
     def _repr_html_(self) -> str:

@@ -180,13 +180,22 @@ def _refuse(trainer: Trainer) -> None:
 
 
 def plan(trainer: Trainer, budget: int | str | None = None, **options: Any) -> PlannedTraining:
-    """Lets ``trainer.train()`` run its updates as planned steps, within ``budget`` bytes when given.
+    """Lets ``trainer.train()`` run its updates as planned steps.
 
-    options: those of stowage.compile (check_every, link_gbps, strict, in_place_reuse). An update is all micro-batches of
-    gradient_accumulation_steps, clipping, the optimizer's step and zero_grad. Returns a PlannedTraining, whose ``step``
-    is the CompiledStep of the training (stats(), explain(), plan), once it has begun.
-    Raises Unsupported, when training begins, for what cannot be planned: several processes, a gradient scaler,
-    callbacks that act within the update, a subclass's loss that reads the Trainer's state.
+    An update is all micro-batches of gradient_accumulation_steps, clipping, the optimizer's step and zero_grad.
+
+    Args:
+        trainer: a transformers.Trainer.
+        budget: what residents and arena together may take, in bytes or as "2GiB"; None: no limit.
+        options: those of stowage.compile (check_every, link_gbps, strict, in_place_reuse).
+
+    Returns:
+        A PlannedTraining, whose ``step`` is the CompiledStep of the training (stats(), explain(), plan), once it has
+        begun.
+
+    Raises:
+        Unsupported: when training begins, for what cannot be planned: several processes, a gradient scaler, callbacks
+            that act within the update, a subclass's loss that reads the Trainer's state.
     """
     if not isinstance(trainer, Trainer):
         raise TypeError(f"plan() needs a transformers Trainer, not {type(trainer).__name__}")

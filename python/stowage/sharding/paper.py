@@ -30,11 +30,22 @@ def shard_plan(
     links: dict | None = None,
     **options: Any,
 ) -> ShardingPlan:
-    """The plan that stowage.shard would run on a mesh of these sizes: placements, ledger, modelled times, bound and
-    gap.
+    """The plan that stowage.shard would run on a mesh of these sizes, without its devices.
 
-    ``train_step``: the function, or a Program captured before by program_of() (for several meshes). links and the rest:
-    as in stowage.shard; ``options``: any of docs/formats.md, section 5.
+    Args:
+        train_step: the function, or a Program captured before by program_of() (for several meshes).
+        args, kwargs: its arguments.
+        mesh: sizes of the axes, such as (2, 4).
+        eps, memory_limit, links: as in stowage.shard.
+        options: any of docs/formats.md, section 5.
+
+    Returns:
+        A ShardingPlan. Its summary() has bytes per device, modelled times in nanoseconds, bound and gap; ledger() the
+        bytes of each tensor; placement(name) where a parameter lives.
+
+    Raises:
+        Infeasible: no split fits memory_limit.
+        Unsupported: the step cannot be recorded.
     """
     program = train_step if isinstance(train_step, Program) else program_of(train_step, args, kwargs)
     limit = parse_bytes(memory_limit)

@@ -277,21 +277,35 @@ def shard(
     strict: bool = False,
     **options: Any,
 ) -> ShardedStep:
-    """Splits ``train_step`` (forward, backward, optimizer step, on a model that every rank has whole) over a mesh of
-    ranks.
+    """Splits ``train_step`` over a mesh of ranks.
 
     Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call
     plans: rank 0 solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that
-    the model holds DTensors. Calls return what train_step returns, as whole tensors. To plan, its Python runs twice
-    over tensors without memory; what that changes in Python is put back, and Unsupported is raised where it cannot be.
+        the model
+    holds DTensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is put back,
+    and Unsupported is raised where it cannot be.
 
-    mesh: a DeviceMesh, or sizes such as (2, 4).
-    eps: state and saved activations may take 1 + eps times the least bytes, for time.
-    memory_limit: of the modelled peak per device. budget: of what a rank really holds, by recomputation and swapping.
-    plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of solving.
-    links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
-    options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
-    sooner."""
+    Args:
+        train_step: forward, backward, optimizer step, on a model that every rank has whole.
+        mesh: a DeviceMesh, or sizes such as (2, 4).
+        eps: state and saved activations may take 1 + eps times the least bytes, for time.
+        memory_limit: of the modelled peak per device, in bytes or as "2GiB".
+        budget: of what a rank really holds, by recomputation and swapping, in bytes or as "2GiB".
+        plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of
+            solving.
+        links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
+        strict: as for stowage.compile.
+        options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
+            sooner.
+
+    Returns:
+        A function like ``train_step``. Calls return what train_step returns, as whole tensors.
+
+    Raises:
+        TypeError: train_step is no function.
+        Error: there is no process group.
+        Unsupported: the step cannot be split; the message says why.
+    """
     if not callable(train_step):
         raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
     if not dist.is_initialized():

@@ -17,12 +17,26 @@ from stowage.step.signature import signature
 
 
 def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:
-    """Runs ``train_step(*args, **kwargs)`` ``warmup`` times, then once more under the recorder, and returns its Graph.
+    """Runs the step ``warmup`` times, then once more under the recorder.
 
     The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps
-    are real: they train. Their costs are those of earlier planned steps on this machine, where known. Under
-    FakeTensorMode, or with fake arguments, nothing is computed; costs are then estimates from shapes, and allocations
-    inside ops are not in the graph. Raises Unsupported, with the source line, for a step that cannot be recorded.
+    are
+    real: they train. Their costs are those of earlier planned steps on this machine, where known. Under FakeTensorMode,
+        or
+    with fake arguments, nothing is computed. Costs are then estimates from shapes, and allocations inside ops are not
+    in the graph.
+
+    Args:
+        train_step: forward, backward, the optimizer's step, zero_grad: the user's own function.
+        args, kwargs: its arguments, passed as train_step(*args, **kwargs).
+        warmup: calls before the one that is recorded.
+        name: of the graph; None: the function's.
+
+    Returns:
+        The Graph: bytes of every buffer, nanoseconds of every op.
+
+    Raises:
+        Unsupported: the step cannot be recorded; the message has the source line.
     """
     if mode := foreign_mode():
         raise Unsupported(f"a mode of yours that sees each operation is open ({mode}): capture outside of it")

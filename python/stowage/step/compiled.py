@@ -65,7 +65,7 @@ class _Entry(SignatureState):
 
 
 class CompiledStep(LifeCycle):
-    """Callable like the function it wraps. Made by stowage.compile."""
+    """Callable like the function that it wraps. Made by stowage.compile."""
 
     _WITHOUT_PLAN = "runs eagerly"
 
@@ -385,7 +385,11 @@ class CompiledStep(LifeCycle):
         return self._latest.plan if self._latest else None
 
     def explain(self, *, prices: bool = True, width: int = 100) -> str:
-        """One screen of text on the latest plan; see Plan.explain()."""
+        """One screen of text on the latest plan; see Plan.explain().
+
+        Raises:
+            Error: nothing is planned yet, or the step was refused; the message says why.
+        """
         if self._latest is None:
             return (
                 f"Nothing is planned: {self.refusal}\n"
@@ -395,7 +399,11 @@ class CompiledStep(LifeCycle):
         return self.plan.explain(self.graph, prices=prices, width=width)
 
     def report(self, path: str, **sections) -> None:
-        """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report()."""
+        """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report().
+
+        Raises:
+            Error: nothing is planned yet, or the step was refused; the message says why.
+        """
         if self._latest is None:
             raise Error(f"nothing to report: {self.refusal or 'nothing is planned yet; call the step three times'}")
         self.plan.report(path, self.graph, **sections)
@@ -404,8 +412,8 @@ class CompiledStep(LifeCycle):
         return step_html(self)
 
     def stats(self) -> dict:
-        """Figures of the latest plan. Bytes are of the arena unless named otherwise; times are medians of the last
-        steps."""
+        """Figures of the latest plan. Names that end in ``_bytes`` are bytes, of the arena unless named otherwise; in
+        ``_ns`` nanoseconds, medians of the last steps; in ``_steps`` counts of calls."""
         summary = self._latest.plan.summary() if self._latest else {}
         return {
             **self._figures(self._latest),
@@ -463,29 +471,36 @@ def compile(
     planned call does not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it
     once, over tensors without memory, and compares each operation with the recording. Two fences keep the numbers
     right: what the Python could read (flags, hyperparameters, globals, closures, parameters) is watched, and ``check``
-    runs it.
+        runs it.
 
-    budget: bytes that residents and arena together may take in planned steps, or "2GiB". It holds from the first call
-    on: those that
-        run eagerly do so as in a stowage.budget block, and raise OutOfMemory where even that is not enough. When no
-        plan fits, every call after the recorded one raises Infeasible, with the smallest budget for which a plan was
-        found (or Error, when none fitting is proven). A call that raises either leaves model and optimizer untouched.
-    check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every one
-    where guards cannot
-        see what it reads), "always" (any Python, at the price of running it), a number N (every N-th), "never" (only
-        where guards cannot see). Where it does something new, that call has happened eagerly, and is recorded when it
-        comes again.
-    check_every: the same as check=N; 0: as ``check`` says.
-    link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to it.
-    None: as
-        fast as copies are on this machine, measured once.
-    strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid": besides,
-    poison lies in the arena
-        where no buffer is, and after each operator it is seen to that it has written nothing but its own memory; else
-        the call raises Error, which names the operator and its line, and has changed nothing. Costs a copy of the
-        arena, and a look at all of it after each operator.
-    in_place_reuse: let kernels that work element by element write their result over an input that dies there
-    (takeover: the older name).
+    Args:
+        train_step: the function. Its arguments may be tensors of any shape; each set of shapes has a plan of its own.
+        budget: what residents and arena together may take in planned steps, in bytes or as "2GiB"; None: no limit. It
+            holds from the first call on: calls that run eagerly do so as in a stowage.budget block.
+        check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every
+            one where guards cannot see what it reads), "always" (any Python, at the price of running it), a number N
+            (every N-th), "never" (only where guards cannot see). Where it does something new, that call has happened
+            eagerly, and is recorded when it comes again.
+        check_every: the same as check=N; 0: as ``check`` says.
+        link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to
+            it.
+            None: as fast as copies are on this machine, measured once.
+        strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid":
+            besides, poison lies in the arena where no buffer is, and after each operator it is seen to that it has
+            written nothing but its own memory. Else the call raises Error, which names the operator and its line, and
+            has changed nothing. This costs a copy of the arena, and a look at all of it after each operator.
+        in_place_reuse: let kernels that work element by element write their result over an input that dies there.
+        takeover: the older name of in_place_reuse.
+
+    Returns:
+        A CompiledStep, called like ``train_step``.
+
+    Raises:
+        TypeError: train_step is no function.
+        OutOfMemory: by a call that runs eagerly: the budget is not enough for it. Model and optimizer are as before.
+        Infeasible: by every call after the recorded one, when no plan fits the budget. It has the smallest budget for
+            which a plan was found. Model and optimizer are as before.
+        Error: the same, when none fitting was found and that is not proven; or an option that is none of those above.
     """
     if not callable(train_step):
         raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")

@@ -54,7 +54,16 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """The largest batch that fits, its graph and plan, and all that was tried, by growing batch."""
+    """The largest batch that fits, its graph and plan, and all that was tried.
+
+    Args:
+        batch: the largest batch size that fits.
+        budget_bytes: the budget, in bytes.
+        slowdown: the predicted step over the step without a limit.
+        graph: of the step at that batch size.
+        plan: of that graph, within the budget.
+        tried: each batch size that was planned, by growing batch.
+    """
 
     batch: int
     budget_bytes: int
@@ -84,14 +93,28 @@ def max_batch(
 ) -> Fit:
     """The largest batch size whose planned step fits ``budget`` bytes, parameters and optimizer state included.
 
-    make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the training step as for
-    stowage.compile, and its arguments, a tuple (or one argument that is no tuple). It runs under FakeTensorMode:
-    tensors have shapes but no memory, so the model may be larger than this machine. It must build everything anew, and
-    must not read tensors' values. start: the first batch size tried; ``most``: the last; ``multiple_of``: only
-    multiples of it. max_slowdown: the predicted step may take at most this many times the step without a limit; None:
-    any. time_limit: of each plan, in seconds; 0 for none.
-    Costs are estimates from shapes, and so is the slowdown. Raises Infeasible when not even ``start`` fits (Error when
-    that is not proven), Unsupported when the step cannot be recorded.
+    It runs under FakeTensorMode: tensors have shapes but no memory, so the model may be larger than this machine. Costs
+    are estimates from shapes, and so is the slowdown.
+
+    Args:
+        make_step: make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the
+            training step as for stowage.compile, and its arguments, a tuple (or one argument that is no tuple). It must
+            build everything anew, and must not read tensors' values.
+        budget: bytes, or "2GiB".
+        start: the first batch size tried.
+        most: the last.
+        multiple_of: only multiples of it.
+        max_slowdown: the predicted step may take at most this many times the step without a limit; None: any.
+        link_gbps: speed of the link to the host, in 10^9 bytes a second each way; 0: recomputation alone.
+        time_limit: of each plan, in seconds; 0 for none.
+
+    Returns:
+        A Fit.
+
+    Raises:
+        Infeasible: not even ``start`` fits.
+        Error: the same, where that is not proven.
+        Unsupported: the step cannot be recorded.
     """
     budget_bytes = parse_bytes(budget)
     if budget_bytes is None:

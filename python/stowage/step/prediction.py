@@ -64,16 +64,26 @@ class Largest:
 class Prediction:
     """What will_it_fit() has found. All sizes in bytes, of the device that holds the parameters.
 
-    outcome: "fits" (plain eager), "fits with a plan" (stowage.compile), "fits with a budget" (stowage.compile with
-    ``budget_bytes``), "does not fit" (proven: ``bound_bytes`` is more than the device has), "unknown" (neither a plan was
-    found, nor a proof).
-    eager_bytes: eager's peak. planned_bytes: residents and arena of a plan without a limit. least_bytes: the least budget
-    that a plan was found for. bound_bytes: no plan works below it. The last three are None when the step cannot be
-    recorded: ``refusal`` says why.
-    slowdown: predicted, of the step within ``budget_bytes``, over the step without a limit.
-    by_kind, by_line: what eager's peak consists of; peak_line, peak_op: where it is.
-    largest: by size that make_step takes. guessed: lines that read a number of the data, such as loss.item(); it was taken
-    as 1.0. Such steps are not planned here.
+    Args:
+        outcome: "fits" (plain eager), "fits with a plan" (stowage.compile), "fits with a budget" (stowage.compile with
+            ``budget_bytes``), "does not fit" (proven: ``bound_bytes`` is more than the device has), "unknown" (neither
+            a plan was found, nor a proof).
+        device_bytes: what the device has.
+        sizes: batch_size and length that the question is about.
+        eager_bytes: eager's peak.
+        planned_bytes: residents and arena of a plan without a limit; None when the step cannot be recorded.
+        least_bytes: the least budget that a plan was found for; None likewise.
+        bound_bytes: no plan works below it; None likewise.
+        budget_bytes: the budget to give to stowage.compile.
+        slowdown: predicted, of the step within ``budget_bytes``, over the step without a limit.
+        by_kind: bytes at eager's peak, by kind (parameters, gradients, optimizer state, activations, temporary).
+        by_line: the same, by line of the user's code.
+        peak_line, peak_op: where eager's peak is.
+        largest: the largest size that fits, by size that make_step takes.
+        device: whose memory it is.
+        refusal: why the step cannot be recorded, or "".
+        guessed: lines that read a number of the data, such as loss.item(); it was taken as 1.0. Such steps are not
+            planned.
     """
 
     outcome: str
@@ -104,6 +114,7 @@ class Prediction:
         return dataclasses.asdict(self)
 
     def to_json(self) -> str:
+        """The summary as one JSON object."""
         return json.dumps(self.summary())
 
     def __str__(self) -> str:
@@ -122,17 +133,26 @@ def will_it_fit(
     link_gbps: float | None = None,
     time_limit: float = 0.0,
 ) -> Prediction:
-    """Will the training step fit into ``device`` bytes (or "24GiB"), and in which way? Needs no memory for it.
+    """Will the training step fit into ``device`` bytes, and in which way? Needs no memory for it.
 
-    make_step(batch_size=..., length=...) builds the model, the optimizer and the arguments, and returns (train_step,
-    arguments): the training step as for stowage.compile, and a tuple (or one argument that is no tuple). It takes one of
-    the two sizes, both, or none; any other parameter needs a default. It runs under FakeTensorMode, and must build
-    everything anew.
-    batch_size, length: at which the question is asked; default: make_step's own defaults, else 1. largest: also search
-    the largest batch and length, each with the other as it is.
-    link_gbps, time_limit: of plans within a budget; see stowage.plan.
-    1/128 of the device is left to what cannot be seen. Kernels of the CPU that may allocate for themselves run once, alone,
-    on zeros. Raises Unsupported or Error with one line when the step cannot run without values.
+    1/128 of the device is left to what cannot be seen. Kernels of the CPU that may allocate for themselves run once,
+    alone, on zeros.
+
+    Args:
+        make_step: make_step(batch_size=..., length=...) builds the model, the optimizer and the arguments, and returns
+            (train_step, arguments): the training step as for stowage.compile, and a tuple (or one argument that is no
+            tuple). It takes one of the two sizes, both, or none; any other parameter needs a default. It runs under
+            FakeTensorMode, and must build everything anew.
+        device: bytes, or "24GiB".
+        batch_size, length: at which the question is asked; default: make_step's own defaults, else 1.
+        largest: also search the largest batch and length, each with the other as it is.
+        link_gbps, time_limit: of plans within a budget; see stowage.plan.
+
+    Returns:
+        A Prediction.
+
+    Raises:
+        Unsupported, Error: the step cannot run without values; one line says where.
     """
     device_bytes = parse_bytes(device)
     if device_bytes is None:

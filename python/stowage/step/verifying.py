@@ -34,10 +34,15 @@ _BITS = "the planned step does not give the bits"
 class Verification:
     """What verify() has found; true where planned calls were made and all agree.
 
-    equal: no difference was found. calls: those compared, of which planned_calls executed the plan. call: the first
-    that differs, from 0 on, or -1. difference: what differs first, in plain words, or "". op: the first operator that
-    made something else in the plan, with the line of the user's code, where that could be told, or "". refusal: why the
-    step is not planned, or ""."""
+    Args:
+        equal: no difference was found.
+        calls: those compared, of which ``planned_calls`` executed the plan.
+        call: the first that differs, from 0 on, or -1.
+        difference: what differs first, in plain words, or "".
+        op: the first operator that made something else in the plan, with the line of the user's code, where that could
+            be told, or "".
+        refusal: why the step is not planned, or "".
+    """
 
     equal: bool
     calls: int
@@ -64,19 +69,26 @@ def verify(
 ) -> Verification:
     """Runs ``step`` eagerly and planned, from the same state, and compares all that both leave, to the bit.
 
-    step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its only
-    argument. batches: of any shapes; copied before each call. Where there are fewer than eight, they come again in
-    turn: the first calls of a
-        step are eager.
-    budget, strict: as for compile(), budget in bytes or as "2GiB"; strict="paranoid" also finds operators that write
-    outside their memory.
-
     After each call every parameter, buffer, gradient, tensor and number of an optimizer, scheduler, result and the
     generator are compared. Afterwards model, optimizers, schedulers, generators and what the step reaches in Python
     (counters, lists, attributes) are as before, whatever happened; what is outside Python (prints, files, queues) stays
     done. Needs host memory for one copy of the state, and the time of three times the calls.
 
-    Raises what the step raises, Error for no batches, Infeasible for a budget that nothing fits.
+    Args:
+        step: the training step, as compile() takes it, or what compile() has made of one. Each batch is passed as its
+            only argument.
+        batches: of any shapes; copied before each call. Where there are fewer than eight, they come again in turn: the
+            first calls of a step are eager.
+        budget: as for compile(), in bytes or as "2GiB".
+        strict: as for compile(); "paranoid" also finds operators that write outside their memory.
+
+    Returns:
+        A Verification.
+
+    Raises:
+        Error: there are no batches.
+        Infeasible: nothing fits the budget.
+        Exception: what the step raises.
     """
     function = step._fn if isinstance(step, CompiledStep) else step
     given = list(batches)
