@@ -67,7 +67,9 @@ class Panel:
         extra = f' class="{kind}"' if kind else ""
         self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(words)}</text>')
 
-    def points(self, name: str, colour: str, where: list[tuple[float, float, str]], line: bool = False, size: float = 3.6):
+    def points(
+        self, name: str, colour: str, where: list[tuple[float, float, str]], line: bool = False, size: float = 3.6
+    ):
         """where: x, y and what the point is, shown when it is pointed at."""
         if not where:
             return
@@ -190,8 +192,7 @@ def orders() -> dict[str, str]:
         return [
             (i + 1, size / r["program"]["peak_bytes"], f"{order_tables.name_of(r)}: {size / MIB:,.1f} MiB")
             for i, r in enumerate(graphs)
-            if (size := of(r)) is not None
-            and size <= 1.25 * r["program"]["peak_bytes"]
+            if (size := of(r)) is not None and size <= 1.25 * r["program"]["peak_bytes"]
         ]
 
     beyond = sum(r["lescea_llfb"]["arena_bytes"] > 1.25 * r["program"]["peak_bytes"] for r in graphs)
@@ -292,11 +293,17 @@ def shards() -> dict[str, str]:
 def planning() -> dict[str, str]:
     panel = Panel("Time to plan, on one core", "ops of the step (log)", "seconds (log)")
     panel.axes(
-        across(80, 1.5e6, [(100, "100"), (1e3, "1,000"), (1e4, "10,000"), (1e5, "100,000"), (1e6, "million")], log=True),
+        across(
+            80, 1.5e6, [(100, "100"), (1e3, "1,000"), (1e4, "10,000"), (1e5, "100,000"), (1e6, "million")], log=True
+        ),
         upwards(0.001, 40, [(0.001, "1 ms"), (0.01, "10 ms"), (0.1, "0.1 s"), (1, "1 s"), (10, "10 s")], log=True),
     )
     captured = [
-        (r["takeover"]["ops"], r["takeover"]["seconds"]["total"], f"{order_tables.name_of(r)}: {r['takeover']['ops']:,} ops")
+        (
+            r["takeover"]["ops"],
+            r["takeover"]["seconds"]["total"],
+            f"{order_tables.name_of(r)}: {r['takeover']['ops']:,} ops",
+        )
         for r in results("order")
     ]
     panel.points("77 captured steps", "f", captured, size=2.6)

@@ -48,7 +48,9 @@ FAINT = """(() => {
 WIDE = """[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1 &&
   !e.closest('pre,.md-typeset__scrollwrap,.highlight,.pictures,.shown')).slice(0, 3).map(e => e.tagName + '.' + e.className)"""
 # A report draws itself; a page of the site may not be looked at before its fonts and sizes are settled.
-READY = "document.readyState === 'complete' && (!document.title.startsWith('Stowage report') || !!globalThis.stowageReport)"
+READY = (
+    "document.readyState === 'complete' && (!document.title.startsWith('Stowage report') || !!globalThis.stowageReport)"
+)
 
 
 def complaints(site: Path, pictures: Path | None = None) -> Iterator[str]:
@@ -60,7 +62,9 @@ def complaints(site: Path, pictures: Path | None = None) -> Iterator[str]:
             name = str(path.relative_to(site))
             page = browser.open(path.resolve().as_uri())
             page.wait(READY)
-            page.evaluate("document.head.insertAdjacentHTML('beforeend', '<style>*{transition:none!important}</style>')")
+            page.evaluate(
+                "document.head.insertAdjacentHTML('beforeend', '<style>*{transition:none!important}</style>')"
+            )
             for width in WIDTHS:
                 page.resize(width, 900)
                 if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:

@@ -71,14 +71,24 @@ def members(value):
     """(name, member) of what a class offers: no private names, no callbacks of others."""
     for name, member in vars(value).items():
         if name.startswith(("_", "on_")) or not (
-            inspect.isroutine(member) or isinstance(member, (property, classmethod)) or type(member).__name__ == "nb_static_property"
+            inspect.isroutine(member)
+            or isinstance(member, (property, classmethod))
+            or type(member).__name__ == "nb_static_property"
         ):
             continue
         yield name, getattr(value, name)
 
 
 def _entry(name: str, value) -> list[str]:
-    out = [f"### {name}", "", "```python", f"{name}{signature(value)}", "```", "", *prose(inspect.getdoc(value) or "", value)]
+    out = [
+        f"### {name}",
+        "",
+        "```python",
+        f"{name}{signature(value)}",
+        "```",
+        "",
+        *prose(inspect.getdoc(value) or "", value),
+    ]
     if inspect.isclass(value) and not issubclass(value, BaseException):
         for member_name, member in members(value):
             shown = "" if isinstance(member, property) else signature(member)
@@ -154,7 +164,11 @@ def prose(text: str, value=None) -> list[str]:
         else:
             out += [words(paragraph.replace("\n", " ")), ""]
     for head, entries in sections.items():
-        title = "Fields" if head == "Args:" and inspect.isclass(value) and dataclasses.is_dataclass(value) else SECTIONS[head]
+        title = (
+            "Fields"
+            if head == "Args:" and inspect.isclass(value) and dataclasses.is_dataclass(value)
+            else SECTIONS[head]
+        )
         out += [f"**{title}**", ""]
         out += [f"- `{name}`: {words(said)}" if name else words(said) for name, said in entries]
         out.append("")

@@ -148,18 +148,20 @@ void bind_graph(nb::module_& m) {
       .def(
           "save", [](const stowage::Graph& g, const std::filesystem::path& path) { stowage::save(g, path.string()); },
           "path"_a, "Writes the graph; compressed when the name ends in .gz.")
-      .def("to_json", [](const stowage::Graph& g) { return stowage::to_json(g); }, "The graph as the text of its file.")
+      .def(
+          "to_json", [](const stowage::Graph& g) { return stowage::to_json(g); }, "The graph as the text of its file.")
       .def_ro("name", &stowage::Graph::name, "What the graph was called when it was captured.")
       .def_ro("align", &stowage::Graph::align, "Addresses are multiples of so many bytes.")
       .def_ro("sha256", &stowage::Graph::sha256, "Digest of the graph's text.")
       .def_prop_ro("structure_sha256", &structure_sha256, "Digest of the graph without its names, notes and costs.")
-      .def_prop_ro("costs_ns",
-                   [](const stowage::Graph& g) {
-                     std::vector<std::int64_t> costs;
-                     for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
-                     return costs;
-                   },
-                   "Nanoseconds of each op, in program order.")
+      .def_prop_ro(
+          "costs_ns",
+          [](const stowage::Graph& g) {
+            std::vector<std::int64_t> costs;
+            for (const stowage::Op& op : g.ops) costs.push_back(op.cost_ns);
+            return costs;
+          },
+          "Nanoseconds of each op, in program order.")
       .def_prop_ro(
           "ops", [](const stowage::Graph& g) { return g.ops.size(); }, "Number of ops.")
       .def_prop_ro(
@@ -204,9 +206,11 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);  // a process may end with plans alive
   m.attr("version") = STOWAGE_VERSION;
   nb::exception<stowage::Error> error(m, "Error");
-  error.attr("__doc__") = "What stowage cannot do, and why: bad input, a limit, a missing solver. All its errors are of this kind.";
+  error.attr("__doc__") =
+      "What stowage cannot do, and why: bad input, a limit, a missing solver. All its errors are of this kind.";
   nb::exception<stowage::InvalidGraph> invalid_graph(m, "InvalidGraph", error.ptr());
-  invalid_graph.attr("__doc__") = "A graph breaks a rule of its format. The message names the file, the rule and the id.";
+  invalid_graph.attr("__doc__") =
+      "A graph breaks a rule of its format. The message names the file, the rule and the id.";
   nb::exception<stowage::InvalidPlan> invalid_plan(m, "InvalidPlan", error.ptr());
   invalid_plan.attr("__doc__") = "A plan breaks a rule of its format. The message names the file, the rule and the id.";
 

@@ -17,11 +17,10 @@ from stowage.sizes import in_words
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "docs" / "benchmarks.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
+BENCHMARKS = "".join(path.read_text() for path in PAGES)
+
 sys.path.append(str(ROOT))
-
-from bench import charts, tables
-
-BENCHMARKS = "".join(path.read_text() for path in tables.pages())
 
 
 def mib(count: int) -> str:
@@ -100,6 +99,8 @@ def test_the_picture():
 
 def test_tables_of_the_benchmarks_are_those_of_their_results():
     """./dev bench tables would write what is there."""
+    from bench import tables
+
     for name, table in tables.TABLES.items():
         path = ROOT / "bench" / "results" / f"{name}.json"
         if not path.exists():
@@ -113,6 +114,8 @@ def test_tables_of_the_benchmarks_are_those_of_their_results():
 
 def test_charts_are_those_of_the_results():
     """./dev bench charts would draw what is there."""
+    from bench import charts
+
     kept = {path.stem: path.read_text() for path in charts.FOLDER.glob("*.svg")}
     drawn = charts.charts()
     assert {*kept} == {*drawn}
