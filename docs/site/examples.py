@@ -58,7 +58,7 @@ class Place:
             shim.parent.mkdir()
             shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m stowage "$@"\n')
             shim.chmod(0o755)
-        environment = dict(os.environ, PATH=f"{shim.parent}{os.pathsep}{os.environ['PATH']}")
+        environment = dict(os.environ, COLUMNS="110", PATH=f"{shim.parent}{os.pathsep}{os.environ['PATH']}")
         done = subprocess.run(
             ["bash", "-e", "-c", code],
             cwd=self.folder,

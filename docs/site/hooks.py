@@ -27,6 +27,7 @@ OUTSIDE = re.compile(r"\]\((?:\.\./)+(README|CHANGELOG|CONTRIBUTING)\.md\)")
 TABLE = re.compile(r"<!-- table: (\w+) -->\n<!-- /table -->")  # a table of the benchmarks, shown again
 PICTURES = re.compile(r"(?:^!\[[^\]]*\]\((?:\.\./)*pictures/[\w/-]+\.svg\)\n)+", re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\((?:\.\./)*(pictures/[\w/-]+\.svg)\)")
+NOTEBOOK = re.compile(r"\]\(([\w./-]+)\.ipynb\)")
 BUTTON = re.compile(r"\*\*(\[[^\]]+\]\([^)]+\))\*\*")
 
 
@@ -56,6 +57,8 @@ def on_page_markdown(markdown, page, config, files):
     markdown = re.sub(r"(?:\.\./)+bench/results/", "../results/" if "/" in page.file.src_uri else "results/", markdown)
     markdown = TABLE.sub(lambda match: _table(match.group(1)), markdown)
     markdown = PICTURES.sub(_inline, markdown)
+    if page.file.src_uri not in {f"notebooks/{path.stem}.md" for path in notebooks.notebooks()}:
+        markdown = NOTEBOOK.sub(r"](\1.md)", markdown)
     if page.file.src_uri == "index.md":
         markdown = BUTTON.sub(r"\1{ .md-button }", markdown)
     return OUTSIDE.sub(f"]({'../' * page.file.src_uri.count('/')}index.md)", markdown)

@@ -69,7 +69,7 @@ def page(notebook: dict, file_name: str) -> str:
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(source)
+            parts.append(source.replace(".ipynb)", ".md)"))
             continue
         parts.append(f"```python\n{source}\n```")
         for output in cell["outputs"]:

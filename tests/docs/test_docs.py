@@ -106,6 +106,8 @@ def test_links_and_files_exist(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if "://" in target or target.startswith(("reference/", "../reference/")):
             continue
+        if page.parent.name == "gallery" and target.endswith(".html"):  # the site's build makes them
+            continue
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for name in re.findall(r"`((?:examples|bench|tests|src|docs|include|python)/[\w./-]+)`", text):
         assert "NAME" in name or (ROOT / name).exists(), f"{page.name} names {name}"
