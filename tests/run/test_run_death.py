@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 
 import pytest
-from launched import SCRIPTS, by_us, run, told
+from deaths import CASES, ask, lives
+from launched import by_us, run, told
 
 from stowage.run.death import asked_bytes, moment_of
 
-CASES = {  # the cause, and a piece of the line that is named
-    "outputs_kept": ("of steps that are over are still held", "out = net("),
-    "hidden_state_grows": ("of steps that are over are still held", "torch.tanh(cell(hidden))"),
-    "batch_too_large": ("of activations, which backward needs", ""),
-    "state_too_large": ("of parameters, gradients and optimizer state", ""),
-    "logits": ("the loss: .* of logits", ""),
-    "attention": ("one request of 549.3 MiB at ", "(x @ x.T)"),
-    "wide_dtype": ("one request of 512.0 MiB at ", "data.double()"),
-}
+SHORT = (
+    "outputs_kept", "gradients_of_each_step", "checkpoint_kept", "predictions_without_no_grad", "batch_too_large",
+    "logits", "loss_that_broadcasts", "state_too_large",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_why_it_died(case):
-    done = run(by_us(["dies.py", case], "--watch"))
-    assert done.returncode == 1 and "you tried to allocate" in done.stderr, done.stderr
-    said = told(done)
-    first = re.search(r"Why\n  1\. (.*)\n", said)
-    assert first, said
-    cause, source = CASES[case]
-    assert re.search(cause, first[1]), said
-    if source:
-        number = re.search(r"dies\.py:(\d+)", first[1])
-        assert number and source in linecache.getline(str(SCRIPTS / "dies.py"), int(number[1])), said
-    changes = re.findall(r"^  (?!\d\.)(\S.*); (fits|not enough alone); (?:the same|other) numbers$", said, re.MULTILINE)
-    assert changes and (changes[0][1] == "fits" or all(fits != "fits" for _, fits in changes)), said
+def check(name):
+    verdict = ask(name)
+    assert verdict.right_cause and verdict.right_line, verdict.said
+    changes = re.findall(
+        r"^  (?!\d\.)(\S.*); (fits|not enough alone); (?:the same|other) numbers$", verdict.said, re.MULTILINE
+    )
+    assert changes and (verdict.fits or all(fits != "fits" for _, fits in changes)), verdict.said
+    return verdict
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_why_it_died(name):
+    check(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_comes_first_is_enough(name):
+    assert check(name).right_change
+    assert lives(name)
 
 
 def test_of_a_limit_that_is_too_small_the_one_that_is_enough_comes_first():

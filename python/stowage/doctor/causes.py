@@ -4,24 +4,27 @@
 
     cause                 it is this when
     kept                  one line's blocks of three steps or more are live: something holds on to each step
+    held                  one variable keeps a quarter of all, no parameter
+    evaluation            autograd notes what a module in eval mode does, and that is a fifth of all
     fragments             holes, an eighth of what is reserved or more, would do for the request, and none of them does
     loss, request         one request, or the loss's buffers, is a third of all
     gradients kept        gradients of the step before are live while the next one runs forward
     activations, state    what most of the live bytes are
 
 Each suggestion says how many bytes it frees, and how that is known: counted (these blocks go away), or estimated (a
-part of them, named). A suggestion fits when it frees the shortage. O(blocks)."""
+part of them, named). A suggestion fits when it frees the shortage, up to what allocators add to a request. O(blocks)."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 
-from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, PARAMETERS, STATE, UPDATE, Moment
+from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, PARAMETERS, STATE, UPDATE, Holder, Moment
 from stowage.sizes import in_words
 
 _PIECES = 8  # of a loss
 _STATE_PART = 4  # of optimizer state in 8 bits instead of 32
+_PADDING_BYTES = 4096  # of a request: allocators round up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,14 @@ def diagnose(moment: Moment, script: str = "", limit_bytes: int | None = None) -
     )
 
 
+def _called(holder: Holder) -> str:
+    return f"`{holder.name}` ({holder.place})"
+
+
+def line_of_request(moment: Moment) -> str:
+    return moment.request_line or "a line that is not known"
+
+
 class _Facts:
     def __init__(self, moment: Moment, shortage: int, kinds: collections.Counter, script: str, limit_bytes: int | None):
         self.moment, self.shortage, self.kinds = moment, shortage, kinds
@@ -87,6 +98,18 @@ class _Facts:
         self.stale_gradients = kinds[GRADIENTS] if moment.in_forward else 0
 
     @property
+    def holder(self) -> Holder | None:
+        """The variable that keeps a quarter of all, or more."""
+        holder = self.moment.holder
+        return holder if holder is not None and holder.bytes > self.all_bytes // 4 else None
+
+    @property
+    def noted(self) -> int:
+        """What autograd keeps for a backward pass of a module in eval mode."""
+        noted = self._with_request(ACTIVATIONS) if self.moment.evaluating else 0
+        return noted if noted > self.all_bytes // 5 else 0
+
+    @property
     def fragmented(self) -> bool:
         enough = self.holes + self.moment.empty_segments_bytes + self.moment.device_free_bytes
         return self.shortage > 0 and self.largest_hole < self.moment.request_bytes <= enough
@@ -96,9 +119,23 @@ class _Facts:
     def causes(self) -> list[Cause]:
         found = []
         line, kept = self.moment.kept
+        holder = self.holder
         if kept > self.all_bytes // 20 or (kept and kept >= self.shortage > 0):
-            text = f"{in_words(kept)} of steps that are over are still held, made at {line}"
+            of = f", in {_called(holder)}" if holder is not None else ""
+            text = f"{in_words(kept)} of steps that are over are still held, made at {line}{of}"
             found.append(Cause("kept", kept, line, text))
+        elif holder is not None:
+            what = "one tensor" if holder.tensors == 1 else f"{holder.tensors} tensors"
+            if holder.graph_bytes:
+                what += f", and what autograd keeps for their backward pass ({in_words(holder.graph_bytes)})"
+            text = f"{in_words(holder.bytes)} are held by {_called(holder)}: {what}"
+            found.append(Cause("held", holder.bytes, holder.place, text))
+        if self.noted:
+            text = f"{in_words(self.noted)} that autograd keeps for a backward pass, of a module in eval mode"
+            of_graph = holder is None or holder.graph_bytes > holder.bytes // 2
+            found.insert(
+                0 if of_graph else len(found), Cause("evaluation", self.noted, line_of_request(self.moment), text)
+            )
         if self.fragmented and self.holes > self.moment.reserved_bytes // 8:
             text = (
                 f"fragments: {in_words(self.holes)} of what PyTorch had reserved are free, but the largest piece is "
@@ -110,7 +147,7 @@ class _Facts:
             text = f"the loss: {in_words(self.loss)} of logits, their logarithms and gradients"
             found.append(Cause("loss", self.loss, m.request_line, text))
         elif m.request_bytes > self.all_bytes // 3:
-            text = f"one request of {in_words(m.request_bytes)} at {m.request_line or 'a line that is not known'}"
+            text = f"one request of {in_words(m.request_bytes)} at {line_of_request(m)}"
             found.append(Cause("request", m.request_bytes, m.request_line, text))
         if self.stale_gradients > self.all_bytes // 20 or self.stale_gradients >= self.shortage > 0:
             text = f"{in_words(self.stale_gradients)} of gradients live through the forward pass"
@@ -137,10 +174,22 @@ class _Facts:
 
         def add(size: int, change: str, code: str, known: str = "counted", same: bool = True) -> None:
             if size > 0:
-                found.append(Suggestion(change, code, size, known, same, size >= self.shortage))
+                found.append(Suggestion(change, code, size, known, same, size + _PADDING_BYTES >= self.shortage))
 
         line, kept = m.kept
-        add(kept, f"let go of what {line} makes once its step is over", "total += loss.item()      # or .detach()")
+        holder = self.holder
+        add(self.noted, "no notes of autograd where nothing is trained", "with torch.no_grad(): ...      # around the evaluation", "counted, less what one operator needs")  # fmt: skip
+        if holder is not None:
+            let_go = holder.bytes if holder.graph_bytes < holder.bytes // 2 else holder.graph_bytes
+            add(
+                max(kept, holder.bytes),
+                f"let go of what `{holder.name}` holds, or keep it elsewhere",
+                self._less(holder),
+            )
+            if let_go < holder.bytes:
+                add(let_go, f"let go of the graphs in `{holder.name}` alone", f"{holder.name}: x.detach() instead of x")
+        else:
+            add(kept, f"let go of what {line} makes once its step is over", "total += loss.item()      # or .detach()")
         if self.limit_bytes is not None and self.shortage > 0:
             needed = f"{-(-(self.limit_bytes + self.shortage) >> 20)}MiB"
             add(self.shortage, "a larger limit", f"stowage run --budget {needed} {self.script}", "what the error names")
@@ -158,12 +207,28 @@ class _Facts:
         if not m.on_host:
             add(act, "a planned step: activations wait on the host, or are computed again", 'step = stowage.compile(train_step, budget="..."); see docs/guides/accelerators.md', "counted, less what one operator needs")  # fmt: skip
         add(act // 2, "checkpointing of each block", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)", "estimated: half of the activations")  # fmt: skip
+        if m.request_bytes > self.all_bytes // 3 and not self.loss > self.all_bytes // 3:
+            pieces = m.request_bytes - m.request_bytes // _PIECES
+            add(pieces, f"what {line_of_request(m)} makes, in {_PIECES} pieces, each used before the next is made", "for rows in x.split(len(x) // 8): ...", f"estimated: {_PIECES - 1} of {_PIECES} pieces")  # fmt: skip
         half = self._with_request(ACTIVATIONS) // 2
         add(half, "half the batch, and two steps accumulated", "loss = model(half) / 2; loss.backward()      # twice, then optimizer.step()", "estimated: half of what grows with the batch", False)  # fmt: skip
-        add(self.kinds[GRADIENTS], "the update inside backward, so that gradients are never all there", "parameter.register_post_accumulate_grad_hook(...)", "counted, less the largest one")  # fmt: skip
+        add(self.kinds[GRADIENTS] - m.largest_gradient_bytes, "the update inside backward, so that gradients are never all there", "parameter.register_post_accumulate_grad_hook(...)", "counted, less the largest one")  # fmt: skip
         state = self.kinds[STATE]
         add(state - state // _STATE_PART, "optimizer state in 8 bits", "bitsandbytes.optim.AdamW8bit(...)", "counted: three quarters of it", False)  # fmt: skip
+        weights = self._with_request(PARAMETERS) // 2
+        add(weights, "parameters of 16 bits", "model.to(torch.bfloat16)      # before the optimizer is made", "counted: half of what set-up holds", False)  # fmt: skip
         return sorted(found, key=lambda s: not s.fits)
+
+    def _less(self, holder: Holder) -> str:
+        if holder.tensors == 1:
+            return f"del {holder.name}      # or a piece of it at a time"
+        if holder.graph_bytes:
+            return f"{holder.name}: x.item(), or x.detach().cpu(), instead of x"
+        return (
+            f"{holder.name}: a number of each, or a file"
+            if self.moment.on_host
+            else f"{holder.name}: x.cpu() instead of x"
+        )
 
 
 __all__ = ["Cause", "Diagnosis", "Suggestion", "diagnose"]

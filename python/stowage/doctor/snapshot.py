@@ -115,6 +115,7 @@ class _Rewound:
             empty_segments_bytes=empty,
             in_forward=in_forward,
             kept=_kept(blocks, step_of),
+            largest_gradient_bytes=max((b.bytes for b in blocks if b.kind == GRADIENTS), default=0),
         )
 
     def _back_to(self, index: int) -> None:
@@ -202,10 +203,15 @@ def _python_frames(frames: list) -> list[dict]:
 def line_of(frames: list) -> str:
     """The innermost line that is the user's own, else the innermost one."""
     python = _python_frames(frames)
-    own = [f for f in python if not any(part in f["filename"] for part in _LIBRARIES)]
+    own = [f for f in python if is_own(f["filename"])]
     for frame in own or python:
         return f"{frame['filename']}:{frame.get('line', 0)}"
     return "no line is known"
+
+
+def is_own(file: str) -> bool:
+    """Whether it is the user's, no library's."""
+    return not any(part in file for part in _LIBRARIES)
 
 
 def kind_of(frames: list) -> str:
@@ -230,4 +236,4 @@ def _of_loss(frames: list) -> bool:
     return any(is_loss(str(f.get("name", ""))) for f in frames)
 
 
-__all__ = ["kind_of", "line_of", "read"]
+__all__ = ["is_own", "kind_of", "line_of", "read"]

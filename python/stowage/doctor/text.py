@@ -12,8 +12,9 @@ def as_text(diagnosis: Diagnosis) -> str:
     m = diagnosis.moment
     out = []
     if m.request_bytes and not m.reserved_bytes:
+        left = f", about {in_words(m.device_free_bytes)} were left" if m.device_free_bytes else ""
         where = f" at {m.request_line}" if m.request_line else ""
-        out.append(f"Out of memory: {in_words(m.request_bytes)} more were asked for{where}; {in_words(m.live_bytes)} were live.")  # fmt: skip
+        out.append(f"Out of memory: {in_words(m.request_bytes)} more were asked for{where}; {in_words(m.live_bytes)} were live{left}.")  # fmt: skip
     elif m.request_bytes:
         where = f" at {m.request_line}" if m.request_line else ""
         out.append(

@@ -2,13 +2,17 @@
 
     the exception   what was asked for, what was left, the user's line        sys.last_value, as Python itself tells it
     the watch       live bytes by line and phase, and what each kept from step to step
+    the frames      which variables keep tensors, and autograd's graphs on them        holders.py
           └──────────► Moment ──► doctor: causes, and the smallest change that fits
 
-How much is missing is known where the error says it; on the host it does not, and all that was asked for counts."""
+How much is missing is known where the error says what was left. On the host it does not: there it is what the machine and
+the process's own limit leave now, less what has been let go since."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import resource
 import sys
 import traceback
 from types import TracebackType
@@ -16,11 +20,13 @@ from typing import Any
 
 import torch
 
+from stowage import _runtime
 from stowage.doctor.causes import diagnose
 from stowage.doctor.moment import ACTIVATIONS, GRADIENTS, OTHER, PARAMETERS, STATE, UPDATE, Block, Moment, is_loss
-from stowage.doctor.snapshot import kind_of, line_of
+from stowage.doctor.snapshot import is_own, kind_of, line_of
 from stowage.doctor.text import as_text
-from stowage.run.screen import Ending, source_of
+from stowage.run import holders
+from stowage.run.screen import Ending, place, source_of
 
 _HOST = re.compile(r"(?:can't allocate memory|not enough memory): you tried to allocate (\d+) bytes")
 _DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)")
@@ -63,8 +69,31 @@ def told(ending: Ending, script: str, on_host: bool) -> str:
         asked = ending.needed_bytes - ending.limit_bytes
     left = _LEFT.search(str(error))
     left_bytes = _in_bytes(left[1]) if left else 0
+    if on_host and ending.limit_bytes is None:
+        left_bytes = min(_left_on_host(ending.peak["bytes"]), max(asked - 1, 0))
     moment = moment_of(ending.peak, asked, left_bytes, _frames(error.__traceback__), on_host)
+    trace = error.__traceback__
+    held = holders.of_traceback(trace, is_own)
+    moment = dataclasses.replace(
+        moment,
+        holder=held[0] if held else None,
+        evaluating=holders.evaluates(trace),
+        largest_gradient_bytes=holders.largest_gradient_bytes(trace),
+    )
     return as_text(diagnose(moment, script, ending.limit_bytes))
+
+
+def _left_on_host(peak_bytes: int) -> int:
+    """When the request failed, as far as it is known now."""
+    let_go = peak_bytes - _runtime.live_bytes("cpu")
+    with open("/proc/meminfo") as file:
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in file}
+    left = sizes["MemAvailable"] + sizes["SwapFree"]
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most != resource.RLIM_INFINITY:
+        with open("/proc/self/statm") as file:
+            left = min(left, most - int(file.read().split()[0]) * resource.getpagesize())
+    return max(left - max(let_go, 0), 0)
 
 
 def _frames(trace: TracebackType | None) -> list[dict]:
@@ -79,7 +108,7 @@ def moment_of(peak: dict[str, Any], asked_bytes: int, left_bytes: int, frames: l
     """peak: of _runtime.owners_peak(). frames: of the failed request, innermost first."""
     blocks, kept = [], ("", 0)
     for held in peak["held"]:
-        line = f"{held['file']}:{held['line']}" if held["file"] else "no line is known"
+        line = place(held["file"], held["line"]) or "no line is known"
         kinds = _kinds(held, peak["update"])
         blocks += [Block(size, line, kind, _of_loss(held)) for kind, size in kinds if size > 0]
         leaks = held["phase"] == "forward" and held["grown"] >= _STEPS_KEPT
@@ -92,7 +121,7 @@ def moment_of(peak: dict[str, Any], asked_bytes: int, left_bytes: int, frames: l
     of_loss = any(is_loss(frame["name"]) for frame in frames)
     return Moment(
         request_bytes=asked_bytes,
-        request_line=line_of(frames) if frames else "",
+        request_line=place(*line_of(frames).rsplit(":", 1)) if frames else "",
         request_kind=ACTIVATIONS if kind == OTHER else kind,
         request_of_loss=of_loss or (kind == GRADIENTS and peak["phase"] == "backward" and _of_loss(peak)),
         device_free_bytes=left_bytes,
@@ -100,7 +129,7 @@ def moment_of(peak: dict[str, Any], asked_bytes: int, left_bytes: int, frames: l
         blocks=tuple(blocks),
         free_blocks=(),
         empty_segments_bytes=0,
-        in_forward=kind not in (GRADIENTS, UPDATE, STATE),
+        in_forward=kind not in (GRADIENTS, UPDATE, STATE) and peak["phase"] in ("set-up", "forward"),
         kept=kept,
         on_host=on_host,
     )
@@ -120,7 +149,7 @@ def _kinds(held: dict[str, Any], updates: int) -> list[tuple[str, int]]:
 
 
 def _of_loss(held: dict[str, Any]) -> bool:
-    return re.search(r"cross_entropy|CrossEntropy|nll_loss|log_softmax|criterion", source_of(held)) is not None
+    return re.search(r"cross_entropy|CrossEntropy|nll_loss|log_softmax|one_hot|criterion", source_of(held)) is not None
 
 
 __all__ = ["asked_bytes", "last_error", "moment_of", "told"]

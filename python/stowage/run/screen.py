@@ -36,7 +36,7 @@ class Ending:
         """What held the peak, largest first."""
         return [
             {
-                "line": _place(held["file"], held["line"]),
+                "line": place(held["file"], held["line"]),
                 "source": source_of(held),
                 "phase": held["phase"],
                 "bytes": held["bytes"],
@@ -54,7 +54,7 @@ class Ending:
             "peak_bytes": self.peak_bytes,
             "needed_bytes": self.needed_bytes,
             "phase": self.peak["phase"],
-            "line": _place(self.peak["file"], self.peak["line"]),
+            "line": place(self.peak["file"], self.peak["line"]),
             "phase_peak_bytes": self.peak["of_phase"],
             "optimizer_steps": self.steps,
             "took_ns": self.took_ns,
@@ -94,8 +94,8 @@ def _first_line(ending: Ending) -> str:
     phase = {"set-up": "set-up", "update": "the optimizer's update"}.get(
         ending.peak["phase"], f"the {ending.peak['phase']} pass"
     )
-    place = _place(ending.peak["file"], ending.peak["line"])
-    where = f" in {phase}" + (f", at {place}" if place else "")
+    where_asked = place(ending.peak["file"], ending.peak["line"])
+    where = f" in {phase}" + (f", at {where_asked}" if where_asked else "")
     steps = f"{ending.steps:,} optimizer step{'' if ending.steps == 1 else 's'}, {_seconds(ending.took_ns)}"
     return f"stowage run:{who} peak {in_words(ending.peak_bytes)}{limit}{where}; {steps}"
 
@@ -125,7 +125,7 @@ def _row(bytes_: int, ending: Ending, phase: str, text: str) -> str:
     return f"{in_words(bytes_):>12}  {bytes_ / max(ending.peak['bytes'], 1):>6.1%}  {phase:<8}  {text}"
 
 
-def _place(file: str, line: int) -> str:
+def place(file: str, line: int | str) -> str:
     """As short as it can be and still be found: from here on, or from the package on."""
     if not file:
         return ""
@@ -199,4 +199,4 @@ def _columns() -> int:
         return 80
 
 
-__all__ = ["Ending", "LiveLine", "brief", "screen", "source_of"]
+__all__ = ["Ending", "LiveLine", "brief", "place", "screen", "source_of"]
