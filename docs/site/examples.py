@@ -38,7 +38,9 @@ def pages() -> list[Path]:
 
 
 class Place:
-    """Where the examples of one page run."""
+    """Where the examples of one page run. A command that ran before, beside the same files, is not run again."""
+
+    ran: dict[tuple, str] = {}
 
     def __init__(self, folder: Path, page: Path):
         self.folder, self.page, self.namespace, self.count = folder, page, {"__name__": "__main__"}, 0
@@ -53,6 +55,12 @@ class Place:
         return said.getvalue()
 
     def sh(self, code: str) -> str:
+        key = (code, *((path.name, path.read_text()) for path in sorted(self.folder.glob("*.py"))))
+        if key not in self.ran:
+            self.ran[key] = self._run(code)
+        return self.ran[key]
+
+    def _run(self, code: str) -> str:
         shim = self.folder / "bin" / "stowage"
         if not shim.exists():
             shim.parent.mkdir()

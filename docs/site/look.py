@@ -30,10 +30,12 @@ FAINT = """(() => {
     }
     return layers.reverse().reduce((b, a) => over(a, b), [255, 255, 255, 1]);
   };
-  const found = [], walker = document.createTreeWalker(document.querySelector('main') || document.body, NodeFilter.SHOW_TEXT);
+  const found = [], seen = {}, walker = document.createTreeWalker(document.querySelector('main') || document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     const e = node.parentElement, text = node.textContent.trim();
     if (!text || text === '■' || e.closest('title,style,script,.headerlink,[hidden],.md-nav,.md-clipboard,.md-top') || !e.getClientRects().length) continue;
+    const kind = [e, e.parentElement, e.parentElement.parentElement].map(p => p && p.tagName + p.getAttribute('class')).join();
+    if ((seen[kind] = (seen[kind] || 0) + 1) > 8) continue;  // the like of it has been looked at
     const style = getComputedStyle(e);
     if (style.visibility === 'hidden') continue;
     const back = below(e), ink = rgba(e.closest('svg') ? style.fill : style.color);

@@ -13,6 +13,7 @@ import io
 import json
 import linecache
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def _outputs(source: str, namespace: dict, count: int) -> list[dict]:
     if said.getvalue():
         outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(said.getvalue())})
     if value is not None:
-        data = {"text/plain": _lines(repr(value))}
+        data = {"text/plain": _lines(re.sub(r" at 0x\w+", "", repr(value)))}
         if hasattr(value, "_repr_html_"):
             data["text/html"] = _lines(value._repr_html_())
         outputs.append({"output_type": "execute_result", "execution_count": count, "metadata": {}, "data": data})

@@ -70,30 +70,27 @@ def summary(value) -> str:
 def members(value):
     """(name, member) of what a class offers: no private names, no callbacks of others."""
     for name, member in vars(value).items():
-        if name.startswith(("_", "on_")) or not (
-            inspect.isroutine(member)
-            or isinstance(member, (property, classmethod))
-            or type(member).__name__ == "nb_static_property"
-        ):
-            continue
-        yield name, getattr(value, name)
+        offered = inspect.isroutine(member) or isinstance(member, (property, classmethod, staticmethod))
+        if not name.startswith(("_", "on_")) and (offered or type(member).__name__.startswith("nb_")):
+            yield name, getattr(value, name)
 
 
 def _entry(name: str, value) -> list[str]:
-    out = [
-        f"### {name}",
-        "",
-        "```python",
-        f"{name}{signature(value)}",
-        "```",
-        "",
-        *prose(inspect.getdoc(value) or "", value),
-    ]
+    out = [f"### {name}", "", "```python", f"{name}{signature(value)}", "```", ""]
+    out += prose(inspect.getdoc(value) or "", value)
     if inspect.isclass(value) and not issubclass(value, BaseException):
         for member_name, member in members(value):
-            shown = "" if isinstance(member, property) else signature(member)
+            shown, text = "" if isinstance(member, property) else signature(member), inspect.getdoc(member) or ""
+            if text.startswith(f"{member_name}("):  # what is written in C++ has its signature there
+                first, _, text = text.partition("\n")
+                shown = (
+                    first.removeprefix(member_name)
+                    .replace("(self, ", "(")
+                    .replace("(self)", "()")
+                    .replace("._core.", ".")
+                )
             out += [f"#### {name}.{member_name}", "", "```python", f".{member_name}{shown}", "```", ""]
-            out += prose(inspect.getdoc(member) or "", member)
+            out += prose(text.strip(), member)
     return [*out, f"Source: {source(value)}", ""]
 
 
@@ -107,7 +104,8 @@ def signature(value) -> str:
     kinds = [p.kind for p in given]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         each.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    result = "" if found.return_annotation is found.empty else f" -> {_plain(str(found.return_annotation))}"
+    nothing = inspect.isclass(value) or found.return_annotation is found.empty
+    result = "" if nothing else f" -> {_plain(str(found.return_annotation))}"
     text = ", ".join(each)
     return f"({text}){result}" if len(text) <= 70 else "(\n" + "".join(f"    {p},\n" for p in each) + f"){result}"
 

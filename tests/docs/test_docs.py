@@ -65,6 +65,13 @@ def test_no_page_is_wider_than_a_phone_and_all_are_legible(site):
     assert not list(look.complaints(site))
 
 
+def test_a_page_that_is_wide_and_faint_is_seen(tmp_path):
+    wrong = '<p style="color:#aaa">faint</p><div style="width:900px">wide</div><img src="none.png">'
+    (tmp_path / "page.html").write_text(f"<body style='background:#fff'><main>{wrong}</main></body>")
+    found = " ".join(of_the_site("look").complaints(tmp_path))
+    assert "contrast" in found and "'faint'" in found and "wide on a screen of 400" in found and "no picture" in found
+
+
 def test_the_reference_names_what_exists(site):
     cpp, command_line = ((site / "reference" / f"{name}.html").read_text() for name in ("cpp", "command-line"))
     for header in (ROOT / "include" / "stowage").glob("*.h"):
