@@ -77,7 +77,7 @@ def told(ending: Ending, script: str, on_host: bool) -> str:
     moment = dataclasses.replace(
         moment,
         holder=held[0] if held else None,
-        evaluating=holders.evaluates(trace),
+        evaluating=holders.evaluates(trace, is_own),
         largest_gradient_bytes=holders.largest_gradient_bytes(trace),
     )
     return as_text(diagnose(moment, script, ending.limit_bytes))

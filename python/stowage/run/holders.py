@@ -68,20 +68,30 @@ def largest_gradient_bytes(trace: types.TracebackType | None) -> int:
     return most
 
 
-def evaluates(trace: types.TracebackType | None) -> bool:
+def evaluates(trace: types.TracebackType | None, is_own: Callable[[str], bool]) -> bool:
     """Whether the outermost module at work was in eval mode, and autograd noted what it did. (Layers within may be: batch
-    norms that are frozen.)"""
+    norms that are frozen.) Where none was at work, those that the innermost of the user's frames names."""
     training: bool | None = None
+    innermost: types.FrameType | None = None
     noted = False
     while trace is not None:
         frame = trace.tb_frame
+        if is_own(frame.f_code.co_filename):
+            innermost = frame
         if frame.f_code.co_name == "forward":
             for value in frame.f_locals.values():
                 if _is_module(value) and training is None:
                     training = value.training
-                noted |= isinstance(value, torch.Tensor) and value.grad_fn is not None
+                noted |= _is_noted(value)
         trace = trace.tb_next
+    if training is None and innermost is not None:
+        training = any(module.training for module in _modules(innermost)) or next(_modules(innermost), None) is None
+        noted = any(_is_noted(value) for value in innermost.f_locals.values())
     return training is False and noted
+
+
+def _is_noted(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def _modules(frame: types.FrameType) -> Iterator[torch.nn.Module]:

@@ -352,7 +352,7 @@ def micro_batches_summed():
 
     limit()
     step = planned(step, "300MiB")
-    step(torch.randn(16, 4096, 128))
+    step(torch.randn(32, 4096, 128))
 
 
 def generator_not_detached():
