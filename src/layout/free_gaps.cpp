@@ -29,7 +29,7 @@ FreeGaps::FreeGaps(const std::vector<Rect>& rects, std::int32_t times) {
 void FreeGaps::cover(std::uint32_t node, std::int64_t begin, std::int64_t end) {
   cover_[node].add(begin, end);
   ++added_;
-  const int level = std::bit_width(node) - 1;
+  const int level = static_cast<int>(std::bit_width(node)) - 1;
   for (int d = level + 1; d <= shared_; ++d) {
     added_ += std::int64_t{1} << (d - level);
     for (std::uint32_t below = node << (d - level); below < (node + 1) << (d - level); ++below)
@@ -71,7 +71,7 @@ void FreeGaps::collect(const Rect& rect) {
     for (const std::uint32_t node : {l & 1 ? l++ : 0, r & 1 ? --r : 0})
       if (node != 0) {
         use(touch_[node]);
-        if (std::bit_width(node) - 1 <= shared_) use(cover_[node]);
+        if (static_cast<int>(std::bit_width(node)) - 1 <= shared_) use(cover_[node]);
       }
   for (int i = 1; i <= levels_ - shared_; ++i) {
     const std::uint32_t left = first >> i, right = (past - 1) >> i;

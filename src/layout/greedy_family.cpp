@@ -25,9 +25,9 @@ constexpr std::array kGreedies = {
     plain(Prefer::kSize, Gap::kLowest),
     plain(Prefer::kTotalSize, Gap::kLowest),
     plain(Prefer::kLifeSize, Gap::kLowest),
-    plain(Prefer::kSizeInput, Gap::kLowest),
-
     plain(Prefer::kStartSize, Gap::kTightest),
+
+    plain(Prefer::kSizeInput, Gap::kLowest),
     plain(Prefer::kStartSize, Gap::kLowest),
     plain(Prefer::kStartLife, Gap::kTightest),
     plain(Prefer::kStartLife, Gap::kLowest),
@@ -35,12 +35,12 @@ constexpr std::array kGreedies = {
     plain(Prefer::kArea, Gap::kLowest),
     plain(Prefer::kSize, Gap::kTightest),
     plain(Prefer::kLifeSize, Gap::kTightest),
-    plain(Prefer::kFreeTime, Gap::kLowest),
+    plain(Prefer::kEnd, Gap::kLowest),
 
     plain(Prefer::kArea, Gap::kTightest),
     plain(Prefer::kSizeInput, Gap::kTightest),
     plain(Prefer::kTotalSize, Gap::kTightest),
-    plain(Prefer::kFreeTime, Gap::kTightest),
+    plain(Prefer::kEnd, Gap::kTightest),
 
     Greedy{Band::kFullest, Prefer::kFreeTime, Prefer::kSize, Gap::kLowest},
     Greedy{Band::kFullest, Prefer::kFreeTime, Prefer::kFreeTime, Gap::kLowest},
@@ -50,10 +50,11 @@ constexpr std::array kGreedies = {
 
 }  // namespace
 
-Offsets greedy_family(const LayoutInstance& instance, Offsets best, std::int64_t target, std::int64_t& work,
-                      int threads, const std::function<bool()>& should_stop) {
+Offsets greedy_family(const LayoutInstance& instance, Greedies which, Offsets best, std::int64_t target,
+                      std::int64_t& work, int threads, const std::function<bool()>& should_stop) {
   const LayoutInstance reduced = by_sections(instance);  // orders are of the times themselves
-  for (std::size_t from = 0; from < kGreedies.size(); from += kBatch) {
+  const std::size_t past = which == Greedies::kFirst ? kBatch : kGreedies.size();
+  for (std::size_t from = which == Greedies::kOthers ? kBatch : 0; from < past; from += kBatch) {
     if (best.height <= target || work <= 0 || (should_stop && should_stop())) break;
     std::array<Offsets, kBatch> fitted;
     std::array<std::int64_t, kBatch> left;

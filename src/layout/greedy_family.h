@@ -23,9 +23,11 @@
 
 namespace stowage {
 
+enum class Greedies : std::uint8_t { kFirst, kOthers, kAll };  // the first batch, those behind it
+
 // `best` or what is lower. `work` is reduced by the blocks looked at; no batch starts when it has run out, and no fit
 // looks at more than there was at its start.
-Offsets greedy_family(const LayoutInstance& instance, Offsets best, std::int64_t target, std::int64_t& work,
-                      int threads, const std::function<bool()>& should_stop);
+Offsets greedy_family(const LayoutInstance& instance, Greedies which, Offsets best, std::int64_t target,
+                      std::int64_t& work, int threads, const std::function<bool()>& should_stop);
 
 }  // namespace stowage

@@ -1,5 +1,5 @@
 // The layout of a set of intervals: family, windows, plain greedies, guided ejection, then complete search in rounds, then
-// improvement. Of many rects: replayed allocator, plain greedies, guided ejection.
+// improvement. Of many rects: the replayed allocator, some greedies, windows, guided ejection, the other greedies.
 //
 //   bound ├──×──────────────?───────○──────○─────○──┤ height of the best of the family
 //            │              │       └──────┴─────┴ found: the height falls to here, and the next step down is longer
@@ -66,7 +66,10 @@ class LayoutSearch {
     best_ = family[0].offsets;
     if (family_work > 0 && depth_ == 0 && !done()) add_windows(family, family_work);
     used_ -= family_work;
-    if (depth_ == 0 && options_.all_greedies && !done()) add_greedies(kAll);
+    if (depth_ == 0 && options_.all_greedies && !done()) {
+      std::int64_t greedy_work = kAll;
+      add_greedies(Greedies::kAll, greedy_work);
+    }
     if (depth_ == 0 && instance_.rects.size() > kLeastEjection && work_ > 0 && !done()) {
       const std::int64_t share = work_ / 4;
       work_ -= share;
@@ -80,25 +83,28 @@ class LayoutSearch {
       improve(family[k], options_.seed + k, wheel_work);
   }
 
-  // Within a window there is nothing to win that the family of the whole would not show.
+  // The first greedies show where to begin; what ejection reaches cuts the others off early.
   void run_large() {
     best_ = sweep_fit(instance_);
-    if (done()) return;
-    std::int64_t family_work = options_.family_work + work_ / 4;
-    add_greedies(depth_ == 0 && options_.all_greedies ? kAll : family_work);
+    std::int64_t greedy_work = options_.all_greedies && depth_ == 0 ? kAll : options_.family_work + work_ / 4;
+    if (!done()) add_greedies(Greedies::kFirst, greedy_work);
     if (depth_ > 0 || done()) return;
+    std::int64_t family_work = options_.family_work + work_ / 4;
     std::vector<Packing> family(1);
     family[0].offsets = best_;
     used_ += family_work;
     add_windows(family, family_work);
     used_ -= family_work;
-    const auto size = static_cast<std::int64_t>(std::clamp(instance_.rects.size(), kEjectionSize, 3 * kEjectionSize));
-    if (work_ > 0 && !done()) eject(work_ / 4 * 3 * size / static_cast<std::int64_t>(kEjectionSize));
+    const auto size = static_cast<std::int64_t>(std::clamp(instance_.rects.size(), kEjectionSize, 2 * kEjectionSize));
+    const std::int64_t ejection_work = work_ / 4 * size / static_cast<std::int64_t>(kEjectionSize);
+    if (ejection_work > 0 && !done()) eject(2 * ejection_work);
+    if (!done()) add_greedies(Greedies::kOthers, greedy_work);
+    if (ejection_work > 0 && !done()) eject(ejection_work);
   }
 
-  void add_greedies(std::int64_t work) {
+  void add_greedies(Greedies which, std::int64_t& work) {
     used_ += work;
-    best_ = greedy_family(instance_, std::move(best_), low(), work, options_.threads, options_.should_stop);
+    best_ = greedy_family(instance_, which, std::move(best_), low(), work, options_.threads, options_.should_stop);
     used_ -= work;
   }
 

@@ -43,7 +43,8 @@ Key key_of(Prefer prefer, const Rect& r, double total, double life) {
     case Prefer::kSizeInput: return {bytes, 0, 0};
     case Prefer::kLifeSize: return {life, bytes, 0};
     case Prefer::kStartSize: return {-static_cast<double>(r.lower), bytes, 0};
-    case Prefer::kStartLife: return {-static_cast<double>(r.lower), life, bytes};
+    case Prefer::kStartLife: return {-static_cast<double>(r.lower), life, 0};
+    case Prefer::kEnd: return {static_cast<double>(r.upper), -static_cast<double>(r.lower), 0};
   }
   return {};
 }

@@ -25,7 +25,8 @@ enum class Prefer : std::uint8_t {
   kSizeInput,
   kLifeSize,
   kStartSize,
-  kStartLife
+  kStartLife,
+  kEnd
 };
 
 // What comes before the preference: nothing; what lives at the fullest time; what lives at a time fuller than 99, 97,
