@@ -96,7 +96,7 @@ class LayoutSearch {
     add_windows(family, family_work);
     used_ -= family_work;
     const auto size = static_cast<std::int64_t>(std::clamp(instance_.rects.size(), kEjectionSize, 2 * kEjectionSize));
-    const std::int64_t ejection_work = work_ / 4 * size / static_cast<std::int64_t>(kEjectionSize);
+    const std::int64_t ejection_work = 3 * work_ / 8 * size / static_cast<std::int64_t>(kEjectionSize);
     if (ejection_work > 0 && !done()) eject(2 * ejection_work);
     if (!done()) add_greedies(Greedies::kOthers, greedy_work);
     if (ejection_work > 0 && !done()) eject(ejection_work);
