@@ -86,10 +86,10 @@ class LayoutSearch {
   // The first greedies show where to begin; what ejection reaches cuts the others off early.
   void run_large() {
     best_ = sweep_fit(instance_);
-    std::int64_t greedy_work = options_.all_greedies && depth_ == 0 ? kAll : options_.family_work + work_ / 4;
+    std::int64_t all_work = kAll, family_work = options_.family_work + work_ / 4;
+    std::int64_t& greedy_work = options_.all_greedies && depth_ == 0 ? all_work : family_work;
     if (!done()) add_greedies(Greedies::kFirst, greedy_work);
     if (depth_ > 0 || done()) return;
-    std::int64_t family_work = options_.family_work + work_ / 4;
     std::vector<Packing> family(1);
     family[0].offsets = best_;
     used_ += family_work;
