@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "progress_line.h"
 #include "stowage/io.h"
@@ -21,6 +23,8 @@ struct Arguments {
   std::string intervals;
   std::optional<std::string> output;
   std::optional<std::int64_t> capacity;
+  double effort = 1;
+  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
 };
 
@@ -44,9 +48,12 @@ std::string as_text(const LayoutResult& result) {
 }
 
 // A layout above the capacity is nothing to show.
-LayoutResult solve(const IntervalsFile& file, std::optional<std::int64_t> capacity) {
+LayoutResult solve(const IntervalsFile& file, const Arguments& arguments) {
+  const std::optional<std::int64_t>& capacity = arguments.capacity;
   LayoutOptions options;
   options.capacity = capacity;
+  options.node_budget = static_cast<std::int64_t>(static_cast<double>(options.node_budget) * arguments.effort);
+  options.threads = arguments.threads;
   LayoutResult result = stowage::layout(file.items, options);
   const bool found = result.outcome == Outcome::kOptimal || result.outcome == Outcome::kFeasible;
   if (found && capacity && result.height_bytes > *capacity) {
@@ -62,7 +69,7 @@ int run(const Arguments& arguments) {
   const Stopwatch watch;
   const LayoutResult result = [&] {
     const ProgressLine line("stowage layout");
-    return solve(file, arguments.capacity);
+    return solve(file, arguments);
   }();
   if (arguments.json) print_result(as_json(result, file.items.size(), watch.seconds()));
   if (result.outcome == Outcome::kInfeasible) {
@@ -89,6 +96,12 @@ Verb add_layout(CLI::App& app) {
   add_bytes_option(
       *command, "--capacity", [arguments](std::int64_t bytes) { arguments->capacity = bytes; },
       "the height that is allowed");
+  command
+      ->add_option("--effort", arguments->effort, "so many times the work of the searches: a number from 0.01 to 1000")
+      ->check(CLI::Range(0.01, 1000.0))
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "the layout is the same at any number; default: all cores")
+      ->check(CLI::Range(1, 1024));
   command->add_flag("--json", arguments->json, "print one JSON object");
   return {command, [arguments] { return run(*arguments); }};
 }

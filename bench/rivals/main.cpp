@@ -1,5 +1,5 @@
 // rivals order GRAPH, rivals model GRAPH, rivals checkmate GRAPH BYTES, rivals layout INTERVALS.csv: what others make
-// of the same input, as one JSON object on stdout.
+// of the same input, as one JSON object on stdout. rivals intervals KIND COUNT SEED: a layout problem, as CSV.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -13,9 +13,12 @@
 #include "rivals/evaluate.h"
 #include "rivals/greedy_fit.h"
 #include "rivals/inductor_orders.h"
+#include "rivals/layout_kinds.h"
 #include "rivals/lescea.h"
 #include "rivals/llfb.h"
 #include "rivals/model_ilp.h"
+#include "stowage/bytes.h"
+#include "stowage/error.h"
 #include "stowage/io.h"
 #include "stowage/json.h"
 #include "stowage/planner.h"
@@ -117,16 +120,30 @@ std::string layouts(const std::string& path) {
   const IntervalsFile file = load_intervals(path);
   std::string text;
   io::ObjectWriter out(text);
-  write_layout(out, text, "llfb", file.items, llfb_layout);
+  constexpr std::size_t kPlain = 25'000;  // items; LLFB and the plain greedies are quadratic
+  const bool many = file.items.size() > kPlain;
+  if (!many) write_layout(out, text, "llfb", file.items, llfb_layout);
   for (std::size_t serve = 0; serve < kServeNames.size(); ++serve)
     for (std::size_t fit = 0; fit < kFitNames.size(); ++fit) {
       const std::string name = std::string(kServeNames[serve]) + "_" + std::string(kFitNames[fit]);
       write_layout(out, text, name, file.items, [&](const std::vector<LayoutItem>& items, std::int64_t align) {
-        return greedy_layout(items, align, static_cast<Serve>(serve), static_cast<Fit>(fit));
+        return (many ? greedy_layout_of_many : greedy_layout)(items, align, static_cast<Serve>(serve),
+                                                              static_cast<Fit>(fit));
       });
     }
   out.close();
   return text + "\n";
+}
+
+std::string intervals(const std::string& kind, std::size_t count, std::uint64_t seed) {
+  const auto at = std::find(std::begin(kLayoutKindNames), std::end(kLayoutKindNames), kind);
+  if (at == std::end(kLayoutKindNames)) throw Error("there is no kind '" + kind + "' of intervals");
+  std::string text = "id,lower,upper,size\n";
+  std::size_t id = 0;
+  for (const LayoutItem& item : layout_of_kind(static_cast<LayoutKind>(at - std::begin(kLayoutKindNames)), count, seed))
+    text += std::to_string(id++) + "," + std::to_string(item.lower) + "," + std::to_string(item.upper) + "," +
+            std::to_string(item.bytes) + "\n";
+  return text;
 }
 
 void write_stage(io::ObjectWriter& out, std::string& text, std::string_view name, const ModelStage& stage) {
@@ -208,6 +225,13 @@ int run(int argc, char** argv) {
   order->add_option("GRAPH", path)->required();
   CLI::App* layout = app.add_subcommand("layout", "greedy layouts of fixed intervals");
   layout->add_option("INTERVALS.csv", path)->required();
+  std::string kind;
+  std::size_t count = 0;
+  std::uint64_t seed = 0;
+  CLI::App* made = app.add_subcommand("intervals", "a layout problem of a kind that layout_kinds.h names, as CSV");
+  made->add_option("KIND", kind)->required();
+  made->add_option("COUNT", count)->required();
+  made->add_option("SEED", seed)->required();
   ModelOptions options;
   bool single_stream = false;
   CLI::App* ilp = app.add_subcommand("model", "the MODeL ILPs, order then layout, through HiGHS");
@@ -232,6 +256,7 @@ int run(int argc, char** argv) {
   if (milp->parsed()) limits.budget_bytes = parse_bytes(budget);
   std::fputs((order->parsed()  ? orders(path)
               : ilp->parsed()  ? model(path, options)
+              : made->parsed() ? intervals(kind, count, seed)
               : milp->parsed() ? checkmate(path, plan, limits)
                                : layouts(path))
                  .c_str(),

@@ -28,6 +28,9 @@ struct LayoutOptions {
   std::int64_t node_budget = 5'000'000;  // nodes of complete search
   // Rects that the best-fit family may look at; a quarter of the search's is added
   std::int64_t family_work = 200'000'000;
+  // All plain greedies are tried where the bound is not met, however large they are: no layout is above their best
+  bool all_greedies = true;
+  int threads = 1;  // the result is the same at any number
   std::uint64_t seed = 0;
   std::function<bool()> should_stop;  // outer stop (wall time); empty: never
 };

@@ -122,6 +122,7 @@ class BudgetFit {
       : recipes_(recipes), orders_(orders), rules_(rules(options.link)), capacity_(capacity), options_(options) {
     layout_options_.align = recipes.graph->align;
     layout_options_.capacity = capacity;
+    layout_options_.all_greedies = false;
     layout_options_.seed = options.seed;
     layout_options_.should_stop = options.should_stop;
   }

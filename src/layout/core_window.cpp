@@ -82,6 +82,7 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
                                  std::int64_t ceiling, std::int64_t& work) {
   std::vector<Packing> packings;
   const std::vector<std::int64_t> live = live_profile(instance.rects, instance.times);
+  std::array<std::vector<std::int32_t>, kRest.size()> rest;  // when the first window asks
   Window last;
   bool met = false;
   for (std::size_t s = 0; s < kShares.size() && !met; ++s) {
@@ -97,7 +98,8 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
     for (const std::int32_t i : first) is_first[i] = 1;
     for (std::size_t k = 0; k < kRest.size() && !met; ++k) {
       std::vector<std::int32_t> order = first;
-      for (const std::int32_t i : preference(instance, kRest[k]))
+      if (rest[k].empty()) rest[k] = preference(instance, kRest[k]);
+      for (const std::int32_t i : rest[k])
         if (!is_first[i]) order.push_back(i);
       Offsets fitted = list_fit(instance, order, Gap::kLowest, work, ceiling);
       if (work <= 0) break;

@@ -1,4 +1,5 @@
-// The layout of a set of intervals: family, windows, then complete search in rounds, then improvement.
+// The layout of a set of intervals: family, windows, plain greedies, guided ejection, then complete search in rounds, then
+// improvement. Of many rects: the replayed allocator, some greedies, windows, guided ejection, the other greedies.
 //
 //   bound ├──×──────────────?───────○──────○─────○──┤ height of the best of the family
 //            │              │       └──────┴─────┴ found: the height falls to here, and the next step down is longer
@@ -12,10 +13,14 @@
 
 #include "layout/canonical_search.h"
 #include "layout/core_window.h"
+#include "layout/greedy_family.h"
+#include "layout/guided_ejection.h"
 #include "layout/instance.h"
 #include "layout/portfolio.h"
 #include "layout/preferences.h"
+#include "layout/sections.h"
 #include "layout/squeaky_wheel.h"
+#include "layout/sweep_fit.h"
 
 namespace stowage {
 namespace {
@@ -24,8 +29,11 @@ constexpr std::array kPreferences = {Prefer::kTotalLifeArea, Prefer::kTotalAreaL
                                      Prefer::kAreaTotalLife, Prefer::kFreeTime};
 constexpr std::size_t kLargestSearch = 6000;  // rects; neighbour lists are quadratic
 constexpr std::int64_t kNodeWork = 800;
-constexpr std::int64_t kDives = 20;              // down and back, before a search is worth its beginning
-constexpr std::size_t kLargestFamily = 300'000;  // rects; above, only the sweep
+constexpr std::int64_t kDives = 20;             // down and back, before a search is worth its beginning
+constexpr std::size_t kLarge = 5000;            // rects; above, all of the family are by free_gaps.h
+constexpr std::size_t kEjectionSize = 100'000;  // rects; more of them get more work
+constexpr std::int64_t kAll = 60'000'000'000;   // work for all plain greedies, up to some hundred thousand rects
+constexpr std::size_t kLeastEjection = 600;     // rects; below, complete search makes more of the work
 
 class LayoutSearch {
  public:
@@ -40,22 +48,7 @@ class LayoutSearch {
     for (const Prefer prefer : kPreferences) orders_.push_back(preference(instance, prefer));
   }
 
-  void run() {
-    const bool small = instance_.rects.size() <= kLargestFamily;
-    std::int64_t family_work = small ? options_.family_work + work_ / 4 : 0;
-    used_ = family_work;
-    std::vector<Packing> family = portfolio(instance_, target_, family_work);
-    best_ = family[0].offsets;
-    if (family_work > 0 && depth_ == 0 && !done()) add_windows(family, family_work);
-    used_ -= family_work;
-    const bool searched = may_dive();
-    if (searched) search();
-    const std::int64_t wheel_work =
-        searched ? options_.node_budget * 30 : work_ / static_cast<std::int64_t>(kBestPackings);
-    for (std::size_t k = 0; small && (searched || depth_ == 0) && k < family.size() && k < kBestPackings && !done();
-         ++k)
-      improve(family[k], options_.seed + k, wheel_work);
-  }
+  void run() { instance_.rects.size() > kLarge ? run_large() : run_small(); }
 
   [[nodiscard]] const Offsets& best() const { return best_; }
   [[nodiscard]] std::int64_t bound() const { return bound_; }
@@ -65,6 +58,62 @@ class LayoutSearch {
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
   [[nodiscard]] std::int64_t low() const { return std::max(target_, bound_); }
   [[nodiscard]] bool done() const { return best_.height <= low() || stopped(); }
+
+  void run_small() {
+    std::int64_t family_work = options_.family_work + work_ / 4;
+    used_ = family_work;
+    std::vector<Packing> family = portfolio(instance_, target_, family_work);
+    best_ = family[0].offsets;
+    if (family_work > 0 && depth_ == 0 && !done()) add_windows(family, family_work);
+    used_ -= family_work;
+    if (depth_ == 0 && options_.all_greedies && !done()) {
+      std::int64_t greedy_work = kAll;
+      add_greedies(Greedies::kAll, greedy_work);
+    }
+    if (depth_ == 0 && instance_.rects.size() > kLeastEjection && work_ > 0 && !done()) {
+      const std::int64_t share = work_ / 4;
+      work_ -= share;
+      eject(share);
+    }
+    const bool searched = may_dive();
+    if (searched) search();
+    const std::int64_t wheel_work =
+        searched ? options_.node_budget * 30 : work_ / static_cast<std::int64_t>(kBestPackings);
+    for (std::size_t k = 0; (searched || depth_ == 0) && k < family.size() && k < kBestPackings && !done(); ++k)
+      improve(family[k], options_.seed + k, wheel_work);
+  }
+
+  // The first greedies show where to begin; what ejection reaches cuts the others off early.
+  void run_large() {
+    best_ = sweep_fit(instance_);
+    std::int64_t all_work = kAll, family_work = options_.family_work + work_ / 4;
+    std::int64_t& greedy_work = options_.all_greedies && depth_ == 0 ? all_work : family_work;
+    if (!done()) add_greedies(Greedies::kFirst, greedy_work);
+    if (depth_ > 0 || done()) return;
+    std::vector<Packing> family(1);
+    family[0].offsets = best_;
+    used_ += family_work;
+    add_windows(family, family_work);
+    used_ -= family_work;
+    const auto size = static_cast<std::int64_t>(std::clamp(instance_.rects.size(), kEjectionSize, 2 * kEjectionSize));
+    const std::int64_t ejection_work = 3 * work_ / 8 * size / static_cast<std::int64_t>(kEjectionSize);
+    if (ejection_work > 0 && !done()) eject(2 * ejection_work);
+    if (!done()) add_greedies(Greedies::kOthers, greedy_work);
+    if (ejection_work > 0 && !done()) eject(ejection_work);
+  }
+
+  void add_greedies(Greedies which, std::int64_t& work) {
+    used_ += work;
+    best_ = greedy_family(instance_, which, std::move(best_), low(), work, options_.threads, options_.should_stop);
+    used_ -= work;
+  }
+
+  void eject(std::int64_t work) {
+    used_ += work;
+    best_ =
+        guided_ejection(by_sections(instance_), std::move(best_), low(), work, options_.threads, options_.should_stop);
+    used_ -= work;
+  }
 
   void add_windows(std::vector<Packing>& family, std::int64_t& family_work) {
     LayoutOptions within = options_;
@@ -78,7 +127,8 @@ class LayoutSearch {
       pool -= inner.used();
       return inner.best();
     };
-    for (Packing& packing : core_window(instance_, target_, search, ceiling_of(family), family_work))
+    const std::int64_t ceiling = instance_.rects.size() > kLarge ? best_.height : ceiling_of(family);
+    for (Packing& packing : core_window(instance_, target_, search, ceiling, family_work))
       family.push_back(std::move(packing));
     std::stable_sort(family.begin(), family.end(),
                      [](const Packing& a, const Packing& b) { return a.offsets.height < b.offsets.height; });

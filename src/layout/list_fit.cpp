@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layout/free_gaps.h"
+
 namespace stowage {
 namespace {
 
@@ -13,7 +15,7 @@ Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order,
     if (work <= 0) return {};
     const Rect& rect = instance.rects[i];
     const std::int64_t at = placed.find(rect, gap, work);
-    placed.insert(rect, at);
+    placed.insert(rect, at, work);
     result.at[i] = at;
     result.height = std::max(result.height, at + rect.bytes);
     if (result.height >= ceiling) return {};
@@ -25,9 +27,9 @@ Offsets fit(const LayoutInstance& instance, std::span<const std::int32_t> order,
 
 Offsets list_fit(const LayoutInstance& instance, std::span<const std::int32_t> order, Gap gap, std::int64_t& work,
                  std::int64_t ceiling) {
-  constexpr std::size_t kFlat = 5000;  // rects; below, a flat scan is faster
+  constexpr std::size_t kFlat = 5000;  // rects; below, a flat scan is faster than a tree
   if (order.size() <= kFlat) return fit(instance, order, gap, PlacedList(order.size()), work, ceiling);
-  return fit(instance, order, gap, PlacedTree(instance.times), work, ceiling);
+  return fit(instance, order, gap, FreeGaps(instance.rects, instance.times), work, ceiling);
 }
 
 }  // namespace stowage

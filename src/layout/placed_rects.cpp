@@ -89,55 +89,12 @@ std::int64_t PlacedList::find(const Rect& rect, Gap gap, std::int64_t& work) con
   return finder.offset();
 }
 
-void PlacedList::insert(const Rect& rect, std::int64_t offset) {
+void PlacedList::insert(const Rect& rect, std::int64_t offset, std::int64_t& /*work*/) {
   const auto at = std::upper_bound(begin_.begin(), begin_.end(), offset) - begin_.begin();
   begin_.insert(begin_.begin() + at, offset);
   end_.insert(end_.begin() + at, offset + rect.bytes);
   lower_.insert(lower_.begin() + at, rect.lower);
   upper_.insert(upper_.begin() + at, rect.upper);
-}
-
-PlacedTree::PlacedTree(std::int32_t times) {
-  while (size_ < times) size_ *= 2;
-  nodes_.resize(2 * static_cast<std::size_t>(size_));
-  used_.assign(nodes_.size(), 0);
-}
-
-void PlacedTree::gather(std::size_t node, std::int32_t from, std::int32_t to, const Rect& rect) {
-  if (!used_[node] || rect.upper <= from || to <= rect.lower) return;
-  for (const Placed& p : nodes_[node])
-    if (p.lower < rect.upper && rect.lower < p.upper) met_.emplace_back(p.begin, p.end);
-  looked_ += static_cast<std::int64_t>(nodes_[node].size()) + 1;
-  if (to - from == 1) return;
-  const std::int32_t middle = from + (to - from) / 2;
-  gather(2 * node, from, middle, rect);
-  gather(2 * node + 1, middle, to, rect);
-}
-
-std::int64_t PlacedTree::find(const Rect& rect, Gap gap, std::int64_t& work) {
-  met_.clear();
-  looked_ = 0;
-  gather(1, 0, size_, rect);
-  std::sort(met_.begin(), met_.end());
-  GapFinder finder(rect.bytes, gap);
-  for (const auto& [begin, end] : met_)
-    if (!finder.pass(begin, end)) break;
-  work -= 4 * looked_ + 40 * static_cast<std::int64_t>(met_.size());  // in units of a flat scan
-  return finder.offset();
-}
-
-void PlacedTree::insert(const Rect& rect, std::int64_t offset) {
-  std::size_t node = 1;
-  std::int32_t from = 0, to = size_;
-  used_[node] = 1;
-  while (to - from > 1) {
-    const std::int32_t middle = from + (to - from) / 2;
-    if (rect.lower < middle && rect.upper > middle) break;
-    node = 2 * node + (rect.lower >= middle ? 1 : 0);
-    (rect.lower >= middle ? from : to) = middle;
-    used_[node] = 1;
-  }
-  nodes_[node].push_back({offset, offset + rect.bytes, rect.lower, rect.upper});
 }
 
 }  // namespace stowage

@@ -40,14 +40,25 @@ Key key_of(Prefer prefer, const Rect& r, double total, double life) {
     case Prefer::kArea: return {area, bytes, 0};
     case Prefer::kSizeFreeTime: return {bytes, static_cast<double>(r.upper), 0};
     case Prefer::kFreeTime: return {static_cast<double>(r.upper), -static_cast<double>(r.lower), bytes};
+    case Prefer::kSizeInput: return {bytes, 0, 0};
+    case Prefer::kLifeSize: return {life, bytes, 0};
+    case Prefer::kStartSize: return {-static_cast<double>(r.lower), bytes, 0};
+    case Prefer::kStartLife: return {-static_cast<double>(r.lower), life, 0};
+    case Prefer::kEnd: return {static_cast<double>(r.upper), -static_cast<double>(r.lower), 0};
   }
   return {};
+}
+
+bool knows_totals(Prefer prefer) {
+  return prefer == Prefer::kTotalLifeArea || prefer == Prefer::kTotalAreaLife || prefer == Prefer::kLifeAreaTotal ||
+         prefer == Prefer::kAreaTotalLife || prefer == Prefer::kTotalSize;
 }
 
 }  // namespace
 
 std::vector<std::int32_t> preference(const LayoutInstance& instance, Prefer prefer) {
-  const std::vector<std::int64_t> total = totals(instance);
+  const std::vector<std::int64_t> total =
+      knows_totals(prefer) ? totals(instance) : std::vector<std::int64_t>(instance.rects.size());
   std::vector<Key> keys;
   keys.reserve(total.size());
   for (std::size_t i = 0; i < total.size(); ++i)

@@ -20,7 +20,13 @@ enum class Prefer : std::uint8_t {
   kTotalSize,
   kArea,
   kFreeTime,
-  kSizeFreeTime
+  kSizeFreeTime,
+  // Of plain greedies: what is equal stays in the order of the input
+  kSizeInput,
+  kLifeSize,
+  kStartSize,
+  kStartLife,
+  kEnd
 };
 
 // What comes before the preference: nothing; what lives at the fullest time; what lives at a time fuller than 99, 97,

@@ -56,6 +56,7 @@ class Stage {
     quick.seed = options_.seed;
     quick.should_stop = should_stop_;
     quick.node_budget = 0;
+    quick.all_greedies = false;
     std::vector<LaidOut> tried;
     for (const std::vector<OpId>& order : found.orders) {
       const auto ordered = std::make_shared<const OrderedGraph>(model_.graph, order);
