@@ -194,6 +194,9 @@ class Replay:
         self._parameters = recording.world.parameters()
         self.key: Any = None  # signature of the recorded call
         self.trusted = False  # has agreed with the step done without a plan
+        # The numbers of Python's on the tape are those that it gives where the guard sees nothing new. Not so after a call whose
+        # Python found something else, or went elsewhere: they are that call's
+        self.numbers_fit = True
         self.rehearsals = 0
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
