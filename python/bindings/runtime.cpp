@@ -13,6 +13,7 @@
 #include "blocks.h"
 #include "eager.h"
 #include "lines.h"
+#include "node_hooks.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/arena.h"
 #include "runtime/memory/available.h"
@@ -578,6 +579,7 @@ NB_MODULE(_runtime, m) {
       },
       "tensor"_a, "Of the bytes of a contiguous tensor.");
   bind_recorder(m);
+  bind_node_hooks(m);
   bind_turns(m);
   bind_matcher(m);
   bind_executor(m);

@@ -145,6 +145,14 @@ class Recorder:
         replaced: lasting tensors that the step has read, and put others in their places.
         """
 
+class NodeHooks:
+    def __init__(self, tensors: Sequence[int]) -> None: ...
+
+    def now(self) -> list[int]:
+        """
+        What is on the autograd nodes of these tensors, as numbers; empty: nothing.
+        """
+
 class Gate:
     """Of a step: one thread at a time is through, as often as it wants."""
 

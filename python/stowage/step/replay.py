@@ -300,6 +300,8 @@ class Replay:
         for p in self._grads.absent:
             if p.grad is not None:
                 return "a gradient that was None"
+        if self.recording.nodes.now() != self.recording.node_hooks:
+            return "a hook on the autograd node of a parameter or tensor"
         if not self._executor.residents_unchanged():
             return "the memory of a parameter, buffer or optimizer state"
         return "" if self._executor.accepts(self.inputs(arguments)) else "where an argument lies in its storage"
