@@ -383,6 +383,7 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("refreshed", &rt::Matcher::refreshed)
       .def_prop_ro("left", &rt::Matcher::left)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
+      .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)
       .def("look_closely", &rt::Matcher::look_closely)
       .def(
           "first_difference",

@@ -221,7 +221,7 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   bool changed = take_numbers(op, *stack);
   if (op.random_order >= 0 && mode_ == Mode::kStep) {
     const bool seeded = take_seed(op.jump);
-    refreshed_ |= seeded;
+    refreshed_ |= seeded && tape_ == own_;
     changed |= seeded;
     mark_draw(op, changed);
   }
@@ -298,7 +298,7 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
       if (a_user_has_run(id)) take_back_numbers();
     });
   }
-  refreshed_ |= changed && op.section < 0;
+  refreshed_ |= changed && op.section < 0 && tape_ == own_;
   return changed;
 }
 

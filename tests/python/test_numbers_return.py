@@ -170,6 +170,26 @@ def test_python_runs_once_more_to_have_its_own_numbers_again():
     assert step.stats()["checked_steps"] <= 4
 
 
+def test_an_optimizer_that_takes_another_way_is_no_surprise():
+    """Its Python runs in every call: no guard has missed that."""
+
+    def make():
+        model = nn.Linear(6, 3)
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+
+        def before(i):
+            for group in optimizer.param_groups:
+                group["foreach"] = i in (6, 9, 10, 13)
+
+        return factor(model, optimizer, Settings()), lambda i: (), before, model
+
+    eager, _ = trained(make, 18, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned, _ = trained(make, 18, True)
+    assert same(eager, planned)
+
+
 # ---- Random programs
 
 

@@ -243,9 +243,11 @@ class CompiledStep(LifeCycle):
                 return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None
             try:
                 missed = (
-                    shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                    (shadow.refreshed and fitted[0])
+                    or shadow.other_in_step
+                    or (shadow.difference and not shadow.in_optimizer)
                 )
-                if unchanged and began.trusted and missed and (fitted[0] or shadow.replay is not began):
+                if unchanged and began.trusted and missed:
                     self._guards_missed(entry, shadow.difference or "it gives other numbers")
                 if shadow.difference:
                     return self._left(entry, shadow), None

@@ -43,13 +43,15 @@ class ReadsShell(Exception):
 @dataclass(frozen=True)
 class Shadow:
     """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "":
-    ``replay`` can execute it. ``refreshed``: Python numbers were others than recorded."""
+    ``replay`` can execute it. ``refreshed``: Python numbers were others than on the tape of ``began``. ``other_in_step``: it
+    went on as another recording, elsewhere than in an optimizer."""
 
     began: Replay
     replay: Replay
     result: Any
     difference: str
     refreshed: bool
+    other_in_step: bool
     in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
     handed_out: bool  # what differed is something that no recording can do: memory that was handed out
 
@@ -470,7 +472,16 @@ class Replay:
                 if matcher.read_shell and isinstance(error, Exception):
                     raise ReadsShell(str(error)) from None
                 raise
-        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section, contents.handed_out)
+        return Shadow(
+            self,
+            chosen,
+            result,
+            difference,
+            matcher.refreshed,
+            matcher.other_in_step,
+            matcher.left_in_section,
+            contents.handed_out,
+        )
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
