@@ -13,6 +13,7 @@
 #include "blocks.h"
 #include "eager.h"
 #include "lines.h"
+#include "node_hooks.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/arena.h"
 #include "runtime/memory/available.h"
@@ -382,6 +383,7 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("refreshed", &rt::Matcher::refreshed)
       .def_prop_ro("left", &rt::Matcher::left)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
+      .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)
       .def("look_closely", &rt::Matcher::look_closely)
       .def(
           "first_difference",
@@ -578,6 +580,7 @@ NB_MODULE(_runtime, m) {
       },
       "tensor"_a, "Of the bytes of a contiguous tensor.");
   bind_recorder(m);
+  bind_node_hooks(m);
   bind_turns(m);
   bind_matcher(m);
   bind_executor(m);

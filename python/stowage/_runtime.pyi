@@ -145,6 +145,14 @@ class Recorder:
         replaced: lasting tensors that the step has read, and put others in their places.
         """
 
+class NodeHooks:
+    def __init__(self, tensors: Sequence[int]) -> None: ...
+
+    def now(self) -> list[int]:
+        """
+        What is on the autograd nodes of these tensors, as numbers; empty: nothing.
+        """
+
 class Gate:
     """Of a step: one thread at a time is through, as often as it wants."""
 
@@ -224,6 +232,9 @@ class Matcher:
 
     @property
     def left_in_section(self) -> bool: ...
+
+    @property
+    def other_in_step(self) -> bool: ...
 
     def look_closely(self) -> None: ...
 

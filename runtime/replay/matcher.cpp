@@ -220,7 +220,9 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   TapeOp& op = tape_->op(id);
   bool changed = take_numbers(op, *stack);
   if (op.random_order >= 0 && mode_ == Mode::kStep) {
-    changed |= take_seed(op.jump);
+    const bool seeded = take_seed(op.jump);
+    refreshed_ |= seeded && tape_ == own_;
+    changed |= seeded;
     mark_draw(op, changed);
   }
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
@@ -296,7 +298,7 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
       if (a_user_has_run(id)) take_back_numbers();
     });
   }
-  refreshed_ |= changed && op.section < 0;
+  refreshed_ |= changed && op.section < 0 && tape_ == own_;
   return changed;
 }
 

@@ -97,6 +97,8 @@ class Matcher final : public Interceptor {
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
   // Where it left the tape, an optimizer was at work.
   [[nodiscard]] bool left_in_section() const { return left_in_section_; }
+  // Went on as another recording, elsewhere than in an optimizer's step.
+  [[nodiscard]] bool other_in_step() const { return other_in_step_; }
   // It was given other numbers than the tape held, outside of the optimizers.
   [[nodiscard]] bool refreshed() const { return refreshed_; }
   // Of the step that matched: are these the tensors that the recorded one returned, and does nothing else hold a shell?
@@ -201,6 +203,7 @@ class Matcher final : public Interceptor {
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;
+  bool other_in_step_ = false;
   std::int64_t plain_runs_ = 0;
   bool read_shell_ = false;
   bool told_in_vain_ = false;  // a kernel that a number needs has raised; nothing has run then

@@ -22,7 +22,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   copies_ = copies;
   numbers_ = std::move(numbers);
   refreshed_ = false;
-  left_in_section_ = false;
+  left_in_section_ = other_in_step_ = false;
   read_shell_ = told_in_vain_ = false;
   chosen_ = -1;
   cursor_ = 0;
@@ -44,12 +44,13 @@ void Matcher::end_step() {
     const auto ends_here = [&](std::size_t i) { return others_[i]->ops.size() == cursor_ && change_to(i); };
     bool found = false;
     for (std::size_t i = 0; i < others_.size() && !found; ++i) found = ends_here(i);
+    other_in_step_ |= found;
     if (!found) leave("the step does fewer operations than were recorded");
   }
   if (mode_ == Mode::kStep && !jumps_alike(tape_->final_jump))
     leave("the step leaves the random generator otherwise than was recorded");
   if (mode_ != Mode::kStep) return;
-  refreshed_ |= take_seed(tape_->final_jump);
+  refreshed_ |= take_seed(tape_->final_jump) && tape_ == own_;
   generator_at_end_ = GeneratorState::current();
   numbers().end();
   generator_back();
@@ -218,9 +219,13 @@ void Matcher::forget_step() {
 bool Matcher::try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (mode_ != Mode::kStep) return false;
   const auto before = std::make_tuple(tape_, passing_, shells_, taken_, end_, chosen_);
+  const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
-    if (why_not(op, stack).empty()) return true;
+    if (why_not(op, stack).empty()) {
+      other_in_step_ |= !in_section;
+      return true;
+    }
     std::tie(tape_, passing_, shells_, taken_, end_, chosen_) = before;
   }
   return false;
@@ -233,8 +238,6 @@ bool Matcher::change_to(std::size_t other) {
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
   take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
-    // Told as changed where they may have: this tape's own numbers are not looked at
-    if (next->ops[i].section < 0) refreshed_ = true;
     next->ops[i].arguments = tape_->ops[i].arguments;
     next->ops[i].jump = tape_->ops[i].jump;
   }

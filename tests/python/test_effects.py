@@ -76,6 +76,22 @@ def writes_to_a_pipe(model):
     return lambda: os.write(write, b"ab"), look
 
 
+class Collects(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def emit(self, record):
+        self.told.append(record.getMessage())
+
+
+@effect
+def logs_to_a_handler_of_its_own(model):
+    logger, handler = logging.Logger("b", logging.INFO), Collects()
+    logger.addHandler(handler)
+    return lambda: logger.info("x %d", 3), lambda: len(handler.told)
+
+
 @effect
 def logs(model):
     stream = io.StringIO()

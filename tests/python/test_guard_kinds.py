@@ -1,11 +1,18 @@
 """What guards watch, kind by kind: what the step draws, what it cannot see, what is PyTorch's own, and what is part of
 a signature."""
 
+import contextvars
 import ctypes
+import decimal
 import gc
+import logging
 import random
+import signal
 import sys
+import threading
 import time
+import uuid
+import warnings
 
 import numpy as np
 import pytest
@@ -85,7 +92,14 @@ def made():
     yield from range(1000)
 
 
+def warned():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("mine", stacklevel=1)
+
+
 _GENERATOR = made()
+_LOCK = threading.Lock()
 _POINTER = ctypes.pointer(ctypes.c_double(1.0))
 
 
@@ -98,6 +112,12 @@ _POINTER = ctypes.pointer(ctypes.c_double(1.0))
         (lambda: sys.getrecursionlimit(), "outside Python"),
         (lambda: next(_GENERATOR), "made"),
         (lambda: _POINTER.contents.value, "state to itself"),
+        (lambda: _LOCK.locked(), "keeps to itself"),
+        (lambda: torch.initial_seed(), "keeps to itself"),
+        (lambda: signal.getsignal(signal.SIGINT), "outside Python"),  # a function of Python's library asks
+        (lambda: uuid.uuid1(), "outside Python"),
+        (lambda: sys._getframe().f_back, "outside Python"),
+        (warned, "warns"),
     ],
 )
 def test_what_cannot_be_seen_is_said(read, why):
@@ -105,6 +125,104 @@ def test_what_cannot_be_seen_is_said(read, why):
         return read()
 
     assert any(why in reason for reason in watched(step).guard.blind), watched(step).guard.blind
+
+
+_CONTEXT, _VARIABLE = contextvars.copy_context(), contextvars.ContextVar("variable", default=1.0)
+_CONTEXT.run(_VARIABLE.set, 1.0)
+_HANDLER = logging.Handler()
+_ONES, _THIRD = np.ones(3), decimal.Decimal(1) / 3
+ABOVE, LOGGER = logging.getLogger("stowage-test.above"), logging.getLogger("stowage-test.above.inner")
+ALONE = logging.Logger("alone")
+ALONE.addHandler(logging.NullHandler())
+
+
+def _add_a_handler():
+    ALONE.addHandler(_HANDLER)
+    return lambda: ALONE.removeHandler(_HANDLER)
+
+
+def _set(set_to, now, new):
+    def change():
+        before = now()
+        set_to(new)
+        return lambda: set_to(before)
+
+    return change
+
+
+def _level(logger):
+    return _set(logger.setLevel, lambda: logger.level, logging.DEBUG)
+
+
+def _attribute(of, name, new):
+    return _set(lambda value: setattr(of(), name, value), lambda: getattr(of(), name), new)
+
+
+def _divided():
+    return float(np.float64(1.0) / 3)
+
+
+def _seterr():
+    before = np.seterr(all="raise")
+    return lambda: np.seterr(**before)
+
+
+SETTINGS = {
+    "decimal's precision": (
+        lambda: float(decimal.Decimal(1) / 7),
+        _attribute(decimal.getcontext, "prec", 5),
+    ),
+    "decimal's rounding, of numbers that are there": (
+        lambda: float(_THIRD * 7),
+        _attribute(decimal.getcontext, "rounding", decimal.ROUND_UP),
+    ),
+    "numpy's errors": (_divided, _seterr),
+    "numpy's errors, of arrays that are there": (lambda: float((_ONES / 3).sum()), _seterr),
+    "a context": (
+        lambda: _CONTEXT.get(_VARIABLE, 0.0),
+        _set(lambda v: _CONTEXT.run(_VARIABLE.set, v), lambda: 1.0, 2.0),
+    ),
+    "the level of a logger above": (
+        lambda: LOGGER.isEnabledFor(logging.INFO),
+        _level(ABOVE),
+    ),
+    "all loggers": (
+        lambda: LOGGER.isEnabledFor(logging.ERROR),
+        _set(logging.disable, lambda: logging.NOTSET, logging.CRITICAL),
+    ),
+    "a level above, of a logger that the step asks for": (
+        lambda: logging.getLogger("stowage-test.above.inner").isEnabledFor(logging.INFO),
+        _level(ABOVE),
+    ),
+    "a handler": (lambda: ALONE.warning("told"), _add_a_handler),
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+def test_what_c_and_loggers_keep_is_watched(what):
+    read, change = SETTINGS[what]
+
+    def step():
+        return read()
+
+    world = watched(step)
+    assert world.guard.blind == [], world.guard.blind
+    assert world.guard.changed() == ""
+    back = change()
+    assert world.guard.changed() != ""
+    back()
+    assert world.guard.changed() == ""
+
+
+def test_how_long_numbers_are_as_text_is_a_setting():
+    if not hasattr(sys, "set_int_max_str_digits"):
+        pytest.skip("from Python 3.11 on")
+    before, limit = signature((), {})[0], sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(limit + 1000)
+    try:
+        assert "longest numbers as text" in difference(before, signature((), {})[0])
+    finally:
+        sys.set_int_max_str_digits(limit)
 
 
 def test_an_array_too_large_to_compare():

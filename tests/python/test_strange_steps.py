@@ -77,6 +77,41 @@ def nothing(i):
 CHECKS = pytest.mark.parametrize("check", ["auto", "always", "never"])
 
 
+# ---- Hooks
+
+
+@CHECKS
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_hook_on_the_node_that_adds_up_a_gradient(check, kind):
+    """No object of Python's shows it. It comes and goes between calls."""
+
+    def make():
+        model, optimizer = net()
+        nodes, handles, seen = [], [], []
+
+        def step(x, y, i):
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        def outside(i):
+            if i in (5, 9):
+                weight = model[0].weight
+                nodes.append(weight.expand_as(weight).grad_fn.next_functions[0][0])
+                hook = nodes[-1].register_hook if kind == "after" else nodes[-1].register_prehook
+                handles.append(hook(lambda *grads: seen.append(1)))
+                if kind == "before":
+                    handles.append(hook(lambda grads: (grads[0] * 2,)))
+            if i == 7:
+                while handles:
+                    handles.pop().remove()
+            return len(seen)
+
+        return step, model, outside
+
+    agrees(make, 14, planned=4, check=check)
+
+
 # ---- Gradients
 
 

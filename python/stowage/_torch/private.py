@@ -196,6 +196,8 @@ def _made_settings() -> list[tuple[str, Any]]:
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
     found.append(("default device", _default_devices))
+    if hasattr(sys, "get_int_max_str_digits"):  # from Python 3.11 on
+        found.append(("longest numbers as text", sys.get_int_max_str_digits))
     found.append(("autocast around the step", within_autocast))
     return found
 

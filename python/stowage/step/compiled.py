@@ -129,7 +129,9 @@ class CompiledStep(LifeCycle):
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
         fit, replay = self._fitting(entry, key, inputs)
-        if (replay is None or not replay.trusted or self._checking.is_due(replay)) and self._alone(turn):
+        if (replay is None or not (replay.trusted and replay.numbers_fit) or self._checking.is_due(replay)) and (
+            self._alone(turn)
+        ):
             fit, replay = self._fitting(entry, key, inputs)  # others may have moved tensors
         self._novelty.note(key, entry.calls == 1 and not fit)
         if entry.replays and not fit:
@@ -142,7 +144,7 @@ class CompiledStep(LifeCycle):
             return self._record(entry, key, args, kwargs, inputs)
         if replay is None:
             return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
-        if not replay.trusted or self._checking.is_due(replay):
+        if not replay.trusted or not replay.numbers_fit or self._checking.is_due(replay):
             return self._shadowed(
                 entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True
             )
@@ -217,6 +219,9 @@ class CompiledStep(LifeCycle):
         ``unchanged``: the guards of the first of them say that it will do the same."""
         began, others = fit[0], fit[1:]
         bound = [replay.inputs(inputs) for replay in fit]  # before the function gives gradients away
+        fitted = [replay.numbers_fit for replay in fit]
+        for replay in fit:
+            replay.numbers_fit = False  # however far the function comes; below it is seen whether they do
 
         def step(undo: Undo) -> tuple[Any, Replay | None]:
             try:
@@ -238,13 +243,19 @@ class CompiledStep(LifeCycle):
                 return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None
             try:
                 missed = (
-                    shadow.refreshed or shadow.replay is not began or (shadow.difference and not shadow.in_optimizer)
+                    (shadow.refreshed and fitted[0])
+                    or shadow.other_in_step
+                    or (shadow.difference and not shadow.in_optimizer)
                 )
                 if unchanged and began.trusted and missed:
                     self._guards_missed(entry, shadow.difference or "it gives other numbers")
                 if shadow.difference:
                     return self._left(entry, shadow), None
                 replay = shadow.replay
+                if replay is began:
+                    began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
+                    for other, fits in zip(others, fitted[1:]):
+                        other.numbers_fit = fits
                 self._settle_down(entry, replay, unchanged)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo), None

@@ -105,6 +105,8 @@ class Recording:
     returns: str = ""  # it returns something that only its Python can make: that must run in every call
     sets: str = ""  # something that no replay sets: its Python must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
+    nodes: Any = None  # autograd nodes of what the step finds (NodeHooks), and the hooks that were on them before it
+    node_hooks: list[int] = field(default_factory=list)
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -353,6 +355,8 @@ def _record(
         recorder.refuse("an argument requires grad")
     before = [(p, p.grad) for p in world.model_parameters()]
     held_before, storages, settings = held(args, kwargs), [storage_address(t) for t in arguments], Value(global_state())
+    nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
+    node_hooks = nodes.now()
     session = _Session(recorder, world)
     host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
     undo = _Undo(recorder, world)
@@ -365,7 +369,7 @@ def _record(
     finally:
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
-    recording = Recording(result, world, events=session.events, inputs=inputs)
+    recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]

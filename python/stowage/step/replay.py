@@ -43,13 +43,15 @@ class ReadsShell(Exception):
 @dataclass(frozen=True)
 class Shadow:
     """A call whose Python has run. ``difference``: where it left all recordings, and has happened eagerly; "":
-    ``replay`` can execute it. ``refreshed``: Python numbers were others than recorded."""
+    ``replay`` can execute it. ``refreshed``: Python numbers were others than on the tape of ``began``. ``other_in_step``: it
+    went on as another recording, elsewhere than in an optimizer."""
 
     began: Replay
     replay: Replay
     result: Any
     difference: str
     refreshed: bool
+    other_in_step: bool
     in_optimizer: bool  # what differed; there no guard is needed, as its Python runs in every call
     handed_out: bool  # what differed is something that no recording can do: memory that was handed out
 
@@ -194,6 +196,9 @@ class Replay:
         self._parameters = recording.world.parameters()
         self.key: Any = None  # signature of the recorded call
         self.trusted = False  # has agreed with the step done without a plan
+        # The numbers of Python's on the tape are those that it gives where the guard sees nothing new. Not so after a call whose
+        # Python found something else, or went elsewhere: they are that call's
+        self.numbers_fit = True
         self.rehearsals = 0
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
@@ -297,6 +302,8 @@ class Replay:
         for p in self._grads.absent:
             if p.grad is not None:
                 return "a gradient that was None"
+        if self.recording.nodes.now() != self.recording.node_hooks:
+            return "a hook on the autograd node of a parameter or tensor"
         if not self._executor.residents_unchanged():
             return "the memory of a parameter, buffer or optimizer state"
         return "" if self._executor.accepts(self.inputs(arguments)) else "where an argument lies in its storage"
@@ -465,7 +472,16 @@ class Replay:
                 if matcher.read_shell and isinstance(error, Exception):
                     raise ReadsShell(str(error)) from None
                 raise
-        return Shadow(self, chosen, result, difference, matcher.refreshed, matcher.left_in_section, contents.handed_out)
+        return Shadow(
+            self,
+            chosen,
+            result,
+            difference,
+            matcher.refreshed,
+            matcher.other_in_step,
+            matcher.left_in_section,
+            contents.handed_out,
+        )
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""

@@ -13,7 +13,7 @@ import sys
 import types
 from typing import Any
 
-from stowage.step.guards.reads import is_library
+from stowage.step.guards.reads import PACKAGES, STANDARD_FOLDERS, is_library
 
 # Functions of these modules, by what they do; None: all of them.
 _CLOCK = {"time": None}
@@ -34,14 +34,26 @@ _ELSEWHERE = {
         "gettrace",
         "is_finalizing",
         "_current_frames",
+        "_getframe",
+        "exc_info",
+        "exception",
     },
     "_locale": None,
+    "_uuid": None,
     "_signal": {"getitimer", "getsignal"},
     "faulthandler": {"is_enabled"},
     "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"},
     "builtins": {"input", "breakpoint"},
     "_multiprocessing": None,
 }
+# Those that Python's own library asks only on behalf of somebody (signal.getsignal, uuid.uuid1), ...
+_ASKED_FOR = {"time", "_locale", "_signal", "_uuid", "resource"}
+# ... but for its parts that wait, or note when something was.
+_WAITERS = ("logging", "threading", "queue", "selectors", "subprocess", "socket", "asyncio", "concurrent", "multiprocessing",
+            "sched", "importlib", "tempfile", "unittest", "warnings", "traceback", "contextlib", "random", "gzip", "zipfile",
+            "tarfile", "http", "urllib", "ssl", "profile", "cProfile", "pdb", "bdb", "xmlrpc", "smtplib", "pathlib")  # fmt: skip
+# Methods of objects of C that tell what those keep to themselves: by class, and whether it matters who asks.
+_TELLING = {("lock", "locked"): False, ("RLock", "_is_owned"): False, ("Generator", "initial_seed"): True}
 _HARMLESS = {
     "fspath",
     "getpid",
@@ -95,7 +107,6 @@ _QUIET_TYPES = {
     "datetime.timedelta",
     "datetime.timezone",
     "decimal.Decimal",
-    "decimal.Context",
     "code",
     "traceback",
     "frame",
@@ -121,7 +132,6 @@ _QUIET_TYPES = {
     "functools._lru_cache_wrapper",
     "_functools._lru_cache_wrapper",
     "Token",
-    "Context",
 }
 
 
@@ -152,7 +162,7 @@ def matters(function: Any) -> bool:
         return bool(_kind_of_function(module, function.__name__)) or _unknown(module)
     if isinstance(owner, type):
         return _clock_of_class(owner, function.__name__) or _unknown(module_of(owner))
-    if draws(owner) or _orders_work(owner):
+    if draws(owner) or _orders_work(owner) or (type(owner).__name__, function.__name__) in _TELLING:
         return True
     module = module_of(type(owner))
     return module in ("_io", "mmap", "_ctypes", "_socket") or _unknown(module)
@@ -174,7 +184,7 @@ def why(function: Any, caller: types.CodeType) -> str:
         kind = _kind_of_function(module, function.__name__)
         if kind == "reads files" and not any(part in caller.co_filename for part in _READERS):
             return f"{kind} ({module}.{function.__name__}) {where}"
-        if (by_user or kind == _MEMORY_TAKEN) and kind:
+        if kind and (by_user or kind == _MEMORY_TAKEN or (module in _ASKED_FOR and _asks_for_somebody(caller))):
             return f"{kind} ({module}.{function.__name__}) {where}"
         return (
             f"calls {module}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
@@ -191,6 +201,8 @@ def why(function: Any, caller: types.CodeType) -> str:
         )
     if _orders_work(owner):
         return f"{ORDERS_WORK} ({type_name(type(owner))}.{function.__name__}) {where}"
+    if (by_anyone := _TELLING.get((type(owner).__name__, function.__name__))) is not None and (by_anyone or by_user):
+        return f"asks what a {type(owner).__name__} keeps to itself ({function.__name__}) {where}"
     module = module_of(type(owner))
     if module in ("_io", "mmap", "_ctypes", "_socket"):
         by_logging = function.__name__ == "write" and os.sep + "logging" + os.sep in caller.co_filename
@@ -206,6 +218,15 @@ def why(function: Any, caller: types.CodeType) -> str:
     return ""
 
 
+def _asks_for_somebody(caller: types.CodeType) -> bool:
+    """Code of Python's own library that is called for what it answers."""
+    place = caller.co_filename
+    if not place.startswith(STANDARD_FOLDERS) or any(f"{os.sep}{name}{os.sep}" in place for name in PACKAGES):
+        return False
+    parts = place.removesuffix(".py").split(os.sep)
+    return not any(name in parts for name in _WAITERS)
+
+
 def _orders_work(owner: Any) -> bool:
     """A stream or an event of a device."""
     torch = sys.modules.get("torch")
@@ -219,6 +240,8 @@ def _kind_of_function(module: str, name: str) -> str:
         return _MEMORY_TAKEN
     if (module, name) == ("builtins", "print"):
         return "prints"
+    if module == "_warnings" and name in ("warn", "warn_explicit"):
+        return "warns"
     for kind, table in (
         ("reads the clock", _CLOCK),
         ("reads files", _FILES),

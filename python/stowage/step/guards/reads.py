@@ -25,13 +25,13 @@ import torch
 from stowage.errors import PACKAGE_FOLDER
 
 # Where packages lie: this environment's, and all others that Python looks into (a path file, the user's own, Debian's).
-_PACKAGES = ("site-packages", "dist-packages")
+PACKAGES = ("site-packages", "dist-packages")
 LIBRARY_FOLDERS = tuple(
     {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {os.path.dirname(os.path.dirname(torch.__file__)) + os.sep}
-    | {os.path.abspath(path) + os.sep for path in sys.path if os.path.basename(os.path.normpath(path)) in _PACKAGES}
+    | {os.path.abspath(path) + os.sep for path in sys.path if os.path.basename(os.path.normpath(path)) in PACKAGES}
 )
-_STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+STANDARD_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
 _BY_NAME = {"getattr", "hasattr"}
 _WHOLE = {
@@ -127,8 +127,8 @@ def _reads(code: types.CodeType) -> Reads:
 
 
 def _reads_all(code: types.CodeType) -> bool:
-    if not code.co_filename.startswith(_STANDARD) or any(
-        f"{os.sep}{name}{os.sep}" in code.co_filename for name in _PACKAGES
+    if not code.co_filename.startswith(STANDARD_FOLDERS) or any(
+        f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES
     ):
         return False
     functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())

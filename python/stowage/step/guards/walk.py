@@ -36,6 +36,7 @@ from stowage._core import Guard, class_dict, python_class, slot_offset
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import draws, is_quiet, matters, module_of, type_name, why
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard, reads
+from stowage.step.guards.settings import context_content, decimal_context, numpy_errors
 
 _MOST_OBJECTS = 30_000
 _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs that are larger hold what is theirs
@@ -103,6 +104,10 @@ _VISIBLE_BASES = {
     array.array,
 }
 _IGNORED = (torch.cuda.Stream, torch.Generator)  # refused elsewhere
+_SETTINGS = {
+    "decimal": ("decimal's context", decimal_context),
+    "numpy": ("what NumPy does about errors (numpy.seterr)", numpy_errors),
+}
 _SETTINGS_OF_SYS = {"argv", "path", "warnoptions"}  # lists that programs change in place
 
 
@@ -499,6 +504,7 @@ class Walk:
 
     def _enter_array(self, i: int, value: Any, path: str, trusted: bool) -> None:
         """Of NumPy."""
+        self._setting(i, "numpy")
         self._enter_buffer(i, value, path, trusted)
         if python_class(type(value)):
             self._attributes(i, value, path, trusted)
@@ -550,7 +556,20 @@ class Walk:
         else:
             self._waiting.setdefault(name, []).append((i, value, where, trusted))
 
+    def _setting(self, i: int, module: str) -> None:
+        """What C keeps for the whole of a library that counts wherever one of its own is used."""
+        known = _SETTINGS.get(module.split(".")[0])
+        if known is None:
+            return
+        what, read = known
+        index = self._index.get(read)
+        if index is None:
+            index = self._index[read] = self._new(read)
+            self._add(index, self.guard.call(read, True, what), True)
+        self._edges[i].append((None, index))
+
     def _enter_class(self, i: int, cls: type, path: str, trusted: bool) -> None:
+        self._setting(i, module_of(cls))
         if cls in (object, type) or not cls.__flags__ & (1 << 9):  # types of C cannot be changed
             return
         standard = is_standard(module_of(cls))
@@ -600,6 +619,7 @@ class Walk:
 
     def _enter_builtin(self, i: int, value: Any, path: str, trusted: bool) -> None:
         owner = getattr(value, "__self__", None)
+        self._setting(i, getattr(value, "__module__", None) or "")
         if owner is not None and not isinstance(owner, types.ModuleType):
             if draws(owner):
                 return  # its state counts when it is drawn from: called()
@@ -644,6 +664,20 @@ class Walk:
         )
         self._reach(i, None, value.get(absent), path, trusted)
 
+    def _enter_context(self, i: int, value: contextvars.Context, path: str, trusted: bool) -> None:
+        self._add(i, self.guard.call(functools.partial(context_content, value), trusted, f"'{path}'"), trusted)
+        for held in value.values():
+            self._reach(i, None, held, path, trusted)
+
+    def _enter_of_c(self, i: int, value: Any, path: str, trusted: bool) -> None:
+        """It never changes itself, but what it does depends on its library's settings."""
+        self._setting(i, module_of(type(value)))
+        if python_class(type(value)):
+            self._attributes(i, value, path, trusted)
+
+    def _enter_decimal_context(self, i: int, value: Any, path: str, trusted: bool) -> None:
+        self._add(i, self.guard.call(functools.partial(decimal_context, value), trusted, f"'{path}'"), trusted)
+
     def _enter_thread_local(self, i: int, value: threading.local, path: str, trusted: bool) -> None:
         namespace = value.__dict__
         self._add(i, self.guard.dict(namespace, True, True, path), trusted)
@@ -653,8 +687,16 @@ class Walk:
             self._reach(i, None, type(value), type_name(type(value)), trusted)
 
     def _enter_logger(self, i: int, value: logging.Logger, path: str, trusted: bool) -> None:
+        """Whether it is heard follows from levels of its own, of loggers above it and of all, and is remembered. Who hears
+        it counts where something is told."""
         for name in ("level", "disabled"):
-            self._name(i, name, value.__dict__, name, f"'{path}.{name}'", path, True)
+            self._name(i, None, value.__dict__, name, f"'{path}.{name}'", path, True)
+        self._name(i, None, value.manager.__dict__, "_disable", "what logging.disable() has set", path, True)
+        self._name(i, "propagate", value.__dict__, "propagate", f"'{path}.propagate'", path, True)
+        for name in ("handlers", "filters"):
+            self._attribute(i, name, value.__dict__[name], path, True, False)
+        self._reach(i, None, value.parent, f"{path}.parent", trusted)
+        self._reach(i, None, type(value), type_name(type(value)), trusted)
 
     def _enter_exception(self, i: int, value: BaseException, path: str, trusted: bool) -> None:
         self._attributes(i, value, path, trusted)
@@ -891,7 +933,9 @@ def _how_to_enter(cls: type):
             return Walk._enter_array
         if issubclass(cls, (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)):
             return Walk._enter_numpy_generator
-        if issubclass(cls, (numpy.generic, numpy.dtype, numpy.ufunc)):
+        if issubclass(cls, (numpy.generic, numpy.ufunc)):
+            return Walk._enter_of_c
+        if issubclass(cls, numpy.dtype):
             return Walk._enter_nothing
     loaded = sys.modules.get("numpy")
     if loaded is not None and issubclass(cls, loaded.ndarray):
@@ -899,6 +943,11 @@ def _how_to_enter(cls: type):
     random = sys.modules.get("_random")
     if random is not None and issubclass(cls, random.Random):
         return Walk._enter_draws
+    decimal = sys.modules.get("decimal")
+    if decimal is not None and issubclass(cls, decimal.Decimal):
+        return Walk._enter_of_c
+    if decimal is not None and issubclass(cls, decimal.Context):
+        return Walk._enter_decimal_context
     return Walk._enter_object
 
 
@@ -925,6 +974,7 @@ _BY_BASE = (
     (types.MappingProxyType, Walk._enter_mapping_proxy),
     (type(functools.lru_cache(lambda: None)), Walk._enter_cached),
     (contextvars.ContextVar, Walk._enter_context_variable),
+    (contextvars.Context, Walk._enter_context),
     (threading.local, Walk._enter_thread_local),
     (logging.Logger, Walk._enter_logger),
     (BaseException, Walk._enter_exception),
