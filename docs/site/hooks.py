@@ -18,7 +18,7 @@ from stowage.verbs import why
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = (".svg", ".png")
-MODULES = {"stowage": None, "stowage.hf": None}  # None: what __all__ says
+MODULES = {"stowage": None, "stowage.hf": None, "stowage.lightning": None}  # None: what __all__ says
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(README|CHANGELOG|CONTRIBUTING)\.md\)")
 
 TABLE = re.compile(r"<!-- table: (\w+) -->\n<!-- /table -->")  # a table of the benchmarks, shown again

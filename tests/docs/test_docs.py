@@ -53,7 +53,8 @@ def test_the_reference_names_what_exists(site):
     )
     for name in set(stowage.__all__) - {"__version__"}:
         assert f"stowage.{name}" in python, name
-    assert "stowage.hf.plan" in python
+    for name in ("hf.plan", "hf.StowageCallback", "lightning.Stowage"):
+        assert f"stowage.{name}" in python
     for header in (ROOT / "include" / "stowage").glob("*.h"):
         assert f"stowage/{header.name}" in cpp
     for source in (ROOT / "cli").glob("*.cpp"):
