@@ -63,7 +63,7 @@ PYTHON_MAY_IMPORT = {
         "step/guards",
     },
     "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
-    "integrations": {"sizes", "errors", "eviction", "step"},
+    "integrations": {"sizes", "_runtime", "errors", "eviction", "step"},
     "hf": {"integrations"},
     "lightning": {"integrations"},
     "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from stowage import _runtime
 from stowage.sizes import in_words
 from stowage.step.compiled import CompiledStep
 
@@ -35,6 +36,10 @@ def in_a_line(step: CompiledStep | None, refusal: str = "") -> str:
         return f"runs eagerly: {refusal}" if refusal else "has not begun"
     stats: dict[str, Any] = step.stats()
     planned, eager = stats["planned_steps"], stats["eager_steps"]
+    if planned + eager == 0:
+        return (
+            "no update was planned: a stowage.budget block is around all" if _runtime.budget_active() else "no update"
+        )
     counts = f"{planned} of {planned + eager} updates planned"
     reason = f"; runs eagerly: {step.refusal}" if step.refusal else ""
     if not planned:
