@@ -189,6 +189,12 @@ def test_what_else_is_refused():
         stowage.lightning.Stowage(check="never")
 
 
+def test_where_no_two_batches_are_alike_a_warning_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(integration, "_LATE", 4)
+    with pytest.warns(UnsupportedWarning, match="none of 4 batches was planned, as each does something else: the step"):
+        train(tmp_path, stowage.lightning.Stowage(), module=Asking, max_epochs=1, filter_warnings="default")
+
+
 class Kept(pl.loggers.CSVLogger):
     def __init__(self, folder):
         super().__init__(folder)

@@ -41,6 +41,7 @@ from stowage.step.compiled import CompiledStep, compile
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _OPTIONS = ("link_gbps", "strict", "in_place_reuse")
+_LATE = 32  # batches after which one should have been planned
 
 
 def _base_classes() -> tuple[type, ...]:
@@ -81,6 +82,7 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
         self._options = options
         self._undo: list[Callable[[], None]] = []
         self._refused = ""
+        self._batches = 0
         self._block: eager_budget | None = None
         self.step: CompiledStep | None = None
 
@@ -98,6 +100,7 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._restore()
         self.step = None
+        self._batches = 0
         self._refused = _why_not(trainer)
         loop = trainer.fit_loop.epoch_loop
         if self._refused:
@@ -115,10 +118,20 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
             self._serve_manual(loop, postponed)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batches += 1
+        if self._batches == _LATE and self.step is not None:
+            self._tell_if_none_is_planned(self.step)
         every = trainer.log_every_n_steps
         if self._log and self.step is not None and every > 0 and trainer.global_step % every == 0:
             for logger in trainer.loggers:
                 logger.log_metrics(scalars(self.step), step=trainer.global_step)
+
+    @staticmethod
+    def _tell_if_none_is_planned(step: CompiledStep) -> None:
+        stats = step.stats()
+        if stats["eager_steps"] and not stats["planned_steps"] and not step.refusal:
+            changes = step._latest_difference() or "it is recorded again each time"
+            warn(f"none of {_LATE} batches was planned, as each does something else: {changes}", UnsupportedWarning)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         text = in_a_line(self.step, self._refused)
