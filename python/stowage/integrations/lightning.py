@@ -30,11 +30,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from stowage.errors import Error, UnsupportedWarning, warn
 from stowage.eviction.budget import budget as eager_budget
 from stowage.integrations.closures import why_not_after_closure
+from stowage.integrations.lightning_logs import Postponed
 from stowage.integrations.telling import LOG, in_a_line, scalars
 from stowage.sizes import parse_bytes
 from stowage.step.compiled import CompiledStep, compile
@@ -110,7 +109,7 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
                 for part in (loop.automatic_optimization, loop.manual_optimization):
                     self._replace(part, "run", self._within_the_budget(part.run))
             return
-        postponed = _Postponed(trainer)
+        postponed = Postponed(trainer)
         self._step_after_closure(trainer.precision_plugin)
         if pl_module.automatic_optimization:
             self._serve_automatic(trainer, loop, postponed)
@@ -150,7 +149,7 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
 
     # ---- What stands in for the loop's own methods
 
-    def _serve_automatic(self, trainer: Any, loop: Any, postponed: _Postponed) -> None:
+    def _serve_automatic(self, trainer: Any, loop: Any, postponed: Postponed) -> None:
         part, optimizer = loop.automatic_optimization, trainer.optimizers[0]
         run, keep_gradients = part.run, self._keep_gradients
 
@@ -172,7 +171,7 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
 
         self._replace(part, "run", run_planned)
 
-    def _serve_manual(self, loop: Any, postponed: _Postponed) -> None:
+    def _serve_manual(self, loop: Any, postponed: Postponed) -> None:
         part = loop.manual_optimization
         run = part.run
 
@@ -220,77 +219,6 @@ class Stowage(*_base_classes()):  # type: ignore[misc]
     def _restore(self) -> None:
         while self._undo:
             self._undo.pop()()
-
-
-class _Postponed:
-    """self.log() of hooks within a step: everything is checked where it is called, and added up when the step is over.
-    What has been logged so far is added up at once when the step itself asks for metrics."""
-
-    def __init__(self, trainer: Any):
-        self._results = trainer.fit_loop.epoch_loop._results
-        self._calls: list[tuple[Callable, tuple, dict]] = []
-        self._ran = False
-        of_class = type(self._results)
-        self._own = {name: getattr(of_class, name) for name in ("log", "reset", "metrics")}
-        self._ours = {"log": self._keep("log"), "reset": self._keep("reset"), "metrics": self._metrics}
-
-    def __enter__(self) -> _Postponed:
-        """The batch is a step's argument; it is out of the results' sight meanwhile."""
-        self._calls, self._ran = [], False
-        self._batch, self._results.batch = self._results.batch, None
-        for name, function in self._ours.items():
-            setattr(self._results, name, function)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._hand_back()
-        self._results.batch = self._batch
-        self._batch = None
-
-    def begin(self) -> None:
-        self._calls, self._ran = [], True
-
-    def values(self) -> list[torch.Tensor]:
-        """Of what was logged in this call: results of the step."""
-        return [value for _, args, _ in self._calls for value in args if isinstance(value, torch.Tensor)]
-
-    def end(self, values: list[torch.Tensor]) -> None:
-        """Adds up, with the numbers that the step has given."""
-        if not self._ran:
-            raise Error("the Python of a Lightning batch has not run: what it logs is lost")
-        self._hand_back()
-        self._results.batch = self._batch
-        given = iter(values)
-        for function, args, kwargs in self._calls:
-            function(self._results, *(next(given) if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
-        self._calls = []
-
-    def _keep(self, name: str) -> Callable:
-        own = self._own[name]
-
-        def kept(*args, **kwargs):
-            if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
-                raise Error(f"Lightning hands a tensor to {name}() by name, which Stowage does not know")
-            self._calls.append((own, args, kwargs))
-            if not self._results:  # with nothing in it, nobody would ask it for metrics
-                self._add_up()
-
-        return kept
-
-    def _metrics(self, *args: Any, **kwargs: Any) -> Any:
-        self._add_up()
-        return self._own["metrics"](self._results, *args, **kwargs)
-
-    def _add_up(self) -> None:
-        """At once."""
-        self._results.batch = self._batch
-        for function, args, kwargs in self._calls:
-            function(self._results, *args, **kwargs)
-        self._results.batch, self._calls = None, []
-
-    def _hand_back(self) -> None:
-        for name in self._ours:
-            vars(self._results).pop(name, None)
 
 
 # ---- What is refused
