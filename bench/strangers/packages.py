@@ -39,6 +39,7 @@ def all_cases() -> dict[str, Case]:
     import cases_optimizers  # noqa: F401
     import cases_scripts  # noqa: F401
     import cases_techniques  # noqa: F401
+    import cases_trainers  # noqa: F401
     import cases_vision  # noqa: F401
 
     return CASES

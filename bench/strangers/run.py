@@ -101,7 +101,8 @@ def preload() -> None:
         "diffusers",
         "segmentation_models_pytorch",
         "torch_geometric.nn",
-        "lightning",
+        "lightning.pytorch",
+        "trl",
         "torch_optimizer",
     ):
         importlib.import_module(name)

@@ -40,6 +40,9 @@ class Eagerly:
     def trainer(self, trainer: Any) -> None:
         pass
 
+    def callbacks(self) -> list:
+        return []
+
     def steps(self) -> list:
         return []
 
@@ -62,6 +65,14 @@ class Compiled:
 
         plan = stowage.hf.plan(trainer)
         self._made.append(lambda: plan.step)
+
+    def callbacks(self) -> list:
+        """For Lightning's Trainer."""
+        import stowage.lightning
+
+        callback = stowage.lightning.Stowage()
+        self._made.append(lambda: callback.step)
+        return [callback]
 
     def steps(self) -> list:
         return [step for made in self._made if (step := made()) is not None]

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-NEEDS = {"hf_trainer": ("transformers", "accelerate"), "accelerate_loop": ("accelerate",)}
+NEEDS = {
+    "hf_trainer": ("transformers", "accelerate"),
+    "accelerate_loop": ("accelerate",),
+    "lightning_trainer": ("lightning",),
+}
 RANKS = {"torchrun_data_parallel": 2, "torchrun_shard": 2}
 
 

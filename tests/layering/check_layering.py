@@ -63,8 +63,9 @@ PYTHON_MAY_IMPORT = {
         "step/guards",
     },
     "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
-    "integrations": {"errors", "step"},
+    "integrations": {"sizes", "_runtime", "errors", "eviction", "step"},
     "hf": {"integrations"},
+    "lightning": {"integrations"},
     "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
     "doctor": {"sizes", "errors"},

@@ -1,11 +1,14 @@
 """A Trainer that is planned trains as one that is not: losses, gradient norms and parameters, bit for bit."""
 
+import logging
+
 import pytest
 import torch
-from trainers import CASES, same, train, transformers
+from trainers import CASES, Padded, same, train, transformers
 
 import stowage
 import stowage.hf
+from stowage.integrations import transformers as integration
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -25,6 +28,88 @@ def test_an_epoch_that_ends_within_an_accumulation_and_evaluation_between_steps(
     assert planned_logs[:-1] == eager_logs[:-1]
     assert same(eager, planned)
     assert plan.step.stats()["planned_steps"] >= 1
+
+
+def test_checkpoints_and_resume_with_masks_accumulation_bf16_and_evaluation(tmp_path):
+    how = {"gradient_accumulation_steps": 2, "data": Padded, "bf16": True, "eval_strategy": "steps", "eval_steps": 4}
+    how |= {"save_strategy": "steps", "save_steps": 5, "max_steps": 10}
+    found = []
+    for planned in (False, True):
+        folder = tmp_path / str(planned)
+        _, whole, _ = train(folder, planned, **how)
+        model, logs, plan = train(folder, planned, resume=str(folder / "checkpoint-5"), **how)
+        assert logs[:-1] == whole[-len(logs) : -1]  # as if it had never ended
+        saved = [torch.load(folder / f"checkpoint-{at}" / "optimizer.pt")["state"] for at in (5, 10)]
+        found.append((model, logs[:-1], saved))
+    assert plan.step.refusal == "" and plan.step.stats()["planned_steps"] >= 1
+    assert found[0][1] == found[1][1] and same(found[0][0], found[1][0])
+    for ours, theirs in zip(found[0][2], found[1][2]):
+        for of_parameter in ours:
+            assert all(torch.equal(ours[of_parameter][k], v) for k, v in theirs[of_parameter].items())
+
+
+def test_as_a_callback_and_by_its_class(tmp_path, monkeypatch, caplog):
+    eager, logs, _ = train(tmp_path, False)
+    callback = stowage.hf.StowageCallback("16MiB")
+    with caplog.at_level(logging.INFO, "stowage"):
+        model, planned_logs, _ = train(tmp_path, False, callbacks=[callback])
+    assert same(eager, model) and logs[:-1] == planned_logs[:-1]
+    assert callback.step.stats()["planned_steps"] >= 3
+    assert [r.getMessage() for r in caplog.records if "updates planned, arena" in r.getMessage()]
+    monkeypatch.setenv("STOWAGE_BUDGET", "32MiB")
+    made = []
+    train(tmp_path, False, max_steps=1, callbacks=[stowage.hf.StowageCallback], how=lambda t: made.append(t))
+    by_class = next(c for c in made[0].callback_handler.callbacks if type(c) is stowage.hf.StowageCallback)
+    assert by_class.step._budget == 32 << 20 and callback.step._budget == 16 << 20
+    with pytest.raises(stowage.Unsupported, match="no transformers Trainer"):
+        callback.on_train_begin(None, None, None)
+
+
+def of_environment(trainer):
+    return next(c for c in trainer.callback_handler.callbacks if type(c) is integration._OfEnvironment)
+
+
+def test_by_environment(tmp_path, monkeypatch):
+    defaults = [*integration.trainer_module.DEFAULT_CALLBACKS]
+    monkeypatch.setattr(integration.trainer_module, "DEFAULT_CALLBACKS", defaults)
+    monkeypatch.setenv("STOWAGE_BUDGET", "16MiB")
+    monkeypatch.setenv("STOWAGE_RUN", '{"budget_bytes": 16777216}')
+    integration._plan_each_trainer()  # as when it is imported; `stowage run` keeps the limit by itself
+    assert integration._OfEnvironment not in defaults
+    monkeypatch.delenv("STOWAGE_RUN")
+    integration._plan_each_trainer()
+    _, _, plan = train(tmp_path, False, how=of_environment, max_steps=4)
+    assert plan.step._budget == 16 << 20 and plan.step.stats()["planned_steps"] == 1
+    _, _, plan = train(tmp_path, True, budget="32MiB", max_steps=4)  # what is planned by name is not planned twice
+    assert plan.step._budget == 32 << 20 and plan.step.stats()["planned_steps"] == 1
+    assert of_environment(plan._trainer).step is None
+
+
+class Reporter(transformers.integrations.TensorBoardCallback):
+    """report_to=["tensorboard"] without its package."""
+
+    def __init__(self):
+        self.logs = []
+
+    def on_train_begin(self, *args, **kwargs):
+        pass
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append((state.global_step, logs))
+
+    def on_train_end(self, *args, **kwargs):
+        pass
+
+
+def test_figures_reach_what_reports_and_not_the_history(tmp_path):
+    reporter = Reporter()
+    _, _, plan = train(tmp_path, True, callbacks=[reporter], logging_steps=2)
+    ours = [(at, values) for at, values in reporter.logs if "stowage/misses" in values]
+    assert [at for at, _ in ours][:4] == [2, 4, 6, 8]
+    stats, (_, last) = plan.step.stats(), ours[3]
+    assert last["stowage/peak_bytes"] == stats["measured_peak_bytes"] > 0
+    assert last["stowage/planned_steps"] == stats["planned_steps"] == 5 and last["stowage/eager_steps"] == 3
+    assert not any("stowage" in key for entry in plan._trainer.state.log_history for key in entry)
 
 
 def test_a_subclass_with_its_own_loss_and_a_watched_attribute(tmp_path):

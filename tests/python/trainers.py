@@ -23,6 +23,14 @@ class Sentences(torch.utils.data.Dataset):
         return {"input_ids": self.tokens[i], "labels": self.tokens[i]}
 
 
+class Padded(Sentences):
+    """Sentences of several lengths, padded to one: the mask says where they end."""
+
+    def __getitem__(self, i: int) -> dict:
+        mask = (torch.arange(self.tokens.shape[1]) < 4 + i % 9).long()
+        return {"input_ids": self.tokens[i], "attention_mask": mask, "labels": self.tokens[i].where(mask == 1, -100)}
+
+
 class History(transformers.TrainerCallback):
     def __init__(self):
         self.logs = []
@@ -41,6 +49,9 @@ def train(
     callbacks=(),
     budget=None,
     samples=24,
+    data=Sentences,
+    resume=None,
+    how=None,
     use_cpu=True,
     filter_warnings="error",
     **arguments,
@@ -54,31 +65,30 @@ def train(
     args = transformers.TrainingArguments(
         output_dir=str(directory),
         per_device_train_batch_size=2,
-        logging_steps=1,
-        report_to=[],
         disable_tqdm=True,
         use_cpu=use_cpu,
-        save_strategy="no",
-        max_steps=8,
         learning_rate=1e-2,
-        **arguments,
+        **{"save_strategy": "no", "max_steps": 8, "report_to": [], "logging_steps": 1, **arguments},
     )
     trainer = trainer_class(
         model=model,
         args=args,
-        train_dataset=Sentences(samples),
-        eval_dataset=Sentences(4),
+        train_dataset=data(samples),
+        eval_dataset=data(4),
         callbacks=[history, *callbacks],
     )
-    plan = stowage.hf.plan(trainer, budget) if planned else None
-    if planned:
+    if how is not None:
+        plan = how(trainer)
+    else:
+        plan = stowage.hf.plan(trainer, budget) if planned else None
+    if planned and how is None:
         with pytest.raises(stowage.Error, match="planned already"):
             stowage.hf.plan(trainer)
     with warnings.catch_warnings():
         warnings.simplefilter(
             filter_warnings
         )  # schedulers warn of steps out of order, stowage of steps that run eagerly
-        trainer.train()
+        trainer.train(resume_from_checkpoint=resume)
     return model, history.logs, plan
 
 
@@ -94,4 +104,5 @@ CASES = {
     "bf16": {"bf16": True},
     "sgd": {"optim": "sgd"},
     "label smoothing": {"label_smoothing_factor": 0.1},
+    "attention masks": {"data": Padded},
 }

@@ -15,16 +15,25 @@ function:
 
 The learning-rate schedule, logging, evaluation and checkpoints stay the Trainer's. Losses, gradient norms and
 parameters are those of the unplanned Trainer, bit for bit. What cannot be kept so is refused by name when training
-begins."""
+begins.
+
+    Trainer(..., callbacks=[stowage.hf.StowageCallback("2GiB")])      the same, where the Trainer is not at hand
+    STOWAGE_BUDGET=2GiB python train.py                               the same for each Trainer, after `import stowage.hf`"""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
+import sys
+import types
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
+from transformers import trainer as trainer_module
 
 from stowage.errors import Error, Unsupported
+from stowage.integrations.telling import LOG, in_a_line, scalars
 from stowage.step.compiled import CompiledStep, compile
 from stowage.step.world import is_plain
 
@@ -52,8 +61,8 @@ class _Opaque:
 class PlannedTraining(TrainerCallback):
     """What plan() returns: the compiled step of the current training, once it has begun."""
 
-    def __init__(self, trainer: Trainer, options: dict):
-        self._trainer = trainer
+    def __init__(self, trainer: Trainer | None, options: dict):
+        self._trainer: Any = trainer
         self._options = options
         self._undo: list = []
         self._batches: list = []
@@ -69,7 +78,16 @@ class PlannedTraining(TrainerCallback):
         self.step = compile(self._update_function(), **self._options)
         self._serve()
 
+    def on_log(self, args, state, control, **kwargs):
+        """To those that report_to names, and to no callback of the user's, nor to the Trainer's own history."""
+        if self.step is None or not self._undo:
+            return
+        for callback in self._trainer.callback_handler.callbacks:
+            if any(c.__module__.startswith("transformers.integrations") for c in type(callback).__mro__):
+                callback.on_log(args, state, control, **{**kwargs, "logs": scalars(self.step)})
+
     def on_train_end(self, args, state, control, **kwargs):
+        LOG.info("transformers' training: %s", in_a_line(self.step))
         self._restore()
 
     # ---- One update
@@ -179,14 +197,80 @@ def _refuse(trainer: Trainer) -> None:
             )
 
 
+class StowageCallback(PlannedTraining):
+    """plan() as a callback: Trainer(callbacks=[StowageCallback("2GiB")]), or the class itself, with STOWAGE_BUDGET.
+
+    budget and options: as for plan(). ``step`` is the CompiledStep of the training, once it has begun."""
+
+    def __init__(self, budget: int | str | None = None, **options: Any):
+        super().__init__(None, {"budget": _or_of_environment(budget), **options})
+
+    def on_init_end(self, args, state, control, **kwargs):
+        self._trainer = _trainer_that_calls(self)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._trainer = _trainer_that_calls(self)
+        super().on_train_begin(args, state, control, **kwargs)
+
+
+class _OfEnvironment(StowageCallback):
+    """Of each Trainer where STOWAGE_BUDGET is set, but of those that are planned by name."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        trainer = _trainer_that_calls(self)
+        if not any(_is_planned_by(callback) for callback in trainer.callback_handler.callbacks):
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self.step is not None:
+            super().on_train_end(args, state, control, **kwargs)
+
+
+def _is_planned_by(callback: TrainerCallback) -> bool:
+    return isinstance(callback, PlannedTraining) and not isinstance(callback, _OfEnvironment)
+
+
+def _trainer_that_calls(callback: TrainerCallback) -> Trainer:
+    """A callback is not told whose it is. The Trainer that calls one holds it."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, Trainer) and any(c is callback for c in caller.callback_handler.callbacks):
+            return caller
+        frame = frame.f_back
+    raise Unsupported(
+        f"{type(callback).__name__} is called by no transformers Trainer that holds it: use stowage.hf.plan(trainer)"
+    )
+
+
+def _or_of_environment(budget: int | str | None) -> int | str | None:
+    return budget if budget is not None else os.environ.get("STOWAGE_BUDGET") or None
+
+
+def _limited_already() -> bool:
+    """``stowage run`` keeps this process within STOWAGE_BUDGET."""
+    return json.loads(os.environ.get("STOWAGE_RUN", "{}")).get("budget_bytes") is not None
+
+
+def _plan_each_trainer() -> None:
+    """Once, when this is imported."""
+    if os.environ.get("STOWAGE_BUDGET") and not _limited_already():
+        trainer_module.DEFAULT_CALLBACKS.append(_OfEnvironment)  # type: ignore[arg-type]
+
+
+_plan_each_trainer()
+
+
 def plan(trainer: Trainer, budget: int | str | None = None, **options: Any) -> PlannedTraining:
     """Lets ``trainer.train()`` run its updates as planned steps.
 
-    An update is all micro-batches of gradient_accumulation_steps, clipping, the optimizer's step and zero_grad.
+    An update is all micro-batches of gradient_accumulation_steps, clipping, the optimizer's step and zero_grad. What
+    report_to names gets the plan's figures with each of the Trainer's logs.
 
     Args:
         trainer: a transformers.Trainer.
-        budget: what residents and arena together may take, in bytes or as "2GiB"; None: no limit.
+        budget: what residents and arena together may take, in bytes or as "2GiB"; None: STOWAGE_BUDGET of the environment,
+            else no limit.
         options: those of stowage.compile (check_every, link_gbps, strict, in_place_reuse).
 
     Returns:
@@ -199,11 +283,11 @@ def plan(trainer: Trainer, budget: int | str | None = None, **options: Any) -> P
     """
     if not isinstance(trainer, Trainer):
         raise TypeError(f"plan() needs a transformers Trainer, not {type(trainer).__name__}")
-    if any(isinstance(c, PlannedTraining) for c in trainer.callback_handler.callbacks):
+    if any(_is_planned_by(c) for c in trainer.callback_handler.callbacks):
         raise Error("this Trainer is planned already")
-    planned = PlannedTraining(trainer, {"budget": budget, **options})
+    planned = PlannedTraining(trainer, {"budget": _or_of_environment(budget), **options})
     trainer.add_callback(planned)
     return planned
 
 
-__all__ = ["PlannedTraining", "plan"]
+__all__ = ["PlannedTraining", "StowageCallback", "plan"]

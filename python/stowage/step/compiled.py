@@ -395,6 +395,10 @@ class CompiledStep(LifeCycle):
         """Plan of the latest signature, or None before anything was recorded."""
         return self._latest.plan if self._latest else None
 
+    def _latest_difference(self) -> str:
+        """What made the latest recording necessary, or ""."""
+        return next((e.wanted_because for e in reversed(self._entries.values()) if e.wanted_because), "")
+
     def explain(self, *, prices: bool = True, width: int = 100) -> str:
         """One screen of text on the latest plan; see Plan.explain().
 

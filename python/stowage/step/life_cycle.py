@@ -13,11 +13,13 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from stowage import _runtime
 from stowage.errors import AFTER, BEFORE, Error, UnsupportedWarning, say, warn
+from stowage.sizes import in_words
 from stowage.step.replay import Replay
 from stowage.step.tally import Tally
 
@@ -25,6 +27,7 @@ from stowage.step.tally import Tally
 _MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
 _MAX_REHEARSALS = 4
+_LOG = logging.getLogger("stowage")
 
 
 class SignatureState:
@@ -82,6 +85,9 @@ class LifeCycle(abc.ABC):
             self._drop(entry, replay)
         elif agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
             replay.trusted = True
+            summary = replay.plan.summary()
+            arena, residents = in_words(summary["arena_bytes"]), in_words(summary["resident_bytes"])
+            _LOG.info("%s is planned: arena %s beside %s of residents", self._name, arena, residents)
         elif replay.rehearsals >= _MAX_REHEARSALS:
             self._drop(entry, replay)
             where = f": first {first_difference}" if first_difference else ""
@@ -124,6 +130,7 @@ class LifeCycle(abc.ABC):
 
     def _refuse(self, entry: Any, reason: str) -> None:
         entry.refusal = reason
+        _LOG.info("%s %s: %s", self._name, self._WITHOUT_PLAN, reason)
         warn(f"this step {self._WITHOUT_PLAN}: {reason}", UnsupportedWarning)
 
     @property

@@ -80,7 +80,8 @@ class Reads:
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
 
 
-_STEPS = (PACKAGE_FOLDER + "demo.py", PACKAGE_FOLDER + os.path.join("integrations", "transformers.py"))
+_INTEGRATIONS = PACKAGE_FOLDER + "integrations" + os.sep
+_STEPS = (PACKAGE_FOLDER + "demo.py", _INTEGRATIONS + "transformers.py", _INTEGRATIONS + "lightning.py")
 
 
 def is_library(code: types.CodeType) -> bool:
@@ -88,7 +89,7 @@ def is_library(code: types.CodeType) -> bool:
 
 
 def is_own(code: types.CodeType) -> bool:
-    """Of Stowage itself, but for the steps that it brings: those of the demo and of transformers' Trainer."""
+    """Of Stowage itself, but for the steps that it brings: those of the demo and of the Trainers."""
     return code.co_filename.startswith(PACKAGE_FOLDER) and code.co_filename not in _STEPS
 
 
