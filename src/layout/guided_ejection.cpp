@@ -194,7 +194,7 @@ class Ceilings {
 
 Offsets guided_ejection(const LayoutInstance& instance, Offsets offsets, std::int64_t target, std::int64_t& work,
                         int threads, const std::function<bool()>& should_stop) {
-  constexpr std::int64_t kFirstPatience = 60;  // a share of all work, of each ceiling and search
+  constexpr std::int64_t kFirstPatience = 90;  // a share of all work, of each ceiling and search
   std::array<std::unique_ptr<Ejection>, 2> searches;
   parallel_for(searches.size(), threads, [&](std::size_t k) {
     searches[k] = std::make_unique<Ejection>(instance, offsets, k == 0 ? Pool::Next::kLatest : Pool::Next::kHeaviest);

@@ -64,7 +64,7 @@ TEST(GuidedEjection, LowersWhatAGreedyLeavesAndIsTheSameOnAnyNumberOfThreads) {
   std::int64_t endless = std::int64_t{1} << 60;
   const Offsets greedy = list_fit(instance, preference(instance, Prefer::kSize), Gap::kLowest, endless);
   const auto run = [&](int threads) {
-    std::int64_t work = 100'000'000;
+    std::int64_t work = 300'000'000;
     return guided_ejection(instance, greedy, instance.bound, work, threads, {});
   };
   const Offsets found = run(1);
