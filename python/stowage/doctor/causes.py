@@ -4,7 +4,7 @@
 
     cause                 it is this when
     kept                  one line's blocks of three steps or more are live: something holds on to each step
-    held                  one variable keeps a quarter of all in several tensors, or half of all in one; no parameter
+    held                  one variable keeps a quarter of all in several tensors, or two fifths in one; no parameter
     evaluation            autograd notes what a module in eval mode does, and that is a fifth of all
     fragments             holes, an eighth of what is reserved or more, would do for the request, and none of them does
     loss, request         one request, or the loss's buffers, is a third of all
@@ -101,7 +101,7 @@ class _Facts:
     def holder(self) -> Holder | None:
         """The variable that keeps so much that it is the cause."""
         holder = self.moment.holder
-        if holder is None or holder.bytes <= self.all_bytes // (2 if holder.tensors == 1 else 4):
+        if holder is None or holder.bytes <= self.all_bytes * (0.4 if holder.tensors == 1 else 0.25):
             return None
         return holder
 
