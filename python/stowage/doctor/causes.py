@@ -24,6 +24,7 @@ from stowage.sizes import in_words
 
 _PIECES = 8  # of a loss
 _STATE_PART = 4  # of optimizer state in 8 bits instead of 32
+_PART_OF_ONE, _PART_OF_MANY = 0.4, 0.25  # of all bytes: what one tensor, or several, must be to be the cause
 _PADDING_BYTES = 4096  # of a request: allocators round up
 
 
@@ -82,7 +83,7 @@ def _called(holder: Holder) -> str:
     return f"`{holder.name}` ({holder.place})"
 
 
-def line_of_request(moment: Moment) -> str:
+def _line_of_request(moment: Moment) -> str:
     return moment.request_line or "a line that is not known"
 
 
@@ -101,7 +102,7 @@ class _Facts:
     def holder(self) -> Holder | None:
         """The variable that keeps so much that it is the cause."""
         holder = self.moment.holder
-        if holder is None or holder.bytes <= self.all_bytes * (0.4 if holder.tensors == 1 else 0.25):
+        if holder is None or holder.bytes <= self.all_bytes * (_PART_OF_ONE if holder.tensors == 1 else _PART_OF_MANY):
             return None
         return holder
 
@@ -136,7 +137,7 @@ class _Facts:
             text = f"{in_words(self.noted)} that autograd keeps for a backward pass, of a module in eval mode"
             of_graph = holder is None or holder.graph_bytes > holder.bytes // 2
             found.insert(
-                0 if of_graph else len(found), Cause("evaluation", self.noted, line_of_request(self.moment), text)
+                0 if of_graph else len(found), Cause("evaluation", self.noted, _line_of_request(self.moment), text)
             )
         if self.fragmented and self.holes > self.moment.reserved_bytes // 8:
             text = (
@@ -149,7 +150,7 @@ class _Facts:
             text = f"the loss: {in_words(self.loss)} of logits, their logarithms and gradients"
             found.append(Cause("loss", self.loss, m.request_line, text))
         elif m.request_bytes > self.all_bytes // 3:
-            text = f"one request of {in_words(m.request_bytes)} at {line_of_request(m)}"
+            text = f"one request of {in_words(m.request_bytes)} at {_line_of_request(m)}"
             found.append(Cause("request", m.request_bytes, m.request_line, text))
         if self.stale_gradients > self.all_bytes // 20 or self.stale_gradients >= self.shortage > 0:
             text = f"{in_words(self.stale_gradients)} of gradients live through the forward pass"
@@ -211,7 +212,7 @@ class _Facts:
         add(act // 2, "checkpointing of each block", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)", "estimated: half of the activations")  # fmt: skip
         if m.request_bytes > self.all_bytes // 3 and not self.loss > self.all_bytes // 3:
             pieces = m.request_bytes - m.request_bytes // _PIECES
-            add(pieces, f"what {line_of_request(m)} makes, in {_PIECES} pieces, each used before the next is made", "for rows in x.split(len(x) // 8): ...", f"estimated: {_PIECES - 1} of {_PIECES} pieces")  # fmt: skip
+            add(pieces, f"what {_line_of_request(m)} makes, in {_PIECES} pieces, each used before the next is made", "for rows in x.split(len(x) // 8): ...", f"estimated: {_PIECES - 1} of {_PIECES} pieces")  # fmt: skip
         half = self._with_request(ACTIVATIONS) // 2
         add(half, "half the batch, and two steps accumulated", "loss = model(half) / 2; loss.backward()      # twice, then optimizer.step()", "estimated: half of what grows with the batch", False)  # fmt: skip
         add(self.kinds[GRADIENTS] - m.largest_gradient_bytes, "the update inside backward, so that gradients are never all there", "parameter.register_post_accumulate_grad_hook(...)", "counted, less the largest one")  # fmt: skip
