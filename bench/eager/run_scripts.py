@@ -2,6 +2,7 @@
 
     ./dev bench run_scripts                    both
     ./dev bench run_scripts --rounds 3 -o -    a short look
+    ./dev bench run_scripts --only limits --scripts lit.py    one script's limit anew
 
 The price: the same training step in one process, watched and not watched in turn, a few steps each; a round begins with the
 other one. The ratio is that of the medians of processor time (nothing waits here, and other programs disturb it less
@@ -12,6 +13,7 @@ same, byte for byte."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import tempfile
@@ -176,19 +178,30 @@ def table(results: dict) -> str:
 def main() -> None:
     parser = common.parser(__doc__, "run_scripts")
     parser.add_argument("--rounds", type=int, default=12, help="of the price, each with a turn watched and one not")
-    parser.add_argument("--only", choices=("prices", "limits"))
+    parser.add_argument("--only", choices=("prices", "limits"), help="the other part's results stay as they are")
+    parser.add_argument("--scripts", nargs="+", metavar="NAME", help="of the limits: the results of others stay, too")
     options = parser.parse_args()
+    path = common.RESULTS / "run_scripts.json"
     results: dict = {"prices": [], "limits": []}
-    for name in NAMES if options.only != "limits" else ():
-        results["prices"].append(price(name, options.rounds))
-        common.say(str(results["prices"][-1]))
+    if options.only and path.exists():
+        results = json.loads(path.read_text())["results"]
+    if options.only != "limits":
+        results["prices"] = []
+        for name in NAMES:
+            results["prices"].append(price(name, options.rounds))
+            common.say(str(results["prices"][-1]))
     if options.only != "prices":
         from test_run_scripts import ALL
 
+        before = {found["script"]: found for found in results["limits"]} if options.scripts else {}
         for script in ALL:
+            if options.scripts and not any(name in script.words for name in options.scripts):
+                continue
             with tempfile.TemporaryDirectory() as folder:
-                results["limits"].append(limit(script, Path(folder)))
-            common.say(str(results["limits"][-1]))
+                found = limit(script, Path(folder))
+            before[found["script"]] = found
+            common.say(str(found))
+        results["limits"] = list(before.values())
     common.publish("run_scripts", {"results": results}, table(results), options.output)
 
 

@@ -112,7 +112,9 @@ class Training:
         torch.manual_seed(0)
         model: Any = make_model(options)
         if way == "checkpointing":
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            # By its newer name where there is one: the older warns, in the middle of the picture.
+            older = model.gradient_checkpointing_enable
+            getattr(model, "activation_checkpointing_enable", older)({"use_reentrant": False})
         self.model = model
         self.step: Any = make_step(model, options.clip)
         self.seconds: list[float] = []

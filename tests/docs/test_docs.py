@@ -126,6 +126,15 @@ def test_bench_commands_exist():
             assert name == "NAME" or [*(ROOT / "bench").glob(f"**/{name}.py")], f"{page.name}: {name}"
 
 
+def test_dev_bench_finds_one():
+    if not (ROOT / "build" / "release" / "build.ninja").exists():
+        pytest.skip("nothing is built here")
+    words = ["./dev", "bench", "fuzz", "--help"]
+    assert "What the fuzz targets found" in subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout
+    none = subprocess.run(["./dev", "bench", "nothing"], cwd=ROOT, capture_output=True, text=True)
+    assert (none.returncode, none.stderr) == (1, "dev: there is no benchmark named nothing\n")
+
+
 # ---- Commands
 
 

@@ -49,6 +49,7 @@ ALL = [
     Script(["accelerated.py"], needs="accelerate"),
     Script(["accelerate", "launch", "--cpu", "accelerated.py"], needs="accelerate"),
     Script(["trainer.py", "FOLDER"], needs="transformers"),
+    Script(["lit.py", "FOLDER"], needs="lightning"),
     Script(["python", "-u", "own_optimizer.py"]),
 ]
 TRIED = ALL if os.environ.get("STOWAGE_SOAK_SECONDS") else SHORT
@@ -63,6 +64,7 @@ def test_output_and_exit_code_are_the_scripts_own(script, tmp_path):
     watched = finish(start(by_us(_in_folder(script, tmp_path / "watched"), "--watch", "--report", str(watched_report))))
     alone = finish(alone)
     assert alone.returncode == 0, alone.stderr
+    assert watched.returncode == 0, watched.stderr
     peak = _of_all(watched_report)["peak_bytes"]
     limit = int(peak * script.share)
     limited = finish(
