@@ -195,7 +195,7 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     match(scalar_reader(), keys, &question.arguments);
     if (mode_ == Mode::kLeft) return;
     if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0])
-      return leave(full_name(op) + " gives a result of another shape than was recorded");
+      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) + " gives a result of another shape than was recorded");
   }
 }
 
@@ -252,16 +252,17 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit
   if (cursor_ >= end_) return who + " does more operations than were recorded";
   const TapeOp& op = tape_->ops[cursor_];
   const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
-  if (!same) return who + " calls " + full_name(handle) + " where " + full_name(op.handle) + " was recorded";
+  const auto recorded = [&] { return name_with_line(*tape_, op); };
+  if (!same) return who + " calls " + full_name(handle) + " where " + recorded() + " was recorded";
   if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
     return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();
   for (std::size_t i = 0; i < count; ++i) {
     const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
-    if (!what.empty()) return who + " gives " + full_name(handle) + " " + what;
+    if (!what.empty()) return who + " gives " + recorded() + " " + what;
   }
   if (!op.lifted_copy && !one_to_one(op, stack))
-    return who + " gives " + full_name(handle) + " other tensors than were recorded";
+    return who + " gives " + recorded() + " other tensors than were recorded";
   return {};
 }
 

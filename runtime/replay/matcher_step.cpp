@@ -45,7 +45,7 @@ void Matcher::end_step() {
     bool found = false;
     for (std::size_t i = 0; i < others_.size() && !found; ++i) found = ends_here(i);
     other_in_step_ |= found;
-    if (!found) leave("the step does fewer operations than were recorded");
+    if (!found) leave("the step ends where " + name_with_line(*tape_, tape_->ops[cursor_]) + " was recorded");
   }
   if (mode_ == Mode::kStep && !jumps_alike(tape_->final_jump))
     leave("the step leaves the random generator otherwise than was recorded");

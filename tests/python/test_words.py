@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import stowage
+from stowage.errors import UnsupportedWarning
 from stowage.planning import infeasible
 from stowage.sizes import in_words
 
@@ -74,3 +75,24 @@ def test_what_the_error_says_works():
     copied = int(str(caught.value).rsplit("(", 1)[1].split()[0])
     assert copied == caught.value.smallest_bytes
     assert stowage.plan(graph, copied).summary()["outcome"] in ("optimal", "feasible")
+
+
+def test_a_step_that_loads_its_own_data_is_told_the_line_and_what_to_do():
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randint(0, 2, (256,)))
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=8))
+
+    def step():
+        x, labels = next(batches)  # the line
+        torch.nn.functional.cross_entropy(net(x), labels).backward()
+        net.zero_grad()
+
+    line = step.__code__.co_firstlineno + 1
+    compiled = stowage.compile(step)
+    with pytest.warns(UnsupportedWarning) as warned:
+        for _ in range(20):
+            compiled()
+    (said,) = [str(w.message) for w in warned if "keeps changing" in str(w.message)]
+    assert f"test_words.py:{line}) another value of 'index' than was recorded" in said
+    assert said.endswith("what is drawn or loaded anew for each call, pass as an argument")

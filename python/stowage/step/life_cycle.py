@@ -124,8 +124,10 @@ class LifeCycle(abc.ABC):
             raise error
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
+        advice = "what is drawn or loaded anew for each call, pass as an argument"
         self._refuse(
-            entry, f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}"
+            entry,
+            f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}; {advice}",
         )
 
     def _refuse(self, entry: Any, reason: str) -> None:
