@@ -352,7 +352,6 @@ class Guard {
       switch (node.kind) {
         case Kind::kDict:
         case Kind::kName:
-          if (node.narrowed && node.items.empty() && PyDict_GET_SIZE(node.object.ptr()) == 0 && !kDictVersions) break;
           if (kDictVersions) {
             auto& nodes = by_dict[base];
             if (nodes.empty()) dicts.push_back(base);

@@ -1,5 +1,8 @@
 """Whatever a replay assumes may change between steps; the numbers stay those of eager."""
 
+import functools
+import types
+
 import pytest
 import torch
 import zoo
@@ -329,3 +332,39 @@ def test_compiled_step_is_garbage_collected():
     del model, step, loss_fn
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("holder", ["instance", "function", "module of settings"])
+def test_the_first_attribute_of_an_empty_namespace(holder):
+    """Later Pythons than 3.11 do not count the changes of a dict: an empty one is compared, too."""
+
+    class Inherited:
+        scale = 2.0
+
+    class Settings(Inherited):
+        pass
+
+    def of_function():
+        return getattr(of_function, "scale", 2.0)
+
+    settings, namespace = Settings(), types.SimpleNamespace()
+    read = {
+        "instance": lambda: settings.scale,
+        "function": of_function,
+        "module of settings": lambda: getattr(namespace, "scale", 2.0),
+    }[holder]
+    owner = {"instance": settings, "function": of_function, "module of settings": namespace}[holder]
+    w = torch.ones(4, requires_grad=True)
+
+    @functools.partial(stowage.compile, check="never")
+    def step(x):
+        w.grad = None
+        (x * w * read()).sum().backward()
+        return w.grad.clone()
+
+    x = torch.arange(4.0)
+    for _ in range(6):
+        assert torch.equal(step(x), x * 2)
+    assert step.stats()["planned_steps"] > 0
+    owner.scale = 3.0
+    assert torch.equal(step(x), x * 3)

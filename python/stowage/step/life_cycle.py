@@ -124,10 +124,11 @@ class LifeCycle(abc.ABC):
             raise error
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
-        advice = "what is drawn or loaded anew for each call, pass as an argument"
+        of_data = any(words in what for words in ("another value of", "another tensor", "other tensors"))
+        advice = "; what is drawn or loaded anew for each call, pass as an argument" if of_data else ""
         self._refuse(
             entry,
-            f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}; {advice}",
+            f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}{advice}",
         )
 
     def _refuse(self, entry: Any, reason: str) -> None:
