@@ -41,7 +41,10 @@ def options(budget: int | str | None = None) -> dict[str, Any]:
         return {}
     from stowage.inductor import partitioner
 
-    return {"custom_partitioner_fn": partitioner.make(partitioner.NO_LIMIT if budget_bytes is None else budget_bytes)}
+    found = {"custom_partitioner_fn": partitioner.make(partitioner.NO_LIMIT if budget_bytes is None else budget_bytes)}
+    if private.order_pass() is not None:
+        found["_post_fusion_custom_pass"] = private.order_pass()
+    return found
 
 
 def report(model: Any) -> Any:

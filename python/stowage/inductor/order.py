@@ -11,8 +11,13 @@ import json
 
 from stowage._core import Graph
 from stowage.errors import Error
+from stowage.inductor import private
+from stowage.inductor.kernels import program_text
+from stowage.inductor.program import Program
 from stowage.planning import plan
 from stowage.sizes import in_words
+
+MOST_KERNELS = 5_000  # beyond, planning takes longer than lowering
 
 
 @dataclasses.dataclass
@@ -48,10 +53,27 @@ def proof(name: str, graph_text: str) -> Proof:
     return Proof(name, kept["peak_bytes"], min(best["peak_bytes"], kept["peak_bytes"]), bound)
 
 
-def text_of(buffers: list[dict], ops: list[dict]) -> str:
-    return json.dumps(
-        {"format": "stowage-graph", "version": 1, "name": "program", "align": 1, "meta": {}, "buffers": buffers, "ops": ops}
-    )  # fmt: skip
+def better(program: Program, made: dict[str, private.Made]) -> dict[str, int] | None:
+    """Ranks of the buffers by an order of the kernels with a smaller peak; None: none was found, or none can be."""
+    if len(program.kernels) > MOST_KERNELS:
+        return None
+    graph = Graph.parse(program_text(program, made), "program")
+    bound = graph.lower_bound_bytes()
+    if program.peak_bytes <= bound:
+        return None
+    try:
+        found = plan(graph, progress=False)
+    except Error:
+        return None
+    if found.summary()["peak_bytes"] >= program.peak_bytes:
+        return None
+    ranks = {}
+    for rank, step in enumerate(json.loads(found._plan.to_json())["steps"]):
+        if step.get("op", 0) > 0:
+            for b in program.kernels[step["op"] - 1].makes:
+                for name in (program.buffers[b].name.split("[")[0], *program.buffers[b].aliases):
+                    ranks[name] = rank
+    return ranks
 
 
-__all__ = ["Proof", "proof", "text_of"]
+__all__ = ["Proof", "better", "proof"]

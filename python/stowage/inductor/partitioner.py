@@ -21,7 +21,7 @@ from stowage.inductor.program import Unreadable
 from stowage.inductor.search import Candidate, Ladder
 from stowage.sizes import in_words
 
-_FILES = ("costs", "joint", "partitioner", "private", "program", "scratch", "search", "trial")
+_FILES = ("costs", "joint", "kernels", "order", "partitioner", "private", "program", "scratch", "search", "trial")
 _LADDERS: dict[str, Ladder] = {}  # of this process, by graph
 _MOST_LADDERS = 16
 NO_LIMIT = 1 << 62

@@ -11,6 +11,8 @@
 - ``preserve_rng_state``, ``_disable_current_modes``: a kernel is tried on real tensors within a compilation.
 - ``torch.fx.node._side_effectful_functions``: what must not run twice.
 - ``torch._guards.TracingContext.fw_metadata.bw_donated_idxs``: which saved tensors backward may write over.
+- ``torch._inductor.config._post_fusion_custom_pass``, ``CustomSchedulerPass``, ``Scheduler.topological_sort_schedule``:
+  the order of the kernels; from 2.13 on, else Inductor's own.
 - ``torch._dynamo.exc.ShortenTraceback``: errors of this kind come out of Dynamo as they are.
 - ``OptimizedModule.dynamo_ctx`` and ``_torchdynamo_orig_backend``: the options a model was compiled with."""
 
@@ -194,6 +196,7 @@ def lower(module: torch.fx.GraphModule, inputs: Sequence[Any], visible: Sequence
         code, _ = graph.codegen()
         raise _Stop(Lowered(getattr(code, "value", code), _made(graph), _strides(graph)))
 
+    _SEEN.clear()
     output = next(iter(module.graph.find_nodes(op="output")))
     output.meta["user_visible_output_idxs"] = list(visible)
     with (
@@ -324,6 +327,77 @@ def acts_outside(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     return "c10d" in target.namespace or target._schema.is_mutable or target in torch.fx.node._side_effectful_functions
+
+
+# ---- The order of kernels
+
+_ORDERS: dict[tuple, dict[str, int]] = {}  # of the nodes of a scheduler: rank of each buffer they make
+_SEEN: list[tuple] = []  # the nodes that were ordered last
+_MOST_ORDERS = 4096
+
+
+@functools.cache
+def order_pass() -> Any:
+    """What Inductor calls after it has fused; None where its caches would not accept one (before 2.13)."""
+    try:
+        from torch._inductor.custom_graph_pass import CustomSchedulerPass
+        from torch._inductor.scheduler import Scheduler
+
+        if not hasattr(Scheduler, "topological_sort_schedule"):
+            return None
+    except ImportError:
+        return None
+
+    class StowageOrder(CustomSchedulerPass):
+        def uuid(self) -> Any:
+            return "stowage"  # the partitioner's, which goes with it, says which
+
+        def __call__(self, nodes: list) -> list:
+            return _ordered(nodes)
+
+        def __deepcopy__(self, memo: dict) -> Any:
+            return self
+
+        def __reduce__(self) -> tuple:
+            return order_pass, ()
+
+    StowageOrder.__qualname__ = "StowageOrder"
+    return StowageOrder()
+
+
+def _ordered(nodes: list) -> list:
+    """Inductor then takes the best of this order and its own, by its own estimate."""
+    from torch._inductor.virtualized import V
+
+    key = tuple((n.get_name(), tuple(sorted(d.name for d in n.read_writes.reads))) for n in nodes)
+    _SEEN[:] = [key]
+    ranks = _ORDERS.get(key)
+    if ranks is None:
+        return nodes
+    rank, sortable = -1, []
+    for node in nodes:
+        known = [ranks[name] for name in node.get_buffer_names() if name in ranks]
+        rank = min(known) if known else rank  # what makes nothing stays behind what was before it
+        sortable.append((rank, len(sortable), node))
+    return V.graph.scheduler.topological_sort_schedule([node for _, _, node in sorted(sortable, key=lambda s: s[:2])])
+
+
+def can_order() -> bool:
+    """The pass is among the options of this compilation."""
+    from torch._inductor import config
+
+    return order_pass() is not None and config._post_fusion_custom_pass is order_pass()
+
+
+def want_order(ranks: dict[str, int]) -> Any:
+    """Of the graph that was lowered last; returns what takes it back. None: it has no order that could be changed."""
+    if not _SEEN:
+        return None
+    key = _SEEN[0]
+    while len(_ORDERS) >= _MOST_ORDERS:
+        del _ORDERS[next(iter(_ORDERS))]
+    _ORDERS[key] = ranks
+    return lambda: _ORDERS.pop(key, None)
 
 
 # ---- The way in

@@ -33,6 +33,7 @@ class Buffer:
     bytes: int
     storage: int
     given: bool = False  # it exists before the program runs
+    held: bool = False  # and somebody else holds it until the end
     aliases: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -188,6 +189,7 @@ class _Reader:
         buffer = self.shared[given.key]
         self.inputs.append(buffer)
         if given.held:
+            self.buffers[buffer].held = True
             self.hold(buffer, 1)
         self.bind(name, buffer)
 

@@ -8,8 +8,8 @@ The levels do not depend on the budget, so a larger budget can only find a parti
 less. What the planner predicts is of the default's kernels; after the partition has changed Inductor fuses anew, so only
 the programs of a second lowering, read to the byte, confirm a candidate.
 
-Complexity: at most TRIES + BOTTOM plans and lowerings; each takes what Inductor's lowering takes. Known weakness: below
-the lowest level nothing is tried."""
+Complexity: at most TRIES plans and lowerings, and those of LAST where the budget is too small; each takes what Inductor's
+lowering takes. Known weakness: below the lowest level nothing is tried."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import dataclasses
 from collections.abc import Callable
 
 from stowage.errors import Error, Infeasible
-from stowage.inductor.joint import Joint, each_program
-from stowage.inductor.trial import Trial
+from stowage.inductor.joint import Joint
+from stowage.inductor.trial import Trial, each_program
 from stowage.planning import plan
 
 LEVELS = 64
-TRIES = 8
-BOTTOM = 3
+TRIES = 6
+LAST = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0)  # tried before it is said that nothing keeps the budget
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ class Ladder:
         )  # fmt: skip
         self.joint: Joint | None = None
         self.levels: dict[int, Candidate | None] = {}
-        self.by_saved: dict[tuple[str, ...], int] = {}
+        self.by_saved: dict[tuple[str, ...], Candidate] = {}
         self.least_bytes = 0
 
     def choose(self, budget_bytes: int) -> Candidate:
@@ -59,21 +59,33 @@ class Ladder:
         if self.default.peak_bytes <= budget_bytes:
             return self.default
         self._begin()
-        level = self._level_of(budget_bytes)
+        found = self._near(budget_bytes)
+        if found is not None:
+            return found
+        last = [c for c in (self.at(level) for level in LAST) if c is not None]
+        for candidate in last:
+            if candidate.peak_bytes <= budget_bytes:
+                return candidate
+        raise Infeasible("", min(c.peak_bytes for c in [self.default, *last]), self.bound_bytes)
+
+    def _near(self, budget_bytes: int) -> Candidate | None:
+        """From the level of the budget down until one keeps it; then up as long as they do."""
+        level, found = self._level_of(budget_bytes), None
         for _ in range(TRIES):
-            if level < BOTTOM:
-                break
             candidate = self.at(level)
             if candidate is not None and candidate.peak_bytes <= budget_bytes:
-                return candidate
-            above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
-            level = min(level - 1, self._level_of(self._asked(level) - above))
-        for low in range(min(level, BOTTOM), -1, -1):
-            candidate = self.at(low)
-            if candidate is not None and candidate.peak_bytes <= budget_bytes:
-                return candidate
-        smallest = min(c.peak_bytes for c in [self.default, *self.levels.values()] if c is not None)
-        raise Infeasible("", smallest, self.bound_bytes)
+                if found is None or candidate.level > found.level:
+                    found = candidate
+                higher = self._level_of(self._asked(level) + budget_bytes - candidate.peak_bytes)
+                if higher <= level or higher in self.levels:
+                    break
+                level = higher
+            elif found is not None or level == 0:
+                break
+            else:
+                above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
+                level = min(level - 1, self._level_of(self._asked(level) - above))
+        return found
 
     def known(self) -> list[Candidate]:
         """What was tried, the cheapest first."""
@@ -117,10 +129,13 @@ class Ladder:
         except Error:  # Infeasible too: the planner's least may not be reached at once
             return None
         names, nameless = self.joint.saved_by(made._plan)
+        if tuple(names) in self.by_saved:
+            return dataclasses.replace(self.by_saved[tuple(names)], level=level)
         trial, saved = self.evaluate(tuple(names))
-        return Candidate(
+        self.by_saved[tuple(names)] = found = Candidate(
             saved, trial.peak_bytes, made.summary()["recompute_ns"], level, self.bound_bytes, nameless, each_program(trial)
         )  # fmt: skip
+        return found
 
 
 __all__ = ["Candidate", "Ladder"]

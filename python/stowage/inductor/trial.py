@@ -12,11 +12,14 @@ Counted are the bytes above parameters and inputs: what forward makes, what is s
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from stowage.inductor import private, scratch
+from stowage.inductor.kernels import program_text
+from stowage.inductor.order import better
 from stowage.inductor.program import Given, Program, read
 
 
@@ -39,19 +42,70 @@ class Trial:
 
 def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outputs: int) -> Trial:
     """Lowers copies of both graphs. Raises whatever Inductor raises, and Unreadable."""
-    forward_inputs = _values(forward)
-    outputs = _outputs(forward)
-    lowered = private.lower(
-        private.copied(forward), forward_inputs, [i for i in range(user_outputs) if _is_node(outputs[i])], False, ()
-    )
-    first = _read(lowered, {})
+    forward_inputs, outputs = _values(forward), _outputs(forward)
+    visible = [i for i in range(user_outputs) if _is_node(outputs[i])]
+
+    def lower_forward() -> tuple[private.Lowered, Program]:
+        lowered = private.lower(private.copied(forward), forward_inputs, visible, False, ())
+        return lowered, _read(lowered, {})
+
+    lowered, first = lower_forward()
+    take_back = _want_better_order(first, lowered.made)
     saved = [node.name for node in outputs[user_outputs:]]
     backward_inputs = _restrided(_values(backward), lowered.output_strides[user_outputs:])
-    backward_outputs = _outputs(backward)
-    lowered_backward = private.lower(
-        private.copied(backward), backward_inputs, [i for i, node in enumerate(backward_outputs) if _is_node(node)],
-        True, _donated(forward, backward, user_outputs),
+    given, outside, tangents = _given(first, backward, backward_inputs, saved, user_outputs)
+    backward_outputs = [i for i, node in enumerate(_outputs(backward)) if _is_node(node)]
+    donated = _donated(forward, backward, user_outputs)
+
+    def lower_backward() -> tuple[private.Lowered, Program]:
+        lowered = private.lower(private.copied(backward), backward_inputs, backward_outputs, True, donated)
+        return lowered, _read(lowered, given)
+
+    lowered_backward, second = lower_backward()
+    rest = second.peak_bytes + outside
+    if first.peak_bytes > rest and take_back is not None:
+        lowered, first = _kept_if_better(lower_forward, (lowered, first), take_back)
+    elif take_back is not None:
+        take_back()  # forward's order does not matter
+    if first.peak_bytes < rest:
+        take_back = _want_better_order(second, lowered_backward.made)
+        if take_back is not None:
+            lowered_backward, second = _kept_if_better(lower_backward, (lowered_backward, second), take_back)
+    return Trial(
+        first, second, (lowered.made, lowered_backward.made), saved, first.outputs[user_outputs:],
+        first.outputs[:user_outputs], tangents, {node.name: node for node in forward.graph.nodes}, outside,
     )  # fmt: skip
+
+
+def each_program(trial: Trial) -> tuple[tuple[str, str], ...]:
+    """Forward and backward as graphs of their own, as texts."""
+    return (
+        ("forward", program_text(trial.forward, trial.made[0])),
+        ("backward", program_text(trial.backward, trial.made[1])),
+    )
+
+
+def _want_better_order(program: Program, made: dict[str, private.Made]) -> Callable | None:
+    """Of the program that was lowered last. None: Inductor's is optimal, or none is better."""
+    if not private.can_order():
+        return None
+    ranks = better(program, made)
+    return private.want_order(ranks) if ranks else None
+
+
+def _kept_if_better(lower: Callable[[], tuple[private.Lowered, Program]], before: tuple[private.Lowered, Program],
+                    take_back: Callable[[], None]) -> tuple[private.Lowered, Program]:  # fmt: skip
+    after = lower()
+    if after[1].peak_bytes < before[1].peak_bytes:
+        return after
+    take_back()
+    return before
+
+
+def _given(
+    first: Program, backward: torch.fx.GraphModule, inputs: list[Any], saved: list[str], user_outputs: int
+) -> tuple:
+    """What backward is given that counts; bytes that the user holds besides; bytes of the tangents."""
     names = [node.name for node in backward.graph.find_nodes(op="placeholder")]
     user = first.outputs[:user_outputs]
     held = {first.buffers[b].storage for b in user if b is not None and not first.buffers[b].given}
@@ -62,17 +116,12 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
             given[name] = Given(storage, _storage_bytes(first, storage), storage in held)
             counted.add(storage)
     tangents = 0
-    for name, value in zip(names[len(saved) :], backward_inputs[len(saved) :]):
+    for name, value in zip(names[len(saved) :], inputs[len(saved) :]):
         if isinstance(value, torch.Tensor):
             size = private.storage_bytes(value.shape, value.stride(), value.dtype)
             given[name] = Given(name, size, True)
             tangents += size
-    second = _read(lowered_backward, given)
-    return Trial(
-        first, second, (lowered.made, lowered_backward.made), saved, first.outputs[user_outputs:], user, tangents,
-        {node.name: node for node in forward.graph.nodes},
-        sum(_storage_bytes(first, storage) for storage in held - counted),
-    )  # fmt: skip
+    return given, sum(_storage_bytes(first, storage) for storage in held - counted), tangents
 
 
 def _read(lowered: private.Lowered, given: dict[str, Given]) -> Program:
@@ -133,4 +182,4 @@ def _donated(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user
     return found
 
 
-__all__ = ["Trial", "run"]
+__all__ = ["Trial", "each_program", "run"]
