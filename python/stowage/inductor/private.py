@@ -374,7 +374,8 @@ def _ordered(nodes: list) -> list:
     ranks = _ORDERS.get(key)
     if ranks is None:
         return nodes
-    rank, sortable = -1, []
+    rank = -1
+    sortable: list[tuple[int, int, Any]] = []
     for node in nodes:
         known = [ranks[name] for name in node.get_buffer_names() if name in ranks]
         rank = min(known) if known else rank  # what makes nothing stays behind what was before it
