@@ -274,9 +274,14 @@ def _made(graph: Any) -> dict[str, Made]:
 
 def _origin(buffer: Any) -> torch.fx.Node | None:
     try:
-        return buffer.get_origin_node()
+        node = buffer.get_origin_node()
     except AttributeError:
-        return None
+        node = None
+    if node is not None:
+        return node
+    overload = getattr(buffer, "op_overload", None)  # of a kernel that returns several tensors
+    found = [n for n in getattr(buffer, "origins", ()) if overload is not None and n.target is overload]
+    return found[0] if len(found) == 1 else None
 
 
 def _bytes(buffer: Any) -> int:
