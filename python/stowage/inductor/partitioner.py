@@ -105,10 +105,12 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
             _infeasible_text(ours.budget_bytes, error.smallest_bytes, error.bound_bytes, len(ours.records)),
             error.smallest_bytes, error.bound_bytes,
         ) from None  # fmt: skip
-    except Unreadable as error:
-        reason = f"its program has a line of a kind that is not known: {error}"
-        _tell(reason)
-        ours.records.append(Record(len(ours.records), ours.budget_bytes, None, reason, None, 0.0))
+    except Exception as error:  # whatever a trial runs into: the model compiles as it would without us
+        what = f"its program has a line of a kind that is not known: {error}" if isinstance(error, Unreadable) else (
+            f"lowering it on trial failed ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''})"
+        )  # fmt: skip
+        _tell(what)
+        ours.records.append(Record(len(ours.records), ours.budget_bytes, None, what, None, 0.0))
         return private.partition(joint, inputs, None, **options)
     ours.records.append(
         Record(len(ours.records), ours.budget_bytes, chosen, "", ladder, time.perf_counter() - start)
