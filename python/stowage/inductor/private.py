@@ -167,6 +167,7 @@ class Made:
     single: bool  # one tensor, not a tuple
     node: torch.fx.Node | None  # of the graph that was lowered
     reads: frozenset[str]  # names that the kernel which makes it reads
+    inputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()  # size and strides of what it is given
 
 
 @dataclasses.dataclass
@@ -261,14 +262,14 @@ def _made(graph: Any) -> dict[str, Made]:
     made = {}
     for name, buffer in graph.name_to_buffer.items():
         node = _origin(buffer)
-        outputs = getattr(buffer, "outputs", None)
+        outputs, inputs = getattr(buffer, "outputs", None), _inputs(buffer)
         try:
-            made[name] = Made((_bytes(buffer),), True, node, reads.get(name, frozenset()))
+            made[name] = Made((_bytes(buffer),), True, node, reads.get(name, frozenset()), inputs)
         except (AttributeError, NotImplementedError, TypeError, AssertionError):
             value = node.meta.get("val") if node is not None else None
             of_node = [_tensor_bytes(v) for v in value] if isinstance(value, (tuple, list)) else None
             parts = of_node if of_node is not None else [_bytes(o) for o in outputs or () if hasattr(o, "get_layout")]
-            made[name] = Made(tuple(parts), False, node, reads.get(name, frozenset()))
+            made[name] = Made(tuple(parts), False, node, reads.get(name, frozenset()), inputs)
     return made
 
 
@@ -282,6 +283,17 @@ def _origin(buffer: Any) -> torch.fx.Node | None:
     overload = getattr(buffer, "op_overload", None)  # of a kernel that returns several tensors
     found = [n for n in getattr(buffer, "origins", ()) if overload is not None and n.target is overload]
     return found[0] if len(found) == 1 else None
+
+
+def _inputs(buffer: Any) -> tuple:
+    """Of a kernel of PyTorch's own: Inductor may hand it other strides than the graph says."""
+    found = []
+    for given in getattr(buffer, "inputs", None) or ():
+        try:
+            found.append((tuple(int(n) for n in given.get_size()), tuple(int(n) for n in given.get_stride())))
+        except (AttributeError, NotImplementedError, TypeError, AssertionError):
+            continue
+    return tuple(found)
 
 
 def _bytes(buffer: Any) -> int:

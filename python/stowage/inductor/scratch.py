@@ -16,13 +16,25 @@ _EXTERN = ("torch.ops.", "aten.", "extern_kernels.")
 _KNOWN: dict[tuple, int] = {}
 
 
-def of(node: torch.fx.Node | None, target: str) -> int:
-    """node: the operator that the kernel computes. 0 also where it cannot be run alone."""
+def of(node: torch.fx.Node | None, target: str, inputs: tuple = ()) -> int:
+    """node: the operator that the kernel computes; inputs: size and strides of what it is given. 0 also where it cannot
+    be run alone."""
     if node is None or not target.startswith(_EXTERN) or not isinstance(node.target, torch._ops.OpOverload):
         return 0
     if private.acts_outside(node.target):
         return 0
-    values = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    left = list(inputs)
+
+    def value(n: torch.fx.Node) -> Any:
+        known = n.meta.get("val")
+        if isinstance(known, torch.Tensor):
+            for i, (size, stride) in enumerate(left):
+                if size == tuple(known.shape):
+                    del left[i]
+                    return known if stride == tuple(known.stride()) else known.as_strided(size, stride)
+        return known
+
+    values = torch.fx.map_arg((node.args, node.kwargs), value)
     key = (node.target, _described(values), torch.get_num_threads())
     if key not in _KNOWN:
         _KNOWN[key] = _measured(node.target, values)

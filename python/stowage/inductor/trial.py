@@ -133,7 +133,7 @@ def _read(lowered: private.Lowered, given: dict[str, Given]) -> Program:
 
     return read(
         lowered.code, sizes, lambda name: made[name].reads if name in made else frozenset(), given,
-        lambda name, target: scratch.of(made[name].node, target) if name in made else 0,
+        lambda name, target: scratch.of(made[name].node, target, made[name].inputs) if name in made else 0,
     )  # fmt: skip
 
 
