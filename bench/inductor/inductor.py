@@ -161,9 +161,10 @@ def _measure(name: str, args: argparse.Namespace) -> dict:
     for fraction in args.fractions:
         if fraction != 1.0:
             add(f"knob, {fraction}", {"way": "knob", "fraction": fraction})["fraction"] = fraction
+    bits = default["bits"]
     for way in ways.values():
         if "bits" in way:
-            way["same_bits"] = way.pop("bits") == (default["bits"] if way is not default else default.get("bits"))
+            way["same_bits"] = way.pop("bits") == bits
     if args.rounds:
         taken = common.take_turns(workers, args.rounds, 1)
         for key, figures in taken.items():
