@@ -13,6 +13,7 @@ import re
 from bench import common, constants, fuzz
 from bench.budget import batch, budget_planning, budget_report, oracle
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
+from bench.inductor import inductor
 from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
 from bench.shard import shard_replay, shard_tables, strategy
@@ -30,6 +31,7 @@ TABLES = {
     "eager_bits": eager_bits.table,
     "executed": executed.table,
     "fuzz": fuzz.table,
+    "inductor": inductor.table,
     "layout": layout.table,
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,

@@ -26,6 +26,7 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as small as they are, threads only cost
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()  # what was compiled before is not planned again
 
 DOCS = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"<!-- (run|file|output)(?:: ([\w.]+))? -->\n```(\w+)\n(.*?)```", re.DOTALL)

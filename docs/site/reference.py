@@ -21,7 +21,7 @@ from stowage.run.arguments import USAGE
 from stowage.verbs import why
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("stowage", "stowage.hf", "stowage.lightning")
+MODULES = ("stowage", "stowage.inductor", "stowage.hf", "stowage.lightning")
 BEHIND = {  # functions that only import the one that does the work
     "stowage.shard": ("stowage.sharding.step", "shard"),
     "stowage.shard_plan": ("stowage.sharding.paper", "shard_plan"),

@@ -63,6 +63,7 @@ PYTHON_MAY_IMPORT = {
         "step/guards",
     },
     "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
+    "inductor": {"sizes", "_core", "_runtime", "errors", "planning"},  # budgets within torch.compile
     "integrations": {"sizes", "_runtime", "errors", "eviction", "step"},
     "hf": {"integrations"},
     "lightning": {"integrations"},

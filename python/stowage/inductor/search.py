@@ -1,0 +1,141 @@
+"""The cheapest partition whose programs keep a byte limit.
+
+    level   0 ├───┬───┬───┬─ … ─┬───┤ 64      limits for the planner, between the least it can do and Inductor's default
+                          ▲     ╰ budget
+                          ╰ planned; lowered again by Inductor: does it keep the budget? else further down
+
+The levels do not depend on the budget, so a larger budget can only find a partition of a higher level, which recomputes
+less. What the planner predicts is of the default's kernels; after the partition has changed Inductor fuses anew, so only
+the programs of a second lowering, read to the byte, confirm a candidate.
+
+Complexity: at most TRIES plans and lowerings, and those of LAST where the budget is too small; each takes what Inductor's
+lowering takes. Known weakness: below the lowest level nothing is tried."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from stowage.errors import Error, Infeasible
+from stowage.inductor.joint import Joint
+from stowage.inductor.trial import Trial, each_program
+from stowage.planning import plan
+
+LEVELS = 64
+TRIES = 6
+LAST = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0)  # tried before it is said that nothing keeps the budget
+
+
+@dataclasses.dataclass
+class Candidate:
+    """saved: nodes of the joint graph; None: what Inductor saves by itself."""
+
+    saved: tuple[str, ...] | None
+    peak_bytes: int
+    recompute_ns: int
+    level: int
+    bound_bytes: int  # no partition needs less
+    nameless_bytes: int = 0
+    programs: tuple[tuple[str, str], ...] = ()  # ("forward", its graph as text), ("backward", ...)
+
+
+class Ladder:
+    """Of one joint graph. evaluate(saved): the trial of a partition, and what it really saves."""
+
+    def __init__(self, default: Trial, evaluate: Callable[[tuple[str, ...]], tuple[Trial, tuple[str, ...]]]):
+        self.trial = default
+        self.evaluate = evaluate
+        self.bound_bytes = default.backward.end_bytes + default.outside_bytes
+        self.default = Candidate(
+            None, default.peak_bytes, 0, LEVELS, self.bound_bytes, programs=each_program(default)
+        )  # fmt: skip
+        self.joint: Joint | None = None
+        self.levels: dict[int, Candidate | None] = {}
+        self.by_saved: dict[tuple[str, ...], Candidate] = {}
+        self.least_bytes = 0
+
+    def choose(self, budget_bytes: int) -> Candidate:
+        """Raises Infeasible (of the package's own class) with the smallest peak that was found."""
+        if self.default.peak_bytes <= budget_bytes:
+            return self.default
+        self._begin()
+        found = self._near(budget_bytes)
+        if found is not None:
+            return found
+        last = [c for c in (self.at(level) for level in LAST) if c is not None]
+        for candidate in last:
+            if candidate.peak_bytes <= budget_bytes:
+                return candidate
+        raise Infeasible("", min(c.peak_bytes for c in [self.default, *last]), self.bound_bytes)
+
+    def _near(self, budget_bytes: int) -> Candidate | None:
+        """From the level of the budget down until one keeps it; then up as long as they do."""
+        level, found = self._level_of(budget_bytes), None
+        for _ in range(TRIES):
+            candidate = self.at(level)
+            if candidate is not None and candidate.peak_bytes <= budget_bytes:
+                if found is None or candidate.level > found.level:
+                    found = candidate
+                higher = self._level_of(self._asked(level) + budget_bytes - candidate.peak_bytes)
+                if higher <= level or higher in self.levels:
+                    break
+                level = higher
+            elif found is not None or level == 0:
+                break
+            else:
+                above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
+                level = min(level - 1, self._level_of(self._asked(level) - above))
+        return found
+
+    def known(self) -> list[Candidate]:
+        """What was tried, the cheapest first."""
+        found = {c.peak_bytes: c for c in self.levels.values() if c is not None}
+        return [self.default, *sorted(found.values(), key=lambda c: -c.level)]
+
+    def at(self, level: int) -> Candidate | None:
+        if level not in self.levels:
+            self.levels[level] = self._make(level)
+        return self.levels[level]
+
+    def _begin(self) -> None:
+        if self.joint is not None:
+            return
+        self.joint = Joint(self.trial)
+        try:
+            plan(self.joint.graph, self.bound_bytes, keep_order=True, link_gbps=0.0, progress=False)
+            self.least_bytes = self.bound_bytes
+        except Infeasible as error:
+            self.least_bytes = error.smallest_bytes
+        except Error:
+            self.least_bytes = self.bound_bytes
+
+    def _asked(self, level: int) -> int:
+        return self.least_bytes + (self.default.peak_bytes - self.least_bytes) * level // LEVELS
+
+    def _level_of(self, limit_bytes: int) -> int:
+        """The highest whose limit is no higher."""
+        room = self.default.peak_bytes - self.least_bytes
+        if room <= 0 or limit_bytes <= self.least_bytes:
+            return 0
+        level = min(LEVELS - 1, (limit_bytes - self.least_bytes) * LEVELS // room)
+        while level > 0 and self._asked(level) > limit_bytes:
+            level -= 1
+        return level
+
+    def _make(self, level: int) -> Candidate | None:
+        assert self.joint is not None
+        try:
+            made = plan(self.joint.graph, self._asked(level), keep_order=True, link_gbps=0.0, progress=False)
+        except Error:  # Infeasible too: the planner's least may not be reached at once
+            return None
+        names, nameless = self.joint.saved_by(made._plan)
+        if tuple(names) in self.by_saved:
+            return dataclasses.replace(self.by_saved[tuple(names)], level=level)
+        trial, saved = self.evaluate(tuple(names))
+        self.by_saved[tuple(names)] = found = Candidate(
+            saved, trial.peak_bytes, made.summary()["recompute_ns"], level, self.bound_bytes, nameless, each_program(trial)
+        )  # fmt: skip
+        return found
+
+
+__all__ = ["Candidate", "Ladder"]
