@@ -48,6 +48,7 @@ struct Plan {
   std::vector<Placement> placements;      // by (from, buffer)
   std::vector<ScratchPlacement> scratch;  // by (step, index)
   std::string meta;                       // raw JSON object, or empty
+  std::vector<BufferId> away = {};        // residents whose home is the host; increasing
 };
 
 }  // namespace stowage
