@@ -213,7 +213,7 @@ class Spreader {
       Step& step = steps[static_cast<std::size_t>(step_of_[s])];
       if (step.kind == Step::Kind::kRun) continue;
       const auto slot = static_cast<std::size_t>(slot_[static_cast<std::size_t>(step.until)]);
-      step.until = step.kind == Step::Kind::kSwapIn ? at_position[slot] : free_[slot];
+      step.until = step.kind == Step::Kind::kSwapIn ? at_position[slot] : end_at(step.until);
     }
     steps_ = here();
   }
@@ -222,15 +222,18 @@ class Spreader {
     const auto fetch = fetch_of_.find(p.from);
     return fetch != fetch_of_.end() ? in_step_[fetch->second] : step_of_[static_cast<std::size_t>(p.from)];
   }
+  // Where something is over that is over at step `to` of the given plan.
+  [[nodiscard]] std::int32_t end_at(std::int32_t to) const {
+    const std::size_t before = static_cast<std::size_t>(to) - 1;
+    if (stays(before) && from_.steps[before].kind == Step::Kind::kRun) return step_of_[before] + 1;
+    return free_[static_cast<std::size_t>(slot_[static_cast<std::size_t>(to)])];
+  }
   [[nodiscard]] std::int32_t end_of(const Placement& p) const {
     if (p.to == static_cast<std::int32_t>(from_.steps.size())) {
       const auto last = store_of_.find(p.to - 1);
       if (last == store_of_.end() || stores_[last->second].buffer != p.buffer) return steps_;
     }
-    std::int32_t end = -1;
-    const std::size_t before = static_cast<std::size_t>(p.to) - 1;
-    if (stays(before) && from_.steps[before].kind == Step::Kind::kRun) end = step_of_[before] + 1;
-    if (end < 0) end = free_[static_cast<std::size_t>(slot_[static_cast<std::size_t>(p.to)])];
+    std::int32_t end = end_at(p.to);
     for (const Store& s : stores_)
       if (s.buffer == p.buffer && p.from < s.planned && s.planned < p.to)
         end = std::max(end, free_[static_cast<std::size_t>(s.until)]);
