@@ -51,4 +51,7 @@ struct Plan {
   std::vector<BufferId> away = {};        // residents whose home is the host; increasing
 };
 
+// Sum of the bytes of residents that stay on the device.
+std::int64_t staying_bytes(const Graph& graph, const Plan& plan);
+
 }  // namespace stowage

@@ -247,6 +247,10 @@ void let_go(void* context) {
 
 }  // namespace
 
+bool at_home(const c10::StorageImpl& storage) {
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter() == &let_go;
+}
+
 Homes::Homes(std::string directory, std::int64_t limit_bytes)
     : file_(std::make_shared<HomeFile>(std::move(directory), limit_bytes)) {}
 Homes::~Homes() = default;

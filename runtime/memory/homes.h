@@ -26,6 +26,9 @@ namespace stowage::runtime {
 
 class HomeFile;  // held by all its regions
 
+// Its memory is a region.
+bool at_home(const c10::StorageImpl& storage);
+
 class Homes final : public HostStore {
  public:
   // `limit_bytes`: of all regions; 0: none.

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "runtime/memory/device.h"
+#include "runtime/memory/homes.h"
 #include "runtime/replay/batch_norm.h"
 #include "runtime/replay/in_place_reuse.h"
 #include "runtime/torch/collectives.h"
@@ -139,8 +140,8 @@ class Lowering {
         continue;
       const c10::Storage& storage = block.tensor.storage();
       const bool whole = static_cast<std::int64_t>(storage.nbytes()) == block.bytes && block.bytes > 0;
-      if (whole && storage.resizable() && storage.data() != nullptr)
-        out_.graph.buffers[out_.buffer[i].index()].leaves = true;
+      const bool movable = storage.resizable() || at_home(*storage.unsafeGetStorageImpl());
+      if (whole && movable && storage.data() != nullptr) out_.graph.buffers[out_.buffer[i].index()].leaves = true;
     }
   }
 
