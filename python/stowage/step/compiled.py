@@ -88,8 +88,8 @@ class CompiledStep(LifeCycle):
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
         )
         # Where residents leave, the budget may be less than they take, and eager calls have them all in memory
-        limited = self._budget is not None and not leaving
-        self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if limited else None
+        limit = None if leaving else self._budget
+        self._eager_calls = EagerCalls(limit, link_gbps, self._arena) if limit is not None else None
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False

@@ -225,7 +225,9 @@ class Replay:
         """Raises what plan() raises, and the plan before stays."""
         self._guessed = self._costs.price(self.recording.tape)
         if self.leaving and self.recording.tape.device != "cpu":
-            raise Error(f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out")
+            raise Error(
+                f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
+            )
         lowered = _runtime.lower(self.recording.tape, self.name, self.leaving)
         link_gbps = self._lane_gbps()
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
