@@ -100,10 +100,23 @@ class Spreader {
         continue;
       }
       auto need = static_cast<std::size_t>(slot_[s]);
-      while (need < kept_.size() && !touches(need, b)) ++need;
+      const auto end = static_cast<std::size_t>(slot_[static_cast<std::size_t>(placement_from(s).to)]);
+      while (need < end && !touches(need, b)) ++need;
+      if (need == end) {  // fetched for nobody: made again where it is needed
+        dropped_.push_back(static_cast<std::int32_t>(s));
+        continue;
+      }
       fetch_of_[static_cast<std::int32_t>(s)] = fetches_.size();
       fetches_.push_back({b, static_cast<std::int32_t>(s), slot_[s], static_cast<std::int32_t>(need), slot_[s]});
     }
+  }
+  [[nodiscard]] const Placement& placement_from(std::size_t step) const {
+    return *std::find_if(from_.placements.begin(), from_.placements.end(), [&](const Placement& p) {
+      return p.from == static_cast<std::int32_t>(step) && p.buffer == origin(step)->buffer;
+    });
+  }
+  [[nodiscard]] bool dropped(const Placement& p) const {
+    return std::find(dropped_.begin(), dropped_.end(), p.from) != dropped_.end();
   }
   [[nodiscard]] bool stored(BufferId b) const {
     return std::any_of(stores_.begin(), stores_.end(), [&](const Store& s) { return s.buffer == b; });
@@ -258,6 +271,7 @@ class Spreader {
     write_steps(steps);
     std::vector<Piece> pieces;
     for (const Placement& p : from_.placements) {
+      if (dropped(p)) continue;
       Piece piece{p.buffer, begin_of(p), end_of(p), 0, over(p)};
       const Step& step = from_.steps[static_cast<std::size_t>(p.from)];
       if (step.kind == Step::Kind::kRun && stays(static_cast<std::size_t>(p.from))) {
@@ -281,7 +295,8 @@ class Spreader {
     plan.align = graph_.align;
     plan.arena_bytes = from_.arena_bytes;
     plan.steps = std::move(steps);
-    for (const Placement& p : from_.placements) plan.placements.push_back({p.buffer, begin_of(p), end_of(p), p.offset});
+    for (const Placement& p : from_.placements)
+      if (!dropped(p)) plan.placements.push_back({p.buffer, begin_of(p), end_of(p), p.offset});
     std::stable_sort(plan.placements.begin(), plan.placements.end(), [](const Placement& a, const Placement& b) {
       return a.from != b.from ? a.from < b.from : a.buffer < b.buffer;
     });
@@ -316,6 +331,7 @@ class Spreader {
   std::vector<std::int32_t> slot_;  // per step of the given plan
   std::vector<Fetch> fetches_;
   std::vector<Store> stores_;
+  std::vector<std::int32_t> dropped_;                        // steps of the given plan: fetches that nobody uses
   std::map<std::int32_t, std::size_t> fetch_of_, store_of_;  // by step of the given plan
   std::vector<std::int64_t> live_, start_;
   std::int64_t least_ = 0;
