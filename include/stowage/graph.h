@@ -41,6 +41,7 @@ struct Buffer {
   bool resident = false;  // exists before and after the step, outside the arena
   bool returned = false;  // non-resident only: live to the end of the step
   std::string meta;       // raw JSON object, or empty
+  bool leaves = false;    // resident only: a plan may let it wait on the host (Plan::away)
 };
 
 // Memory that an op takes and gives back while it runs: live in ticks [from, to) of the op.

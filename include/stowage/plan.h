@@ -48,6 +48,10 @@ struct Plan {
   std::vector<Placement> placements;      // by (from, buffer)
   std::vector<ScratchPlacement> scratch;  // by (step, index)
   std::string meta;                       // raw JSON object, or empty
+  std::vector<BufferId> away = {};        // residents whose home is the host; increasing
 };
+
+// Sum of the bytes of residents that stay on the device.
+std::int64_t staying_bytes(const Graph& graph, const Plan& plan);
 
 }  // namespace stowage

@@ -33,6 +33,7 @@ struct PlanOptions {
   RoamOptions roam;            // of Method::kRoam
   std::string solver_library;  // path of HiGHS's shared library; empty: looked for (docs/how-it-works.md)
   std::uint64_t seed = 0;
+  std::int64_t least_leaving_bytes = 64 << 10;  // residents of less stay: their copies cost more than their place
   double link_gbps = 12;  // of each swap lane, in 10^9 bytes a second; 0: no link, recomputation alone
   // Called with a phase ("budget", "order", "layout", "verify") and the fraction done in [0, 1]; may be empty.
   std::function<void(std::string_view, double)> progress;
@@ -52,8 +53,8 @@ struct PlanResult {
   // is below smallest_bytes; proven below budget_bound_bytes, else the search found nothing smaller. kUnknown: the time
   // limit stopped the search.
   Outcome outcome = Outcome::kUnknown;
-  std::optional<Plan> plan;  // present unless infeasible or unknown; has passed check()
-  std::int64_t resident_bytes = 0;
+  std::optional<Plan> plan;             // present unless infeasible or unknown; has passed check()
+  std::int64_t resident_bytes = 0;      // of residents that stay on the device
   std::int64_t program_peak_bytes = 0;  // in program order, without recomputation or swapping
   std::int64_t peak_bytes = 0;
   std::int64_t lower_bound_bytes = 0;   // on peak_bytes over all valid plans without recomputation and swapping
@@ -63,6 +64,9 @@ struct PlanResult {
   std::int64_t recomputed_ops = 0;
   std::int64_t recompute_ns = 0;
   std::int64_t swapped_bytes = 0;
+  // Residents leave only where no plan without that was found within the budget (Buffer::leaves)
+  std::int64_t away_bytes = 0;                // of residents that wait on the host
+  std::int64_t fetched_bytes = 0;             // of them, copied in during the step
   std::int64_t step_ns = 0;                   // predicted
   std::int64_t program_step_ns = 0;           // sum of all cost_ns
   std::optional<std::int64_t> step_bound_ns;  // proven lower bound on step_ns under the budget

@@ -191,6 +191,10 @@ void bind_plan(nb::module_& m) {
       .def_ro("arena_bytes", &stowage::Plan::arena_bytes)
       .def_ro("graph_sha256", &stowage::Plan::graph_sha256)
       .def(
+          "resident_bytes",
+          [](const stowage::Plan& p, const stowage::Graph& graph) { return stowage::staying_bytes(graph, p); },
+          "graph"_a, "Sum of the bytes of residents that stay on the device.")
+      .def(
           "of_graph",
           [](stowage::Plan p, const stowage::Graph& graph) {
             p.graph_sha256 = graph.sha256;

@@ -414,25 +414,28 @@ void bind_executor(nb::module_& m) {
           "costs"_a, "Of the graph's ops.");
   m.def(
       "lower",
-      [](const TapeHandle& tape, const std::string& name) {
-        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name))};
+      [](const TapeHandle& tape, const std::string& name, bool leaving) {
+        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, leaving))};
       },
-      "tape"_a, "name"_a);
+      "tape"_a, "name"_a, "leaving"_a = false, "leaving: residents are marked that may wait on the host.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",
           [](rt::Hosts* self, std::string directory, std::int64_t limit_bytes, double gbps, std::int64_t good_writes,
              std::int64_t good_reads) {
             const bool file = !directory.empty();
+            const auto homes = std::make_shared<rt::Homes>(directory, limit_bytes);
             std::unique_ptr<rt::HostStore> made =
                 !file ? rt::memory_store(limit_bytes) : rt::file_store(std::move(directory), limit_bytes);
             if (good_writes >= 0 || good_reads >= 0) made = rt::failing_store(std::move(made), good_writes, good_reads);
             std::shared_ptr<rt::HostStore> store = std::move(made);
             const std::shared_ptr<rt::Link> link = rt::threaded_link(store, gbps);
-            new (self) rt::Hosts({std::move(store), link}, file, limit_bytes);
+            const std::shared_ptr<rt::Link> home_link = rt::threaded_link(homes, gbps);
+            new (self) rt::Hosts({std::move(store), link, homes, home_link}, file, limit_bytes);
           },
           "directory"_a = "", "limit_bytes"_a = 0, "gbps"_a = 0.0, "good_writes"_a = -1, "good_reads"_a = -1)
       .def_prop_ro("bytes", &rt::Hosts::bytes)
+      .def_prop_ro("home_bytes", &rt::Hosts::home_bytes, "Of residents that wait there between their uses.")
       .def(
           "reserve", [](rt::Hosts& hosts, std::int64_t bytes) { hosts.at(kCpu).store->reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Hosts::release)

@@ -89,6 +89,9 @@ class Plan:
     @property
     def graph_sha256(self) -> str: ...
 
+    def resident_bytes(self, graph: Graph) -> int:
+        """Sum of the bytes of residents that stay on the device."""
+
     def of_graph(self, graph: Graph) -> Plan:
         """The same plan for a graph that differs in costs and names only."""
 

@@ -263,7 +263,8 @@ class Lowered:
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str) -> Lowered: ...
+def lower(tape: Tape, name: str, leaving: bool = False) -> Lowered:
+    """leaving: residents are marked that may wait on the host."""
 
 class Host:
     """Where swapped buffers wait, and the link that leads there."""
@@ -272,6 +273,10 @@ class Host:
 
     @property
     def bytes(self) -> int: ...
+
+    @property
+    def home_bytes(self) -> int:
+        """Of residents that wait there between their uses."""
 
     def reserve(self, bytes: int) -> None: ...
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/memory/device.h"
+#include "runtime/memory/homes.h"
 #include "runtime/memory/host_store.h"
 #include "runtime/memory/link.h"
 #include "stowage/error.h"
@@ -15,6 +16,9 @@ namespace stowage::runtime {
 struct Host {
   std::shared_ptr<HostStore> store;
   std::shared_ptr<Link> link;
+  // Of residents that are away; the CPU's alone
+  std::shared_ptr<Homes> homes;
+  std::shared_ptr<Link> home_link;
 };
 
 // The host as the CPU's plans have it, and an accelerator's, which is made when the first such plan comes.
@@ -44,6 +48,7 @@ class Hosts {
     cpu_.store->release();
     if (accelerator_.store) accelerator_.store->release();
   }
+  [[nodiscard]] std::int64_t home_bytes() const { return cpu_.homes ? cpu_.homes->bytes() : 0; }
   [[nodiscard]] std::int64_t bytes() const {
     return cpu_.store->bytes() + (accelerator_.store ? accelerator_.store->bytes() : 0);
   }

@@ -32,6 +32,12 @@ std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
 
 void Executor::begin(const std::vector<at::Tensor>& inputs) {
   reserve();
+  if (!plan_.away.empty()) {
+    if (rehearsal_ == nullptr)
+      for (std::size_t i = 0; i < residents_.size(); ++i)
+        if (away_[i]) host_.homes->take(*residents_[i].unsafeGetStorageImpl());
+    host_.homes->forget_pages();
+  }
   script_.reset_counters();
   learned_something_ = false;
   op_times_.clear();
@@ -135,7 +141,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
 // However the step ended: copies that are still under way are given up, a rehearsal's residents get their content back,
 // and no tensor of the arena is left.
 void Executor::leave_step() {
-  if (!swaps_.swaps.empty()) host_.link->abandon();
+  abandon_copies();
   arena_->end_use();
   watch_.reset();
   if (rehearsal_ != nullptr) {
@@ -334,7 +340,7 @@ void Executor::drop_everything() {
     if (!permanent_[i]) tensors_[i].reset();
   }
   for (std::size_t i = 0; i < storages_.size(); ++i) {
-    if (!tape_->blocks[i].external || tape_->blocks[i].input >= 0) storages_[i] = c10::Storage();
+    if (!tape_->blocks[i].external || tape_->blocks[i].input >= 0 || away_[i]) storages_[i] = c10::Storage();
   }
 }
 
@@ -356,7 +362,7 @@ bool Executor::residents_unchanged() const {
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
-    const bool same = block.tensor.storage().unsafeGetStorageImpl() == storages_[i].unsafeGetStorageImpl() &&
+    const bool same = block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
                       tape_->slots[block.owner.index()].meta.describes(block.tensor) &&
                       static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
     if (!same) return false;

@@ -169,6 +169,7 @@ class Executor {
     struct Saved {
       BlockId block;
       std::optional<KeptBytes> content;  // while the resident must get it back
+      c10::DataPtr shadow;               // of one that is away: what it would be is written here, and its home stays
     };
     std::vector<Saved> saved;
     std::vector<Digest> digests;                          // by saved
@@ -206,6 +207,13 @@ class Executor {
   void start_swap(const Instruction& instruction);
   void finish_swap(std::size_t index, RunStats& stats);
   void rescue(const Swap& swap, RunStats& stats);
+  [[nodiscard]] Link& link_of(const Swap& swap) const { return swap.home ? *host_.home_link : *host_.link; }
+  [[nodiscard]] std::int64_t host_place(const Swap& swap);
+  void retry_home(const Swap& swap);
+  void abandon_copies();
+  [[nodiscard]] bool away(BlockId block) const { return away_[block.index()]; }
+  // Where a resident is between calls: the user's tensor.
+  [[nodiscard]] const c10::Storage& resident(BlockId block) const { return residents_[block.index()]; }
   void write_undo();
   void begin_undo();
   void before_writes(std::size_t index);
@@ -248,6 +256,8 @@ class Executor {
   std::vector<at::Tensor> tensors_;                         // by slot; what is live now, built when first needed
   std::vector<at::Tensor> shells_;                          // by slot; only where needed
   std::vector<c10::Storage> storages_;                      // by block; what is live now
+  std::vector<c10::Storage> residents_;                     // by block; of all residents, the user's
+  std::vector<bool> away_;                                  // by block: a resident that waits on the host
   std::vector<bool> permanent_;                             // by slot: stays from step to step
   std::vector<std::vector<SlotId>> slots_of_;               // by block; those that go with its placement
   std::vector<bool> runs_again_;                            // by random order: the op draws the same numbers once more

@@ -30,6 +30,10 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
   slots_of_.resize(tape_->blocks.size());
   swaps_ = schedule_swaps(lowered_.graph, plan_);
   if (!swaps_.swaps.empty()) host->require(tape_->device);
+  residents_.resize(tape_->blocks.size());
+  away_.resize(tape_->blocks.size(), false);
+  for (const BufferId buffer : plan_.away) away_[lowered_.block[buffer.index()].index()] = true;
+  if (!plan_.away.empty() && !host_.homes) throw Error("residents can wait on the host on the CPU alone");
   tickets_.resize(swaps_.swaps.size());
   rescued_.resize(lowered_.graph.buffers.size());
   bind_residents();
@@ -66,8 +70,9 @@ void Executor::bind_residents() {
       input_blocks_.emplace_back(BlockId(i), 1);
       continue;
     }
-    storages_[i] = block.tensor.storage();
-    resident_storages_.insert(storages_[i].unsafeGetStorageImpl());
+    residents_[i] = block.tensor.storage();
+    if (!away_[i]) storages_[i] = residents_[i];
+    resident_storages_.insert(residents_[i].unsafeGetStorageImpl());
   }
   for (auto& [block, alignment] : input_blocks_) {
     for (const Slot& slot : tape_->slots) {
@@ -77,7 +82,7 @@ void Executor::bind_residents() {
   for (std::size_t i = 0; i < tape_->slots.size(); ++i) {
     const Slot& slot = tape_->slots[i];
     const Block& block = tape_->blocks[slot.block.index()];
-    if (!block.external || block.input >= 0) continue;
+    if (!block.external || block.input >= 0 || away(slot.block)) continue;
     permanent_[i] = true;
     tensors_[i] = slot.origin == Slot::Origin::kExternal ? block.tensor : make_alias(block.tensor.storage(), slot.meta);
   }

@@ -27,15 +27,21 @@ Executor::Rehearsal Executor::plan_rehearsal() const {
   Rehearsal rehearsal;
   std::vector<HostRange> ranges;
   for (const BlockId block : mutated_) {
+    if (away(block)) {
+      rehearsal.saved.push_back({block, std::nullopt, {}});
+      ranges.push_back({});
+      continue;
+    }
     const auto [from, last] = uses.at(block);
     const auto bytes = static_cast<std::int64_t>(storages_[block.index()].nbytes());
-    rehearsal.saved.push_back({block, std::nullopt});
+    rehearsal.saved.push_back({block, std::nullopt, {}});
     ranges.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(last) + 1, bytes, 0});
   }
   require_host_memory(place_in_host(ranges), 0);
   rehearsal.save_before.resize(instructions_.size());
   rehearsal.restore_after.resize(instructions_.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
+    if (away(rehearsal.saved[i].block)) continue;
     rehearsal.save_before[static_cast<std::size_t>(ranges[i].from)].push_back(i);
     rehearsal.restore_after[static_cast<std::size_t>(ranges[i].to) - 1].push_back(i);
   }
@@ -70,6 +76,13 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
   } back{*this};
   rehearsal_ = &rehearsal;
   const RunStats stats = run(inputs, {.learn = true, .time_ops = true});
+  for (std::size_t i = 0; i < rehearsal.saved.size(); ++i) {
+    const Rehearsal::Saved& saved = rehearsal.saved[i];
+    if (!away(saved.block)) continue;
+    const c10::Storage& home = resident(saved.block);
+    const void* left = saved.shadow.get() != nullptr ? saved.shadow.get() : home.data();
+    rehearsal.digests[i] = digest(left, static_cast<std::int64_t>(home.nbytes()), home.device());
+  }
   for (const c10::Storage& storage : host_written) {
     rehearsal.digests.push_back(digest(storage));
   }
@@ -87,7 +100,7 @@ StateDigest Executor::state(const std::vector<at::Tensor>& inputs,
   const auto add = [&](const c10::Storage& storage) { now.storages.push_back(digest(storage)); };
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
-    add(b.input >= 0 ? storage_of(b, inputs) : storages_[block.index()]);
+    add(b.input >= 0 ? storage_of(b, inputs) : resident(block));
   }
   for (const c10::Storage& storage : host_written) add(storage);
   return now;

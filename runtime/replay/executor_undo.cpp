@@ -56,7 +56,9 @@ void Executor::before_writes(std::size_t index) {
 }
 
 void Executor::take_back_writes() {
-  saved_.restore([&](BlockId block) -> c10::Storage& { return storages_[block.index()]; });
+  abandon_copies();  // what is on its way home must not come after what is put back there
+  saved_.restore(
+      [&](BlockId block) -> const c10::Storage& { return away(block) ? resident(block) : storages_[block.index()]; });
   if (generator_before_) generator_before_->restore();
 }
 

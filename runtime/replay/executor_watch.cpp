@@ -22,7 +22,8 @@ std::vector<ArenaWatch::Range> Executor::own_ranges(std::size_t index) const {
   if (instruction.op.valid()) {
     for_each_access(*tape_, tape_->op(instruction.op), [&](BlockId block, Access access) {
       const c10::Storage& storage = storages_[block.index()];
-      if (access != Access::kWrite || tape_->blocks[block.index()].external || !storage) return;
+      const bool outside = tape_->blocks[block.index()].external && !away(block);
+      if (access != Access::kWrite || outside || !storage) return;
       const std::int64_t from = static_cast<const char*>(storage.data()) - arena_->base();
       if (from >= 0 && from < arena_->bytes())
         own.emplace_back(from, from + static_cast<std::int64_t>(storage.nbytes()));

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "runtime/memory/device.h"
+#include "runtime/memory/homes.h"
 #include "runtime/replay/batch_norm.h"
 #include "runtime/replay/in_place_reuse.h"
 #include "runtime/torch/collectives.h"
@@ -36,8 +37,8 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name)
-      : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
+  Lowering(const Tape& tape, const std::string& name, bool leaving)
+      : tape_(tape), leaving_(leaving), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
@@ -56,6 +57,7 @@ class Lowering {
       const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
+    if (leaving_) mark_leaving();
     hold_back_updates();
     hold_back_behind_checks();
     hold_back_behind_reads();
@@ -120,6 +122,27 @@ class Lowering {
     if (last.valid() && last != self && std::find(op.after.begin(), op.after.end(), last) == op.after.end())
       op.after.push_back(last);
     last = self;
+  }
+
+  // May wait on the host: tensors of the model and its optimizer with memory of their own, that no array of NumPy looks into
+  // (PyTorch leaves that mark in the storage), and that the step does not return. Statistics that are updated on the side
+  // stay: an op that runs again does not see them.
+  void mark_leaving() {
+    std::vector<bool> returned(tape_.blocks.size(), false);
+    for (const SlotId slot : tape_.returned)
+      if (slot.valid()) returned[tape_.slots[slot.index()].block.index()] = true;
+    for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
+      const Block& block = tape_.blocks[i];
+      const bool kind = block.kind == BufferKind::kParameter || block.kind == BufferKind::kOptimizerState ||
+                        block.kind == BufferKind::kModuleBuffer || block.kind == BufferKind::kGradient;
+      if (!block.external || !kind || block.input >= 0 || block.of_python || block.refreshed || returned[i]) continue;
+      if (on_the_side_[i] || !block.tensor.defined() || !block.device.is_cpu() || block.device != tape_.device)
+        continue;
+      const c10::Storage& storage = block.tensor.storage();
+      const bool whole = static_cast<std::int64_t>(storage.nbytes()) == block.bytes && block.bytes > 0;
+      const bool movable = storage.resizable() || at_home(*storage.unsafeGetStorageImpl());
+      if (whole && movable && storage.data() != nullptr) out_.graph.buffers[out_.buffer[i].index()].leaves = true;
+    }
   }
 
   // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts
@@ -295,6 +318,7 @@ class Lowering {
   }
 
   const Tape& tape_;
+  bool leaving_;
   std::vector<bool> on_the_side_;  // by block: side_statistics()
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
   Lowered out_;
@@ -303,6 +327,6 @@ class Lowering {
 
 }  // namespace
 
-Lowered lower(const Tape& tape, const std::string& name) { return Lowering(tape, name).run(); }
+Lowered lower(const Tape& tape, const std::string& name, bool leaving) { return Lowering(tape, name, leaving).run(); }
 
 }  // namespace stowage::runtime

@@ -15,6 +15,7 @@ struct Lowered {
   std::vector<BufferId> buffer;   // by block; invalid for blocks that only the host part sees
 };
 
-Lowered lower(const Tape& tape, const std::string& name);
+// `leaving`: residents that may wait on the host are marked so (Buffer::leaves).
+Lowered lower(const Tape& tape, const std::string& name, bool leaving = false);
 
 }  // namespace stowage::runtime

@@ -28,6 +28,13 @@ SwapSchedule schedule_swaps(const Graph& graph, const Plan& plan) {
     const auto now = static_cast<std::int32_t>(s);
     const std::int64_t bytes = graph.buffer(step.buffer).bytes;
     const bool out = step.kind == Step::Kind::kSwapOut;
+    if (std::binary_search(plan.away.begin(), plan.away.end(), step.buffer)) {
+      range_of_swap.push_back(0);
+      schedule.swaps.push_back(
+          {out ? Copy::Direction::kOut : Copy::Direction::kIn, step.buffer, now, step.until, 0, true});
+      (out ? schedule.swapped_bytes : schedule.fetched_bytes) += bytes;
+      continue;
+    }
     if (out) {
       held[step.buffer] = schedule.ranges.size();
       schedule.ranges.push_back({now, step.until, bytes, 0});
@@ -35,12 +42,13 @@ SwapSchedule schedule_swaps(const Graph& graph, const Plan& plan) {
     const std::size_t range = held.at(step.buffer);
     schedule.ranges[range].to = std::max(schedule.ranges[range].to, step.until);
     range_of_swap.push_back(range);
-    schedule.swaps.push_back({out ? Copy::Direction::kOut : Copy::Direction::kIn, step.buffer, now, step.until, 0});
+    schedule.swaps.push_back(
+        {out ? Copy::Direction::kOut : Copy::Direction::kIn, step.buffer, now, step.until, 0, false});
     schedule.swapped_bytes += out ? bytes : 0;
   }
   schedule.host_bytes = place_in_host(schedule.ranges);
   for (std::size_t i = 0; i < schedule.swaps.size(); ++i)
-    schedule.swaps[i].host_offset = schedule.ranges[range_of_swap[i]].offset;
+    if (!schedule.swaps[i].home) schedule.swaps[i].host_offset = schedule.ranges[range_of_swap[i]].offset;
   return schedule;
 }
 

@@ -20,6 +20,7 @@ struct Swap {
   std::int32_t step = 0;
   std::int32_t until = 0;
   std::int64_t host_offset = 0;
+  bool home = false;  // of a resident that is away: it goes to, or comes from, where its tensor is
 };
 
 // A range of the host store that is needed during steps [from, to).
@@ -35,6 +36,7 @@ struct SwapSchedule {
   std::vector<HostRange> ranges;   // one for each swap_out
   std::int64_t host_bytes = 0;     // that the store must have
   std::int64_t swapped_bytes = 0;  // moved to the host
+  std::int64_t fetched_bytes = 0;  // of residents that are away, moved from there
 };
 
 SwapSchedule schedule_swaps(const Graph& graph, const Plan& plan);

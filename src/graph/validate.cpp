@@ -65,6 +65,7 @@ class Validator {
   void check_buffer(const Buffer& buffer) {
     if (buffer.bytes < 0 || buffer.bytes > kMaxExact) fail_buffer(buffer, "bytes: must be from 0 to 2^53 - 1");
     if (buffer.resident && buffer.returned) fail_buffer(buffer, "returned: a resident buffer cannot be returned");
+    if (buffer.leaves && !buffer.resident) fail_buffer(buffer, "leaves: only a resident buffer can wait on the host");
     if (!add_to_total(buffer.resident ? buffer.bytes : graph_.padded(buffer.bytes))) {
       fail_buffer(buffer, "bytes: the sum of all sizes, each padded to align, reaches 2^53");
     }

@@ -41,7 +41,8 @@ class GraphReader {
 
  private:
   void read_buffer(Value entry, std::int64_t id) {
-    constexpr std::array<std::string_view, 6> keys = {"bytes", "kind", "name", "resident", "returned", "meta"};
+    constexpr std::array<std::string_view, 7> keys = {"bytes",    "kind",   "name", "resident",
+                                                      "returned", "leaves", "meta"};
     Buffer& buffer = graph_.buffers.emplace_back();
     const Where item{"buffer", id, &buffer.name};
     const auto seen =
@@ -53,6 +54,7 @@ class GraphReader {
             case 2: buffer.name = JsonReader::read_string(value, where); break;
             case 3: buffer.resident = JsonReader::read_bool(value, where); break;
             case 4: buffer.returned = JsonReader::read_bool(value, where); break;
+            case 5: buffer.leaves = JsonReader::read_bool(value, where); break;
             default: buffer.meta = JsonReader::read_meta(value, where); break;
           }
         });

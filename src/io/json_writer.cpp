@@ -55,6 +55,7 @@ void append_buffer(std::string& out, const Buffer& buffer) {
   object.field("kind", kBufferKindNames[static_cast<std::size_t>(buffer.kind)]);
   if (buffer.resident) object.field("resident", true);
   if (buffer.returned) object.field("returned", true);
+  if (buffer.leaves) object.field("leaves", true);
   meta_field(object, buffer.meta);
   object.close();
 }
@@ -164,6 +165,7 @@ std::string to_json(const Plan& plan) {
   object.field("graph_sha256", plan.graph_sha256);
   object.field("align", plan.align);
   object.field("arena_bytes", plan.arena_bytes);
+  ids_field(out, object, "away", plan.away);
   meta_field(object, plan.meta);
   object.key("steps");
   append_lines(out, plan.steps, append_step);

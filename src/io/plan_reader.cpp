@@ -25,8 +25,8 @@ class PlanReader {
   explicit PlanReader(std::string_view text) : json_(text) {}
 
   Plan run() {
-    constexpr std::array<std::string_view, 9> keys = {"format", "version",    "graph_sha256", "align", "arena_bytes",
-                                                      "steps",  "placements", "scratch",      "meta"};
+    constexpr std::array<std::string_view, 10> keys = {"format", "version",    "graph_sha256", "align", "arena_bytes",
+                                                       "steps",  "placements", "scratch",      "away",  "meta"};
     const auto seen = json_.read_object(json_.root(), {}, keys, [&](std::size_t key, Value value) {
       const Where where = Where{}.in_field(keys[key]);
       switch (key) {
@@ -38,6 +38,11 @@ class PlanReader {
         case 5: json_.read_list(value, where, [&](std::int64_t id, Value entry) { read_step(entry, id); }); break;
         case 6: json_.read_list(value, where, [&](std::int64_t id, Value entry) { read_placement(entry, id); }); break;
         case 7: json_.read_list(value, where, [&](std::int64_t id, Value entry) { read_scratch(entry, id); }); break;
+        case 8:
+          json_.read_list(value, where, [&](std::int64_t id, Value entry) {
+            plan_.away.emplace_back(JsonReader::read_int32(entry, where.at(id)));
+          });
+          break;
         default: plan_.meta = JsonReader::read_meta(value, where); break;
       }
     });

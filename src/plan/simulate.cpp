@@ -7,6 +7,9 @@
 // moment `held` is the version whose bits the device really has. Copies move versions unchanged. If the check at each
 // step passes, the plan computes the same.
 //
+// A resident that is away is a buffer like any other, but that the host holds its version 0 when the step begins, and must
+// hold its final version when the step ends. It has no content on the device until it has been fetched.
+//
 // A placement begins at a step that gives it content, so that after its first step it always holds some version.
 //
 // While a copy is under way its bits are nobody's to touch: a buffer that is arriving is touched by no op before
@@ -61,11 +64,18 @@ struct State {
 class Simulation {
  public:
   Simulation(const Graph& graph, const Plan& plan)
-      : graph_(graph), plan_(plan), versions_(graph), states_(graph.buffers.size()), steps_(std::ssize(plan.steps)) {
-    for (const BufferId b : states_.ids()) states_[b].held = graph.buffer(b).resident ? 0 : kNothing;
+      : graph_(graph),
+        plan_(plan),
+        versions_(graph),
+        states_(graph.buffers.size()),
+        stays_(graph.buffers.size(), false),
+        steps_(std::ssize(plan.steps)) {
+    for (const BufferId b : states_.ids()) stays_[b] = graph.buffer(b).resident;
   }
 
   void run() {
+    send_away();
+    for (const BufferId b : states_.ids()) states_[b].held = stays_[b] ? 0 : kNothing;
     check_placement_ranges();
     sort_placements();
     for (now_ = 0; now_ < steps_; ++now_) {
@@ -86,6 +96,21 @@ class Simulation {
   State& state(BufferId id) { return states_[id]; }
   const Placement& placement(std::int32_t index) const { return plan_.placements[static_cast<std::size_t>(index)]; }
 
+  // The host holds what a resident holds before the step: version 0, from the first step on.
+  void send_away() {
+    for (std::size_t i = 0; i < plan_.away.size(); ++i) {
+      const BufferId id = plan_.away[i];
+      if (!in_range(graph_, id))
+        fail(3, "away[", i, "]: buffer ", id.value, " is out of range (", graph_.buffers.size(), " buffers)");
+      if (!graph_.buffer(id).resident) fail(3, "away[", i, "]: ", describe(graph_, id), " is no resident");
+      if (!graph_.buffer(id).leaves) fail(3, "away[", i, "]: ", describe(graph_, id), " may not leave");
+      if (!stays_[id]) fail(3, "away[", i, "]: ", describe(graph_, id), " is listed twice");
+      stays_[id] = false;
+      states_[id].host_version = 0;
+      states_[id].host_ready = 0;
+    }
+  }
+
   void check_placement_ranges() const {
     for (std::size_t p = 0; p < plan_.placements.size(); ++p) {
       const Placement& placement = plan_.placements[p];
@@ -93,8 +118,7 @@ class Simulation {
         fail(3, "placement ", p, ": buffer ", placement.buffer.value, " is out of range (", graph_.buffers.size(),
              " buffers)");
       }
-      if (graph_.buffer(placement.buffer).resident)
-        fail(3, "placement ", p, ": ", describe(graph_, placement.buffer), " is resident");
+      if (stays_[placement.buffer]) fail(3, "placement ", p, ": ", describe(graph_, placement.buffer), " is resident");
       if (placement.from < 0 || placement.from >= placement.to || placement.to > steps_) {
         fail(3, "placement ", p, " of ", describe(graph_, placement.buffer), ": steps [", placement.from, ", ",
              placement.to, ") are not inside [0, ", steps_, ")");
@@ -129,8 +153,7 @@ class Simulation {
       fail(4, "step ", now_, ": ", verb, " of buffer ", step.buffer.value, ", which is out of range (",
            graph_.buffers.size(), " buffers)");
     }
-    if (graph_.buffer(step.buffer).resident)
-      fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ", a resident");
+    if (stays_[step.buffer]) fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ", a resident");
     if (step.until <= now_ || step.until > steps_) {
       fail(4, "step ", now_, ": ", verb, " of ", describe(graph_, step.buffer), ": until ", step.until, " is not in (",
            now_, ", ", steps_, "]");
@@ -182,7 +205,7 @@ class Simulation {
   }
 
   void check_on_device(OpId op, BufferId buffer) {
-    if (graph_.buffer(buffer).resident) return;
+    if (stays_[buffer]) return;
     if (state(buffer).placement == kNothing) fail_op(2, op, buffer, "has no placement that covers the step");
     if (state(buffer).arrives > now_) fail_op(4, op, buffer, "is being copied in until step ", state(buffer).arrives);
   }
@@ -245,6 +268,13 @@ class Simulation {
       const Buffer& buffer = graph_.buffer(b);
       if (!buffer.resident && !buffer.returned) continue;
       const State& at_end = states_[b];
+      if (buffer.resident && !stays_[b]) {
+        if (at_end.host_version != versions_.final_version[b]) {
+          fail(5, "the host ends with version ", at_end.host_version, " of ", describe(graph_, b),
+               ", which is away; the final one is ", versions_.final_version[b]);
+        }
+        continue;
+      }
       if (!buffer.resident && at_end.placement == kNothing) {
         fail(5, "returned ", describe(graph_, b), " has no placement that covers the last step");
       }
@@ -259,6 +289,7 @@ class Simulation {
   const Plan& plan_;
   SeenVersions versions_;
   IdVector<BufferId, State> states_;
+  IdVector<BufferId, bool> stays_;  // residents on the device throughout
   std::int64_t steps_;
   std::int32_t now_ = 0;
   std::vector<std::int32_t> by_from_;  // placements in the order in which they begin

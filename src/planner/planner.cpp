@@ -23,6 +23,7 @@
 #include "planner/choose_orders.h"
 #include "planner/effort.h"
 #include "planner/lay_out.h"
+#include "planner/residents.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 #include "stowage/stopwatch.h"
@@ -110,6 +111,14 @@ class Planning {
     return result;
   }
 
+  // As within(); where no plan can fit, that is all that it says, without the search for the smallest that does.
+  PlanResult within_or_bound(std::int64_t budget_bytes) {
+    if (budget_bytes >= unlimited_.budget_bound_bytes) return within(budget_bytes);
+    PlanResult result = unlimited_;
+    result.outcome = Outcome::kInfeasible;
+    return result;
+  }
+
  private:
   [[nodiscard]] const Graph& graph() const { return analysis_->graph.graph; }
 
@@ -164,7 +173,12 @@ std::int64_t lower_bound_bytes(const Graph& graph) {
 std::int64_t program_peak_bytes(const Graph& graph) { return peak_bytes(graph, program_order(graph)); }
 
 PlanResult plan(const Graph& graph, const PlanOptions& options) {
-  return Planning(graph, options).within(options.budget_bytes);
+  const bool may_leave =
+      options.budget_bytes && options.link_gbps > 0 && options.method == Method::kStowage && has_leaving(graph);
+  Planning planning(graph, options);
+  if (!may_leave) return planning.within(options.budget_bytes);
+  const PlanResult stay = planning.within_or_bound(*options.budget_bytes);
+  return stay.plan ? stay : plan_with_leaving(graph, options, stay);
 }
 
 std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options,

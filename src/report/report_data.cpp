@@ -23,7 +23,7 @@ PlanData plan_data(const Graph& graph, const Plan& plan, const ReportOptions& op
   data.decisions = decisions(graph, plan, pieces, data.curve, data.timing);
   for (std::size_t s = 0; s < plan.steps.size(); ++s) data.again.push_back(pieces.again(static_cast<std::int32_t>(s)));
   data.program_step_ns = program_step_ns(graph);
-  data.resident_bytes = resident_bytes(graph);
+  data.resident_bytes = staying_bytes(graph, plan);
   return data;
 }
 

@@ -16,7 +16,7 @@ class NaiveChecker {
   std::optional<std::int64_t> run() const {
     if (plan_.graph_sha256 != graph_.sha256 || plan_.align != graph_.align || plan_.arena_bytes < 0)
       return std::nullopt;
-    if (!ids_in_range() || !rule_1() || !rule_3()) return std::nullopt;
+    if (!away_may_leave() || !ids_in_range() || !rule_1() || !rule_3()) return std::nullopt;
     for (int i = 0; i < steps_; ++i) {
       if (is_run(i) ? !op_sees_its_versions(i) : is_out(i) ? !swap_out_holds(i) : !swap_in_holds(i))
         return std::nullopt;
@@ -32,7 +32,15 @@ class NaiveChecker {
   bool is_in(int i) const { return step(i).kind == Step::Kind::kSwapIn; }
   const Op& op_at(int i) const { return graph_.op(step(i).op); }
   bool known(BufferId id) const { return id.value >= 0 && id.value < std::ssize(graph_.buffers); }
-  bool planned(BufferId id) const { return known(id) && !graph_.buffer(id).resident; }
+  bool away(BufferId id) const { return has(plan_.away, id); }
+  bool stays(BufferId id) const { return graph_.buffer(id).resident && !away(id); }
+  bool planned(BufferId id) const { return known(id) && !stays(id); }
+
+  bool away_may_leave() const {
+    return std::ranges::all_of(plan_.away, [&](BufferId b) {
+      return known(b) && graph_.buffer(b).leaves && std::ranges::count(plan_.away, b) == 1;
+    });
+  }
 
   bool ids_in_range() const {
     for (int i = 0; i < steps_; ++i) {
@@ -104,7 +112,7 @@ class NaiveChecker {
       if (changes(s, b)) return version_before(step(s).op.value, b) + 1;
       if (is_in(s) && step(s).buffer == b) return host_version(b, s);
     }
-    return graph_.buffer(b).resident ? 0 : -1;
+    return stays(b) ? 0 : -1;
   }
 
   // The version of b that a swap_in at step i finds on the host; -1: none that is complete.
@@ -117,7 +125,7 @@ class NaiveChecker {
       if (version != newest) return -1;  // the newest is not complete, older ones are lost
       if (step(s).until <= i) return newest;
     }
-    return -1;
+    return away(b) && newest <= 0 ? 0 : -1;
   }
 
   bool arriving(BufferId b, int i) const {
@@ -147,7 +155,7 @@ class NaiveChecker {
     for (const auto* list : {&op.reads, &op.writes, &op.creates}) {
       for (const BufferId b : *list) {
         const Placement* p = placement_at(b, i);
-        if (!graph_.buffer(b).resident && (p == nullptr || arriving(b, i))) return false;
+        if (!stays(b) && (p == nullptr || arriving(b, i))) return false;
         if (list != &op.reads && leaving(b, i)) return false;
         if (list != &op.creates &&
             device_version(b, i, p != nullptr ? p->from : 0) != version_before(step(i).op.value, b))
@@ -175,8 +183,12 @@ class NaiveChecker {
       const Buffer& buffer = graph_.buffer(BufferId(b));
       if (!buffer.resident && !buffer.returned) continue;
       const Placement* p = placement_at(BufferId(b), steps_ - 1);
-      if (!buffer.resident && p == nullptr) return false;
       const auto all = static_cast<std::int32_t>(graph_.ops.size());
+      if (away(BufferId(b))) {
+        if (host_version(BufferId(b), steps_) != version_before(all, BufferId(b))) return false;
+        continue;
+      }
+      if (!buffer.resident && p == nullptr) return false;
       if (device_version(BufferId(b), steps_, p != nullptr ? p->from : 0) != version_before(all, BufferId(b)))
         return false;
     }

@@ -19,7 +19,11 @@ class Generator {
   Graph run() {
     graph_.name = "random";
     graph_.align = options_.align;
-    for (int i = 0; i < options_.residents; ++i) add_buffer().resident = true;
+    for (int i = 0; i < options_.residents; ++i) {
+      Buffer& buffer = add_buffer();
+      buffer.resident = true;
+      buffer.leaves = options_.leaving > 0 && chance(random_, options_.leaving);
+    }
     for (int i = 0; i < options_.ops; ++i) add_op(i);
     for (Buffer& buffer : graph_.buffers) buffer.returned = !buffer.resident && chance(random_, 10);
     validate(graph_);

@@ -55,6 +55,10 @@ class Mutator {
       : graph_(graph), plan_(std::move(plan)), random_(random) {}
 
   Plan run() {
+    if (may_leave() && chance(random_, 30)) {
+      send_away();
+      return std::move(plan_);
+    }
     switch (draw(random_, 0, 11)) {
       case 0: swap_neighbours(); break;
       case 1: drop_step(); break;
@@ -90,6 +94,40 @@ class Mutator {
     for (ScratchPlacement& s : plan_.scratch) s.step += s.step >= at;
     for (Step& s : plan_.steps) s.until += s.until > at;
     plan_.steps.insert(plan_.steps.begin() + at, step);
+  }
+
+  bool may_leave() const {
+    return std::ranges::any_of(graph_.buffers, [](const Buffer& b) { return b.leaves; });
+  }
+
+  // A resident leaves: it is fetched somewhere, stays up to some later step, and is perhaps written back. Mostly before its
+  // first use and after its last.
+  void send_away() {
+    std::vector<std::int32_t> leaving;
+    for (std::int32_t b = 0; b < std::ssize(graph_.buffers); ++b)
+      if (graph_.buffers[static_cast<std::size_t>(b)].leaves || chance(random_, 1)) leaving.push_back(b);
+    if (leaving.empty()) return;
+    const BufferId id(any(leaving));
+    const auto uses = [&](std::int32_t at) {
+      const Step& step = plan_.steps[static_cast<std::size_t>(at)];
+      if (step.kind != Step::Kind::kRun) return false;
+      const Op& op = graph_.op(step.op);
+      return std::ranges::count(op.reads, id) + std::ranges::count(op.writes, id) > 0;
+    };
+    std::int32_t first = 0, last = steps();
+    while (first < steps() && !uses(first)) ++first;
+    while (last > first && !uses(last - 1)) --last;
+    plan_.away.push_back(id);
+    if (first == last && chance(random_, 80)) return;  // never used
+    const bool right = chance(random_, 70);
+    const std::int32_t in = right ? first : position();
+    insert(in, swap_in(id.value, in + 1));
+    const std::int32_t end = right ? last + 1 : static_cast<std::int32_t>(draw(random_, in + 1, steps()));
+    plan_.placements.push_back({id, in, end, grow(graph_.buffer(id).bytes)});
+    if (chance(random_, 80)) {
+      insert(end, swap_out(id.value, end + 1));
+      plan_.placements.back().to = end + 1;
+    }
   }
 
   void insert_run(std::int32_t at, OpId id) {

@@ -160,7 +160,7 @@ def _read(content: bytes, key: str, graph: Graph, budget_bytes: int | None) -> E
         or not _agrees(summary, graph, plan, budget_bytes)
     ):
         raise ValueError("its summary is not that of its plan")
-    if budget_bytes is not None and graph.resident_bytes + plan.arena_bytes > budget_bytes:
+    if budget_bytes is not None and plan.resident_bytes(graph) + plan.arena_bytes > budget_bytes:
         raise ValueError("it does not fit the budget")
     if not isinstance(costs_ns, list) or len(costs_ns) != graph.ops or not all(map(_is_count, costs_ns)):
         raise ValueError("its costs are not those of the graph's ops")
@@ -230,7 +230,7 @@ def _agrees(summary: dict, graph: Graph, plan: _core.Plan, budget_bytes: int | N
     known = {
         "ops": graph.ops,
         "buffers": graph.buffers,
-        "resident_bytes": graph.resident_bytes,
+        "resident_bytes": plan.resident_bytes(graph),
         "program_peak_bytes": graph.program_peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "budget_bytes": budget_bytes,

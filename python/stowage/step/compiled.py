@@ -77,15 +77,19 @@ class CompiledStep(LifeCycle):
         link_gbps: float | None,
         strict: bool | str,
         in_place_reuse: bool,
+        leaving: bool = False,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
         self._checking = Checking(check)
         self._in_place_reuse = in_place_reuse
+        self._leaving = leaving
         self._arena = _runtime.Arena()
         self._room = dataclasses.replace(
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
         )
-        self._eager_calls = EagerCalls(self._budget, link_gbps, self._arena) if self._budget is not None else None
+        # Where residents leave, the budget may be less than they take, and eager calls have them all in memory
+        limit = None if leaving else self._budget
+        self._eager_calls = EagerCalls(limit, link_gbps, self._arena) if limit is not None else None
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
@@ -331,7 +335,7 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):
-            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse)
+            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse, self._leaving)
             replay.key = key
             del entry.replays[: -_MAX_REPLAYS + 1]
             entry.replays.append(replay)
@@ -439,6 +443,9 @@ class CompiledStep(LifeCycle):
             "recomputed_ops": summary.get("recomputed_ops", 0),
             "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
             "host_bytes": self._latest.host_bytes if self._latest else 0,
+            "away_bytes": summary.get("away_bytes", 0),
+            "fetched_bytes": summary.get("fetched_bytes", 0),
+            "home_bytes": self._room.host.home_bytes,
             "stall_ns": self._tally.stall_ns,
             "checked_steps": self._tally.checked_steps,
             "check_ns": self._tally.check_ns,
@@ -478,6 +485,7 @@ def compile(
     strict: bool | str = False,
     in_place_reuse: bool = True,
     takeover: bool | None = None,
+    residents: str = "stay",
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
     planned.
@@ -506,6 +514,11 @@ def compile(
             has changed nothing. This costs a copy of the arena, and a look at all of it after each operator.
         in_place_reuse: let kernels that work element by element write their result over an input that dies there.
         takeover: the older name of in_place_reuse.
+        residents: "leave": where the budget cannot be met otherwise, parameters, optimizer state, buffers and kept
+            gradients wait on the host (STOWAGE_HOST_STORE names a directory; else memory that the budget does not
+            count), are fetched before their first use in the step and written back after their last write. Between
+            calls they are whole for whoever looks. Needs a budget, and a model on the CPU. Calls that run eagerly, to be
+            recorded and compared, have all residents in memory: the budget is for planned calls alone.
 
     Returns:
         A CompiledStep, called like ``train_step``.
@@ -521,5 +534,11 @@ def compile(
         raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
     if strict not in (True, False, "paranoid"):
         raise Error(f"strict must be True, False or 'paranoid', not {strict!r}")
+    if residents not in ("stay", "leave"):
+        raise Error(f"residents must be 'stay' or 'leave', not {residents!r}")
+    if residents == "leave" and budget is None:
+        raise Error("residents leave only to keep a budget: give one, as budget=")
+    if residents == "leave" and link_gbps == 0:
+        raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
     reuse = in_place_reuse if takeover is None else takeover
-    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse)
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse, residents == "leave")

@@ -16,7 +16,7 @@ from stowage import _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
-from stowage.errors import AFTER, BEFORE, Infeasible, say
+from stowage.errors import AFTER, BEFORE, Error, Infeasible, say
 from stowage.eviction.budget import OutOfMemory
 from stowage.planning import check, plan, plan_options
 from stowage.report.progress import shown
@@ -175,7 +175,10 @@ def why_python_must_run(recording: Recording) -> str:
 class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
-    def __init__(self, recording: Recording, room: Room, name: str, budget: int | None, in_place_reuse: bool = True):
+    def __init__(
+        self, recording: Recording, room: Room, name: str, budget: int | None, in_place_reuse: bool = True,
+        leaving: bool = False,
+    ):  # fmt: skip
         self.recording = recording
         self.room = room
         self.arena = room.arena
@@ -183,6 +186,7 @@ class Replay:
         self.name = name
         self.budget = budget
         self.in_place_reuse = in_place_reuse
+        self.leaving = leaving  # residents may wait on the host
         self.events = recording.events
         self.last_run: Any = None
         recording.result = None
@@ -220,7 +224,11 @@ class Replay:
     def _make_plan(self) -> None:
         """Raises what plan() raises, and the plan before stays."""
         self._guessed = self._costs.price(self.recording.tape)
-        lowered = _runtime.lower(self.recording.tape, self.name)
+        if self.leaving and self.recording.tape.device != "cpu":
+            raise Error(
+                f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
+            )
+        lowered = _runtime.lower(self.recording.tape, self.name, self.leaving)
         link_gbps = self._lane_gbps()
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
@@ -553,7 +561,7 @@ class Replay:
                 self._make_plan()
                 return True
         self._guessed = self._costs.price(self.recording.tape)
-        self.graph = _runtime.lower(self.recording.tape, self.name).graph
+        self.graph = _runtime.lower(self.recording.tape, self.name, self.leaving).graph
         self.plan = self.plan.with_costs_of(self.graph)
         return False
 

@@ -1,0 +1,280 @@
+"""Residents that leave: the bits of eager, within a budget below the residents' own bytes, and whole tensors for whoever
+looks between calls."""
+
+import copy
+import io
+import os
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import stowage
+from stowage.errors import Error, Infeasible
+
+BUDGET = "1800KiB"  # the residents take 4.6 MiB
+STEPS = 9
+
+
+class Net(nn.Module):
+    def __init__(self, tied=False, dropout=0.0, norm=False):
+        super().__init__()
+        self.embed = nn.Embedding(256, 256)
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(4))
+        self.norm = nn.BatchNorm1d(256) if norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(256, 256, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        x = self.norm(self.embed(x))
+        for layer in self.layers:
+            x = self.dropout(torch.tanh(layer(x)))
+        return self.head(x)
+
+
+def batches(count=STEPS):
+    made = torch.Generator().manual_seed(3)
+    return [
+        (torch.randint(0, 256, (24,), generator=made), torch.randint(0, 256, (24,), generator=made))
+        for _ in range(count)
+    ]
+
+
+OPTIMIZERS = {
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+    "adamw fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+}
+
+
+class Training:
+    """The same training twice: ``wrap`` makes the step's other form."""
+
+    def __init__(self, wrap, optimizer="adamw", clip=False, parts=1, to_none=True, ema=False, schedule=False, **net):
+        torch.manual_seed(0)
+        self.model = Net(**net)
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.1, 1.0, 5) if schedule else None
+        self.average = [p.detach().clone() for p in self.model.parameters()] if ema else []
+
+        def step(x, y):
+            for part_x, part_y in zip(x.chunk(parts), y.chunk(parts)):
+                loss = nn.functional.cross_entropy(self.model(part_x), part_y) / parts
+                loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+            self.optimizer.step()
+            if self.scheduler:
+                self.scheduler.step()
+            with torch.no_grad():
+                for average, p in zip(self.average, self.model.parameters()):
+                    average.lerp_(p, 0.1)
+            self.optimizer.zero_grad(set_to_none=to_none)
+            return loss
+
+        self.step = wrap(step)
+
+    def state(self):
+        states = [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+        return [*self.model.state_dict().values(), *states, *self.average, torch.get_rng_state()]
+
+
+def leaving(budget=BUDGET, **options):
+    return lambda step: stowage.compile(step, budget=budget, residents="leave", strict=True, **options)
+
+
+def run(training, between=None):
+    seen = []
+    torch.manual_seed(11)
+    for i, (x, y) in enumerate(batches()):
+        seen.append(training.step(x, y).detach().clone())
+        if between:
+            seen += between(i, training) or []
+    return seen + [t.clone() for t in training.state()]
+
+
+def same(budget=BUDGET, between=None, **options):
+    expected = run(Training(lambda step: step, **options), between)
+    training = Training(leaving(budget), **options)
+    found = run(training, between)
+    assert len(expected) == len(found) and all(torch.equal(a, b) for a, b in zip(expected, found))
+    stats = training.step.stats()
+    assert stats["planned_steps"] >= 2 and stats["away_bytes"] > 0 and stats["misses"] == 0, (
+        training.step.refusal,
+        stats,
+    )
+    assert stats["resident_bytes"] + stats["measured_peak_bytes"] <= stowage.sizes.parse_bytes(budget)
+    return training
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "adamw"},
+        {"optimizer": "adamw fused"},
+        {"optimizer": "momentum"},
+        {"tied": True},
+        {"dropout": 0.2},
+        {"norm": True},
+        {"schedule": True},
+    ],
+    ids=str,
+)
+def test_bits_below_the_residents(options):
+    same(**options)
+
+
+@pytest.mark.parametrize("options", [{"clip": True}, {"parts": 2}, {"to_none": False}, {"ema": True}], ids=str)
+def test_bits_where_all_gradients_or_averages_are_there_at_once(options):
+    same("3MiB", **options)
+
+
+def test_whole_for_whoever_looks_between_calls():
+    def look(i, training):
+        seen = []
+        if i == 4:
+            seen += [v.clone() for v in copy.deepcopy(training.model.state_dict()).values()]
+            seen += [p.detach() for p in copy.deepcopy(training.model).parameters()]
+            file = io.BytesIO()
+            torch.save(training.optimizer.state_dict(), file)
+            seen.append(torch.tensor(list(file.getvalue()[:0]), dtype=torch.uint8))
+        if i == 5:
+            seen.append(pickle.loads(pickle.dumps(training.model)).head.weight.detach())
+            seen.append(torch.from_numpy(training.model.head.weight.detach().numpy().copy()))
+            assert training.model.head.weight.data_ptr() % 64 == 0
+            repr(training.model.head.weight)
+        if i == 6:
+            training.model.eval()
+            with torch.no_grad():
+                seen.append(training.model(batches(1)[0][0]))
+            training.model.train()
+        return seen
+
+    same(between=look)
+
+
+def test_load_state_dict_in_the_middle():
+    kept = {}
+
+    def load(i, training):
+        if i == 4:
+            kept["model"] = copy.deepcopy(training.model.state_dict())
+        if i == 7:
+            training.model.load_state_dict(kept["model"])
+
+    same(between=load)
+
+
+def test_an_array_of_numpy_that_looks_into_a_parameter_keeps_it_in_place():
+    training = Training(leaving("2MiB"))
+    array = training.model.head.weight.detach().numpy()
+    for x, y in batches():
+        training.step(x, y)
+    assert training.step.stats()["planned_steps"] > 0
+    assert array.ctypes.data == training.model.head.weight.data_ptr()
+    assert torch.equal(torch.from_numpy(array), training.model.head.weight.detach())
+
+
+@pytest.mark.parametrize("at", [0, 7, 30, 60])
+def test_an_error_in_the_step_leaves_all_as_it_was_or_says_otherwise(at):
+    training = Training(leaving())
+    for x, y in batches(7):
+        training.step(x, y)
+    before = [t.clone() for t in training.state()]
+    executor = training.step._latest._executor
+    executor.inject(at, 1)
+    try:
+        training.step(*batches(1)[0])
+    except RuntimeError as error:
+        if "has been finished" not in str(getattr(error, "__notes__", "")):
+            assert all(torch.equal(a, b) for a, b in zip(before, training.state())), at
+            training.step(*batches(1)[0])
+    expected = Training(lambda step: step)
+    for x, y in [*batches(7), batches(1)[0]]:
+        expected.step(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(expected.state()[:-1], training.state()[:-1]))
+
+
+def test_a_bad_token_raises_and_changes_nothing():
+    training = Training(leaving())
+    for x, y in batches(7):
+        training.step(x, y)
+    before = [t.clone() for t in training.state()]
+    bad = torch.full((24,), 999)
+    with pytest.raises((IndexError, RuntimeError)):
+        training.step(bad, batches(1)[0][1])
+    assert all(torch.equal(a, b) for a, b in zip(before, training.state()))
+
+
+def test_two_steps_share_a_model_at_home():
+    def both(wrap):
+        training = Training(wrap)
+        other = wrap(
+            lambda x, y: (
+                training.optimizer.zero_grad(),
+                nn.functional.mse_loss(training.model(x), nn.functional.one_hot(y, 256).float()).backward(),
+                training.optimizer.step(),
+                training.optimizer.zero_grad(),
+            )[0]
+        )
+        for x, y in batches():
+            training.step(x, y)
+            other(x, y)
+        return training.state()
+
+    assert all(torch.equal(a, b) for a, b in zip(both(lambda step: step), both(leaving("2MiB"))))
+
+
+def test_a_file_as_the_host(tmp_path, monkeypatch):
+    monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+    training = same()
+    assert training.step.stats()["home_bytes"] > 4 << 20
+    assert os.listdir(tmp_path) == []  # it has no name
+
+
+def test_a_child_of_fork_has_copies_of_its_own():
+    training = same()
+    weight = training.model.head.weight
+    before = weight.detach().clone()
+    child = os.fork()
+    if child == 0:
+        with torch.no_grad():
+            weight.zero_()
+        os._exit(0 if bool((weight == 0).all()) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert torch.equal(weight.detach(), before)
+
+
+def test_where_the_budget_can_be_met_nobody_leaves():
+    plain = Training(lambda step: stowage.compile(step, budget="8MiB"))
+    may = Training(leaving("8MiB"))
+    for x, y in batches(6):
+        plain.step(x, y)
+        may.step(x, y)
+    assert may.step.stats()["away_bytes"] == may.step.stats()["home_bytes"] == 0
+    assert may.step.stats()["arena_bytes"] == plain.step.stats()["arena_bytes"]
+
+
+def test_without_the_option_the_budget_is_refused_as_before():
+    training = Training(lambda step: stowage.compile(step, budget=BUDGET))
+    with pytest.raises((Infeasible, Error, MemoryError)):
+        for x, y in batches():
+            training.step(x, y)
+
+
+def test_what_cannot_be_done_is_refused_in_one_line():
+    with pytest.raises(Error, match="give one, as budget="):
+        stowage.compile(lambda: None, residents="leave")
+    with pytest.raises(Error, match="must be 'stay' or 'leave'"):
+        stowage.compile(lambda: None, budget=1, residents="go")
+    with pytest.raises(Error, match="without a link"):
+        stowage.compile(lambda: None, budget=1, residents="leave", link_gbps=0)
+    training = Training(leaving("64KiB"))
+    with pytest.raises(Infeasible, match="needs at least"):
+        for x, y in batches():
+            training.step(x, y)
