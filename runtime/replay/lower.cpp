@@ -36,8 +36,17 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name)
-      : tape_(tape), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
+  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing)
+      : tape_(tape),
+        on_the_side_(side_statistics(tape)),
+        updater_(tape.blocks.size()),
+        chain_at_(tape.ops.size(), -1),
+        within_chain_(tape.ops.size(), false) {
+    out_.chains = find_row_chains(tape, slicing);
+    for (std::size_t c = 0; c < out_.chains.size(); ++c) {
+      for (const RowMember& member : out_.chains[c].members) within_chain_[member.op.index()] = true;
+      chain_at_[out_.chains[c].last().index()] = static_cast<int>(c);
+    }
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
@@ -48,7 +57,12 @@ class Lowering {
       if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
     }
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (tape_.ops[i].role == TapeOp::Role::kKernel) add_op(TapeOpId(i));
+      if (tape_.ops[i].role != TapeOp::Role::kKernel) continue;
+      if (chain_at_[i] >= 0) {
+        add_chain(chain_at_[i]);
+      } else if (!within_chain_[i]) {
+        add_op(TapeOpId(i));
+      }
     }
     for (const SlotId slot : tape_.returned) {
       if (!slot.valid()) continue;
@@ -111,6 +125,50 @@ class Lowering {
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
+    out_.chain.push_back(-1);
+  }
+
+  // One op that does what all members do, and makes only what the last one makes. The inside of a slice:
+  //
+  //   tick               0    1    2        the result of all rows is there throughout
+  //   of member 0        ░░░░░░░░░          until the last member that reads it
+  //   of member 1             ░░░░░░░░░
+  void add_chain(int index) {
+    const RowChain& chain = out_.chains[static_cast<std::size_t>(index)];
+    const TapeOp& last = tape_.op(chain.last());
+    Op op;
+    op.target = full_name(last.handle);
+    const std::string& schema_name = last.handle.schema().name();
+    op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
+    std::string taken_in;
+    for (std::size_t m = 0; m < chain.members.size(); ++m) {
+      const RowMember& member = chain.members[m];
+      const auto tick = static_cast<std::int32_t>(m);
+      op.cost_ns += tape_.op(member.op).cost_ns;
+      for (const RowOperand& operand : member.operands) {
+        if (operand.made_by < 0)
+          add_once(op.reads, out_.buffer[tape_.slots[operand.slot.index()].block.index()]);
+      }
+      for (std::size_t i = 0; i < member.allocations.size(); ++i) {
+        const bool result = member.allocations[i] == 0;
+        op.scratch.push_back(
+            {chain.allocation_bytes(member, i, chain.slice_rows), tick, (result ? member.last_use : tick) + 1});
+      }
+      if (m + 1 < chain.members.size()) {
+        taken_in += (taken_in.empty() ? "" : ",") + quoted(full_name(tape_.op(member.op).handle));
+      }
+    }
+    op.ticks = static_cast<std::int32_t>(chain.members.size());
+    op.creates.push_back(add_buffer(last.creates[0], op.name));
+    for (const auto& [read, created] : in_place_reuse_blocks(tape_, chain)) {
+      op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
+    }
+    op.meta = "{\"in_slices\":[" + taken_in + "]";
+    if (last.line >= 0) op.meta += ",\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(last.line)]);
+    op.meta += "}";
+    out_.graph.ops.push_back(std::move(op));
+    out_.tape_op.push_back(chain.last());
+    out_.chain.push_back(index);
   }
 
   // Batch norms that share running statistics update them in program order.
@@ -272,10 +330,21 @@ class Lowering {
       bool waits =
           std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
       waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
-      for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      for (const TapeOpId member : members_of(OpId(i))) {
+        for_each_access(tape_, tape_.op(member),
+                        [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      }
       if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;
       op.after.insert(std::upper_bound(op.after.begin(), op.after.end(), read), read);
     }
+  }
+
+  std::vector<TapeOpId> members_of(OpId id) const {
+    const int chain = out_.chain[id.index()];
+    if (chain < 0) return {out_.tape_op[id.index()]};
+    std::vector<TapeOpId> members;
+    for (const RowMember& member : out_.chains[static_cast<std::size_t>(chain)].members) members.push_back(member.op);
+    return members;
   }
 
   bool looks_at_data(const Op& op) const {
@@ -297,12 +366,16 @@ class Lowering {
   const Tape& tape_;
   std::vector<bool> on_the_side_;  // by block: side_statistics()
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
+  std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
+  std::vector<bool> within_chain_;
   Lowered out_;
   UniqueNames names_;
 };
 
 }  // namespace
 
-Lowered lower(const Tape& tape, const std::string& name) { return Lowering(tape, name).run(); }
+Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing) {
+  return Lowering(tape, name, slicing).run();
+}
 
 }  // namespace stowage::runtime

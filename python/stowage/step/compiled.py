@@ -77,8 +77,10 @@ class CompiledStep(LifeCycle):
         link_gbps: float | None,
         strict: bool | str,
         in_place_reuse: bool,
+        lean_kernels: bool,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
+        self._lean_kernels = lean_kernels
         self._checking = Checking(check)
         self._in_place_reuse = in_place_reuse
         self._arena = _runtime.Arena()
@@ -331,7 +333,9 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):
-            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse)
+            replay = Replay(
+                recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels
+            )
             replay.key = key
             del entry.replays[: -_MAX_REPLAYS + 1]
             entry.replays.append(replay)
@@ -366,8 +370,10 @@ class CompiledStep(LifeCycle):
         undo.keep()
         entry.eager_calls += 1
         if rehearsal is None:
+            with self._planning(entry):
+                replay.drop_replacements("a replaced kernel has raised")
             return shadow.result
-        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree())
+        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree() and shadow.replaced_agree())
         self._judge(entry, replay, agrees, "" if agrees else shadow.first_difference())
         return shadow.result
 
@@ -442,6 +448,8 @@ class CompiledStep(LifeCycle):
             "stall_ns": self._tally.stall_ns,
             "checked_steps": self._tally.checked_steps,
             "check_ns": self._tally.check_ns,
+            "replaced_ops": self._latest.replaced if self._latest else 0,
+            "replacement_refusal": self._latest.replacement_refusal if self._latest else "",
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }
@@ -477,6 +485,7 @@ def compile(
     link_gbps: float | None = None,
     strict: bool | str = False,
     in_place_reuse: bool = True,
+    lean_kernels: bool = True,
     takeover: bool | None = None,
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
@@ -505,6 +514,9 @@ def compile(
             written nothing but its own memory. Else the call raises Error, which names the operator and its line, and
             has changed nothing. This costs a copy of the arena, and a look at all of it after each operator.
         in_place_reuse: let kernels that work element by element write their result over an input that dies there.
+        lean_kernels: let kernels that work row by row run on some rows at a time, so that a loss head holds its logits
+            once. The bits are those of the recorded kernels; where a rehearsal finds other ones, the plan is made anew
+            without, and stats() says so.
         takeover: the older name of in_place_reuse.
 
     Returns:
@@ -522,4 +534,4 @@ def compile(
     if strict not in (True, False, "paranoid"):
         raise Error(f"strict must be True, False or 'paranoid', not {strict!r}")
     reuse = in_place_reuse if takeover is None else takeover
-    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse)
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels)
