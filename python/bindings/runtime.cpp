@@ -393,8 +393,7 @@ void bind_matcher(nb::module_& m) {
           },
           "executor"_a, "watched"_a = false)
       .def(
-          "watch",
-          [](rt::Matcher& matcher, const rt::Executor& executor) { matcher.watch(executor.replaced()); },
+          "watch", [](rt::Matcher& matcher, const rt::Executor& executor) { matcher.watch(executor.replaced()); },
           "executor"_a, "In the next plain run: the ops that the executor's plan replaces.")
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);

@@ -42,7 +42,8 @@ void Executor::call_chain(const RowChain& chain, torch::jit::Stack& stack) {
     const at::Tensor& slice = made.back();
     if (!slice.is_contiguous() || slice.dtype() != meta.dtype ||
         static_cast<std::int64_t>(slice.nbytes()) != count * row_bytes)
-      throw std::runtime_error(name_with_line(*tape_, tape_->op(chain.last())) + " gives another form for a part of its rows");
+      throw std::runtime_error(name_with_line(*tape_, tape_->op(chain.last())) +
+                               " gives another form for a part of its rows");
     rows_written_ = true;
     std::memcpy(to + row * row_bytes, slice.const_data_ptr(), slice.nbytes());
     made.back().reset();

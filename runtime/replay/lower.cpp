@@ -146,8 +146,7 @@ class Lowering {
       const auto tick = static_cast<std::int32_t>(m);
       op.cost_ns += tape_.op(member.op).cost_ns;
       for (const RowOperand& operand : member.operands) {
-        if (operand.made_by < 0)
-          add_once(op.reads, out_.buffer[tape_.slots[operand.slot.index()].block.index()]);
+        if (operand.made_by < 0) add_once(op.reads, out_.buffer[tape_.slots[operand.slot.index()].block.index()]);
       }
       for (std::size_t i = 0; i < member.allocations.size(); ++i) {
         const bool result = member.allocations[i] == 0;

@@ -13,7 +13,7 @@
 namespace stowage::runtime {
 namespace {
 
-enum class Kind : std::uint8_t { kElements, kSum, kSoftmaxBackward, kNllBackward };
+enum class Kind : std::uint8_t { kElements, kSum, kLogSoftmaxBackward, kNllBackward };
 
 struct RowOp {
   std::string_view name;
@@ -21,8 +21,7 @@ struct RowOp {
 };
 
 constexpr std::array kRowOps = std::to_array<RowOp>({
-    {"aten::_log_softmax_backward_data", Kind::kSoftmaxBackward},
-    {"aten::_softmax_backward_data", Kind::kSoftmaxBackward},
+    {"aten::_log_softmax_backward_data", Kind::kLogSoftmaxBackward},
     {"aten::_to_copy", Kind::kElements},
     {"aten::add.Tensor", Kind::kSum},
     {"aten::div.Scalar", Kind::kElements},
@@ -101,7 +100,8 @@ class MemberOf {
     const Block& block = tape_.blocks[op_.creates[0].index()];
     const Slot& slot = tape_.slots[block.owner.index()];
     if (block.device != tape_.device || op_.results[0].kind != TensorRef::Kind::kTensor) return false;
-    if (op_.results[0].slots[0] != block.owner || slot.meta.sizes.size() < 2 || slot.meta.storage_offset != 0) return false;
+    if (op_.results[0].slots[0] != block.owner || slot.meta.sizes.size() < 2 || slot.meta.storage_offset != 0)
+      return false;
     result_ = &slot.meta;
     width_ = slot.meta.sizes.back();
     rows_ = width_ == 0 ? 0 : elements(slot.meta) / width_;
@@ -122,7 +122,7 @@ class MemberOf {
   }
 
   bool take_numbers() {
-    if (kind_ == Kind::kSoftmaxBackward) {
+    if (kind_ == Kind::kLogSoftmaxBackward) {
       member_.dim_argument = 2;
       const std::int64_t dim = op_.arguments[2].isInt() ? op_.arguments[2].toInt() : 0;
       return op_.arguments[2].isInt() && (dim == -1 || dim == static_cast<std::int64_t>(result_->sizes.size()) - 1);
@@ -140,7 +140,7 @@ class MemberOf {
     operand.slot = slot;
     const bool dense = meta.sizes == result_->sizes && is_contiguous(meta);
     const bool one = elements(meta) == 1;
-    if (kind_ == Kind::kSoftmaxBackward) {
+    if (kind_ == Kind::kLogSoftmaxBackward) {
       operand.by_row = dense;
       if (!dense) return false;
     } else if (kind_ == Kind::kNllBackward) {
@@ -232,9 +232,8 @@ class Finder {
     std::int64_t large = 0, small = 0;
     for (const BlockId read : there) {
       const std::vector<std::size_t>& writes = writes_[read.index()];
-      if (std::any_of(writes.begin(), writes.end(), [&](std::size_t w) {
-            return w > maker->members.front().op.index() && w < user.op.index();
-          }))
+      if (std::any_of(writes.begin(), writes.end(),
+                      [&](std::size_t w) { return w > maker->members.front().op.index() && w < user.op.index(); }))
         return;
       if (here.contains(read) || tape_.blocks[read.index()].external) continue;
       const std::int64_t bytes = tape_.blocks[read.index()].bytes;
@@ -272,7 +271,7 @@ class Finder {
   [[nodiscard]] bool is_worth(const Growing& growing) const {
     return growing.largest_bytes > 0 && growing.largest_bytes >= options_.least_bytes &&
            std::any_of(growing.members.begin(), growing.members.end(), [&](const RowMember& member) {
-             return row_op(tape_.op(member.op))->kind == Kind::kSoftmaxBackward;
+             return row_op(tape_.op(member.op))->kind == Kind::kLogSoftmaxBackward;
            });
   }
 
@@ -302,9 +301,9 @@ class Finder {
 
   const Tape& tape_;
   RowSlicing options_;
-  std::vector<std::set<std::size_t>> users_;        // by block: the ops that look at it; one beyond all: it is returned
-  std::vector<std::vector<std::size_t>> writes_;    // by block
-  std::vector<std::optional<Growing>> chains_;      // by op that ends them
+  std::vector<std::set<std::size_t>> users_;      // by block: the ops that look at it; one beyond all: it is returned
+  std::vector<std::vector<std::size_t>> writes_;  // by block
+  std::vector<std::optional<Growing>> chains_;    // by op that ends them
 };
 
 }  // namespace

@@ -8,9 +8,10 @@
 // What a loss head takes is this: the gradient of its log-probabilities is as large as they are, and nearly all zeros.
 // Each kernel of a chain computes a row from the same row of its operands, and from operands that all rows share, by
 // the same instructions however many rows it is given. So the kernels of PyTorch itself run on slices of rows, and their
-// bits are those of the whole. The list (row_slices.cpp) has an op only where that is so: softmax backward reduces each
-// row alone, nll_loss_backward scatters, and the elementwise ops on it are correctly rounded whatever loop computes them
-// (no exp, no tanh: a vector and the rest beside it may differ). CPU alone. tests/python/test_row_slices.py runs
+// bits are those of the whole. The list (row_slices.cpp) has an op only where that is so: log_softmax backward reduces
+// each row alone, nll_loss_backward scatters, and the elementwise ops on it are correctly rounded whatever loop computes
+// them (no exp, no tanh: a vector and the rest beside it may differ; no softmax backward: in fp32 a row's bits depend on
+// the rows beside it, seen with two threads and rows of 127, 129 and 1000). CPU alone. tests/python/test_row_slices.py runs
 // each op both ways; each rehearsal compares the chain's result with that of the plain kernels on the step's own data,
 // and where one bit differs the plan is made anew without replacements.
 //
@@ -44,7 +45,7 @@ struct RowSlicing {
 struct RowOperand {
   std::size_t position = 0;  // among the arguments
   SlotId slot;
-  int made_by = -1;    // an earlier member's result, of these rows
+  int made_by = -1;     // an earlier member's result, of these rows
   bool by_row = false;  // else whole
   TensorMeta rows;      // by_row: all of it, with the rows as first dimension
 };

@@ -333,9 +333,7 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):
-            replay = Replay(
-                recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels
-            )
+            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels)
             replay.key = key
             del entry.replays[: -_MAX_REPLAYS + 1]
             entry.replays.append(replay)
