@@ -185,10 +185,11 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
-  script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
+  const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
+  script_.begin_op(allocations_.data() + instruction.script_from, own);
   if (fails_in_ >= 0) fail_as_injected();
   if (instruction.chain >= 0) {
-    call_chain(lowered_.chains[static_cast<std::size_t>(instruction.chain)], stack);
+    call_chain(instruction, stack);
   } else if (is_collective(op.handle)) {
     run_collective(op.handle, &stack);
   } else {
@@ -256,17 +257,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
 }
 
 void Executor::learn(const Instruction& instruction) {
-  if (instruction.again) return;  // as in its first run
-  if (instruction.chain >= 0) {
-    std::size_t next = instruction.script_from;
-    for (const AllocationEvent& event : events_) {
-      if (event.is_free) continue;
-      chain_surprised_ |= next >= instruction.script_to || allocations_[next].bytes != event.bytes;
-      ++next;
-    }
-    chain_surprised_ |= next != instruction.script_to;
-    return;
-  }
+  if (instruction.again || instruction.chain >= 0) return;  // as in its first run; as it was planned
   TapeOp& op = tape_->op(instruction.op);
   const std::vector<std::int64_t> before = op.allocations;
   std::vector<std::int64_t> now;

@@ -192,9 +192,12 @@ class Executor {
   [[nodiscard]] c10::Storage storage_of(const Block& block, const std::vector<at::Tensor>& inputs) const;
   void call(const Instruction& instruction, torch::jit::Stack& stack);
   void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
-  void call_chain(const RowChain& chain, torch::jit::Stack& stack);
+  void call_chain(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_worker(const RowChain& chain, std::int64_t worker, const std::vector<std::vector<at::Tensor>>& whole,
+                  char* to) const;
   void call_member(const RowChain& chain, std::size_t index, std::int64_t row, std::int64_t count,
-                   std::vector<at::Tensor>& made, torch::jit::Stack& stack);
+                   const std::vector<at::Tensor>& whole, std::vector<at::Tensor>& made, torch::jit::Stack& stack) const;
+  [[nodiscard]] static std::vector<std::size_t> chain_scripts(const RowChain& chain);
   void note_time(const Instruction& instruction, std::int64_t ns);
   void write_chain_script(const RowChain& chain, std::int32_t step,
                           const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);

@@ -132,7 +132,7 @@ class Lowering {
   //
   //   tick               0    1    2        the result of all rows is there throughout
   //   of member 0        ░░░░░░░░░          until the last member that reads it
-  //   of member 1             ░░░░░░░░░
+  //   of member 1             ░░░░░░░░░     and so for each worker
   void add_chain(int index) {
     const RowChain& chain = out_.chains[static_cast<std::size_t>(index)];
     const TapeOp& last = tape_.op(chain.last());
@@ -148,10 +148,11 @@ class Lowering {
       for (const RowOperand& operand : member.operands) {
         if (operand.made_by < 0) add_once(op.reads, out_.buffer[tape_.slots[operand.slot.index()].block.index()]);
       }
-      for (std::size_t i = 0; i < member.allocations.size(); ++i) {
-        const bool result = member.allocations[i] == 0;
+      for (std::int64_t i = 0; i < chain.workers * static_cast<std::int64_t>(member.allocations.size()); ++i) {
+        const std::size_t which = static_cast<std::size_t>(i) % member.allocations.size();
+        const bool result = member.allocations[which] == 0;
         op.scratch.push_back(
-            {chain.allocation_bytes(member, i, chain.slice_rows), tick, (result ? member.last_use : tick) + 1});
+            {chain.allocation_bytes(member, which, chain.slice_rows), tick, (result ? member.last_use : tick) + 1});
       }
       if (m + 1 < chain.members.size()) {
         taken_in += (taken_in.empty() ? "" : ",") + quoted(full_name(tape_.op(member.op).handle));

@@ -22,7 +22,6 @@ struct RowOp {
 
 constexpr std::array kRowOps = std::to_array<RowOp>({
     {"aten::_log_softmax_backward_data", Kind::kLogSoftmaxBackward},
-    {"aten::_to_copy", Kind::kElements},
     {"aten::add.Tensor", Kind::kSum},
     {"aten::div.Scalar", Kind::kElements},
     {"aten::div.Tensor", Kind::kElements},
@@ -36,7 +35,7 @@ constexpr std::array kRowOps = std::to_array<RowOp>({
 });
 
 constexpr std::int64_t kSmall = 64;       // bytes of an allocation that does not grow with the rows
-constexpr std::int64_t kFewSlices = 8;    // at least, where there are as many rows
+constexpr std::int64_t kFewSlices = 8;    // one after the other at least, where there are as many rows
 constexpr std::int64_t kExtraShare = 16;  // small operands that live longer: at most such a part of what is saved
 
 const RowOp* row_op(const TapeOp& op) {
@@ -226,6 +225,7 @@ class Finder {
     if (block.external || !operand.by_row || users_[slot.block.index()].size() != 1) return;
     std::optional<Growing>& maker = chains_[block.creator.index()];
     if (!maker || maker->taken_in || maker->rows != now.rows || maker->width != now.width) return;
+    if (maker->members.back().row_bytes != user.row_bytes) return;  // rows stay where they are
     if (!all_looks_by_row(user, slot.block)) return;
     // What the maker reads lives on to the user
     const std::set<BlockId> here = reads(now), there = reads(*maker);
@@ -276,7 +276,7 @@ class Finder {
   }
 
   [[nodiscard]] RowChain finish(const Growing& growing) const {
-    RowChain chain{growing.members, growing.rows, 0, options_.wrong};
+    RowChain chain{growing.members, growing.rows, 1, 1, options_.wrong};
     std::int64_t widest = 1;
     for (std::size_t m = 0; m < chain.members.size(); ++m) {
       RowMember& member = chain.members[m];
@@ -291,11 +291,9 @@ class Finder {
         }
       }
     }
-    // All threads have rows
-    const std::int64_t threads = std::max(1, at::get_num_threads());
-    const std::int64_t wanted = std::max<std::int64_t>(1, options_.slice_bytes / widest);
-    const std::int64_t even = (wanted + threads - 1) / threads * threads;
-    chain.slice_rows = std::clamp<std::int64_t>(even, 1, std::max<std::int64_t>(1, chain.rows / kFewSlices));
+    const std::int64_t most = std::max<std::int64_t>(1, chain.rows / kFewSlices);  // rows in all slices at once
+    chain.workers = std::clamp<std::int64_t>(at::get_num_threads(), 1, most);
+    chain.slice_rows = std::clamp<std::int64_t>(options_.slice_bytes / widest, 1, most / chain.workers);
     return chain;
   }
 
@@ -325,7 +323,7 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
                   operand.rows.storage_offset == 0 && is_contiguous(operand.rows);
       if (fits) {
         const std::int64_t bytes = operand.rows.sizes[1] * static_cast<std::int64_t>(operand.rows.dtype.itemsize());
-        fits = bytes >= row_bytes && bytes * chain.rows == block.bytes;
+        fits = bytes == row_bytes && bytes * chain.rows == block.bytes;
       }
       const auto known = std::find_if(looks.begin(), looks.end(), [&](const auto& look) { return look.first == id; });
       if (known == looks.end()) {

@@ -17,9 +17,11 @@
 //
 // Which chains: an op on the list takes in the maker of an operand where nobody else uses that, and where what the
 // maker reads is no larger than what it makes, or is read by the chain anyway. So at each moment between the two, the
-// chain holds at most what the plain kernels hold; at its end it adds its slices (two of about a MiB). The result may
-// lie over any operand that the chain reads by rows at least as long (takeover of the graph): rows are written once
-// they, and all before them, have been read. O(ops + operands).
+// chain holds at most what the plain kernels hold; at its end it adds its slices (two of about a MiB a thread, an eighth
+// of what it saves at most). The result may
+// lie over any operand that the chain reads by rows of the same length (takeover of the graph): whichever thread has a
+// row reads it before it writes it, and nobody else looks there. (Not where rows become shorter, as in a cast to bf16:
+// row 8 would lie where row 4 has been, which another thread may not have read yet.) O(ops + operands).
 //
 // Differs from chunked losses (Liger and others: matmul, loss and gradient by chunks, in another order of sums): here
 // the tape stays what it is, the order of every sum as well.
@@ -64,10 +66,10 @@ struct RowChain {
   std::vector<RowMember> members;  // in program order; the last one makes the result
   std::int64_t rows = 0;
   std::int64_t slice_rows = 0;
+  std::int64_t workers = 1;  // slice s is that of worker s % workers; each runs on a thread, and has its own scratch
   bool wrong = false;
 
   [[nodiscard]] TapeOpId last() const { return members.back().op; }
-  [[nodiscard]] std::int64_t slices() const { return (rows + slice_rows - 1) / slice_rows; }
   // Of one call of a member on so many rows.
   [[nodiscard]] std::int64_t allocation_bytes(const RowMember& member, std::size_t i, std::int64_t count) const {
     return member.allocations[i] > 0 ? member.allocations[i] : member.row_bytes * count;
