@@ -132,7 +132,7 @@ class Lowering {
   //
   //   tick               0    1    2        the result of all rows is there throughout
   //   of member 0        ░░░░░░░░░          until the last member that reads it
-  //   of member 1             ░░░░░░░░░     and so for each worker
+  //   of member 1             ░░░░░░░░░     with several workers: all throughout, as they do not wait for each other
   void add_chain(int index) {
     const RowChain& chain = out_.chains[static_cast<std::size_t>(index)];
     const TapeOp& last = tape_.op(chain.last());
@@ -151,8 +151,11 @@ class Lowering {
       for (std::int64_t i = 0; i < chain.workers * static_cast<std::int64_t>(member.allocations.size()); ++i) {
         const std::size_t which = static_cast<std::size_t>(i) % member.allocations.size();
         const bool result = member.allocations[which] == 0;
-        op.scratch.push_back(
-            {chain.allocation_bytes(member, which, chain.slice_rows), tick, (result ? member.last_use : tick) + 1});
+        const auto end = static_cast<std::int32_t>(chain.members.size());
+        // Workers do not wait for each other: what one has given back, another may not take
+        const bool alone = chain.workers == 1;
+        op.scratch.push_back({chain.allocation_bytes(member, which, chain.slice_rows), alone ? tick : 0,
+                              alone ? (result ? member.last_use : tick) + 1 : end});
       }
       if (m + 1 < chain.members.size()) {
         taken_in += (taken_in.empty() ? "" : ",") + quoted(full_name(tape_.op(member.op).handle));
