@@ -24,6 +24,7 @@
 #include "runtime/replay/in_place_reuse.h"
 #include "runtime/replay/lower.h"
 #include "runtime/replay/matcher.h"
+#include "runtime/replay/row_slices.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
@@ -387,10 +388,13 @@ void bind_matcher(nb::module_& m) {
       .def("look_closely", &rt::Matcher::look_closely)
       .def(
           "first_difference",
-          [](const rt::Matcher& matcher, const rt::Executor& executor) {
-            return matcher.first_difference(executor.traced());
+          [](const rt::Matcher& matcher, const rt::Executor& executor, bool watched) {
+            return matcher.first_difference(executor.traced(), watched);
           },
-          "executor"_a)
+          "executor"_a, "watched"_a = false)
+      .def(
+          "watch", [](rt::Matcher& matcher, const rt::Executor& executor) { matcher.watch(executor.replaced()); },
+          "executor"_a, "In the next plain run: the ops that the executor's plan replaces.")
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);
 }
@@ -403,8 +407,19 @@ void bind_executor(nb::module_& m) {
           "reserve", [](rt::Arena& arena, std::int64_t bytes) { arena.reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
+  nb::class_<rt::RowSlicing>(m, "RowSlicing", "Which chains of kernels work row by row in slices.")
+      .def(
+          "__init__",
+          [](rt::RowSlicing* self, bool on, std::int64_t slice_bytes, std::int64_t least_bytes, bool wrong) {
+            new (self) rt::RowSlicing{on, slice_bytes, least_bytes, wrong};
+          },
+          "on"_a = true, "slice_bytes"_a = rt::RowSlicing().slice_bytes, "least_bytes"_a = rt::RowSlicing().least_bytes,
+          "wrong"_a = false, "wrong: for tests, one bit of each result is another one.");
   nb::class_<LoweredHandle>(m, "Lowered")
       .def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
+      .def_prop_ro(
+          "replaced", [](const LoweredHandle& l) { return l.lowered->chains.size(); },
+          "Chains of kernels that one op stands for.")
       .def(
           "set_costs_ns",
           [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {
@@ -414,10 +429,11 @@ void bind_executor(nb::module_& m) {
           "costs"_a, "Of the graph's ops.");
   m.def(
       "lower",
-      [](const TapeHandle& tape, const std::string& name, bool leaving) {
-        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, leaving))};
+      [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving) {
+        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, leaving))};
       },
-      "tape"_a, "name"_a, "leaving"_a = false, "leaving: residents are marked that may wait on the host.");
+      "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false,
+      "leaving: residents are marked that may wait on the host.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",
@@ -477,6 +493,8 @@ void bind_executor(nb::module_& m) {
           },
           "Of the last timed run: (op of the tape, ns), one entry for each time an op ran.")
       .def_prop_ro("swapped_bytes", [](const rt::Executor& executor) { return executor.swaps().swapped_bytes; })
+      .def_prop_ro("chain_surprised", &rt::Executor::chain_surprised,
+                   "The last rehearsal saw a replacement allocate otherwise than was planned.")
       .def_prop_ro("runs", &rt::Executor::runs)
       .def_prop_ro("half_done", &rt::Executor::half_done)
       .def("look_closely", &rt::Executor::look_closely, "paranoid"_a)
@@ -569,6 +587,7 @@ NB_MODULE(_runtime, m) {
       "raise_peak", [](std::int64_t bytes, const std::string& device) { rt::raise_peak(bytes, c10::Device(device)); },
       "bytes"_a, "device"_a = "cpu");
   m.def("in_place_reuse_ops", &rt::in_place_reuse_ops, "Ops whose result may be placed over an input, by overload.");
+  m.def("row_slice_ops", &rt::row_slice_ops, "Ops that may run on some rows at a time, by overload.");
   nb::class_<ThreadState>(m, "ThreadState", "As it is now.").def(nb::init<>());
   m.def("uninterrupted", &uninterrupted, "function"_a, "error"_a.none() = nb::none(), "before"_a.none() = nb::none());
   m.def("intercepting", &rt::intercepting);

@@ -39,6 +39,9 @@ def raise_peak(bytes: int, device: str = 'cpu') -> None: ...
 def in_place_reuse_ops() -> list[str]:
     """Ops whose result may be placed over an input, by overload."""
 
+def row_slice_ops() -> list[str]:
+    """Ops that may run on some rows at a time, by overload."""
+
 class ThreadState:
     """As it is now."""
 
@@ -238,7 +241,10 @@ class Matcher:
 
     def look_closely(self) -> None: ...
 
-    def first_difference(self, executor: Executor) -> str: ...
+    def first_difference(self, executor: Executor, watched: bool = False) -> str: ...
+
+    def watch(self, executor: Executor) -> None:
+        """In the next plain run: the ops that the executor's plan replaces."""
 
     def remember(self) -> None: ...
 
@@ -256,14 +262,24 @@ class Arena:
     @property
     def bytes(self) -> int: ...
 
+class RowSlicing:
+    """Which chains of kernels work row by row in slices."""
+
+    def __init__(self, on: bool = True, slice_bytes: int = 1048576, least_bytes: int = 1048576, wrong: bool = False) -> None:
+        """wrong: for tests, one bit of each result is another one."""
+
 class Lowered:
     @property
     def graph(self) -> stowage._core.Graph: ...
 
+    @property
+    def replaced(self) -> int:
+        """Chains of kernels that one op stands for."""
+
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str, leaving: bool = False) -> Lowered:
+def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False) -> Lowered:
     """leaving: residents are marked that may wait on the host."""
 
 class Host:
@@ -326,6 +342,12 @@ class Executor:
 
     @property
     def swapped_bytes(self) -> int: ...
+
+    @property
+    def chain_surprised(self) -> bool:
+        """
+        The last rehearsal saw a replacement allocate otherwise than was planned.
+        """
 
     @property
     def runs(self) -> int: ...

@@ -63,6 +63,12 @@ bool AllocationScript::any_live(const char* from, const char* to) const {
   return std::any_of(live_.begin(), live_.end(), inside) || std::any_of(heirs_.begin(), heirs_.end(), inside);
 }
 
+void AllocationScript::count_beside(std::int64_t peak_bytes, std::int64_t misses, std::int64_t skipped) {
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_ + peak_bytes);
+  misses_ += misses;
+  skipped_ += skipped;
+}
+
 void AllocationScript::reset_counters() {
   misses_ = skipped_ = 0;
   live_bytes_ = peak_bytes_ = 0;

@@ -40,6 +40,9 @@ class AllocationScript {
   // Does a block that is live lie in [from, to)?
   [[nodiscard]] bool any_live(const char* from, const char* to) const;
 
+  // So much was live beside it, in scripts of other threads, at one moment.
+  void count_beside(std::int64_t peak_bytes, std::int64_t misses, std::int64_t skipped);
+
   void reset_counters();
   [[nodiscard]] std::int64_t misses() const { return misses_; }
   [[nodiscard]] std::int64_t skipped() const { return skipped_; }

@@ -39,14 +39,14 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
     host_.homes->forget_pages();
   }
   script_.reset_counters();
-  learned_something_ = false;
+  learned_something_ = chain_surprised_ = false;
   op_times_.clear();
   bind_inputs(inputs);
   make_results();
   if (keep_state_[0]) states_[0] = GeneratorState::current();
   arena_->begin_use();
   begin_undo();
-  if (looks_) traced_.assign(tape_->ops.size(), {});
+  if (looks_ || rehearsal_ != nullptr) traced_.assign(tape_->ops.size(), {});
   if (paranoid_) watch_.emplace(*arena_);
 }
 
@@ -117,9 +117,9 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     learn(instruction);
   }
   if (options.time_ops) arena_->device().wait();
-  if (options.time_ops && instruction.op.valid()) op_times_.emplace_back(instruction.op, since_ns(start));
+  if (options.time_ops && instruction.op.valid()) note_time(instruction, since_ns(start));
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
-  if (looks_) note_results(instruction);
+  if (looks_ || (rehearsal_ != nullptr && instruction.chain >= 0)) note_results(instruction);
   std::vector<ArenaWatch::Range> dead;
   if (watch_) {
     look_around(index);
@@ -191,9 +191,12 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
-  script_.begin_op(allocations_.data() + instruction.script_from, instruction.script_to - instruction.script_from);
+  const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
+  script_.begin_op(allocations_.data() + instruction.script_from, own);
   if (fails_in_ >= 0) fail_as_injected();
-  if (is_collective(op.handle)) {
+  if (instruction.chain >= 0) {
+    call_chain(instruction, stack);
+  } else if (is_collective(op.handle)) {
     run_collective(op.handle, &stack);
   } else {
     op.handle.callBoxed(&stack);
@@ -202,6 +205,7 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
 }
 
 void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
+  if (instruction.chain >= 0) return;  // each member has its own
   const TapeOp& op = tape_->op(instruction.op);
   stack.insert(stack.end(), op.arguments.begin(), op.arguments.end());
   for (const Argument& argument : instruction.arguments) {
@@ -259,7 +263,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
 }
 
 void Executor::learn(const Instruction& instruction) {
-  if (instruction.again) return;  // as in its first run
+  if (instruction.again || instruction.chain >= 0) return;  // as in its first run; as it was planned
   TapeOp& op = tape_->op(instruction.op);
   const std::vector<std::int64_t> before = op.allocations;
   std::vector<std::int64_t> now;

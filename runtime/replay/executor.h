@@ -14,6 +14,7 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -125,6 +126,11 @@ class Executor {
   [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs,
                                   const std::vector<c10::Storage>& host_written) const;
 
+  // Ops of the tape whose results a rehearsal digests, as chains of rows have made them.
+  [[nodiscard]] std::vector<TapeOpId> replaced() const;
+  // The last learning run saw a chain of rows allocate otherwise than was planned.
+  [[nodiscard]] bool chain_surprised() const { return chain_surprised_; }
+
   // True when the last learning run saw other allocations than the plan was made for.
   [[nodiscard]] bool learned_something() const { return learned_something_; }
 
@@ -151,6 +157,7 @@ class Executor {
     std::vector<BlockId> renew;         // it creates these anew in the middle of their placement
     std::vector<std::size_t> finish;    // swaps that are due when this step ends
     std::vector<BlockId> drop_blocks;   // whose placement ends with this step
+    int chain = -1;                     // the op stands for this chain of rows
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
@@ -186,6 +193,15 @@ class Executor {
   [[nodiscard]] c10::Storage storage_of(const Block& block, const std::vector<at::Tensor>& inputs) const;
   void call(const Instruction& instruction, torch::jit::Stack& stack);
   void call_kernel(const Instruction& instruction, torch::jit::Stack& stack);
+  void call_chain(const Instruction& instruction, torch::jit::Stack& stack);
+  void run_worker(const RowChain& chain, std::int64_t worker, const std::vector<std::vector<at::Tensor>>& whole,
+                  char* to) const;
+  void call_member(const RowChain& chain, std::size_t index, std::int64_t row, std::int64_t count,
+                   const std::vector<at::Tensor>& whole, std::vector<at::Tensor>& made, torch::jit::Stack& stack) const;
+  [[nodiscard]] static std::vector<std::size_t> chain_scripts(const RowChain& chain);
+  void note_time(const Instruction& instruction, std::int64_t ns);
+  void write_chain_script(const RowChain& chain, std::int32_t step,
+                          const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
   void learn(const Instruction& instruction);
@@ -275,6 +291,8 @@ class Executor {
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;
+  bool chain_surprised_ = false;
+  bool rows_written_ = false;  // by the chain that runs: it cannot run once more
   std::int64_t runs_ = 0;
   std::vector<Result> results_;
   std::vector<bool> touched_;  // by block: an op looks at it

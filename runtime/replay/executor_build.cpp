@@ -96,6 +96,7 @@ void Executor::write_instructions() {
     if (step.kind == Step::Kind::kRun) {
       instruction.again = ran[step.op.index()];
       ran[step.op.index()] = true;
+      instruction.chain = lowered_.chain[step.op.index()];
       write_op(step.op, instruction);
     } else {
       instruction.swap = next_swap++;
@@ -108,12 +109,16 @@ void Executor::write_instructions() {
   ran_at_.assign(tape_->ops.size(), instructions_.size());
   for (std::size_t i = instructions_.size(); i-- > 0;) {
     if (instructions_[i].op.valid()) ran_at_[instructions_[i].op.index()] = i;
+    if (instructions_[i].chain < 0) continue;
+    for (const RowMember& member : lowered_.chains[static_cast<std::size_t>(instructions_[i].chain)].members)
+      ran_at_[member.op.index()] = i;
   }
   if (tape_->final_jump.draws >= 0) keep_state_[static_cast<std::size_t>(tape_->final_jump.draws)] = true;
 }
 
 void Executor::write_op(OpId id, Instruction& instruction) {
   instruction.op = lowered_.tape_op[id.index()];
+  if (instruction.chain >= 0) return;
   const TapeOp& op = tape_->op(instruction.op);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
@@ -167,13 +172,19 @@ void Executor::write_script() {
       continue;
     }
     const TapeOp& op = tape_->op(instruction.op);
-    for (const std::int64_t bytes : op.allocations) allocations_.push_back({bytes, PlannedAllocation::kUnplanned});
+    const RowChain* const chain =
+        instruction.chain < 0 ? nullptr : &lowered_.chains[static_cast<std::size_t>(instruction.chain)];
+    if (chain != nullptr) {
+      write_chain_script(*chain, step, scratch);
+    } else {
+      for (const std::int64_t bytes : op.allocations) allocations_.push_back({bytes, PlannedAllocation::kUnplanned});
+    }
     for (const BlockId block : op.creates) {
       const BufferId buffer = lowered_.buffer[block.index()];
       // It may have begun earlier, when the op runs again
       const auto covering = std::prev(placed.upper_bound({buffer, step}));
       if (covering->first.second != step) instruction.renew.push_back(block);
-      const int position = tape_->blocks[block.index()].allocation;
+      const int position = chain != nullptr ? 0 : tape_->blocks[block.index()].allocation;
       if (position < 0) continue;  // no bytes
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
       allocation.offset = covering->second;
@@ -183,7 +194,7 @@ void Executor::write_script() {
         allocation.takes_over |= input != ended.end() && input->second == allocation.offset;
       }
     }
-    for (std::size_t j = 0; j < op.scratch.size(); ++j) {
+    for (std::size_t j = 0; chain == nullptr && j < op.scratch.size(); ++j) {
       const auto position = static_cast<std::size_t>(op.scratch_allocation[j]);
       allocations_[from + position].offset = scratch.at({step, static_cast<std::int32_t>(j)});
     }

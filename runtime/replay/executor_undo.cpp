@@ -64,11 +64,12 @@ void Executor::take_back_writes() {
 
 void Executor::call_surely(const Instruction& instruction, torch::jit::Stack& stack) {
   std::optional<GeneratorState> drawn;
+  rows_written_ = false;
   if (!can_take_back_ && tape_->op(instruction.op).random_order >= 0) drawn = GeneratorState::current();
   try {
     return call_kernel(instruction, stack);
   } catch (...) {
-    if (can_take_back_ || rehearsal_ != nullptr) throw;
+    if (can_take_back_ || rehearsal_ != nullptr || rows_written_) throw;
     if (!late_error_) late_error_ = std::current_exception();
   }
   if (drawn) drawn->restore();

@@ -37,8 +37,18 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name, bool leaving)
-      : tape_(tape), leaving_(leaving), on_the_side_(side_statistics(tape)), updater_(tape.blocks.size()) {
+  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving)
+      : tape_(tape),
+        leaving_(leaving),
+        on_the_side_(side_statistics(tape)),
+        updater_(tape.blocks.size()),
+        chain_at_(tape.ops.size(), -1),
+        within_chain_(tape.ops.size(), false) {
+    out_.chains = find_row_chains(tape, slicing);
+    for (std::size_t c = 0; c < out_.chains.size(); ++c) {
+      for (const RowMember& member : out_.chains[c].members) within_chain_[member.op.index()] = true;
+      chain_at_[out_.chains[c].last().index()] = static_cast<int>(c);
+    }
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
@@ -49,7 +59,12 @@ class Lowering {
       if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
     }
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (tape_.ops[i].role == TapeOp::Role::kKernel) add_op(TapeOpId(i));
+      if (tape_.ops[i].role != TapeOp::Role::kKernel) continue;
+      if (chain_at_[i] >= 0) {
+        add_chain(chain_at_[i]);
+      } else if (!within_chain_[i]) {
+        add_op(TapeOpId(i));
+      }
     }
     for (const SlotId slot : tape_.returned) {
       if (!slot.valid()) continue;
@@ -113,6 +128,53 @@ class Lowering {
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
+    out_.chain.push_back(-1);
+  }
+
+  // One op that does what all members do, and makes only what the last one makes. The inside of a slice:
+  //
+  //   tick               0    1    2        the result of all rows is there throughout
+  //   of member 0        ░░░░░░░░░          until the last member that reads it
+  //   of member 1             ░░░░░░░░░     with several workers: all throughout, as they do not wait for each other
+  void add_chain(int index) {
+    const RowChain& chain = out_.chains[static_cast<std::size_t>(index)];
+    const TapeOp& last = tape_.op(chain.last());
+    Op op;
+    op.target = full_name(last.handle);
+    const std::string& schema_name = last.handle.schema().name();
+    op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
+    std::string taken_in;
+    for (std::size_t m = 0; m < chain.members.size(); ++m) {
+      const RowMember& member = chain.members[m];
+      const auto tick = static_cast<std::int32_t>(m);
+      op.cost_ns += tape_.op(member.op).cost_ns;
+      for (const RowOperand& operand : member.operands) {
+        if (operand.made_by < 0) add_once(op.reads, out_.buffer[tape_.slots[operand.slot.index()].block.index()]);
+      }
+      for (std::int64_t i = 0; i < chain.workers * static_cast<std::int64_t>(member.allocations.size()); ++i) {
+        const std::size_t which = static_cast<std::size_t>(i) % member.allocations.size();
+        const bool result = member.allocations[which] == 0;
+        const auto end = static_cast<std::int32_t>(chain.members.size());
+        // Workers do not wait for each other: what one has given back, another may not take
+        const bool alone = chain.workers == 1;
+        op.scratch.push_back({chain.allocation_bytes(member, which, chain.slice_rows), alone ? tick : 0,
+                              alone ? (result ? member.last_use : tick) + 1 : end});
+      }
+      if (m + 1 < chain.members.size()) {
+        taken_in += (taken_in.empty() ? "" : ",") + quoted(full_name(tape_.op(member.op).handle));
+      }
+    }
+    op.ticks = static_cast<std::int32_t>(chain.members.size());
+    op.creates.push_back(add_buffer(last.creates[0], op.name));
+    for (const auto& [read, created] : in_place_reuse_blocks(tape_, chain)) {
+      op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
+    }
+    op.meta = "{\"in_slices\":[" + taken_in + "]";
+    if (last.line >= 0) op.meta += ",\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(last.line)]);
+    op.meta += "}";
+    out_.graph.ops.push_back(std::move(op));
+    out_.tape_op.push_back(chain.last());
+    out_.chain.push_back(index);
   }
 
   // Batch norms that share running statistics update them in program order.
@@ -295,10 +357,21 @@ class Lowering {
       bool waits =
           std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
       waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
-      for_each_access(tape_, from, [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      for (const TapeOpId member : members_of(OpId(i))) {
+        for_each_access(tape_, tape_.op(member),
+                        [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
+      }
       if (!waits || !read.valid() || std::find(op.after.begin(), op.after.end(), read) != op.after.end()) continue;
       op.after.insert(std::upper_bound(op.after.begin(), op.after.end(), read), read);
     }
+  }
+
+  std::vector<TapeOpId> members_of(OpId id) const {
+    const int chain = out_.chain[id.index()];
+    if (chain < 0) return {out_.tape_op[id.index()]};
+    std::vector<TapeOpId> members;
+    for (const RowMember& member : out_.chains[static_cast<std::size_t>(chain)].members) members.push_back(member.op);
+    return members;
   }
 
   bool looks_at_data(const Op& op) const {
@@ -321,12 +394,16 @@ class Lowering {
   bool leaving_;
   std::vector<bool> on_the_side_;  // by block: side_statistics()
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
+  std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
+  std::vector<bool> within_chain_;
   Lowered out_;
   UniqueNames names_;
 };
 
 }  // namespace
 
-Lowered lower(const Tape& tape, const std::string& name, bool leaving) { return Lowering(tape, name, leaving).run(); }
+Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving) {
+  return Lowering(tape, name, slicing, leaving).run();
+}
 
 }  // namespace stowage::runtime

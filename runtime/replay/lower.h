@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/record/tape.h"
+#include "runtime/replay/row_slices.h"
 #include "stowage/graph.h"
 
 namespace stowage::runtime {
@@ -12,10 +13,13 @@ struct Lowered {
   Graph graph;                    // sealed
   std::vector<TapeOpId> tape_op;  // by graph op
   std::vector<BlockId> block;     // by graph buffer
-  std::vector<BufferId> buffer;   // by block; invalid for blocks that only the host part sees
+  // By block; invalid for blocks that only the host part sees, and for what a chain of rows makes on its way
+  std::vector<BufferId> buffer;
+  std::vector<RowChain> chains;
+  std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
 };
 
 // `leaving`: residents that may wait on the host are marked so (Buffer::leaves).
-Lowered lower(const Tape& tape, const std::string& name, bool leaving = false);
+Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving = false);
 
 }  // namespace stowage::runtime

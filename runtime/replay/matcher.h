@@ -108,7 +108,10 @@ class Matcher final : public Interceptor {
   // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
   // differs, in the order of the program, "" for none.
   void look_closely() { looks_ = true; }
-  [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned) const;
+  // In the next plain run, these ops' results are digested, whoever looks.
+  void watch(const std::vector<TapeOpId>& ops);
+  // `watched`: among these alone.
+  [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
   [[nodiscard]] Handover handover() const { return Handover{shells_}; }
   // After run_plainly(): is what Python keeps the same as in the rehearsal?
@@ -220,6 +223,7 @@ class Matcher final : public Interceptor {
   std::optional<GeneratorState> generator_at_end_;  // as Python left it
   bool looks_ = false;
   std::vector<std::vector<Digest>> traced_;
+  std::vector<bool> watched_;  // by op; or empty
 };
 
 }  // namespace stowage::runtime

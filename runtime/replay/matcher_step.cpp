@@ -24,6 +24,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
   read_shell_ = told_in_vain_ = false;
+  watched_.clear();
   chosen_ = -1;
   cursor_ = 0;
   end_ = tape_->ops.size();
@@ -153,14 +154,22 @@ void Matcher::run_plainly() {
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {
-  traced_.assign(looks_ ? tape_->ops.size() : 0, {});
-  if (looks_) run.trace(traced_);
+  const bool traces = looks_ || !watched_.empty();
+  traced_.assign(traces ? tape_->ops.size() : 0, {});
+  if (traces) run.trace(traced_, looks_ ? std::vector<bool>() : watched_);
   run.run(static_cast<std::int32_t>(to), shells_, copies_);
   ++plain_runs_;
 }
 
-std::string Matcher::first_difference(const std::vector<std::vector<Digest>>& planned) const {
+void Matcher::watch(const std::vector<TapeOpId>& ops) {
+  watched_.assign(ops.empty() ? 0 : tape_->ops.size(), false);
+  for (const TapeOpId op : ops) watched_[op.index()] = true;
+}
+
+// What is within a chain of rows, the plan does not make.
+std::string Matcher::first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const {
   for (std::size_t i = 0; i < std::min(planned.size(), traced_.size()); ++i) {
+    if (watched ? i >= watched_.size() || !watched_[i] : planned[i].empty()) continue;
     if (planned[i] != traced_[i]) return name_with_line(*tape_, tape_->ops[i]);
   }
   return {};

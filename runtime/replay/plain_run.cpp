@@ -122,7 +122,8 @@ void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
   op.jump.make(states_);
   call(op, stack);
   if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
-  if (traced_ != nullptr) (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);
+  if (traced_ != nullptr && (only_.empty() || only_[static_cast<std::size_t>(index)]))
+    (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);
 }
 
 void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {

@@ -8,6 +8,7 @@
 // rehearsal, which compares the planned step with the same ops run plainly.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "runtime/record/tape.h"
@@ -27,8 +28,11 @@ class PlainRun {
   // passes through; residents, inputs and generator are then as before, where its data made it raise (saved_blocks.h).
   void run(std::int32_t to, Shells& shells, bool copies);
 
-  // Digests of each op's results, by op, go there.
-  void trace(std::vector<std::vector<Digest>>& into) { traced_ = &into; }
+  // Digests of the results, by op, go there; of those ops alone where `only` is not empty.
+  void trace(std::vector<std::vector<Digest>>& into, std::vector<bool> only = {}) {
+    traced_ = &into;
+    only_ = std::move(only);
+  }
 
   // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be
   // external.
@@ -51,6 +55,7 @@ class PlainRun {
 
   const Tape& tape_;
   std::vector<std::vector<Digest>>* traced_ = nullptr;
+  std::vector<bool> only_;
   std::vector<c10::Storage> storages_;                 // by block
   std::vector<std::optional<GeneratorState>> states_;  // by draws
 };

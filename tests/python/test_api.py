@@ -48,6 +48,8 @@ STATS_KEYS = {
     "host_bytes",
     "stall_ns",
     "plan_from_cache",
+    "replaced_ops",
+    "replacement_refusal",
     "checked_steps",
     "check_ns",
 }

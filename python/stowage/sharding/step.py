@@ -210,7 +210,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
         with self._planning(entry):
-            entry.replay = Replay(recording, self._room, self._name, self._budget)
+            entry.replay = Replay(recording, self._room, self._name, self._budget, lean_kernels=False)
         return result
 
     def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:

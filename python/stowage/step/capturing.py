@@ -53,4 +53,4 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     if not fake:
         cost_file().price(recording.tape)
     its_name = getattr(train_step, "__name__", "step")
-    return _runtime.lower(recording.tape, name or its_name).graph
+    return _runtime.lower(recording.tape, name or its_name, _runtime.RowSlicing()).graph

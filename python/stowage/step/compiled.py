@@ -77,9 +77,11 @@ class CompiledStep(LifeCycle):
         link_gbps: float | None,
         strict: bool | str,
         in_place_reuse: bool,
+        lean_kernels: bool = True,
         leaving: bool = False,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
+        self._lean_kernels = lean_kernels
         self._checking = Checking(check)
         self._in_place_reuse = in_place_reuse
         self._leaving = leaving
@@ -335,7 +337,9 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):
-            replay = Replay(recording, self._room, self._name, self._budget, self._in_place_reuse, self._leaving)
+            replay = Replay(
+                recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels, self._leaving
+            )
             replay.key = key
             del entry.replays[: -_MAX_REPLAYS + 1]
             entry.replays.append(replay)
@@ -370,8 +374,10 @@ class CompiledStep(LifeCycle):
         undo.keep()
         entry.eager_calls += 1
         if rehearsal is None:
+            with self._planning(entry):
+                replay.drop_replacements("a replaced kernel has raised")
             return shadow.result
-        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree())
+        agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree() and shadow.replaced_agree())
         self._judge(entry, replay, agrees, "" if agrees else shadow.first_difference())
         return shadow.result
 
@@ -449,6 +455,8 @@ class CompiledStep(LifeCycle):
             "stall_ns": self._tally.stall_ns,
             "checked_steps": self._tally.checked_steps,
             "check_ns": self._tally.check_ns,
+            "replaced_ops": self._latest.replaced if self._latest else 0,
+            "replacement_refusal": self._latest.replacement_refusal if self._latest else "",
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }
@@ -484,6 +492,7 @@ def compile(
     link_gbps: float | None = None,
     strict: bool | str = False,
     in_place_reuse: bool = True,
+    lean_kernels: bool = True,
     takeover: bool | None = None,
     residents: str = "stay",
 ) -> CompiledStep:
@@ -513,6 +522,9 @@ def compile(
             written nothing but its own memory. Else the call raises Error, which names the operator and its line, and
             has changed nothing. This costs a copy of the arena, and a look at all of it after each operator.
         in_place_reuse: let kernels that work element by element write their result over an input that dies there.
+        lean_kernels: let kernels that work row by row run on some rows at a time, so that a loss head holds its logits
+            once. The bits are those of the recorded kernels; where a rehearsal finds other ones, the plan is made anew
+            without, and stats() says so.
         takeover: the older name of in_place_reuse.
         residents: "leave": where the budget cannot be met otherwise, parameters, optimizer state, buffers and kept
             gradients wait on the host (STOWAGE_HOST_STORE names a directory; else memory that the budget does not
@@ -541,4 +553,5 @@ def compile(
     if residents == "leave" and link_gbps == 0:
         raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
     reuse = in_place_reuse if takeover is None else takeover
-    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse, residents == "leave")
+    leaving = residents == "leave"
+    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels, leaving)

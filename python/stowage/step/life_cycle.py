@@ -79,7 +79,7 @@ class LifeCycle(abc.ABC):
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
         settled = False
         with self._planning(entry):
-            settled = not replay.replan_if_learned()
+            settled = not self._falls_back(replay, agrees) and not replay.replan_if_learned()
         settled = self._everywhere(settled)
         if entry.over_budget is not None:
             self._drop(entry, replay)
@@ -96,6 +96,14 @@ class LifeCycle(abc.ABC):
                 error = Error(entry.refusal)
                 say(error, AFTER)
                 raise error
+
+    def _falls_back(self, replay: Replay, agrees: bool) -> bool:
+        """Where a plan with other kernels than the recorded ones has not done what they do, the next has those
+        alone."""
+        why = "" if agrees else "the rehearsal gave other bits"
+        if replay.allocates_otherwise():
+            why = why or "a replaced kernel has allocated otherwise than was planned"
+        return bool(why) and replay.drop_replacements(why)
 
     @contextlib.contextmanager
     def _planning(self, entry: Any) -> Iterator[None]:

@@ -63,7 +63,12 @@ class Shadow:
         return self.began._matcher.kept_agree(self.replay._executor)
 
     def run_plainly(self) -> None:
+        self.began._matcher.watch(self.replay._executor)
         self.began._matcher.run_plainly()
+
+    def replaced_agree(self) -> bool:
+        """After a rehearsal and run_plainly(): what the plan makes by other kernels has the same bits in both."""
+        return not self.began._matcher.first_difference(self.replay._executor, watched=True)
 
     def first_difference(self) -> str:
         """After a rehearsal and run_plainly(): the first op that made something else in the plan; "" where nobody
@@ -176,10 +181,18 @@ class Replay:
     """Executes a Recording. Not thread-safe; residents are the user's own tensors."""
 
     def __init__(
-        self, recording: Recording, room: Room, name: str, budget: int | None, in_place_reuse: bool = True,
+        self,
+        recording: Recording,
+        room: Room,
+        name: str,
+        budget: int | None,
+        in_place_reuse: bool = True,
+        lean_kernels: bool = True,
         leaving: bool = False,
-    ):  # fmt: skip
+    ):
         self.recording = recording
+        # Why the plan has the recorded kernels alone, though others were asked for
+        self.replacement_refusal = ""
         self.room = room
         self.arena = room.arena
         self.host = room.host
@@ -187,6 +200,7 @@ class Replay:
         self.budget = budget
         self.in_place_reuse = in_place_reuse
         self.leaving = leaving  # residents may wait on the host
+        self._slicing = _slicing(lean_kernels)
         self.events = recording.events
         self.last_run: Any = None
         recording.result = None
@@ -228,7 +242,7 @@ class Replay:
             raise Error(
                 f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
             )
-        lowered = _runtime.lower(self.recording.tape, self.name, self.leaving)
+        lowered = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving)
         link_gbps = self._lane_gbps()
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
@@ -242,8 +256,24 @@ class Replay:
             check(graph, planned)
             executor = _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
         self.graph, self.plan, self._executor = graph, planned, executor
+        self.replaced = lowered.replaced  # chains of kernels that one op stands for
         if self.room.looks:
             self._executor.look_closely(self.room.looks == "paranoid")
+
+    def allocates_otherwise(self) -> bool:
+        """The last rehearsal saw it of a replaced kernel."""
+        return self._executor.chain_surprised
+
+    def drop_replacements(self, why: str) -> bool:
+        """From now on the recorded kernels alone, planned anew and not trusted yet. False where the plan has no others.
+        Raises what plan() raises."""
+        if not self.replaced:
+            return False
+        self.replacement_refusal = why
+        self._slicing = _slicing(False)
+        self._make_plan()
+        self.rehearsals = 0
+        return True
 
     def _take_kept_costs(self, lowered: Any, options: dict) -> None:
         """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new
@@ -561,7 +591,7 @@ class Replay:
                 self._make_plan()
                 return True
         self._guessed = self._costs.price(self.recording.tape)
-        self.graph = _runtime.lower(self.recording.tape, self.name, self.leaving).graph
+        self.graph = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving).graph
         self.plan = self.plan.with_costs_of(self.graph)
         return False
 
@@ -575,6 +605,10 @@ def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     runs anew."""
     hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
     return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
+
+
+def _slicing(on: bool) -> _runtime.RowSlicing:
+    return _runtime.RowSlicing(on=on)
 
 
 def _nothing() -> None:
