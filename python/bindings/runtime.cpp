@@ -432,8 +432,7 @@ void bind_executor(nb::module_& m) {
       [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving) {
         return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, leaving))};
       },
-      "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false,
-      "leaving: residents are marked that may wait on the host.");
+      "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "leaving: residents are marked that may wait on the host.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",

@@ -195,7 +195,8 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     match(scalar_reader(), keys, &question.arguments);
     if (mode_ == Mode::kLeft) return;
     if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0])
-      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) + " gives a result of another shape than was recorded");
+      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) +
+                   " gives a result of another shape than was recorded");
   }
 }
 

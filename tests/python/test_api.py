@@ -50,6 +50,9 @@ STATS_KEYS = {
     "plan_from_cache",
     "replaced_ops",
     "replacement_refusal",
+    "away_bytes",
+    "fetched_bytes",
+    "home_bytes",
     "checked_steps",
     "check_ns",
 }
