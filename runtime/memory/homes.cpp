@@ -25,7 +25,7 @@ constexpr std::int64_t kBounce = 1 << 20;
 
 std::int64_t whole_pages(std::int64_t bytes) { return (std::max<std::int64_t>(bytes, 1) + kPage - 1) / kPage * kPage; }
 
-[[noreturn]] void fail(const std::string& what, int error) {
+[[noreturn]] void fail_at_home(const std::string& what, int error) {
   throw Error("homes of residents: " + what + ": " + std::strerror(error));
 }
 
@@ -74,12 +74,12 @@ class HomeFile {
                   in_words(limit_));
     open();
     if (const int error = posix_fallocate(file_, end_, size); error != 0)
-      fail("cannot have " + in_words(size, Rounding::kUp), error);
+      fail_at_home("cannot have " + in_words(size, Rounding::kUp), error);
     void* at = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file_, end_);
     if (at == MAP_FAILED) {
       const int error = errno;
       give_back(end_, size);
-      fail("cannot map " + in_words(size, Rounding::kUp), error);
+      fail_at_home("cannot map " + in_words(size, Rounding::kUp), error);
     }
     regions_.emplace(static_cast<char*>(at), Region{end_, size});
     end_ += size;
@@ -198,12 +198,12 @@ class HomeFile {
     process_ = getpid();
     if (directory_.empty()) {
       file_ = memfd_create("stowage-homes", MFD_CLOEXEC);
-      if (file_ < 0) fail("cannot make a file in memory", errno);
+      if (file_ < 0) fail_at_home("cannot make a file in memory", errno);
       return;
     }
     std::string name = directory_ + "/stowage-homes-XXXXXX";
     file_ = mkostemp(name.data(), O_CLOEXEC);
-    if (file_ < 0) fail("cannot make a file in '" + directory_ + "'", errno);
+    if (file_ < 0) fail_at_home("cannot make a file in '" + directory_ + "'", errno);
     direct_ = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_DIRECT);
     unlink(name.c_str());
   }
@@ -217,7 +217,7 @@ class HomeFile {
       const ssize_t done = out ? pwrite(file, data, static_cast<std::size_t>(bytes), offset)
                                : pread(file, data, static_cast<std::size_t>(bytes), offset);
       if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) fail(out ? "cannot write" : "cannot read", done < 0 ? errno : EIO);
+      if (done <= 0) fail_at_home(out ? "cannot write" : "cannot read", done < 0 ? errno : EIO);
       offset += done, data += done, bytes -= done;
     }
   }

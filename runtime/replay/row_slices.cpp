@@ -15,12 +15,12 @@ namespace {
 
 enum class Kind : std::uint8_t { kElements, kSum, kLogSoftmaxBackward, kNllBackward };
 
-struct RowOp {
+struct ListedOp {
   std::string_view name;
   Kind kind;
 };
 
-constexpr std::array kRowOps = std::to_array<RowOp>({
+constexpr std::array kRowOps = std::to_array<ListedOp>({
     {"aten::_log_softmax_backward_data", Kind::kLogSoftmaxBackward},
     {"aten::add.Tensor", Kind::kSum},
     {"aten::div.Scalar", Kind::kElements},
@@ -38,9 +38,9 @@ constexpr std::int64_t kSmall = 64;       // bytes of an allocation that does no
 constexpr std::int64_t kFewSlices = 8;    // one after the other at least, where there are as many rows
 constexpr std::int64_t kExtraShare = 16;  // small operands that live longer: at most such a part of what is saved
 
-const RowOp* row_op(const TapeOp& op) {
+const ListedOp* row_op(const TapeOp& op) {
   const std::string name = full_name(op.handle);
-  const auto* found = std::find_if(kRowOps.begin(), kRowOps.end(), [&](const RowOp& r) { return r.name == name; });
+  const auto* found = std::find_if(kRowOps.begin(), kRowOps.end(), [&](const ListedOp& r) { return r.name == name; });
   return found == kRowOps.end() ? nullptr : found;
 }
 
@@ -50,7 +50,7 @@ std::int64_t elements(const TensorMeta& meta) {
   return count;
 }
 
-bool is_contiguous(const TensorMeta& meta) {
+bool lies_densely(const TensorMeta& meta) {
   std::int64_t expected = 1;
   for (std::size_t d = meta.sizes.size(); d-- > 0; expected *= meta.sizes[d]) {
     if (meta.sizes[d] != 1 && meta.strides[d] != expected) return false;
@@ -75,7 +75,7 @@ class MemberOf {
   MemberOf(const Tape& tape, TapeOpId id) : tape_(tape), op_(tape.op(id)) { member_.op = id; }
 
   std::optional<RowMember> make() {
-    const RowOp* listed = row_op(op_);
+    const ListedOp* listed = row_op(op_);
     if (listed == nullptr || !makes_rows() || !take_allocations()) return {};
     kind_ = listed->kind;
     if (!take_numbers()) return {};
@@ -105,7 +105,7 @@ class MemberOf {
     width_ = slot.meta.sizes.back();
     rows_ = width_ == 0 ? 0 : elements(slot.meta) / width_;
     member_.row_bytes = width_ * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
-    return rows_ >= 2 && is_contiguous(slot.meta) && is_plain(slot.meta) && block.bytes == rows_ * member_.row_bytes;
+    return rows_ >= 2 && lies_densely(slot.meta) && is_plain(slot.meta) && block.bytes == rows_ * member_.row_bytes;
   }
 
   // The result, and small ones that do not grow with the rows; of a fake nothing is known but the result.
@@ -137,7 +137,7 @@ class MemberOf {
     RowOperand operand;
     operand.position = position;
     operand.slot = slot;
-    const bool dense = meta.sizes == result_->sizes && is_contiguous(meta);
+    const bool dense = meta.sizes == result_->sizes && lies_densely(meta);
     const bool one = elements(meta) == 1;
     if (kind_ == Kind::kLogSoftmaxBackward) {
       operand.by_row = dense;
@@ -252,7 +252,7 @@ class Finder {
     return std::all_of(user.operands.begin(), user.operands.end(), [&](const RowOperand& operand) {
       if (tape_.slots[operand.slot.index()].block != block) return true;
       const TensorMeta& rows = operand.rows;
-      return operand.by_row && rows.sizes.size() == 2 && rows.storage_offset == 0 && is_contiguous(rows) &&
+      return operand.by_row && rows.sizes.size() == 2 && rows.storage_offset == 0 && lies_densely(rows) &&
              elements(rows) * static_cast<std::int64_t>(rows.dtype.itemsize()) == tape_.blocks[block.index()].bytes;
     });
   }
@@ -320,7 +320,7 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
       const BlockId id = tape.slots[operand.slot.index()].block;
       const Block& block = tape.blocks[id.index()];
       bool fits = operand.by_row && !block.external && block.device == tape.device && operand.rows.sizes.size() == 2 &&
-                  operand.rows.storage_offset == 0 && is_contiguous(operand.rows);
+                  operand.rows.storage_offset == 0 && lies_densely(operand.rows);
       if (fits) {
         const std::int64_t bytes = operand.rows.sizes[1] * static_cast<std::int64_t>(operand.rows.dtype.itemsize());
         fits = bytes == row_bytes && bytes * chain.rows == block.bytes;
@@ -342,7 +342,7 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
 
 std::vector<std::string> row_slice_ops() {
   std::vector<std::string> names;
-  for (const RowOp& op : kRowOps) names.emplace_back(op.name);
+  for (const ListedOp& op : kRowOps) names.emplace_back(op.name);
   std::sort(names.begin(), names.end());
   return names;
 }
