@@ -119,20 +119,12 @@ struct RowOp {
 constexpr std::array kByRow = {RowOp{"aten::_log_softmax", 1}, RowOp{"aten::_log_softmax_backward_data", 2},
                                RowOp{"aten::_softmax", 1}, RowOp{"aten::_softmax_backward_data", 2}};
 
-bool is_contiguous(const TensorMeta& meta) {
-  std::int64_t expected = 1;
-  for (std::size_t d = meta.sizes.size(); d-- > 0; expected *= meta.sizes[d]) {
-    if (meta.sizes[d] != 1 && meta.strides[d] != expected) return false;
-  }
-  return true;
-}
-
 bool by_row_over_last_dimension(const TapeOp& op, const TensorMeta& meta, const std::string& name) {
   const auto* row = std::find_if(kByRow.begin(), kByRow.end(), [&](const RowOp& r) { return r.name == name; });
   if (row == kByRow.end() || !op.arguments[row->dim_argument].isInt()) return false;
   const std::int64_t dim = op.arguments[row->dim_argument].toInt();
   const auto dims = static_cast<std::int64_t>(meta.sizes.size());
-  return dims > 0 && (dim == -1 || dim == dims - 1) && is_contiguous(meta);
+  return dims > 0 && (dim == -1 || dim == dims - 1) && meta.is_contiguous();
 }
 
 // An accelerator's kernels over rows are its own: one may read a row again after it has written to it.

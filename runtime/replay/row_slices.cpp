@@ -50,14 +50,6 @@ std::int64_t elements(const TensorMeta& meta) {
   return count;
 }
 
-bool lies_densely(const TensorMeta& meta) {
-  std::int64_t expected = 1;
-  for (std::size_t d = meta.sizes.size(); d-- > 0; expected *= meta.sizes[d]) {
-    if (meta.sizes[d] != 1 && meta.strides[d] != expected) return false;
-  }
-  return true;
-}
-
 bool is_plain(const TensorMeta& meta) { return !meta.conjugated && !meta.negated; }
 
 // [.., V], dense: as rows of V.
@@ -105,7 +97,7 @@ class MemberOf {
     width_ = slot.meta.sizes.back();
     rows_ = width_ == 0 ? 0 : elements(slot.meta) / width_;
     member_.row_bytes = width_ * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
-    return rows_ >= 2 && lies_densely(slot.meta) && is_plain(slot.meta) && block.bytes == rows_ * member_.row_bytes;
+    return rows_ >= 2 && slot.meta.is_contiguous() && is_plain(slot.meta) && block.bytes == rows_ * member_.row_bytes;
   }
 
   // The result, and small ones that do not grow with the rows; of a fake nothing is known but the result.
@@ -137,7 +129,7 @@ class MemberOf {
     RowOperand operand;
     operand.position = position;
     operand.slot = slot;
-    const bool dense = meta.sizes == result_->sizes && lies_densely(meta);
+    const bool dense = meta.sizes == result_->sizes && meta.is_contiguous();
     const bool one = elements(meta) == 1;
     if (kind_ == Kind::kLogSoftmaxBackward) {
       operand.by_row = dense;
@@ -252,7 +244,7 @@ class Finder {
     return std::all_of(user.operands.begin(), user.operands.end(), [&](const RowOperand& operand) {
       if (tape_.slots[operand.slot.index()].block != block) return true;
       const TensorMeta& rows = operand.rows;
-      return operand.by_row && rows.sizes.size() == 2 && rows.storage_offset == 0 && lies_densely(rows) &&
+      return operand.by_row && rows.sizes.size() == 2 && rows.storage_offset == 0 && rows.is_contiguous() &&
              elements(rows) * static_cast<std::int64_t>(rows.dtype.itemsize()) == tape_.blocks[block.index()].bytes;
     });
   }
@@ -320,7 +312,7 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
       const BlockId id = tape.slots[operand.slot.index()].block;
       const Block& block = tape.blocks[id.index()];
       bool fits = operand.by_row && !block.external && block.device == tape.device && operand.rows.sizes.size() == 2 &&
-                  operand.rows.storage_offset == 0 && lies_densely(operand.rows);
+                  operand.rows.storage_offset == 0 && operand.rows.is_contiguous();
       if (fits) {
         const std::int64_t bytes = operand.rows.sizes[1] * static_cast<std::int64_t>(operand.rows.dtype.itemsize());
         fits = bytes == row_bytes && bytes * chain.rows == block.bytes;

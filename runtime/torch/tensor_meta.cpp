@@ -15,4 +15,12 @@ TensorMeta TensorMeta::of(const at::Tensor& tensor, std::int64_t start_bytes) {
   return {tensor.sizes().vec(), tensor.strides().vec(), offset, tensor.dtype(), tensor.is_conj(), tensor.is_neg()};
 }
 
+bool TensorMeta::is_contiguous() const {
+  std::int64_t expected = 1;
+  for (std::size_t d = sizes.size(); d-- > 0; expected *= sizes[d]) {
+    if (sizes[d] != 1 && strides[d] != expected) return false;
+  }
+  return true;
+}
+
 }  // namespace stowage::runtime

@@ -18,6 +18,9 @@ struct TensorMeta {
 
   bool operator==(const TensorMeta&) const = default;
 
+  // Elements lie one after the other, the last dimension's first.
+  [[nodiscard]] bool is_contiguous() const;
+
   // Of a tensor whose block begins so many bytes into its storage.
   [[nodiscard]] bool describes(const at::Tensor& tensor, std::int64_t start_bytes = 0) const;
   static TensorMeta of(const at::Tensor& tensor, std::int64_t start_bytes = 0);

@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <random>
 
 #include "stowage/check.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "support/broken_plan.h"
 #include "support/builder.h"
 #include "support/naive_checker.h"
 #include "support/random_graph.h"
@@ -24,11 +24,6 @@ namespace {
 //        swap_in p<1   run 0  run 1  swap_out p<4        swap_in q<5   run 2
 // p      [0, 4) at 0
 // q                                                      [4, 6) at 0
-struct Example {
-  Graph graph;
-  Plan plan;
-};
-
 Example example() {
   GraphBuilder g;
   const int p = g.resident(4), q = g.resident(4), r = g.resident(4);
@@ -47,14 +42,7 @@ Example example() {
   return {graph, plan};
 }
 
-struct Case {
-  const char* name;
-  int rule;
-  const char* message;
-  std::function<void(Plan&)> damage;
-};
-
-const Case kCases[] = {
+const BrokenPlan kBroken[] = {
     {"FetchedAfterItsUse", 2, "has no placement that covers the step",
      [](Plan& p) {
        std::swap(p.steps[4], p.steps[5]);
@@ -99,17 +87,7 @@ TEST(CheckAway, ExampleIsValid) {
   EXPECT_EQ(naive_peak(graph, plan), report.peak_bytes);
 }
 
-TEST(CheckAway, EachBrokenRuleIsNamed) {
-  for (const Case& broken : kCases) {
-    SCOPED_TRACE(broken.name);
-    auto [graph, plan] = example();
-    broken.damage(plan);
-    const CheckReport report = check(graph, plan);
-    EXPECT_EQ(report.rule, broken.rule) << report.message;
-    EXPECT_NE(report.message.find(broken.message), std::string::npos) << report.message;
-    EXPECT_FALSE(naive_peak(graph, plan).has_value());
-  }
-}
+TEST(CheckAway, EachBrokenRuleIsNamed) { expect_each_is_named(example(), kBroken); }
 
 TEST(CheckAway, FilesKeepWhoMayLeaveAndWhoIsAway) {
   const auto [graph, plan] = example();
