@@ -27,9 +27,11 @@ constexpr int kAnnealingRounds = 12;
 constexpr std::int64_t kLooks = 200'000;  // at each entry in all of annealing
 constexpr std::int64_t kMostCost = std::int64_t{1} << 62;
 
-// A double bound, made safe against its own rounding.
+// A double bound, made safe against its own rounding. A search that was stopped early may know none (-inf).
 std::int64_t rounded_bound(double bound) {
-  return static_cast<std::int64_t>(std::ceil(bound - 1e-6 * std::max(1.0, std::abs(bound))));
+  constexpr auto most = static_cast<double>(kMostCost);
+  if (!(bound > -most)) return -kMostCost;
+  return static_cast<std::int64_t>(std::min(most, std::ceil(bound - 1e-6 * std::max(1.0, std::abs(bound)))));
 }
 
 // Even the least usage passes the limit somewhere.

@@ -334,6 +334,42 @@ def test_compiled_step_is_garbage_collected():
     assert gone() is None
 
 
+@pytest.mark.xfail(strict=True, reason="guards hold what they compare, so that it lives on: known, not mended")
+@pytest.mark.parametrize("way", ["reference", "values", "set"])
+def test_what_only_a_weak_reference_knows_may_die(way):
+    import weakref
+
+    class Settings:
+        scale = 3.0
+
+    held = [Settings()]
+    if way == "reference":
+        reference = weakref.ref(held[0])
+        read = lambda: 1.0 if reference() is None else reference().scale  # noqa: E731
+    elif way == "values":
+        values = weakref.WeakValueDictionary({"settings": held[0]})
+        read = lambda: values["settings"].scale if "settings" in values else 1.0  # noqa: E731
+    else:
+        kept = weakref.WeakSet(held)
+        read = lambda: sum((each.scale for each in kept), 1.0)  # noqa: E731
+    net = nn.Linear(4, 1, bias=False)
+
+    @stowage.compile
+    def step(x):
+        loss = (net(x) * read()).sum()
+        loss.backward()
+        net.weight.grad = None
+        return loss.detach()
+
+    x = torch.ones(2, 4)
+    for call in range(12):
+        if call == 7:
+            held.clear()
+        alone = net(x).sum().detach()
+        factor = {True: 3.0 if way != "set" else 4.0, False: 1.0}[call < 7]
+        assert torch.equal(step(x), (net(x) * factor).sum().detach()), (call, alone)
+
+
 @pytest.mark.parametrize("holder", ["instance", "function", "namespace"])
 def test_the_first_attribute_of_an_empty_namespace(holder):
     """Later Pythons than 3.11 do not count the changes of a dict: an empty one is compared, too."""

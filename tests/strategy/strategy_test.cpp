@@ -121,6 +121,35 @@ TEST(Strategy, SearchAgreesWithTryingAll) {
   }
 }
 
+// Wherever it is stopped, what it tells is true. (The integer program may then know no bound at all.)
+TEST(Strategy, StoppedAtAnyMomentItTellsTheTruth) {
+  StrategyOptions options;
+  options.work_limit = 200'000;
+  options.enumeration_limit = 0;
+  for (std::uint64_t seed = first_seed(); seed < first_seed() + 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StrategyProblem problem = random_problem(seed);
+    const std::optional<std::int64_t> least = least_cost(problem);
+    for (int questions = 0; questions < 12; ++questions) {
+      int asked = 0;
+      options.should_stop = [&] { return asked++ >= questions; };
+      const StrategyResult result = choose_strategies(problem, options);
+      if (!least) {
+        EXPECT_TRUE(result.strategies.empty());
+        continue;
+      }
+      EXPECT_NE(result.outcome, Outcome::kInfeasible);
+      EXPECT_LE(result.bound, *least);
+      if (result.outcome == Outcome::kOptimal) {
+        EXPECT_EQ(result.cost, *least);
+      }
+      if (!result.strategies.empty()) {
+        EXPECT_EQ(strategy_cost(problem, result.strategies), result.cost);
+      }
+    }
+  }
+}
+
 // Small problems end soon, with a solver or without, and large costs are proven as small ones are.
 TEST(Strategy, CostsOfAnySizeAreProven) {
   for (const std::int64_t unit : {std::int64_t{1}, std::int64_t{1} << 30, std::int64_t{1} << 50}) {
