@@ -345,13 +345,13 @@ def test_what_only_a_weak_reference_knows_may_die(way):
     held = [Settings()]
     if way == "reference":
         reference = weakref.ref(held[0])
-        read = lambda: 1.0 if reference() is None else reference().scale  # noqa: E731
+        read = lambda: 1.0 if reference() is None else reference().scale
     elif way == "values":
         values = weakref.WeakValueDictionary({"settings": held[0]})
-        read = lambda: values["settings"].scale if "settings" in values else 1.0  # noqa: E731
+        read = lambda: values["settings"].scale if "settings" in values else 1.0
     else:
         kept = weakref.WeakSet(held)
-        read = lambda: sum((each.scale for each in kept), 1.0)  # noqa: E731
+        read = lambda: sum((each.scale for each in kept), 1.0)
     net = nn.Linear(4, 1, bias=False)
 
     @stowage.compile
@@ -368,6 +368,61 @@ def test_what_only_a_weak_reference_knows_may_die(way):
         alone = net(x).sum().detach()
         factor = {True: 3.0 if way != "set" else 4.0, False: 1.0}[call < 7]
         assert torch.equal(step(x), (net(x) * factor).sum().detach()), (call, alone)
+
+
+_FACTOR_3 = 1.0
+
+
+@pytest.mark.parametrize(
+    "way", ["exists", "isfile", "isdir", "getsize", "access", "listdir", "path", "glob", "globals", "__globals__"]
+)
+def test_files_and_names_that_guards_cannot_see(way, tmp_path, monkeypatch):
+    """Functions of os.path are frozen, and look as if they were Python's own machinery."""
+    import glob
+    import os
+    import pathlib
+
+    def helper(): ...
+
+    file = str(tmp_path / "flag")
+    number = 3
+    there = {
+        "exists": lambda: os.path.exists(file),
+        "isfile": lambda: os.path.isfile(file),
+        "isdir": lambda: os.path.isdir(file),
+        "getsize": lambda: os.path.getsize(tmp_path / "always") > 0,
+        "access": lambda: os.access(file, os.R_OK),
+        "listdir": lambda: len(os.listdir(tmp_path)) > 1,
+        "path": lambda: pathlib.Path(file).exists(),
+        "glob": lambda: bool(glob.glob(file + "*")),
+        "globals": lambda: globals()[f"_FACTOR_{number}"] > 1,
+        "__globals__": lambda: helper.__globals__[f"_FACTOR_{number}"] > 1,
+    }[way]
+
+    def begin():
+        if way == "isdir":
+            os.mkdir(file)
+        else:
+            pathlib.Path(file).write_text("")
+        (tmp_path / "always").write_text("here")
+        monkeypatch.setitem(globals(), "_FACTOR_3", 3.0)
+
+    (tmp_path / "always").write_text("")
+    net = nn.Linear(4, 1, bias=False)
+
+    def plain(x):
+        loss = (net(x) * (3.0 if there() else 1.0)).sum()
+        loss.backward()
+        net.weight.grad = None
+        return loss.detach()
+
+    step = stowage.compile(plain, check="never")
+    x = torch.ones(2, 4)
+    for call in range(10):
+        if call == 6:
+            begin()
+        assert torch.equal(step(x), plain(x)), call
+    assert step.stats()["planned_steps"] > 3
 
 
 @pytest.mark.parametrize("holder", ["instance", "function", "namespace"])

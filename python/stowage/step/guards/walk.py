@@ -180,6 +180,8 @@ class Walk:
             for parent, value, path, trusted in self._waiting.pop(name, ()):
                 self._reach(parent, name, value, path, trusted)
         self.names |= read.attributes
+        if not read.library and (seen := read.attributes & {"__globals__", "f_globals"}):
+            self.tell(f"reads a whole module by names that may be anything ({min(seen)} in '{code.co_qualname}')")
         if read.globals or not read.library:
             self._edges[self._root].append((None, self._code(code, globals_)))
         self._nested.update(c for c in code.co_consts if isinstance(c, types.CodeType))
