@@ -365,9 +365,8 @@ def test_what_only_a_weak_reference_knows_may_die(way):
     for call in range(12):
         if call == 7:
             held.clear()
-        alone = net(x).sum().detach()
-        factor = {True: 3.0 if way != "set" else 4.0, False: 1.0}[call < 7]
-        assert torch.equal(step(x), (net(x) * factor).sum().detach()), (call, alone)
+        factor = 1.0 if call >= 7 else 4.0 if way == "set" else 3.0
+        assert torch.equal(step(x), (net(x) * factor).sum().detach()), call
 
 
 _FACTOR_3 = 1.0
