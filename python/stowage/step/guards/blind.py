@@ -76,7 +76,9 @@ _READERS = (
     "logging",
     "traceback.py",
     "inspect.py",
-    "<frozen",
+    "<frozen importlib",
+    "<frozen zipimport",
+    "<frozen runpy",
     "_bootstrap",
 )
 _MEMORY_TAKEN = "asks how much memory is taken"
