@@ -187,8 +187,17 @@ class Guard {
     built_ = false;
   }
 
+  // Holds nothing any more, and has changed for good.
+  void let_go(std::string why) {
+    clear();
+    names_ = nb::set();
+    built_ = true;
+    lost_ = std::move(why);
+  }
+
   // What has changed first, or "" when nothing has.
   std::string changed() {
+    if (!lost_.empty()) return lost_;
     if (!built_) build();
     constexpr std::size_t kAhead = 24;  // words are far apart in memory, and a training step has emptied the caches
     for (std::size_t w = 0; w < words_.size(); ++w) {
@@ -559,6 +568,7 @@ class Guard {
   std::vector<Word> words_;
   std::vector<std::uint32_t> order_, lists_, others_;
   bool built_ = false;
+  std::string lost_;  // what had changed when it let go
 };
 
 int guard_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -627,6 +637,7 @@ void bind_guard(nb::module_& m) {
       .def("referent", &Guard::referent, "reference"_a.none(), "what"_a)
       .def("call", &Guard::call, "callable"_a.none(), "quiet"_a, "what"_a)
       .def("finish", &Guard::finish, "active"_a, "names"_a, "whole"_a)
+      .def("let_go", &Guard::let_go, "why"_a)
       .def("forget_changed", &Guard::forget_changed, "which"_a)
       .def("__len__", &Guard::nodes);
   m.def(

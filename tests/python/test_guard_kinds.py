@@ -5,7 +5,11 @@ import contextvars
 import ctypes
 import decimal
 import gc
+import glob
+import inspect
 import logging
+import os
+import pathlib
 import random
 import signal
 import sys
@@ -13,6 +17,7 @@ import threading
 import time
 import uuid
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -92,6 +97,22 @@ def made():
     yield from range(1000)
 
 
+class Held:
+    scale = 1.0
+
+
+HOLDERS = {"alone": Held()}
+REFERENCE = weakref.ref(HOLDERS["alone"])
+
+
+def outer():
+    scale = 1.0
+    return lambda: scale
+
+
+_CLOSED = outer()
+
+
 def warned():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -118,6 +139,16 @@ _POINTER = ctypes.pointer(ctypes.c_double(1.0))
         (lambda: uuid.uuid1(), "outside Python"),
         (lambda: sys._getframe().f_back, "outside Python"),
         (warned, "warns"),
+        (lambda: os.path.exists(__file__), "files"),  # Python's library asks, and is frozen
+        (lambda: os.path.getsize(__file__), "files"),
+        (lambda: os.path.isdir(__file__), "files"),
+        (lambda: pathlib.Path(__file__).exists(), "files"),
+        (lambda: glob.glob(__file__), "files"),
+        (lambda: globals()["_" + "CLOSED"], "globals"),
+        (lambda: _CLOSED.__closure__[0].cell_contents, "cell_contents"),
+        (lambda: outer.__globals__["_" + "CLOSED"], "__globals__"),
+        (lambda: inspect.currentframe().f_back, "currentframe"),
+        (lambda: REFERENCE().scale, "weak references alone"),
     ],
 )
 def test_what_cannot_be_seen_is_said(read, why):

@@ -334,7 +334,6 @@ def test_compiled_step_is_garbage_collected():
     assert gone() is None
 
 
-@pytest.mark.xfail(strict=True, reason="guards hold what they compare, so that it lives on: known, not mended")
 @pytest.mark.parametrize("way", ["reference", "values", "set"])
 def test_what_only_a_weak_reference_knows_may_die(way):
     import weakref

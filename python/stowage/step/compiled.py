@@ -166,11 +166,22 @@ class CompiledStep(LifeCycle):
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
         running it."""
         fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
+        weak = [r for e in self._entries.values() for r in e.replays if r.recording.world.weak]
+        if weak:
+            self._let_go_of_the_dropped(weak)
         if entry.wanted > 0:
             return fit, None
         return fit, next(
             (r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None
         )
+
+    def _let_go_of_the_dropped(self, weak: list[Replay]) -> None:
+        """Steps that read weak references find dead what the user has dropped: a guard that has changed, or is not
+        asked, holds nothing."""
+        changed = next(filter(None, (r.recording.world.guard.changed() for r in weak if not r.shadowed_because)), "")
+        for replay in weak:
+            if why := replay.shadowed_because or changed:
+                replay.recording.world.guard.let_go(why)
 
     def _alone(self, turn: _runtime.Turn) -> bool:
         """A call that may run within its budget's block: no other thread may allocate meanwhile, or use what has to

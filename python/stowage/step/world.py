@@ -62,6 +62,8 @@ class World:
         self.notes: Notes | None = None  # running
         self.guard: Guard = self._walk.guard
         self.guard.blind = ["what ran was not noted"]
+        # Weak references are read: what the guard holds must not outlive what the user has dropped
+        self.weak = False
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found = self._walk.found
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
@@ -115,6 +117,7 @@ class World:
             return self.changes
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
+        self.weak = walk.weak
         return self.changes
 
     def parameters(self) -> list[torch.nn.Parameter]:

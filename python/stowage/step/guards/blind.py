@@ -54,7 +54,6 @@ _WAITERS = ("logging", "threading", "queue", "selectors", "subprocess", "socket"
             "tarfile", "http", "urllib", "ssl", "profile", "cProfile", "pdb", "bdb", "xmlrpc", "smtplib", "pathlib")  # fmt: skip
 # Methods of objects of C that tell what those keep to themselves: by class, and whether it matters who asks.
 _TELLING = {("lock", "locked"): False, ("RLock", "_is_owned"): False, ("Generator", "initial_seed"): True}
-_NAMESPACE = {"builtins": {"globals"}}
 _HARMLESS = {
     "fspath",
     "getpid",
@@ -77,7 +76,9 @@ _READERS = (
     "logging",
     "traceback.py",
     "inspect.py",
+    "<frozen importlib",
     "<frozen zipimport",
+    "<frozen runpy",
     "_bootstrap",
 )
 _MEMORY_TAKEN = "asks how much memory is taken"
@@ -247,7 +248,6 @@ def _kind_of_function(module: str, name: str) -> str:
         ("reads the clock", _CLOCK),
         ("reads files", _FILES),
         ("reads what is outside Python", _ELSEWHERE),
-        ("reads a whole module by names that may be anything", _NAMESPACE),
     ):
         if module in table and ((names := table[module]) is None or name in names):
             return "starts a thread" if name.startswith("start_") else kind

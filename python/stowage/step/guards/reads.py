@@ -49,6 +49,20 @@ _WHOLE = {
     "__getstate__",
     "__reduce_ex__",
 }
+# What functions and frames keep of themselves: it is not compared where it is asked for as a value.
+_INTERNALS = {
+    "globals",
+    "__globals__",
+    "__closure__",
+    "cell_contents",
+    "getclosurevars",
+    "currentframe",
+    "gi_frame",
+    "cr_frame",
+    "f_back",
+    "f_globals",
+    "f_locals",
+}
 # Of the standard library: they read all attributes of what they are given. None: each function of the file.
 _READERS_OF_ALL = {
     "copy.py": None,
@@ -75,6 +89,7 @@ class Reads:
     generates: bool
     imports: tuple[tuple[str, int], ...] = ()  # statements: name and level
     imports_by_name: bool = False  # import_module(name), sys.modules[name]
+    internals: frozenset[str] = frozenset()  # of functions and frames
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -160,6 +175,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         generates,
         imports,
         by_name,
+        frozenset(_INTERNALS & (found_globals | attributes)),
     )
 
 

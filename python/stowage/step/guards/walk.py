@@ -127,6 +127,10 @@ class _Key(str):
     """Of an edge: counts when the user's code that ran has this string as a constant."""
 
 
+class _Weak:
+    """Of an edge: a weak reference of the user's. A guard holds what it watches, and must not keep that alive."""
+
+
 class Walk:
     """The graph, from ``root`` on. note() and called() take what runs; finish() makes the guard ready."""
 
@@ -144,6 +148,8 @@ class Walk:
         self._hidden: dict[int, str] = {}  # object -> what of it cannot be seen
         self._standard: set[int] = set()  # objects of libraries whose state is known
         self._whole: set[int] = set()  # objects whose attributes are read by names that code does not show
+        self.weak = False  # the guard watches weak references of the user's
+        self._referred: dict[int, str] = {}  # object -> a weak reference to it
         self._trusted: list[int] = []  # nodes of the guard that libraries may change by themselves
         self._index: dict[Any, int] = {}
         self._kept: list[Any] = []  # so that ids stay theirs
@@ -176,12 +182,13 @@ class Walk:
         self.ran.add(code)
         self.keys |= read.constants
         self.dynamic |= read.dynamic
+        for name in sorted(read.internals):
+            where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+            self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
         for name in read.attributes - self.names:
             for parent, value, path, trusted in self._waiting.pop(name, ()):
                 self._reach(parent, name, value, path, trusted)
         self.names |= read.attributes
-        if not read.library and (seen := read.attributes & {"__globals__", "f_globals"}):
-            self.tell(f"reads a whole module by names that may be anything ({min(seen)} in '{code.co_qualname}')")
         if read.globals or not read.library:
             self._edges[self._root].append((None, self._code(code, globals_)))
         self._nested.update(c for c in code.co_consts if isinstance(c, types.CodeType))
@@ -220,7 +227,8 @@ class Walk:
         """Narrows the guard to what code that ran can read. Returns what the step itself has changed of what it can
         reach, or "", and why the guard is blind."""
         changed = self.guard.changed()
-        active = self._active()
+        active = self._active(weak=False)
+        passing = self._active(weak=True) - active
         whole = [n for i in active if self._all_names(i) for n in self._nodes[i]]
         kept = [n for i in active for n in self._nodes[i]]
         self.guard.forget_changed(list(self._trusted))
@@ -233,6 +241,10 @@ class Walk:
             value = self._kept[i]
             if isinstance(value, _ITERATORS) and _code_of(value) in self.ran:
                 blind.append(f"the {type(value).__name__} '{value.__name__}': where it stands cannot be seen")
+        if passing:
+            names = (self._referred.get(id(self._kept[i])) for i in sorted(passing))
+            name = next(filter(None, names), "an object")
+            blind.append(f"what '{name}' refers to is held by weak references alone: a guard would keep it alive")
         if self._full:
             blind.append(f"the step reaches more than {_MOST_OBJECTS} objects")
         self._kept, self._waiting, self._index, self._unrun, self._functions = [], {}, {}, {}, {}
@@ -241,7 +253,8 @@ class Walk:
     def _all_names(self, i: int) -> bool:
         return i in self._whole or (self.dynamic and i not in self._standard)
 
-    def _active(self) -> set[int]:
+    def _active(self, weak: bool) -> set[int]:
+        """What can be reached over edges that count; ``weak``: and over weak references."""
         roots = [self._root] + [i for code in self.ran for i in self._functions.get(code, ())]
         active = set(roots)
         stack = list(roots)
@@ -249,10 +262,13 @@ class Walk:
             i = stack.pop()
             everything = self._all_names(i)
             for condition, child in self._edges[i]:
+                self.weak |= condition is _Weak
                 if child in active:
                     continue
                 if condition is None:
                     counts = True
+                elif condition is _Weak:
+                    counts = weak
                 elif type(condition) is types.CodeType:
                     counts = condition in self.ran
                 elif type(condition) is _Key:
@@ -657,7 +673,13 @@ class Walk:
         self._add(i, self.guard.referent(value, path), trusted)
         referent = value()
         if referent is not None:
-            self._reach(i, None, referent, path, trusted)
+            lasts = trusted or isinstance(referent, (type, types.FunctionType, types.ModuleType))
+            self._referred.setdefault(id(referent), path)
+            self._reach(i, None if lasts else _Weak, referent, path, trusted)
+
+    def _enter_proxy(self, i: int, value: Any, path: str, trusted: bool) -> None:
+        self._hidden[i] = f"'{path}' is a {type_name(type(value))}, which keeps its state to itself"
+        self._edges[i].append((_Weak, i))
 
     def _enter_context_variable(self, i: int, value: contextvars.ContextVar, path: str, trusted: bool) -> None:
         absent = ("absent",)
@@ -968,6 +990,7 @@ _BY_BASE = (
     (type, Walk._enter_class),
     (_ITERATORS, Walk._enter_generator),
     (weakref.ReferenceType, Walk._enter_reference),
+    (weakref.ProxyTypes, Walk._enter_proxy),
     (dict, _container(Walk._enter_dict)),
     (list, _container(Walk._enter_list)),
     (tuple, _container(Walk._enter_tuple)),
