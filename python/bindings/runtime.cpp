@@ -430,7 +430,9 @@ void bind_executor(nb::module_& m) {
   m.def(
       "lower",
       [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving) {
-        return LoweredHandle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, leaving))};
+        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, leaving))};
+        rt::fix_numbers(*tape.tape, handle.lowered->chains);
+        return handle;
       },
       "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "leaving: residents are marked that may wait on the host.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")

@@ -1,6 +1,7 @@
 #include "runtime/memory/homes.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -271,7 +272,12 @@ void Homes::take(c10::StorageImpl& storage) {
   storage.set_data_ptr_noswap(std::move(home));
 }
 
-void Homes::forget_pages() { file_->forget_pages(); }
+void Homes::forget_pages() {
+  file_->forget_pages();
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
 
 std::int64_t Homes::bytes() const { return file_->held(); }
 

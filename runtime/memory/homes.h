@@ -40,7 +40,8 @@ class Homes final : public HostStore {
   void take(c10::StorageImpl& storage);
   // A region of its own, of zeros.
   [[nodiscard]] c10::DataPtr region(std::int64_t bytes);
-  // What has been looked at leaves memory; content stays.
+  // What has been looked at leaves memory; content stays. So does what the process has freed and its allocator has kept:
+  // an eager call leaves as much behind as it took.
   void forget_pages();
 
   void reserve(std::int64_t) override {}

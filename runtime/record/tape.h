@@ -95,6 +95,9 @@ struct TapeOp {
   bool backward = false;
   int section = -1;  // optimizer section, or -1
   int line = -1;     // position in Tape::lines
+  // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
+  // another step
+  int fixed_number = -1;
 
   TapeOp(c10::OperatorHandle op) : handle(op) {}  // NOLINT: OperatorHandle has no default
 };

@@ -150,8 +150,7 @@ void Executor::call_member(const RowChain& chain, std::size_t index, std::int64_
   if (member.dim_argument >= 0) stack[static_cast<std::size_t>(member.dim_argument)] = std::int64_t{-1};
   if (member.alpha_argument >= 0 &&
       !stack[static_cast<std::size_t>(member.alpha_argument)].toScalar().equal(std::int64_t{1}))
-    throw std::runtime_error(name_with_line(*tape_, op) +
-                             " has another factor than when it was recorded: compile with lean_kernels=False");
+    throw std::runtime_error(name_with_line(*tape_, op) + " has another factor than when it was recorded");
   for (std::size_t i = 0; i < member.operands.size(); ++i) {
     const RowOperand& operand = member.operands[i];
     c10::IValue& value = stack[operand.position];

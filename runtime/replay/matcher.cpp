@@ -36,6 +36,7 @@ bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
 // Both of the same kind, and neither decides a shape: it may change from step to step.
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
   const c10::IValue& recorded = op.arguments[i];
+  if (static_cast<int>(i) == op.fixed_number) return false;
   if (is_number_tensor(recorded))
     return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
   return same_kind_of_number(recorded, value) && takes_number(op.handle, i);

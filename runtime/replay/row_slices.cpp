@@ -302,6 +302,13 @@ std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& option
   return Finder(tape, options).find();
 }
 
+void fix_numbers(Tape& tape, const std::vector<RowChain>& chains) {
+  for (TapeOp& op : tape.ops) op.fixed_number = -1;
+  for (const RowChain& chain : chains) {
+    for (const RowMember& member : chain.members) tape.op(member.op).fixed_number = member.alpha_argument;
+  }
+}
+
 std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape, const RowChain& chain) {
   const BlockId result = tape.op(chain.last()).creates[0];
   const std::int64_t row_bytes = chain.members.back().row_bytes;

@@ -56,7 +56,7 @@ struct RowMember {
   TapeOpId op;
   std::vector<RowOperand> operands;
   int dim_argument = -1;                  // a dimension that is the last one
-  int alpha_argument = -1;                // a factor that must be 1
+  int alpha_argument = -1;                // a factor that must be 1 (fix_numbers)
   std::int64_t row_bytes = 0;             // of its result
   std::vector<std::int64_t> allocations;  // of one call, in order; 0: the result
   int last_use = 0;                       // of its result: by which member, or, of the last one, itself
@@ -77,6 +77,9 @@ struct RowChain {
 };
 
 std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& options);
+
+// The tape learns which numbers the chains rely on (TapeOp::fixed_number), and forgets those that others relied on.
+void fix_numbers(Tape& tape, const std::vector<RowChain>& chains);
 
 // Pairs (operand, result) where the result may lie over the operand.
 std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape, const RowChain& chain);

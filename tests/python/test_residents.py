@@ -5,6 +5,8 @@ import copy
 import io
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -235,6 +237,53 @@ def test_a_file_as_the_host(tmp_path, monkeypatch):
     training = same()
     assert training.step.stats()["home_bytes"] > 4 << 20
     assert os.listdir(tmp_path) == []  # it has no name
+
+
+MEMORY_OF_PLANNED_CALLS = """
+import pathlib, torch, stowage
+from torch import nn
+
+def status(name):
+    return next(int(l.split()[1]) * 1024 for l in open("/proc/self/status") if l.startswith(name))
+
+def train(width, layers, budget, calls, measured):
+    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+    planned = stowage.compile(step, budget=budget, residents="leave")
+    x = torch.randn(64, width)
+    while planned.stats()["planned_steps"] < 1:
+        planned(x)
+    if not measured:
+        return
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    for _ in range(calls):
+        planned(x)
+    return planned.stats()
+
+train(64, 2, "600KiB", 1, False)  # what libraries take once
+before = status("VmRSS")
+stats = train(1024, 16, BUDGET, 4, True)
+print(status("VmHWM") - before, stats["away_bytes"], stats["planned_steps"])
+"""
+
+
+def test_the_process_holds_no_more_than_the_budget(tmp_path):
+    """Resident set, not what the plan says: 192 MiB of residents, and what the eager calls before have left."""
+    budget = 64 << 20
+    script = MEMORY_OF_PLANNED_CALLS.replace("BUDGET", str(budget))
+    environment = dict(os.environ, STOWAGE_HOST_STORE=str(tmp_path), OMP_NUM_THREADS="2")
+    environment.pop("LD_PRELOAD", None)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    grown, away, planned = map(int, done.stdout.split())
+    assert away > 128 << 20 and planned >= 4
+    assert grown <= budget + (16 << 20), f"{grown >> 20} MiB"
 
 
 def test_a_child_of_fork_has_copies_of_its_own():

@@ -514,3 +514,49 @@ def test_a_kernel_that_raises_is_taken_back_or_said():
             if not torch.equal(before, after_error):
                 break  # from here on the step comes to its end
         executor.inject(-1, 0)
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["", "asks for a number"])
+@pytest.mark.parametrize("op", [torch.add, torch.sub])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_factor_of_a_sum_that_changes_between_calls(op, seed, asks):
+    """In slices a sum has the factor 1 alone; with another one the step is another one."""
+    r = random.Random(seed)
+    factors = [1] * 5 + [r.choice([1, 1, 2, 3]) for _ in range(20)]
+    print("seed", seed, factors)
+    now = []
+
+    def train(compiled):
+        torch.manual_seed(seed)
+        model = nn.Linear(8, 60)
+        shift = torch.randn(60)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            p = model(x).log_softmax(-1)
+            p.register_hook(lambda g: op(g, shift, alpha=now[0]))
+            loss = F.nll_loss(p, y)
+            loss.backward()
+            if asks and model.weight.grad.abs().max().item() > 1e9:
+                model.zero_grad()
+            optimizer.step()
+            return loss.detach()
+
+        step = stowage.compile(step, strict=True) if compiled else step
+        generator = torch.Generator().manual_seed(seed)
+        results, replaced = [], set()
+        for factor in factors:
+            now[:] = [factor]
+            batch = torch.randn(30, 8, generator=generator), torch.randint(0, 60, (30,), generator=generator)
+            results.append(step(*batch).clone())
+            if compiled and step.stats()["planned_steps"]:
+                replaced.add(step.stats()["replaced_ops"])
+        return [*results, *(p.detach() for p in model.parameters())], step, replaced
+
+    with slicing():
+        expected, _, _ = train(False)
+        got, step, replaced = train(True)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert step.refusal == "" and 1 in replaced and step.stats()["misses"] == 0
+    assert step.stats()["planned_steps"] > 8
