@@ -334,40 +334,6 @@ def test_compiled_step_is_garbage_collected():
     assert gone() is None
 
 
-@pytest.mark.parametrize("way", ["reference", "values", "set"])
-def test_what_only_a_weak_reference_knows_may_die(way):
-    import weakref
-
-    class Settings:
-        scale = 3.0
-
-    held = [Settings()]
-    if way == "reference":
-        reference = weakref.ref(held[0])
-        read = lambda: 1.0 if reference() is None else reference().scale
-    elif way == "values":
-        values = weakref.WeakValueDictionary({"settings": held[0]})
-        read = lambda: values["settings"].scale if "settings" in values else 1.0
-    else:
-        kept = weakref.WeakSet(held)
-        read = lambda: sum((each.scale for each in kept), 1.0)
-    net = nn.Linear(4, 1, bias=False)
-
-    @stowage.compile
-    def step(x):
-        loss = (net(x) * read()).sum()
-        loss.backward()
-        net.weight.grad = None
-        return loss.detach()
-
-    x = torch.ones(2, 4)
-    for call in range(12):
-        if call == 7:
-            held.clear()
-        factor = 1.0 if call >= 7 else 4.0 if way == "set" else 3.0
-        assert torch.equal(step(x), (net(x) * factor).sum().detach()), call
-
-
 _FACTOR_3 = 1.0
 
 

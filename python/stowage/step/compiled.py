@@ -164,7 +164,7 @@ class CompiledStep(LifeCycle):
 
     def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
-        running it."""
+        running it. Before any Python runs, guards let go of what weak references would find dead."""
         fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
         weak = [r for e in self._entries.values() for r in e.replays if r.recording.world.weak]
         if weak:
