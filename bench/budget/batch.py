@@ -40,12 +40,14 @@ def make_step(name: str, batch_size: int):
 def handlers(config: dict) -> dict:
     import stowage
     from stowage import _runtime
-    from stowage.step.fit import capture_fake
+    from stowage.step.made_step import MakeStep
+    from stowage.step.sized_step import SizedSteps
 
     name = config["model"]
 
     def predict(batch: int, factor: int, link_gbps: float | None) -> dict:
-        graph = capture_fake(lambda size: make_step(name, size), batch)
+        made = MakeStep(lambda size: make_step(name, size), "batch_size")
+        graph = SizedSteps(made).at(made.sizes({"batch_size": batch})).graph()
         needed = graph.resident_bytes + graph.program_peak_bytes
         start = time.perf_counter()
         found = stowage.max_batch(lambda size: make_step(name, size), needed, start=batch, link_gbps=link_gbps)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.step.capturing import capture
     from stowage.step.compiled import CompiledStep, compile
-    from stowage.step.fit import Fit, max_batch
+    from stowage.step.fit import Fit, max_batch, max_length
     from stowage.step.prediction import Prediction, will_it_fit
     from stowage.step.verifying import Verification, verify
 
@@ -39,6 +39,7 @@ _NEED_TORCH = {
     "capture": "step.capturing",
     "compile": "step.compiled",
     "max_batch": "step.fit",
+    "max_length": "step.fit",
     "Prediction": "step.prediction",
     "will_it_fit": "step.prediction",
     "Verification": "step.verifying",
@@ -117,6 +118,7 @@ __all__ = [
     "check",
     "compile",
     "max_batch",
+    "max_length",
     "plan",
     "shard",
     "shard_plan",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/random.h"
 #include "budget/cover.h"
@@ -17,6 +18,7 @@ constexpr std::int64_t kRuins = 2500;  // tries times ops
 // Ops; more than one sequence of a limit is laid out in a graph of at most so many
 constexpr std::int32_t kSmall = 300;
 constexpr std::size_t kPool = 6;
+constexpr Link kFastLink{.bytes_per_ns = 64, .latency_ns = 1};
 
 struct Try {
   Sequence sequence;
@@ -96,7 +98,7 @@ struct Refund {
 };
 
 // The portfolio's sequences whose live bytes stay within `limit`.
-Pool sequences_within(const Recipes& recipes, std::span<const std::vector<OpId>> orders,
+Pool sequences_within(const Recipes& recipes, std::span<const std::vector<OpId>> orders, Link covering,
                       std::span<const CoverRule> first, std::int64_t limit, const FitOptions& options) {
   Pool pool;
   std::int64_t left = options.work;
@@ -107,7 +109,7 @@ Pool sequences_within(const Recipes& recipes, std::span<const std::vector<OpId>>
       left -= work;
       const Refund refund{left, work};
       const Spending spending{options, work, work};
-      if (!cover(recipes, now.sequence, limit, options.link, rule, work)) continue;
+      if (!cover(recipes, now.sequence, limit, covering, rule, work)) continue;
       polish(recipes, now, limit, options, work);
       add(pool, std::move(now));
     }
@@ -119,7 +121,7 @@ class BudgetFit {
  public:
   BudgetFit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
             const FitOptions& options)
-      : recipes_(recipes), orders_(orders), rules_(rules(options.link)), capacity_(capacity), options_(options) {
+      : recipes_(recipes), orders_(orders), covering_(options.link), rules_(rules(options.link)), capacity_(capacity), options_(options) {
     layout_options_.align = recipes.graph->align;
     layout_options_.capacity = capacity;
     layout_options_.all_greedies = false;
@@ -132,8 +134,11 @@ class BudgetFit {
   std::optional<Fitted> run() {
     std::optional<Fitted> fitted = search();
     if (fitted || !options_.link.there()) return fitted;
-    rules_ = {CoverRule{.swap = false}};  // what fits without a link fits with one
-    return search();
+    const std::vector<CoverRule> both = std::exchange(rules_, {CoverRule{.swap = false}});
+    if ((fitted = search())) return fitted;  // what fits without a link fits with one
+    rules_ = both;
+    covering_ = kFastLink;
+    return search();  // what fits with a fast link fits with a slow one, and waits
   }
 
  private:
@@ -143,7 +148,7 @@ class BudgetFit {
     std::int64_t limit = capacity_, above = capacity_, nothing = 0;
     for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped();
          ++round) {
-      const Pool pool = sequences_within(recipes_, orders_, rules_, limit, options_);
+      const Pool pool = sequences_within(recipes_, orders_, covering_, rules_, limit, options_);
       if (pool.empty()) {
         nothing = limit;
         if (round == 0) break;
@@ -196,6 +201,7 @@ class BudgetFit {
 
   const Recipes& recipes_;
   std::span<const std::vector<OpId>> orders_;
+  Link covering_;                 // by which the first tries choose moves
   std::vector<CoverRule> rules_;  // of the first tries
   std::int64_t capacity_;
   const FitOptions& options_;

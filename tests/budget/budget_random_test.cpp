@@ -88,6 +88,25 @@ TEST_P(BudgetOnRandomGraphs, PlansAreValidFitAndNeverSlowDownAsTheBudgetGrows) {
   RecordProperty("infeasible", infeasible);
 }
 
+// A slow link makes a step wait, but takes no more bytes: whatever may wait on the host can, and so the smallest budget
+// comes close to what one op needs.
+TEST(BudgetSwap, ASlowLinkLowersTheSmallestBudgetAsAFastOneDoes) {
+  double over_bound = 0, over_fast = 0;
+  constexpr int kGraphs = 12;
+  for (int i = 0; i < kGraphs; ++i) {
+    std::mt19937_64 random(first_seed() * 1000 + static_cast<std::uint64_t>(i));
+    RandomGraphOptions options;
+    options.ops = 20 + i % 2 * 20;
+    const Graph graph = random_graph(random, options);
+    const PlanResult slow = plan_at(graph, 0, {options.ops, 1e-5, false});
+    const PlanResult fast = plan_at(graph, 0, {options.ops, 1e5, false});
+    over_bound += static_cast<double>(slow.smallest_bytes) / static_cast<double>(slow.budget_bound_bytes) / kGraphs;
+    over_fast += static_cast<double>(slow.smallest_bytes) / static_cast<double>(fast.smallest_bytes) / kGraphs;
+  }
+  EXPECT_LE(over_bound, 1.12);
+  EXPECT_LE(over_fast, 1.01);
+}
+
 // Costs, sizes and links at the ends of what files may hold: no sum overflows, and plans are as valid as any.
 TEST(BudgetExtremes, SumsStayWithinTheirType) {
   const double kLinks[] = {0, 1e-300, 1e-9, 1e-3, 1e6, 1e300};

@@ -1,4 +1,5 @@
-"""stowage.max_batch: the largest batch that a byte limit holds, without memory for the model."""
+"""stowage.max_batch and max_length: the largest batch, the longest sequence, that a byte limit holds, without memory for
+the model."""
 
 import pytest
 import torch
@@ -6,7 +7,10 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step.fit import capture_fake, least_eager_bytes, without_scratch
+from stowage.step.fit import least_eager_bytes, without_scratch
+from stowage.step.kernel_bytes import LARGEST_PROBE_BYTES
+from stowage.step.made_step import MakeStep
+from stowage.step.sized_step import SizedSteps
 
 
 def perceptron(width=64, depth=3, form=None):
@@ -31,8 +35,33 @@ def perceptron(width=64, depth=3, form=None):
     return make_step
 
 
+def encoder(width=32):
+    """make_step of a small transformer, by batch size and length; counts what was asked for in ``asked``."""
+    asked = []
+
+    def make_step(batch_size=2, length=8):
+        asked.append((batch_size, length))
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.1, batch_first=True)
+        model = nn.Sequential(nn.Embedding(100, width), nn.TransformerEncoder(layer, 2), nn.Linear(width, 100))
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def train_step(tokens):
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return train_step, (torch.randint(0, 100, (batch_size, length)),)
+
+    make_step.asked = asked
+    return make_step
+
+
 def fits(make_step, batch, budget):
-    graph = capture_fake(make_step, batch)
+    made = MakeStep(make_step, "batch_size")
+    graph = SizedSteps(made).at(made.sizes({"batch_size": batch})).graph()
     limit = without_scratch(stowage.sizes.parse_bytes(budget))
     try:
         stowage.plan(graph, limit)
@@ -109,8 +138,47 @@ def test_the_answer_is_that_of_trying_all(budget):
     assert f"batch {found.batch} " in repr(found)
 
 
+@pytest.mark.parametrize("budget", ["2MiB", "3MiB"])
+def test_the_longest_sequence_is_trained_and_one_more_is_not(budget):
+    make_step = encoder()
+    found = stowage.max_length(make_step, budget)
+    limit = stowage.sizes.parse_bytes(budget)
+    assert {batch for batch, _ in make_step.asked} == {2}
+    assert found.length == found.size > 8 and f"length {found.length} " in repr(found)
+    assert fits(lambda n: make_step(length=n), found.length, limit)
+    assert not fits(lambda n: make_step(length=n), found.length + 1, limit)
+    assert [t.length for t in found.tried] == sorted({t.length for t in found.tried})
+    step, batch = make_step(length=found.length)
+    compiled = stowage.compile(step, budget=budget)
+    for _ in range(5):
+        compiled(*batch)
+    assert compiled.stats()["planned_steps"] > 0
+    with pytest.raises(AttributeError, match="this is a length, not a batch"):
+        found.batch  # noqa: B018
+
+
+def test_a_size_is_handed_over_by_its_name_or_as_the_first():
+    make_step = encoder()
+    assert stowage.max_batch(make_step, "4MiB", most=6).batch == 6
+    assert {length for _, length in make_step.asked} == {8}
+    assert stowage.max_length(lambda n: make_step(2, n), "4MiB", most=6).length == 6
+
+    def of_batches(batch_size):
+        return make_step(batch_size)
+
+    with pytest.raises(TypeError, match="of_batches.. needs a parameter 'length'"):
+        stowage.max_length(of_batches, "4MiB")
+    with pytest.raises(TypeError, match="<lambda>.. needs a parameter 'batch_size'"):
+        stowage.max_batch(lambda length: make_step(2, length), "4MiB")
+
+
+def test_not_even_a_length_of_one():
+    with pytest.raises(stowage.Infeasible, match="not even length 1 fits"):
+        stowage.max_length(encoder(), 10_000)
+
+
 def test_a_model_that_no_machine_holds():
-    """80 x 10^9 parameters; and nothing is allocated on the way."""
+    """80 x 10^9 parameters; what is allocated on the way are kernels that are measured alone."""
 
     def make_step(batch_size):
         model = nn.Sequential(
@@ -130,7 +198,7 @@ def test_a_model_that_no_machine_holds():
     _runtime.reset_peak()
     before = _runtime.live_bytes()
     found = stowage.max_batch(make_step, 700 * 10**9)
-    assert _runtime.peak_bytes() - before < 1 << 20
+    assert _runtime.peak_bytes() - before < 2 * LARGEST_PROBE_BYTES
     assert found.graph.resident_bytes > 320 * 10**9 - 1
     assert found.batch > 1000
 
@@ -179,7 +247,7 @@ def test_bad_arguments(arguments, message):
 
 
 def test_make_step_must_return_a_pair():
-    with pytest.raises(TypeError, match=r"must return \(train_step, batch\)"):
+    with pytest.raises(TypeError, match=r"must return \(train_step, arguments\), not a tensor"):
         stowage.max_batch(lambda batch_size: torch.zeros(batch_size), "1GiB")
 
 

@@ -1,12 +1,13 @@
-"""stowage.max_batch: the largest batch whose step a byte limit holds, found without making the model.
+"""stowage.max_batch, max_length: the largest batch, or the longest sequence, whose step a byte limit holds, found without
+making the model.
 
-    batch     1   2   4   8   16   32        doubling, until one does not fit
+    size      1   2   4   8   16   32        doubling, until one does not fit
                               |20|24|28      then bisection between the last that did and the first that did not
 
-A batch fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be
+A size fits when its planned step does, and the eager calls that come before it: a compiled step runs eagerly to be
 recorded and to be compared, within the same limit. There everything may leave but what one op touches, what no op has
 touched yet and what is too small to leave; and no result lies over an input, so one op may need more than any plan
-does. What a kernel allocates for itself does not show on tensors without memory: 1/128 of the limit is left to it.
+does. What kernels allocate for themselves is measured, each alone; 1/128 of the limit is left to what that does not see.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stowage._torch.private import FakeTensorMode, models_of_fakes
 from stowage.errors import Error, Infeasible
 from stowage.planning import Graph, Plan, infeasible, plan
 from stowage.report.progress import shown
 from stowage.sizes import in_words, parse_bytes
-from stowage.step.capturing import capture
-from stowage.step.made_step import refuse_real, told_by_line
+from stowage.step.made_step import MakeStep
+from stowage.step.sized_step import SizedSteps
 
-_MOST = 1 << 20
+_MOST = {"batch": 1 << 20, "length": 1 << 24}
+_PARAMETERS = {"batch": "batch_size", "length": "length"}  # of make_step
 # The part of the limit that is left to what kernels allocate for themselves.
 _SCRATCH_PART = 128
 # What stays on the device in eager calls: runtime/evict/value.h.
@@ -33,12 +34,32 @@ _SMALL_BYTES, _SMALL_NUMBERS_BYTES = 2048, 64 << 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
-    """One batch size. ``slowdown``: predicted step over that without a limit; None when no plan fits.
+class _Sized:
+    """``axis``: "batch" or "length"; the size is also found under that name."""
+
+    axis: str
+    size: int
+
+    @property
+    def batch(self) -> int:
+        return self._of("batch")
+
+    @property
+    def length(self) -> int:
+        return self._of("length")
+
+    def _of(self, axis: str) -> int:
+        if self.axis != axis:
+            raise AttributeError(f"this is a {self.axis}, not a {axis}")
+        return self.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial(_Sized):
+    """One size. ``slowdown``: predicted step over that without a limit; None when no plan fits.
     ``smallest_bytes``: the least budget that a plan was found for, when this one was not met. ``eager_bytes``: what the
     calls that run eagerly need at least."""
 
-    batch: int
     fits: bool
     outcome: str
     resident_bytes: int
@@ -53,19 +74,19 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
-    """The largest batch that fits, its graph and plan, and all that was tried.
+class Fit(_Sized):
+    """The largest size that fits, its graph and plan, and all that was tried.
 
     Args:
-        batch: the largest batch size that fits.
+        axis: "batch" (of max_batch) or "length" (of max_length).
+        size: the largest that fits; ``batch``, or ``length``, is the same number.
         budget_bytes: the budget, in bytes.
         slowdown: the predicted step over the step without a limit.
-        graph: of the step at that batch size.
+        graph: of the step at that size.
         plan: of that graph, within the budget.
-        tried: each batch size that was planned, by growing batch.
+        tried: each size that was planned, by growing size.
     """
 
-    batch: int
     budget_bytes: int
     slowdown: float
     graph: Graph
@@ -77,7 +98,9 @@ class Fit:
         return self.plan.summary()
 
     def __repr__(self) -> str:
-        return f"<stowage.Fit: batch {self.batch} in {self.budget_bytes} bytes, predicted step x {self.slowdown:.3f}>"
+        return (
+            f"<stowage.Fit: {self.axis} {self.size} in {self.budget_bytes} bytes, predicted step x {self.slowdown:.3f}>"
+        )
 
 
 def max_batch(
@@ -85,7 +108,7 @@ def max_batch(
     budget: int | str,
     *,
     start: int = 1,
-    most: int = _MOST,
+    most: int = _MOST["batch"],
     multiple_of: int = 1,
     max_slowdown: float | None = None,
     link_gbps: float | None = None,
@@ -94,12 +117,13 @@ def max_batch(
     """The largest batch size whose planned step fits ``budget`` bytes, parameters and optimizer state included.
 
     It runs under FakeTensorMode: tensors have shapes but no memory, so the model may be larger than this machine. Costs
-    are estimates from shapes, and so is the slowdown.
+    are estimates from shapes, and so is the slowdown. Kernels of the CPU that may allocate for themselves run once,
+    alone, on zeros. The calls that run eagerly, to be recorded, fit too.
 
     Args:
         make_step: make_step(batch_size) builds the model and the optimizer and returns (train_step, batch): the
             training step as for stowage.compile, and its arguments, a tuple (or one argument that is no tuple). It must
-            build everything anew, and must not read tensors' values.
+            build everything anew, and must not read tensors' values. Other parameters need defaults.
         budget: bytes, or "2GiB".
         start: the first batch size tried.
         most: the last.
@@ -116,12 +140,66 @@ def max_batch(
         Error: the same, where that is not proven.
         Unsupported: the step cannot be recorded.
     """
+    return _largest(
+        "batch", make_step, budget, (start, most, multiple_of), max_slowdown, link_gbps, time_limit
+    )  # fmt: skip
+
+
+def max_length(
+    make_step: Callable[[int], tuple[Callable, Any]],
+    budget: int | str,
+    *,
+    start: int = 1,
+    most: int = _MOST["length"],
+    multiple_of: int = 1,
+    max_slowdown: float | None = None,
+    link_gbps: float | None = None,
+    time_limit: float = 0.0,
+) -> Fit:
+    """The longest sequence whose planned step fits ``budget`` bytes, parameters and optimizer state included.
+
+    As max_batch, but for what make_step is asked. A table of positions is looked up without being read, so a model that
+    knows at most 1024 positions needs ``most=1024``, or a make_step that builds the table for each length.
+
+    Args:
+        make_step: make_step(length) builds the model and the optimizer and returns (train_step, batch), with sequences
+            of that length; see max_batch.
+        budget: bytes, or "2GiB".
+        start: the first length tried.
+        most: the last.
+        multiple_of: only multiples of it.
+        max_slowdown: the predicted step may take at most this many times the step without a limit; None: any.
+        link_gbps: speed of the link to the host, in 10^9 bytes a second each way; 0: recomputation alone.
+        time_limit: of each plan, in seconds; 0 for none.
+
+    Returns:
+        A Fit.
+
+    Raises:
+        Infeasible: not even ``start`` fits.
+        Error: the same, where that is not proven.
+        Unsupported: the step cannot be recorded.
+    """
+    return _largest(
+        "length", make_step, budget, (start, most, multiple_of), max_slowdown, link_gbps, time_limit
+    )  # fmt: skip
+
+
+def _largest(
+    axis: str,
+    make_step: Callable,
+    budget: int | str,
+    sizes: tuple[int, int, int],
+    max_slowdown: float | None,
+    link_gbps: float | None,
+    time_limit: float,
+) -> Fit:
     budget_bytes = parse_bytes(budget)
     if budget_bytes is None:
-        raise TypeError("max_batch() needs a budget")
-    _check_sizes(start, most, multiple_of)
-    search = _Search(make_step, budget_bytes, max_slowdown, link_gbps, time_limit)
-    unit = multiple_of
+        raise TypeError(f"max_{axis}() needs a budget")
+    start, most, unit = sizes
+    _check_sizes(start, most, unit)
+    search = _Search(axis, make_step, budget_bytes, max_slowdown, link_gbps, time_limit)
     low, high = -(-start // unit), most // unit
     if not search.fits(low * unit):
         search.raise_too_small(low * unit)
@@ -146,17 +224,20 @@ def _check_sizes(start: int, most: int, multiple_of: int) -> None:
 
 
 class _Search:
-    """Captures and plans batch sizes; remembers the largest that fits."""
+    """Captures and plans sizes; remembers the largest that fits."""
 
     def __init__(
         self,
+        axis: str,
         make_step: Callable,
         budget_bytes: int,
         max_slowdown: float | None,
         link_gbps: float | None,
         time_limit: float,
     ):
-        self._make_step = make_step
+        self._axis = axis
+        self._made = MakeStep(make_step, _PARAMETERS[axis])
+        self._steps = SizedSteps(self._made)
         self._budget_bytes = budget_bytes
         self._plan_bytes = without_scratch(budget_bytes)
         self._max_slowdown = max_slowdown
@@ -166,13 +247,14 @@ class _Search:
         self._reasons: dict[int, Error] = {}
         self._best: tuple[int, Graph, Plan] | None = None
 
-    def fits(self, batch: int) -> bool:
-        with shown(f"batch {batch}"):
-            return self._fits(batch)
+    def fits(self, size: int) -> bool:
+        with shown(f"{self._axis} {size}"):
+            return self._fits(size)
 
-    def _fits(self, batch: int) -> bool:
+    def _fits(self, size: int) -> bool:
         start = time.perf_counter()
-        graph = capture_fake(self._make_step, batch)
+        sizes = self._made.sizes({_PARAMETERS[self._axis]: size})
+        graph = self._steps.at(sizes).graph(f"{self._axis}-{size}")
         captured = time.perf_counter()
         planned: Plan | None = None
         reason: Error | None = None
@@ -192,8 +274,9 @@ class _Search:
         slowdown = _slowdown(summary) if planned else None
         slow = slowdown is not None and self._max_slowdown is not None and slowdown > self._max_slowdown
         fits = reason is None and not slow
-        self._tried[batch] = Trial(
-            batch=batch,
+        self._tried[size] = Trial(
+            axis=self._axis,
+            size=size,
             fits=fits,
             outcome="infeasible" if isinstance(reason, Infeasible) else summary["outcome"] if planned else "unknown",
             resident_bytes=graph.resident_bytes,
@@ -207,29 +290,28 @@ class _Search:
             plan_s=finished - captured,
         )
         if fits and planned is not None:
-            self._best = (batch, graph, planned)
+            self._best = (size, graph, planned)
         elif reason is not None:
-            self._reasons[batch] = reason
+            self._reasons[size] = reason
         return fits
 
-    def raise_too_small(self, batch: int) -> None:
-        reason = self._reasons.get(batch)
+    def raise_too_small(self, size: int) -> None:
+        reason, what = self._reasons.get(size), f"{self._axis} {size}"
         if reason is None:
+            slowdown = self._tried[size].slowdown
             raise Error(
-                f"batch {batch} fits {self._budget_bytes} bytes, but at {self._tried[batch].slowdown:.3f} times the step without a limit"
-            )
+                f"{what} fits {self._budget_bytes} bytes, but at {slowdown:.3f} times the step without a limit"
+            )  # fmt: skip
         if isinstance(reason, Infeasible):
-            raise Infeasible(
-                f"not even batch {batch} fits: {reason}", reason.smallest_bytes, reason.bound_bytes
-            ) from None
-        raise Error(f"no plan was found for batch {batch}: {reason}") from None
+            raise Infeasible(f"not even {what} fits: {reason}", reason.smallest_bytes, reason.bound_bytes) from None
+        raise Error(f"no plan was found for {what}: {reason}") from None
 
-    def result(self, batch: int) -> Fit:
+    def result(self, size: int) -> Fit:
         assert self._best is not None
         largest, graph, planned = self._best
-        assert largest == batch
-        tried = tuple(self._tried[size] for size in sorted(self._tried))
-        return Fit(batch, self._budget_bytes, _slowdown(planned.summary()), graph, planned, tried)
+        assert largest == size
+        tried = tuple(self._tried[each] for each in sorted(self._tried))
+        return Fit(self._axis, size, self._budget_bytes, _slowdown(planned.summary()), graph, planned, tried)
 
 
 def without_scratch(budget_bytes: int) -> int:
@@ -268,15 +350,3 @@ def least_eager_bytes(graph: Graph) -> int:
 
 def _slowdown(summary: dict) -> float:
     return summary["step_ns"] / summary["program_step_ns"] if summary["program_step_ns"] else 1.0
-
-
-def capture_fake(make_step: Callable[[int], tuple[Callable, Any]], batch_size: int) -> Graph:
-    """The graph of make_step(batch_size)'s step. No tensor of it ever has memory."""
-    with FakeTensorMode(), models_of_fakes(), told_by_line():
-        made = make_step(batch_size)
-        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
-            raise TypeError("make_step(batch_size) must return (train_step, batch)")
-        train_step, batch = made
-        arguments = batch if isinstance(batch, tuple) else (batch,)
-        refuse_real(train_step, arguments)
-        return capture(train_step, *arguments, name=f"batch-{batch_size}")

@@ -14,7 +14,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,9 +30,11 @@ _MIXED = ("convert all Tensors to FakeTensors", "Mixing fake modes", "FakeTensor
 
 
 class MakeStep:
-    """A make_step of the user's, and which sizes it takes. ``defaults``: those that it says itself."""
+    """A make_step of the user's, and which sizes it takes. ``defaults``: those that it says itself.
 
-    def __init__(self, function: Callable[..., Any]):
+    asks: a size that it must take, by its name, or as its first parameter where that has another."""
+
+    def __init__(self, function: Callable[..., Any], asks: str | None = None):
         if not callable(function):
             raise TypeError(f"make_step must be a function, not {type(function).__name__}")
         self._function = function
@@ -42,6 +44,9 @@ class MakeStep:
         except (TypeError, ValueError):
             raise TypeError(f"{self.name}: its parameters cannot be told; write it with def") from None
         self.takes = tuple(p.name for p in parameters if p.name in SIZES and p.kind is not p.POSITIONAL_ONLY)
+        self._first = ""  # the size that is handed over by position
+        if asks and asks not in self.takes:
+            parameters = self._without_first(parameters, asks)
         self.defaults: dict[str, int] = {}
         for p in parameters:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -53,9 +58,31 @@ class MakeStep:
                     f"{self.name}() needs '{p.name}': it can take batch_size and length; give any other parameter a default"
                 )
 
+    def _without_first(self, parameters: list[inspect.Parameter], asks: str) -> list[inspect.Parameter]:
+        kinds = (
+            inspect.Parameter.POSITIONAL_ONLY,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.VAR_POSITIONAL,
+        )
+        if not parameters or parameters[0].kind not in kinds or parameters[0].name in SIZES:
+            raise TypeError(f"{self.name}() needs a parameter '{asks}', which is asked for")
+        self._first = asks
+        self.takes += (asks,)
+        return parameters[1:]
+
+    def sizes(self, asked: Mapping[str, int | None]) -> dict[str, int]:
+        """All sizes that it takes: as asked for, else its own defaults, else 1."""
+        for name, size in asked.items():
+            if size is not None:
+                check_size(name, size)
+                if name not in self.takes:
+                    raise TypeError(f"{self.name}() does not take '{name}'")
+        return {name: asked.get(name) or self.defaults.get(name, 1) for name in SIZES if name in self.takes}
+
     def __call__(self, sizes: dict[str, int]) -> tuple[Callable, tuple]:
         """The step and its arguments at these sizes. Within FakeTensorMode."""
-        made = self._function(**sizes)
+        first = [sizes[self._first]] if self._first else []
+        made = self._function(*first, **{name: size for name, size in sizes.items() if name != self._first})
         if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
             raise TypeError(f"{self.name}() must return (train_step, arguments), not {_described(made)}")
         train_step, arguments = made
@@ -77,6 +104,8 @@ def _described(made: Any) -> str:
         return (
             f"a tuple of {len(made)}" if len(made) != 2 else f"({type(made[0]).__name__}, ...), which cannot be called"
         )
+    if isinstance(made, torch.Tensor):
+        return "a tensor"
     return "None: is a return missing?" if made is None else f"a {type(made).__name__}"
 
 

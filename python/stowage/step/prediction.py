@@ -14,26 +14,18 @@ that did fit and the smallest that did not."""
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from stowage import _runtime
-from stowage._torch.private import FakeTensorMode, flatten, masks_as_run, models_of_fakes
 from stowage.errors import Error, Infeasible, Unsupported
 from stowage.planning import Graph, plan
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
-from stowage.step.capturing import capture
-from stowage.step.eager_trace import Moment, Trace
 from stowage.step.fit import least_eager_bytes, without_scratch
-from stowage.step.kernel_bytes import KernelBytes, Smaller
-from stowage.step.made_step import SIZES, MakeStep, check_size, told_by_line
-from stowage.step.world import World
+from stowage.step.made_step import MakeStep
+from stowage.step.sized_step import SizedStep, SizedSteps
 
 FITS, WITH_PLAN, WITH_BUDGET = "fits", "fits with a plan", "fits with a budget"
 DOES_NOT, UNKNOWN = "does not fit", "unknown"
@@ -158,125 +150,79 @@ def will_it_fit(
     if device_bytes is None:
         raise TypeError("will_it_fit() needs the bytes of the device")
     made = make_step if isinstance(make_step, MakeStep) else MakeStep(make_step)
-    sizes = _sizes(made, {"batch_size": batch_size, "length": length})
-    if _runtime.budget_active():
-        raise Error("will_it_fit() measures kernels: call it outside of a stowage.budget block")
-    _runtime.require_allocator()
+    sizes = made.sizes({"batch_size": batch_size, "length": length})
     asked = _Asked(made, device_bytes, link_gbps, time_limit)
     with shown("looking at the step"):
         at = asked.at(sizes)
         found = asked.largest(sizes) if largest else {}
     outcome, budget, slowdown = asked.verdict(at)
+    step, peak = at.step, at.step.moment
     return Prediction(
-        outcome=outcome, device_bytes=device_bytes, sizes=sizes, eager_bytes=at.moment.bytes,
+        outcome=outcome, device_bytes=device_bytes, sizes=sizes, eager_bytes=peak.bytes,
         planned_bytes=at.planned_bytes, least_bytes=at.least_bytes, bound_bytes=at.bound_bytes, budget_bytes=budget,
-        slowdown=slowdown, by_kind=_by_kind(at), by_line=_by_line(at), peak_line=at.trace.ops[at.moment.op].line,
-        peak_op=at.trace.ops[at.moment.op].name, largest=found, device=at.device, refusal=at.refusal,
-        guessed=tuple(at.trace.guessed),
+        slowdown=slowdown, by_kind=_by_kind(step), by_line=_by_line(step), peak_line=step.trace.ops[peak.op].line,
+        peak_op=step.trace.ops[peak.op].name, largest=found, device=step.device, refusal=at.refusal,
+        guessed=tuple(step.trace.guessed),
     )  # fmt: skip
 
 
 def eager_bytes(make_step: Callable[..., tuple[Callable, Any]], **sizes: int) -> int:
     """Eager's peak alone, of which will_it_fit() tells more."""
-    _runtime.require_allocator()
     made = MakeStep(make_step)
-    return _Asked(made, 0, None, 0.0).eager(_sizes(made, {name: sizes.get(name) for name in SIZES})).moment.bytes
-
-
-def _sizes(made: MakeStep, asked: dict[str, int | None]) -> dict[str, int]:
-    for name, size in asked.items():
-        if size is not None:
-            check_size(name, size)
-            if name not in made.takes:
-                raise TypeError(f"{made.name}() does not take '{name}'")
-    return {name: asked[name] or made.defaults.get(name, 1) for name in SIZES if name in made.takes}
+    return SizedSteps(made).at(made.sizes(sizes)).moment.bytes
 
 
 @dataclasses.dataclass
-class _At:
-    """The step at some sizes. The plans are made when somebody asks."""
+class _Needs:
+    """What the step needs at some sizes, beside eager's peak."""
 
-    sizes: dict[str, int]
-    trace: Trace
-    device: str
-    mode: FakeTensorMode
-    step: Callable
-    arguments: tuple
+    step: SizedStep
     graph: Graph | None = None
     refusal: str = ""  # why there is no graph
-    inside: dict[int, int] = dataclasses.field(default_factory=dict)
-    moment: Moment = dataclasses.field(default_factory=lambda: Moment(0, -1, (), 0))
     planned_bytes: int | None = None
     least_bytes: int | None = None
     bound_bytes: int | None = None
 
 
 class _Asked:
-    """Traces and plans sizes, each once."""
+    """Plans sizes, each once."""
 
     def __init__(self, made: MakeStep, device_bytes: int, link_gbps: float | None, time_limit: float):
-        self._made = made
+        self.steps = SizedSteps(made)
         self._device_bytes = device_bytes
         self._plan_options: dict[str, Any] = {"link_gbps": link_gbps, "time_limit": time_limit}
-        self._kernels = KernelBytes()
-        self._traced: dict[tuple, _At] = {}
-        self._looked_at: dict[tuple, _At] = {}
+        self._planned: dict[tuple, _Needs] = {}
 
-    # ---- one size
-
-    def at(self, sizes: dict[str, int]) -> _At:
-        """With all plans."""
-        at = self.eager(sizes)
-        if at.graph is None and not at.refusal:
-            self._plan(at)
-        return at
-
-    def _traced_at(self, sizes: dict[str, int]) -> _At:
+    def at(self, sizes: dict[str, int]) -> _Needs:
         key = tuple(sizes.items())
-        if key not in self._traced:
-            self._traced[key] = trace_step(self._made, sizes)
-        return self._traced[key]
+        if key not in self._planned:
+            self._planned[key] = self._plan(self.steps.at(sizes))
+        return self._planned[key]
 
-    def eager(self, sizes: dict[str, int]) -> _At:
-        key = tuple(sizes.items())
-        if key not in self._looked_at:
-            at = self._traced_at(sizes)
-            at.inside = self._kernels.of_trace(at.trace, self._smaller(sizes))
-            at.moment = at.trace.peak(at.device, lambda op: at.inside.get(op, 0))
-            self._looked_at[key] = at
-        return self._looked_at[key]
-
-    def _smaller(self, sizes: dict[str, int]) -> Smaller | None:
-        name = next((n for n in SIZES if sizes.get(n, 1) > 1), None)
-        if name is None:
-            return None
-        return Smaller(lambda size: self._traced_at({**sizes, name: size}).trace, sizes[name])
-
-    def _plan(self, at: _At) -> None:
+    def _plan(self, step: SizedStep) -> _Needs:
         try:
-            with at.mode, masks_as_run(), told_by_line():
-                graph = capture(at.step, *at.arguments, warmup=0)
+            graph = step.graph()
         except Unsupported as error:
-            at.refusal = str(error)
-            return
-        at.graph = with_kernel_bytes(graph, at.trace, at.inside)
-        summary = plan(at.graph, **{k: v for k, v in self._plan_options.items() if k == "time_limit"}).summary()
-        at.planned_bytes = summary["resident_bytes"] + summary["arena_bytes"]
-        eager_bytes = least_eager_bytes(at.graph)
+            return _Needs(step, refusal=str(error))
+        needs = _Needs(step, graph)
+        summary = plan(graph, **{k: v for k, v in self._plan_options.items() if k == "time_limit"}).summary()
+        needs.planned_bytes = summary["resident_bytes"] + summary["arena_bytes"]
+        eager_bytes = least_eager_bytes(graph)
         try:
-            plan(at.graph, 1, **self._plan_options)
+            plan(graph, 1, **self._plan_options)
         except Infeasible as error:
             least, bound = error.smallest_bytes, error.bound_bytes
         except Error as error:
-            least, bound = at.planned_bytes, at.graph.resident_bytes
-            at.refusal = str(error)
-        at.least_bytes = max(min(least, at.planned_bytes), eager_bytes)
-        at.bound_bytes = max(bound, eager_bytes)
+            least, bound = needs.planned_bytes, graph.resident_bytes
+            needs.refusal = str(error)
+        needs.least_bytes = max(min(least, needs.planned_bytes), eager_bytes)
+        needs.bound_bytes = max(bound, eager_bytes)
+        return needs
 
-    def verdict(self, at: _At) -> tuple[str, int | None, float | None]:
+    def verdict(self, at: _Needs) -> tuple[str, int | None, float | None]:
         """The outcome, the budget to train with, and how slow that will be."""
         limit = without_scratch(self._device_bytes)
-        if at.moment.bytes <= limit:
+        if at.step.moment.bytes <= limit:
             return FITS, None, None
         if at.graph is None:
             return UNKNOWN, None, None
@@ -300,7 +246,7 @@ class _Asked:
 
             def by_eager(size: int, name: str = name) -> int:
                 with shown(f"{name} {size}"):
-                    return self.eager({**sizes, name: size}).moment.bytes
+                    return self.steps.at({**sizes, name: size}).moment.bytes
 
             def by_budget(size: int, name: str = name) -> int:
                 with shown(f"{name} {size}, planning"):
@@ -342,92 +288,10 @@ def _next(known: dict[int, int], limit: int, low: int, high: int, turns: int) ->
     return min(max(guess, low + 1), high - 1)
 
 
-# ---- the run on fakes
-
-
-def trace_step(made: MakeStep, sizes: dict[str, int]) -> _At:
-    """Two calls of the step under the trace: the first makes the optimizer's state."""
-    trace, mode = Trace(), FakeTensorMode()
-    with mode, told_by_line():
-        with trace, models_of_fakes():
-            step, arguments = made(sizes)
-        with trace, masks_as_run():  # by now, transformers has been imported, if it will be
-            trace.first_call = len(trace.ops)
-            result = step(*arguments)
-            world = World(step)
-            with _gradients_marked(world, trace):
-                trace.last_call = len(trace.ops)
-                result = step(*arguments)  # as in a loop: the last result is there until the next has come
-        device = _settle_kinds(trace, world, arguments)
-        trace.end()
-        del result
-    return _At(sizes, trace, device, mode, step, arguments)
-
-
-@contextlib.contextmanager
-def _gradients_marked(world: World, trace: Trace) -> Iterator[None]:
-    parameters = [p for p in world.model_parameters() if p.requires_grad and p.is_leaf]
-    trace.mark("gradient", [p.grad for p in parameters])
-    hooks = [p.register_post_accumulate_grad_hook(lambda p: trace.mark("gradient", [p.grad])) for p in parameters]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _settle_kinds(trace: Trace, world: World, arguments: tuple) -> str:
-    """Marks what lasts. Returns the device that holds the most bytes of the parameters."""
-    parameters = world.model_parameters()
-    trace.mark("parameter", parameters)
-    trace.mark("gradient", [p.grad for p in parameters])
-    for optimizer in world.optimizers:
-        trace.mark("parameter", [p for group in optimizer.param_groups for p in group["params"]])
-        for state in optimizer.state.values():
-            trace.mark("optimizer_state", flatten(state)[0])
-    trace.mark("module_buffer", [b for _, module in world.modules for b in module.buffers()])
-    trace.mark("input", [leaf for leaf in flatten(arguments)[0] if isinstance(leaf, torch.Tensor)])
-    bytes_on: collections.Counter[str] = collections.Counter()
-    for storage in trace.storages:
-        bytes_on[storage.device] += storage.bytes * (storage.kind == "parameter")
-    return max(bytes_on, key=lambda d: bytes_on[d], default="cpu")
-
-
-def with_kernel_bytes(graph: Graph, trace: Trace, inside: dict[int, int]) -> Graph:
-    """The graph with what kernels allocate for themselves, and results of their real sizes. Ops of the graph and of the
-    trace's last call are the same, in the same order; those whose number or results differ stay as they are."""
-    step = json.loads(graph.to_json())
-    by_name: dict[str, list[int]] = collections.defaultdict(list)
-    sums = trace.sums_in_place()
-    for number in range(trace.last_call, len(trace.ops)):
-        if not any(storage in sums for storage in trace.ops[number].makes):
-            by_name[trace.ops[number].name].append(number)
-    count = collections.Counter(op["target"] for op in step["ops"])
-    at: collections.Counter[str] = collections.Counter()
-    buffers, changed = step["buffers"], False
-    for op in step["ops"]:
-        name = op["target"]
-        if count[name] != len(by_name[name]):
-            continue
-        number = by_name[name][at[name]]
-        at[name] += 1
-        made, creates = trace.ops[number].makes, op.get("creates", [])
-        if [trace.ops[number].fake_bytes[n] for n in made] != [buffers[b]["bytes"] for b in creates]:
-            continue
-        for buffer, storage in zip(creates, made):
-            changed |= buffers[buffer]["bytes"] != trace.storages[storage].bytes
-            buffers[buffer]["bytes"] = trace.storages[storage].bytes
-        extra = inside.get(number, 0) - sum(trace.storages[storage].bytes for storage in made)
-        if extra > 0:
-            op["scratch"] = [{"bytes": extra, "from": 0, "to": 1}]
-            changed = True
-    return Graph.parse(json.dumps(step), graph.name) if changed else graph
-
-
 # ---- what the peak consists of
 
 
-def _by_kind(at: _At) -> dict[str, int]:
+def _by_kind(at: SizedStep) -> dict[str, int]:
     kinds: collections.Counter[str] = collections.Counter()
     for number in at.moment.live:
         kinds[at.trace.kind_of(number)] += at.trace.storages[number].bytes
@@ -435,7 +299,7 @@ def _by_kind(at: _At) -> dict[str, int]:
     return {kind: bytes_ for kind, bytes_ in kinds.most_common() if bytes_}
 
 
-def _by_line(at: _At) -> tuple[Holder, ...]:
+def _by_line(at: SizedStep) -> tuple[Holder, ...]:
     bytes_: collections.Counter[tuple[str, str]] = collections.Counter()
     tensors: collections.Counter[tuple[str, str]] = collections.Counter()
     for number in at.moment.live:
