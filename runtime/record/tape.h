@@ -46,6 +46,8 @@ struct Block {
   bool of_python = false;
   // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
   bool refreshed = false;
+  // of_python: an op that is no kernel reads it on the host; with another content the step is another step
+  bool fixed = false;
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
@@ -109,8 +111,10 @@ struct Section {
 };
 
 // Something about data that the step's Python, or an op that is no kernel, asked for and may have decided by; it
-// follows from the arguments. Either a number that an op handed over, or all of a tensor.
+// follows from the arguments and from what Python gives the step. Either a number that an op handed over, or all of a
+// tensor.
 struct DataGuard {
+  bool of_arguments = true;         // else of Python's own constants alone
   std::int32_t op = -1;             // that handed it over, or -1
   std::vector<std::int32_t> needs;  // the ops that lead to it, in order
   SlotId tensor;                    // else: the tensor that was read,
@@ -137,7 +141,6 @@ struct Tape {
   int drawing_ops = 0;           // of those; the others draw nothing the way they are called
   GeneratorJump final_jump;      // of the generator, after the last op
   bool below_autograd = false;   // at which level of the hook it was recorded
-  bool reads_constants = false;  // a number read from a constant tensor is baked into it
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;
   std::string refusal;  // why this step cannot be replayed; empty when it can

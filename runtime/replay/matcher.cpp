@@ -7,6 +7,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "runtime/replay/data_guards.h"
 #include "runtime/replay/plain_run.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
@@ -152,6 +153,9 @@ void Matcher::forget_passing() {
   kept_.clear();
   shells_.assign(tape_->blocks.size(), std::nullopt);
   taken_.assign(tape_->blocks.size(), false);
+  other_content_.assign(tape_->blocks.size(), false);
+  other_numbers_.assign(tape_->ops.size(), false);
+  changes_ = false;
 }
 
 void Matcher::begin(int section) {
@@ -195,7 +199,9 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     if (mode_ == Mode::kLeft) return;
     match(scalar_reader(), keys, &question.arguments);
     if (mode_ == Mode::kLeft) return;
-    if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0])
+    const c10::IValue& count = question.arguments.back();
+    const auto as_recorded = [&] { return count == tape_->ops[cursor_ - 1].values[0]; };
+    if (!as_recorded() && !change_where(as_recorded))
       return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) +
                    " gives a result of another shape than was recorded");
   }
@@ -227,10 +233,15 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
     changed |= seeded;
     mark_draw(op, changed);
   }
+  if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
+  if (changes_ && mode_ == Mode::kStep && !still_holds(id))
+    return differs(name_with_line(*tape_, op) + " leads to other numbers that are read on the host", handle, keys, stack);
   if (op.role == Role::kKernel && tells_value(op.handle)) {
     tell(id, stack);
-  } else if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
+  } else if (op.role == Role::kView && tells_value(op.handle)) {
+    decide(id, stack);
+  } else if (op.role == Role::kKernel) {
     answer_with_shells(op, stack);
   } else {
     run_for_real(op, keys, stack);
@@ -312,6 +323,7 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
   taken_[block.index()] = true;
   const bool changed = !same_content(from, constant.tensor);
+  if (changed && mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
   copy_bytes(from.storage(), constant.tensor.storage());
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
   kept_.push_back(watched(from.storage()));
@@ -329,23 +341,78 @@ bool Matcher::a_user_has_run(BlockId constant) {
   return false;
 }
 
-// Runs the step up to this op, and answers with what it tells.
-void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
-  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+// Kernels that this runs are none of Python's.
+template <class WorkOut>
+auto Matcher::aside(WorkOut work_out) {
+  struct Telling {
+    bool& telling;
+    ~Telling() { telling = false; }
+  } const at_end{telling_};
   telling_ = true;
-  const GeneratorState python = GeneratorState::current();
-  const bool draws = tape_->drawing_ops > 0;
-  if (draws) python_generator_[0].restore();
   try {
-    for (c10::IValue& value : numbers().tell(op)) stack->push_back(std::move(value));
+    return work_out();
   } catch (...) {
-    if (draws) python.restore();
-    telling_ = false;
     told_in_vain_ = true;
     throw;
   }
-  if (draws) python.restore();
-  telling_ = false;
+}
+
+// Runs the step up to this op, and answers with what it tells.
+void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+  struct Generator {
+    bool draws;
+    GeneratorState python = GeneratorState::current();
+    ~Generator() {
+      if (draws) python.restore();
+    }
+  } const at_end{tape_->drawing_ops > 0};
+  if (at_end.draws) python_generator_[0].restore();
+  for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
+}
+
+// ---- Decisions (data_guards.h)
+
+void Matcher::note_changed(TapeOpId op) {
+  if (mode_ == Mode::kStep) other_numbers_[op.index()] = changes_ = true;
+}
+
+// Has this call given other numbers, or constants of another content, to what leads there?
+bool Matcher::differs_in(const DataGuard& guard) const {
+  bool differs = false;
+  for (const std::int32_t i : guard.needs) {
+    differs |= other_numbers_[static_cast<std::size_t>(i)];
+    for_each_access(*tape_, tape_->ops[static_cast<std::size_t>(i)],
+                    [&](BlockId block, Access) { differs |= other_content_[block.index()]; });
+  }
+  if (guard.op < 0) return differs;
+  for (const TensorRef& ref : tape_->ops[static_cast<std::size_t>(guard.op)].tensors) {
+    for (const SlotId slot : ref.slots)
+      differs |= slot.valid() && other_content_[tape_->slots[slot.index()].block.index()];
+  }
+  return differs;
+}
+
+// A number that is known before the step. Worked out anew where it was recorded, or seen before this call, with other
+// numbers than Python's own now.
+void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
+  TapeOp& op = tape_->op(id);
+  const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
+                                  [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
+  if (!changes_ || guard == tape_->data_guards.end() || !differs_in(*guard)) return answer_with_shells(op, stack);
+  torch::jit::drop(*stack, arguments_on_stack(op));
+  const c10::IValue number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
+  stack->push_back(number);
+  if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
+}
+
+// Of what ops that are no kernels will read on the host: is it as recorded, now that all that leads there has come?
+bool Matcher::still_holds(TapeOpId last_need) {
+  for (const DataGuard& guard : tape_->data_guards) {
+    if (guard.op >= 0 || guard.needs.empty() || TapeOpId(guard.needs.back()) != last_need || !differs_in(guard)) continue;
+    if (!aside([&] { return WorkedOut(*tape_, inputs_).holds(guard); })) return false;
+  }
+  return true;
 }
 
 // ---- Tensors
@@ -405,7 +472,7 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   if (!block.of_python || !slot.meta.describes(tensor)) return false;
   if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes()))
     return false;
-  return !tape_->reads_constants || same_content(tensor, block.tensor);
+  return !block.fixed || same_content(tensor, block.tensor);
 }
 
 // ---- Answers

@@ -155,11 +155,19 @@ class Matcher final : public Interceptor {
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
   bool try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
   bool change_to(std::size_t other);
+  // To one that goes on with `op`, or where `fits` is true.
+  bool change_where(const std::function<bool()>& fits);
   // Are they others than before?
   bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   [[nodiscard]] bool a_user_has_run(BlockId constant);
   void tell(TapeOpId op, torch::jit::Stack* stack);
+  void note_changed(TapeOpId op);
+  [[nodiscard]] bool differs_in(const DataGuard& guard) const;
+  void decide(TapeOpId id, torch::jit::Stack* stack);
+  [[nodiscard]] bool still_holds(TapeOpId last_need);
+  template <class WorkOut>
+  auto aside(WorkOut work_out);
   void ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
   void take_back_numbers();
@@ -191,6 +199,9 @@ class Matcher final : public Interceptor {
   Storages passing_;         // of the section or step that is being matched
   std::vector<Shell> kept_;  // so that no address in passing_ is used twice
   std::vector<bool> taken_;  // by block: a constant that has the content of a tensor of this call
+  std::vector<bool> other_content_;  // by block: another one than it had
+  std::vector<bool> other_numbers_;  // by op: given by this call
+  bool changes_ = false;             // one of them is true
   Shells shells_;            // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;

@@ -6,6 +6,7 @@
 #include "runtime/replay/executor.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/plain_run.h"
+#include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -226,16 +227,20 @@ void Matcher::forget_step() {
 }
 
 bool Matcher::try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  return change_where([&] { return why_not(op, stack).empty(); });
+}
+
+bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
-  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, end_, chosen_);
+  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
-    if (why_not(op, stack).empty()) {
+    if (fits()) {
       other_in_step_ |= !in_section;
       return true;
     }
-    std::tie(tape_, passing_, shells_, taken_, end_, chosen_) = before;
+    std::tie(tape_, passing_, shells_, taken_, other_content_, other_numbers_, end_, chosen_) = before;
   }
   return false;
 }
@@ -249,6 +254,8 @@ bool Matcher::change_to(std::size_t other) {
   for (std::size_t i = 0; i < cursor_; ++i) {
     next->ops[i].arguments = tape_->ops[i].arguments;
     next->ops[i].jump = tape_->ops[i].jump;
+    if (next->ops[i].role == TapeOp::Role::kView && tells_value(next->ops[i].handle) && !next->ops[i].asks_shape)
+      next->ops[i].values = tape_->ops[i].values;  // as this call has decided
   }
   for (std::size_t b = 0; b < now_called.size(); ++b) {
     if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;
@@ -263,9 +270,10 @@ bool Matcher::change_to(std::size_t other) {
     if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end())
       passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
   }
-  std::vector<bool> taken(next->blocks.size(), false);
+  std::vector<bool> taken(next->blocks.size(), false), other_content(taken);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     if (taken_[b] && now_called[b].valid()) taken[now_called[b].index()] = true;
+    if (other_content_[b] && now_called[b].valid()) other_content[now_called[b].index()] = true;
   }
   Shells shells(next->blocks.size());
   for (std::size_t b = 0; b < shells_.size(); ++b) {
@@ -276,6 +284,8 @@ bool Matcher::change_to(std::size_t other) {
   passing_ = std::move(passing);
   shells_ = std::move(shells);
   taken_ = std::move(taken);
+  other_content_ = std::move(other_content);
+  other_numbers_.resize(next->ops.size());
   chosen_ = static_cast<int>(other);
   return true;
 }
