@@ -151,7 +151,7 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // other is a read: in each call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
-  HostSlices(Tape& tape, bool waits) : tape_(tape), writers_(writers_by_block(tape)), waits_(waits) {}
+  explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -248,7 +248,7 @@ class HostSlices {
     std::vector<BlockId> blocks;
     for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
     const Origins from = origins(blocks, index);
-    if (!from.known_before || (waits_ && (!from.constants.empty() || (from.arguments && !op.asks_shape)))) {
+    if (!from.known_before) {
       const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
       return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
@@ -321,7 +321,6 @@ class HostSlices {
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
-  bool waits_;  // even for what could be worked out before the step
   std::vector<DataGuard> guards_;
   std::string clash_;
 };
@@ -354,13 +353,13 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   return filled;
 }
 
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits) {
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
   if (fake) {
     settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {
     return;
   }
-  if (!HostSlices(tape, waits).settle()) return;
+  if (!HostSlices(tape).settle()) return;
   settle_kinds(tape);
 }
 

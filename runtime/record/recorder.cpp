@@ -304,6 +304,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   const std::size_t count = op.handle.schema().arguments().size();
   const std::size_t first = stack->size() - count;
   std::vector<BlockId> none;
+  arguments_.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
@@ -347,9 +348,16 @@ TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vec
   std::string refusal;
   const auto add = [&](const at::Tensor& tensor) {
     SlotId slot;
-    if (tensor.defined()) slot = is_result ? names_.result(tensor, created, refusal) : names_.use(tensor, refusal);
+    if (tensor.defined() && is_result) {
+      const bool anew = std::ranges::find(arguments_, tensor.unsafeGetTensorImpl()) == arguments_.end();
+      slot = names_.result(tensor, anew, created, refusal);
+    } else if (tensor.defined()) {
+      slot = names_.use(tensor, refusal);
+      arguments_.push_back(tensor.unsafeGetTensorImpl());
+    }
     if (!refusal.empty()) refuse(refusal);
     ref.slots.push_back(slot);
+    if (slot.valid() && is_result) tape_->slots[slot.index()].made = true;
   };
   if (value.isTensor()) {
     ref.kind = TensorRef::Kind::kTensor;
@@ -460,7 +468,7 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
     ++tape_->kept;
   }
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
-  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake, options_.waits);
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);
 }
 

@@ -26,8 +26,6 @@ void take_up(c10::Device device);
 struct RecordOptions {
   bool fake = false;         // FakeTensors: nothing is computed, allocations inside ops are not seen
   bool distributed = false;  // ops on tensor subclasses are looked into
-  // Python waits even for numbers that follow from the arguments, as they differ from call to call
-  bool waits = false;
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 
@@ -112,6 +110,7 @@ class Recorder final : public Interceptor {
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
+  std::vector<const c10::TensorImpl*> arguments_;          // of the latest op
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;
   bool kernel_raised_ = false;

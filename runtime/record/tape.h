@@ -35,6 +35,8 @@ struct Slot {
   Origin origin = Origin::kExternal;
   BlockId block;
   TensorMeta meta;
+  bool made = false;   // by an op that is on the tape, be it a view
+  bool moved = false;  // some call had it elsewhere in its block than the recorded one (matcher_views.cpp)
 };
 
 struct Block {
@@ -89,6 +91,7 @@ struct TapeOp {
   bool draws_none = false;       // such an op, but the generator stayed as it was (dropout_p=0)
   bool draws_on_device = false;  // from the accelerator's generator; else from the CPU's
   bool asks_shape = false;       // it tells what decides the next op's shape (shape_questions.h)
+  bool varies = false;           // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op

@@ -1,5 +1,8 @@
 #include "runtime/replay/data_guards.h"
 
+#include <algorithm>
+#include <exception>
+
 namespace stowage::runtime {
 
 void WorkedOut::lead_to(const DataGuard& guard) {
@@ -26,22 +29,43 @@ bool WorkedOut::holds(const DataGuard& guard) {
   return number(guard) == tape_.ops[static_cast<std::size_t>(guard.op)].values[0];
 }
 
-std::string changed_decision(const Tape& tape, const std::vector<at::Tensor>& inputs) {
-  if (tape.data_guards.empty()) return {};
+namespace {
+
+std::string what(const Tape& tape, const DataGuard& guard) {
+  if (guard.tensor.valid()) return guard.where + ": a tensor that is read on the host";
+  const TapeOp& asks = tape.ops[static_cast<std::size_t>(guard.op)];
+  return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) +
+         "a decision on the arguments' data";
+}
+
+// Has Python given other numbers, or constants, to what leads there, in some call?
+bool varies(const Tape& tape, const DataGuard& guard) {
+  const auto varies = [&](std::int32_t i) { return tape.ops[static_cast<std::size_t>(i)].varies; };
+  return std::ranges::any_of(guard.needs, varies) || (guard.op >= 0 && varies(guard.op));
+}
+
+// A number that Python is given; with another one it may go on alike. A shape, or what an op reads by itself, is baked
+// in.
+bool only_tells(const Tape& tape, const DataGuard& guard) {
+  return guard.op >= 0 && !tape.ops[static_cast<std::size_t>(guard.op)].asks_shape;
+}
+
+}  // namespace
+
+Decided decided(const Tape& tape, const std::vector<at::Tensor>& inputs, bool other_numbers) {
+  Decided found;
+  if (tape.data_guards.empty()) return found;
   WorkedOut now(tape, inputs);
   for (const DataGuard& guard : tape.data_guards) {
-    bool holds = !guard.of_arguments;
+    if (!guard.of_arguments) continue;
     try {
-      holds = holds || now.holds(guard);
+      if (now.holds(guard)) continue;
     } catch (const std::exception&) {  // a kernel that Python may not come to, with its numbers of this call
     }
-    if (holds) continue;
-    if (guard.tensor.valid()) return guard.where + ": a tensor that is read on the host";
-    const TapeOp& asks = tape.ops[static_cast<std::size_t>(guard.op)];
-    return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) +
-           "a decision on the arguments' data";
+    if (found.other.empty()) found.other = what(tape, guard);
+    found.serves = found.serves && (only_tells(tape, guard) || other_numbers || varies(tape, guard));
   }
-  return {};
+  return found;
 }
 
 }  // namespace stowage::runtime

@@ -42,8 +42,15 @@ class WorkedOut {
   torch::jit::Stack stack_;
 };
 
-// "" when each number is what it was when the step was recorded, else the first that is not. `inputs` by argument
-// number. Costs what the ops cost that lead to the numbers; memory for their results comes from the allocator.
-std::string changed_decision(const Tape& tape, const std::vector<at::Tensor>& inputs);
+// What the guards of a tape say of a call's arguments.
+struct Decided {
+  std::string other;   // what is another than on the tape, "" for nothing
+  bool serves = true;  // all the same, the tape may hold what Python will do: only numbers are others, which it would be
+                       // given, or what it knows of Python's numbers is old
+};
+
+// `inputs` by argument number. `other_numbers`: Python is known to have others than the tape holds. Costs what the ops
+// cost that lead to the numbers; memory for their results comes from the allocator.
+Decided decided(const Tape& tape, const std::vector<at::Tensor>& inputs, bool other_numbers);
 
 }  // namespace stowage::runtime

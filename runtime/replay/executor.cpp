@@ -238,7 +238,7 @@ const at::Tensor& Executor::tensor(const Operand& operand) {
   if (!operand.slot.valid()) return undefined;
   if (operand.shell) return shells_[operand.slot.index()];
   at::Tensor& built = tensors_[operand.slot.index()];
-  if (!built.defined()) built = tensor_of(operand.slot);
+  if (!built.defined() || tape_->slots[operand.slot.index()].moved) built = tensor_of(operand.slot);
   return built;
 }
 

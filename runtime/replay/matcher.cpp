@@ -25,6 +25,7 @@ bool is_number_tensor(const c10::IValue& value) {
 
 bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
   if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
+  if (a.isIntList() && b.isIntList()) return a.toIntList().size() == b.toIntList().size();
   if (a.isList() && b.isList()) {
     const c10::ArrayRef<c10::IValue> x = a.toListRef();
     const c10::ArrayRef<c10::IValue> y = b.toListRef();
@@ -155,6 +156,8 @@ void Matcher::forget_passing() {
   taken_.assign(tape_->blocks.size(), false);
   other_content_.assign(tape_->blocks.size(), false);
   other_numbers_.assign(tape_->ops.size(), false);
+  places_.assign(tape_->slots.size(), PlaceNow::kUnseen);
+  moves_.assign(tape_->blocks.size(), false);
   changes_ = false;
 }
 
@@ -221,12 +224,16 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 }
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (const std::string why = why_not(handle, *stack); !why.empty() && !try_others(handle, *stack)) {
+  if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
     return differs(why, handle, keys, stack);
   }
   const TapeOpId id(cursor_++);
   TapeOp& op = tape_->op(id);
-  bool changed = take_numbers(op, *stack);
+  bool changed = false;
+  if (!take_numbers(op, *stack, changed)) {
+    --cursor_;
+    return differs(name_with_line(*tape_, op) + " gets one tensor from two places", handle, keys, stack);
+  }
   if (op.random_order >= 0 && mode_ == Mode::kStep) {
     const bool seeded = take_seed(op.jump);
     refreshed_ |= seeded && tape_ == own_;
@@ -235,8 +242,6 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   }
   if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
-  if (changes_ && mode_ == Mode::kStep && !still_holds(id))
-    return differs(name_with_line(*tape_, op) + " leads to other numbers that are read on the host", handle, keys, stack);
   if (op.role == Role::kKernel && tells_value(op.handle)) {
     tell(id, stack);
   } else if (op.role == Role::kView && tells_value(op.handle)) {
@@ -246,6 +251,8 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   } else {
     run_for_real(op, keys, stack);
   }
+  if (mode_ == Mode::kStep && (changes_ || !decided()) && !still_holds(id))
+    leave(name_with_line(*tape_, op) + " leads to other numbers that are read on the host");
 }
 
 // In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs
@@ -260,7 +267,8 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
   run_leaf(op, keys, stack);
 }
 
-std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) const {
+std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                             const torch::jit::Stack& stack) const {
   const std::string who = mode_ == Mode::kSection ? "the optimizer" : "the step";
   if (cursor_ >= end_) return who + " does more operations than were recorded";
   const TapeOp& op = tape_->ops[cursor_];
@@ -270,10 +278,14 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit
   if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
     return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();
+  std::string other_view;
   for (std::size_t i = 0; i < count; ++i) {
     const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
-    if (!what.empty()) return who + " gives " + recorded() + " " + what;
+    if (what.empty()) continue;
+    other_view = who + " gives " + recorded() + " " + what;
+    if (op.tensors[i].kind != TensorRef::Kind::kNone || !views_may_move(op)) return other_view;
   }
+  if (!other_view.empty() && !gives_such_views(op, keys, stack)) return other_view;
   if (!op.lifted_copy && !one_to_one(op, stack))
     return who + " gives " + recorded() + " other tensors than were recorded";
   return {};
@@ -292,8 +304,8 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
              : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
 }
 
-bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
-  bool changed = false;
+bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed) {
+  bool fine = true;
   const std::size_t count = arguments_on_stack(op);
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = stack[stack.size() - count + i];
@@ -305,6 +317,8 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
     }
     for_each_tensor(op.tensors[i], value, [&](SlotId slot, const at::Tensor& tensor) {
       if (!slot.valid() || !tensor.defined()) return;
+      fine = fine && take_place(slot, tensor);
+      changed |= places_[slot.index()] == PlaceNow::kOther;
       const BlockId id = tape_->slots[slot.index()].block;
       const Block& block = tape_->blocks[id.index()];
       if (!block.of_python || place_of(tensor).block.valid() || !take_content(tensor, block, op)) return;
@@ -313,7 +327,7 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
     });
   }
   refreshed_ |= changed && op.section < 0 && tape_ == own_;
-  return changed;
+  return fine;
 }
 
 // Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.
@@ -374,12 +388,14 @@ void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
 // ---- Decisions (data_guards.h)
 
 void Matcher::note_changed(TapeOpId op) {
+  tape_->op(op).varies = true;
   if (mode_ == Mode::kStep) other_numbers_[op.index()] = changes_ = true;
 }
 
 // Has this call given other numbers, or constants of another content, to what leads there?
 bool Matcher::differs_in(const DataGuard& guard) const {
-  bool differs = false;
+  bool differs = guard.op >= 0 ? other_numbers_[static_cast<std::size_t>(guard.op)]
+                               : places_[guard.tensor.index()] == PlaceNow::kOther;
   for (const std::int32_t i : guard.needs) {
     differs |= other_numbers_[static_cast<std::size_t>(i)];
     for_each_access(*tape_, tape_->ops[static_cast<std::size_t>(i)],
@@ -399,17 +415,21 @@ void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
   TapeOp& op = tape_->op(id);
   const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
                                   [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
-  if (!changes_ || guard == tape_->data_guards.end() || !differs_in(*guard)) return answer_with_shells(op, stack);
+  const bool known = guard == tape_->data_guards.end() || (decided() && !(changes_ && differs_in(*guard)));
+  if (known) return answer_with_shells(op, stack);
   torch::jit::drop(*stack, arguments_on_stack(op));
   const c10::IValue number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
   stack->push_back(number);
   if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
 }
 
-// Of what ops that are no kernels will read on the host: is it as recorded, now that all that leads there has come?
-bool Matcher::still_holds(TapeOpId last_need) {
+// Of what ops that are no kernels read on the host: is it as recorded, where all that leads there has come with `op`, or
+// the op that was recorded after the reading comes next?
+bool Matcher::still_holds(TapeOpId op) {
   for (const DataGuard& guard : tape_->data_guards) {
-    if (guard.op >= 0 || guard.needs.empty() || TapeOpId(guard.needs.back()) != last_need || !differs_in(guard)) continue;
+    const bool leads = !guard.needs.empty() && TapeOpId(guard.needs.back()) == op;
+    const bool read = guard.at == static_cast<std::int32_t>(op.index()) + 1;
+    if (guard.op >= 0 || !(leads || read) || (decided() && !differs_in(guard))) continue;
     if (!aside([&] { return WorkedOut(*tape_, inputs_).holds(guard); })) return false;
   }
   return true;
@@ -467,7 +487,10 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   if (!tensor.defined() || !tensor.has_storage()) return false;
   const Slot& slot = tape_->slots[id.index()];
   const Place place = place_of(tensor);
-  if (place.block.valid()) return place.block == slot.block && slot.meta.describes(tensor, place.start_bytes);
+  if (place.block.valid()) {
+    return place.block == slot.block &&
+           (slot.meta.describes(tensor, place.start_bytes) || lies_elsewhere(id, tensor, place));
+  }
   const Block& block = tape_->blocks[slot.block.index()];
   if (!block.of_python || !slot.meta.describes(tensor)) return false;
   if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes()))
@@ -479,6 +502,14 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
+  if (!take_places(op, *stack)) {
+    const std::string how = name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";
+    if (mode_ == Mode::kSection) {
+      mismatch_ = how;
+      throw std::runtime_error(how);
+    }
+    return leave(how);
+  }
   const auto pass = [&](SlotId id, const at::Tensor& tensor) {
     if (!id.valid() || !tensor.defined() || !tensor.has_storage() || place_of(tensor).block.valid()) return;
     passing_[tensor.storage().unsafeGetStorageImpl()] = {{tape_->slots[id.index()].block, 0, 0}};

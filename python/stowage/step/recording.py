@@ -254,7 +254,6 @@ def record(
     world: World | None = None,
     within: contextlib.AbstractContextManager | None = None,
     replaced: Sequence[Place] = (),
-    waits: bool = False,
     anew: frozenset[str] = frozenset(),
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
@@ -265,13 +264,12 @@ def record(
     it. world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
-    waits: Python is to wait for each number, also where it could be worked out from the arguments.
     anew: names of World.tensors under which calls find other tensors.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
-    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed, waits)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
     try:
         return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew)
     finally:
