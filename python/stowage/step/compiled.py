@@ -35,7 +35,7 @@ from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import loosened, signature
 from stowage.step.world import World
 
-_MAX_REPLAYS = 8  # kept per signature, the newest
+_MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _MAX_UNSETTLED = 3
 _MAX_SHELLS_READ = 3
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
@@ -62,6 +62,17 @@ class _Entry(SignatureState):
         self.patience = 3
         self.eager_calls = 0  # that went through
         self.world: World | None = None  # of a step that is refused
+
+    def serves(self, replay: Replay) -> None:
+        replay.served_at = self.calls
+        self.served.append(self.calls)
+
+    def keep(self, replay: Replay) -> None:
+        """In the place of the one that has not served for longest, where there are too many."""
+        if len(self.replays) >= _MAX_REPLAYS:
+            self.replays.remove(min(self.replays, key=lambda r: r.served_at))
+        replay.served_at = self.calls
+        self.replays.append(replay)
 
 
 class CompiledStep(LifeCycle):
@@ -131,6 +142,8 @@ class CompiledStep(LifeCycle):
         entry.calls += 1
         entry.key_stays, entry.key = entry.key == key, key
         self._forget_idle(entry)
+        if entry.wanted > 0 and entry.recorded_too_often() and entry.serves_often():
+            entry.wanted = 0
         self._require_budget_kept(entry)
         if entry.refusal:
             self._alone(turn)
@@ -155,7 +168,9 @@ class CompiledStep(LifeCycle):
                 entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True
             )
         try:
-            return self._planned(replay, inputs)
+            result = self._planned(replay, inputs)
+            entry.serves(replay)
+            return result
         except Mismatch as mismatch:
             entry.wanted_because = str(mismatch)
             self._drop(entry, replay)
@@ -280,6 +295,7 @@ class CompiledStep(LifeCycle):
                     for other, fits in zip(others, fitted[1:]):
                         other.numbers_fit = fits
                 self._settle_down(entry, replay, unchanged)
+                entry.serves(replay)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo), None
                 self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
@@ -325,7 +341,8 @@ class CompiledStep(LifeCycle):
 
     def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if entry.recorded_too_often():
-            self._refuse_changing(entry, entry.wanted_because or "what it reads")
+            if not entry.serves_often():
+                self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
         world = World(self._fn)
         with shown("recording a step"), self._tally.eager_call():
@@ -358,8 +375,7 @@ class CompiledStep(LifeCycle):
                 recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels, self._leaving
             )
             replay.key = key
-            del entry.replays[: -_MAX_REPLAYS + 1]
-            entry.replays.append(replay)
+            entry.keep(replay)
             self._latest = replay
         return result
 

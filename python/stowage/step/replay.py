@@ -220,6 +220,7 @@ class Replay:
         # What Python would decide otherwise in this call than the tape has it: then it has to run
         self.undecided = ""
         self.rehearsals = 0
+        self.served_at = 0  # the latest of its signature's calls that it has served
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
         self._optimizers = recording.world.optimizers
