@@ -125,6 +125,12 @@ void bind_recorder(nb::module_& m) {
           [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
             for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
           })
+      .def_prop_ro(
+          "finds", [](const TapeHandle& t) { return t.tape->finds; }, "Each call comes by other tensors by itself.")
+      .def_prop_ro(
+          "outdated",
+          [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
+          "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
       .def(
@@ -193,11 +199,16 @@ void bind_recorder(nb::module_& m) {
            [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
       .def(
           "finish",
-          [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced) {
-            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced))};
+          [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced,
+             const std::vector<TapeHandle>& earlier) {
+            std::vector<std::shared_ptr<rt::Tape>> tapes;
+            for (const TapeHandle& tape : earlier) tapes.push_back(tape.tape);
+            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced), tapes)};
           },
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
-          "replaced: lasting tensors that the step has read, and put others in their places.");
+          "earlier"_a = std::vector<TapeHandle>(),
+          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the "
+          "same step.");
 }
 
 // Let go of under the GIL, whoever lets go last.

@@ -96,6 +96,14 @@ class Tape:
         (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
         """
 
+    @property
+    def finds(self) -> bool:
+        """Each call comes by other tensors by itself."""
+
+    @property
+    def outdated(self) -> bool:
+        """A later call came by another tensor than one that it holds."""
+
     def decided(self, inputs: Sequence[int], other_numbers: bool) -> tuple[str, bool]:
         """
         What the step's Python would decide otherwise for these arguments than the tape has it, "" for nothing; and whether the tape may hold what it does all the same. other_numbers: Python is known to give others.
@@ -143,9 +151,9 @@ class Recorder:
 
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
-    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = []) -> Tape:
+    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:
         """
-        replaced: lasting tensors that the step has read, and put others in their places.
+        replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the same step.
         """
 
 class NodeHooks:

@@ -63,8 +63,10 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::set<int> touched_inputs() const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
+  // `earlier`: recordings of the same step.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
-                               const std::vector<at::Tensor>& replaced);
+                               const std::vector<at::Tensor>& replaced,
+                               const std::vector<std::shared_ptr<Tape>>& earlier);
 
   // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False
   // where that was not kept: the tape is refused, the machine is short of memory, an eager budget has copies of its
@@ -96,6 +98,8 @@ class Recorder final : public Interceptor {
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
   void settle_device(const at::Tensor& tensor);
+  void note_found();
+  [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   void save_written(const TapeOp& op, const torch::jit::Stack& stack);
   void save(const at::Tensor& tensor);
   int current_line();

@@ -48,6 +48,9 @@ struct Block {
   bool of_python = false;
   // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
   bool refreshed = false;
+  // external: no parameter, state or argument, and not Python's own: the step came by it, and may by another
+  bool found = false;
+  bool replaced = false;  // found: in a later call another tensor came in its place
   // of_python: an op that is no kernel reads it on the host; with another content the step is another step
   bool fixed = false;
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
@@ -140,6 +143,7 @@ struct Tape {
   std::vector<SlotId> returned;        // slots to hand out at the end of a step
   // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   std::size_t kept = 0;
+  bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
   int drawing_ops = 0;           // of those; the others draw nothing the way they are called
   GeneratorJump final_jump;      // of the generator, after the last op

@@ -112,6 +112,8 @@ void Matcher::add_externals(const Tape& tape, Storages& storages) const {
   for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
     const Block& block = tape.blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    const bool unused = block.kind == BufferKind::kConstant && !block.found && !block.of_python && tape.below_autograd;
+    if (unused) continue;  // the recorded call could reach it; this one may come by it
     storages[block.tensor.storage().unsafeGetStorageImpl()] = {{BlockId(i), 0, 0}};
   }
 }
@@ -263,8 +265,25 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
     mismatch_ = how;
     throw std::runtime_error(how);
   }
+  note_replaced(op, *stack);
   leave(how);
   run_leaf(op, keys, stack);
+}
+
+// Where the step differs by a tensor that it has come by: next(iterator).
+void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
+  if (mode_ != Mode::kStep || cursor_ >= end_ || !(tape_->ops[cursor_].handle == handle)) return;
+  const TapeOp& op = tape_->ops[cursor_];
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i],
+                    [&](SlotId slot, const at::Tensor& tensor) {
+                      if (!slot.valid() || !tensor.defined()) return;
+                      Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
+                      block.replaced |= block.found && !block.of_python &&
+                                        place_of(tensor).block != tape_->slots[slot.index()].block;
+                    });
+  }
 }
 
 std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,

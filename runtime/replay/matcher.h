@@ -155,6 +155,7 @@ class Matcher final : public Interceptor {
   std::string why_not(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
   bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);
   // Views (matcher_views.cpp)
   [[nodiscard]] bool views_may_move(const TapeOp& op) const;
   bool gives_such_views(const TapeOp& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;

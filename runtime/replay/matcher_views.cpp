@@ -8,7 +8,8 @@
 // knows of dependencies and lives it knows of whole blocks. A tensor has one place in a call, since the plan may run its
 // users in another order: where another one has stood for it already, the step is another step.
 //
-// Views that no op on the tape makes (autograd's own, of what it has saved) follow those of their block.
+// Views that no op on the tape makes (autograd's own, of what it has saved) follow those of their block. So does what the
+// step comes by in a way that nobody can follow: an iterator over parts of one tensor.
 #include "runtime/replay/matcher.h"
 #include "runtime/torch/op_facts.h"
 
@@ -58,8 +59,9 @@ bool Matcher::is_such_view(SlotId id, const at::Tensor& tensor) const {
 // A view that no op makes, and that nothing has stood for in this call.
 bool Matcher::lies_elsewhere(SlotId id, const at::Tensor& tensor, const Place& place) const {
   const Slot& slot = tape_->slots[id.index()];
-  return slot.origin == Slot::Origin::kAlias && !slot.made && places_[id.index()] == PlaceNow::kUnseen &&
-         moves_[place.block.index()] && is_such_view(id, tensor);
+  const bool found = tape_->blocks[slot.block.index()].found;
+  const bool follows = slot.origin == Slot::Origin::kAlias && moves_[place.block.index()];
+  return !slot.made && (found || follows) && places_[id.index()] == PlaceNow::kUnseen && is_such_view(id, tensor);
 }
 
 // The slot lies where this tensor does. False where another one has stood for it elsewhere.

@@ -355,6 +355,7 @@ class CompiledStep(LifeCycle):
                 within=self._within(entry, inputs, world),
                 replaced=entry.replaced,
                 anew=self._found_anew(entry, world),
+                earlier=[replay.recording.tape for replay in entry.replays],
             )
         entry.replaced = recording.replaced
         entry.eager_calls += 1
@@ -364,6 +365,8 @@ class CompiledStep(LifeCycle):
             if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
+        if recording.tape.finds:  # no call finds those of that one again
+            entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
         if any(r.serves_as(recording) for r in entry.replays):
             entry.wanted -= 1
             entry.wasted += 1
