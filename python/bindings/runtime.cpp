@@ -125,16 +125,25 @@ void bind_recorder(nb::module_& m) {
           [](const TapeHandle& t, const std::vector<std::int64_t>& costs) {
             for (std::size_t i = 0; i < t.tape->ops.size(); ++i) t.tape->ops[i].cost_ns = costs.at(i);
           })
+      .def_prop_ro(
+          "finds", [](const TapeHandle& t) { return t.tape->finds; }, "Each call comes by other tensors by itself.")
+      .def_prop_ro(
+          "outdated",
+          [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
+          "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
       .def(
-          "changed_decision",
-          [](const TapeHandle& t, const std::vector<Address>& inputs) {
+          "decided",
+          [](const TapeHandle& t, const std::vector<Address>& inputs, bool other_numbers) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return rt::changed_decision(*t.tape, in);
+            const rt::Decided found = rt::decided(*t.tape, in, other_numbers);
+            return std::pair(found.other, found.serves);
           },
-          "inputs"_a, "Empty when the step's Python would decide for these arguments as it did when recorded.")
+          "inputs"_a, "other_numbers"_a,
+          "What the step's Python would decide otherwise for these arguments than the tape has it, \"\" for nothing; and "
+          "whether the tape may hold what it does all the same. other_numbers: Python is known to give others.")
       .def(
           "same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); },
           "other"_a,
@@ -144,15 +153,14 @@ void bind_recorder(nb::module_& m) {
   nb::class_<rt::Recorder>(m, "Recorder")
       .def(
           "__init__",
-          [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, bool waits) {
+          [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed) {
             rt::RecordOptions options;
             options.fake = fake;
             options.distributed = distributed;
-            options.waits = waits;
             options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
             new (self) rt::Recorder(std::move(options));
           },
-          "fake"_a, "hidden"_a, "distributed"_a = false, "waits"_a = false)
+          "fake"_a, "hidden"_a, "distributed"_a = false)
       .def(
           "declare",
           [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
@@ -191,11 +199,16 @@ void bind_recorder(nb::module_& m) {
            [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
       .def(
           "finish",
-          [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced) {
-            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced))};
+          [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced,
+             const std::vector<TapeHandle>& earlier) {
+            std::vector<std::shared_ptr<rt::Tape>> tapes;
+            for (const TapeHandle& tape : earlier) tapes.push_back(tape.tape);
+            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced), tapes)};
           },
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
-          "replaced: lasting tensors that the step has read, and put others in their places.");
+          "earlier"_a = std::vector<TapeHandle>(),
+          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the "
+          "same step.");
 }
 
 // Let go of under the GIL, whoever lets go last.
@@ -333,7 +346,7 @@ void bind_matcher(nb::module_& m) {
           "begin_step",
           [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
              const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors,
-             const nb::object& around, const nb::list& raised) {
+             const nb::object& around, const nb::list& raised, const std::vector<bool>& decided) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
@@ -354,21 +367,24 @@ void bind_matcher(nb::module_& m) {
                 noting_what_it_raises(*errors, [&] { before_leaving->object(); });
               };
             }
-            matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers));
+            matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers),
+                               decided);
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
+          "decided"_a,
           nb::sig("def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
                   "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
-                  "around: object | None, raised: list) -> None"),
+                  "around: object | None, raised: list, decided: collections.abc.Sequence[bool]) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
           "limited. What either function "
-          "raises is appended to `raised`: within an operator it comes out as a RuntimeError.")
+          "raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each "
+          "tape's guards ask for as it has it?")
       .def("step", &match_step, "call"_a,
            "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how "
            "it went.")
       .def(
           "returns",
-          [](const rt::Matcher& matcher, const std::vector<Address>& tensors) {
+          [](rt::Matcher& matcher, const std::vector<Address>& tensors) {
             return matcher.returns(tensors_at(tensors));
           },
           "tensors"_a)

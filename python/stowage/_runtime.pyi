@@ -96,9 +96,17 @@ class Tape:
         (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
         """
 
-    def changed_decision(self, inputs: Sequence[int]) -> str:
+    @property
+    def finds(self) -> bool:
+        """Each call comes by other tensors by itself."""
+
+    @property
+    def outdated(self) -> bool:
+        """A later call came by another tensor than one that it holds."""
+
+    def decided(self, inputs: Sequence[int], other_numbers: bool) -> tuple[str, bool]:
         """
-        Empty when the step's Python would decide for these arguments as it did when recorded.
+        What the step's Python would decide otherwise for these arguments than the tape has it, "" for nothing; and whether the tape may hold what it does all the same. other_numbers: Python is known to give others.
         """
 
     def same_program(self, other: Tape) -> str:
@@ -107,7 +115,7 @@ class Tape:
         """
 
 class Recorder:
-    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False, waits: bool = False) -> None: ...
+    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False) -> None: ...
 
     def declare(self, tensor: int, kind: str, name: str) -> None: ...
 
@@ -143,9 +151,9 @@ class Recorder:
 
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
-    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = []) -> Tape:
+    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:
         """
-        replaced: lasting tensors that the step has read, and put others in their places.
+        replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the same step.
         """
 
 class NodeHooks:
@@ -193,9 +201,9 @@ class Matcher:
         Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or "".
         """
 
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list) -> None:
+    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool]) -> None:
         """
-        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError.
+        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it?
         """
 
     def step(self, call: object) -> object:

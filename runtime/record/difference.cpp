@@ -25,8 +25,9 @@ bool same_value(const c10::IValue& a, const c10::IValue& b) {
   return x.dtype() == y.dtype() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.element_size()) == 0;
 }
 
-// May the op be given another number there, and be the same op?
+// May the op be given another number there, and be the same op? A view is what it gives.
 bool may_vary(const TapeOp& op, std::size_t argument) {
+  if (op.role == TapeOp::Role::kView && !tells_value(op.handle)) return true;
   return static_cast<int>(argument) != op.fixed_number && takes_number(op.handle, argument);
 }
 
@@ -86,7 +87,10 @@ class Pairs {
     if (!x.valid() || !y.valid()) return x.valid() == y.valid();
     const Slot& s = a_.slots[x.index()];
     const Slot& t = b_.slots[y.index()];
-    return s.meta == t.meta && pair(s.block, t.block);
+    TensorMeta here = s.meta;
+    if (s.origin == Slot::Origin::kAlias && t.origin == Slot::Origin::kAlias)
+      here.storage_offset = t.meta.storage_offset;  // views may move
+    return here == t.meta && pair(s.block, t.block);
   }
 
   const Tape& a_;

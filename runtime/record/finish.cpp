@@ -151,7 +151,7 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
 // other is a read: in each call the step's Python waits for it (numbers.h).
 class HostSlices {
  public:
-  HostSlices(Tape& tape, bool waits) : tape_(tape), writers_(writers_by_block(tape)), waits_(waits) {}
+  explicit HostSlices(Tape& tape) : tape_(tape), writers_(writers_by_block(tape)) {}
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -213,7 +213,7 @@ class HostSlices {
   struct Origins {
     std::set<std::int32_t> ops;
     bool arguments = false;    // arguments and residents: as they were before the step
-    bool of_python = false;    // constants that Python makes: they may be others in the next call
+    std::set<BlockId> constants;  // that Python makes: they may be others in the next call
     bool known_before = true;  // those but for parameters, and constants, alone; by few ops
   };
   Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
@@ -223,7 +223,7 @@ class HostSlices {
       const Block& b = tape_.blocks[block.index()];
       found.known_before &= !(b.external && (access == Access::kWrite || b.kind == BufferKind::kParameter));
       found.arguments |= b.external && !b.of_python;
-      found.of_python |= b.of_python;
+      if (b.of_python) found.constants.insert(block);
       todo.emplace_back(block, at);
     };
     for (const BlockId block : blocks) look_at(block, Access::kRead, before);
@@ -248,13 +248,12 @@ class HostSlices {
     std::vector<BlockId> blocks;
     for_each_access(tape_, op, [&](BlockId block, Access) { blocks.push_back(block); });
     const Origins from = origins(blocks, index);
-    if (!from.known_before || (waits_ && (from.of_python || (from.arguments && !op.asks_shape)))) {
+    if (!from.known_before) {
       const std::string what = reads_scalar(op.handle) ? "Tensor.item()" : full_name(op.handle);
       return read(index, what + " inside the step: control flow or numbers that depend on data");
     }
     op.role = Role::kView;
-    tape_.reads_constants |= !from.arguments || from.of_python;
-    if (from.arguments) guards_.push_back({index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
+    guards_.push_back({from.arguments, index, {from.ops.begin(), from.ops.end()}, {}, {}, index, {}});
     return true;
   }
 
@@ -266,7 +265,8 @@ class HostSlices {
         tape_.refusal = guard.where + " reads a tensor on the host: numbers that depend on data";
         return false;
       }
-      tape_.reads_constants |= from.of_python;
+      for (const BlockId constant : from.constants) tape_.blocks[constant.index()].fixed = true;
+      guard.of_arguments = from.arguments;
       guard.needs.assign(from.ops.begin(), from.ops.end());
       guards_.push_back(std::move(guard));
     }
@@ -321,7 +321,6 @@ class HostSlices {
 
   Tape& tape_;
   std::vector<std::vector<std::int32_t>> writers_;
-  bool waits_;  // even for what could be worked out before the step
   std::vector<DataGuard> guards_;
   std::string clash_;
 };
@@ -354,13 +353,13 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   return filled;
 }
 
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits) {
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
   if (fake) {
     settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {
     return;
   }
-  if (!HostSlices(tape, waits).settle()) return;
+  if (!HostSlices(tape).settle()) return;
   settle_kinds(tape);
 }
 

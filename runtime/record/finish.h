@@ -17,7 +17,7 @@ struct HostFilled {
   static HostFilled copy_of(const at::Tensor& tensor, TapeOpId lift);
 };
 
-// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable. `waits`: RecordOptions::waits.
-void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake, bool waits);
+// Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable.
+void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake);
 
 }  // namespace stowage::runtime

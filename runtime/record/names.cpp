@@ -178,8 +178,8 @@ SlotId Names::use(const at::Tensor& tensor, std::string& refusal) {
   return declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
 }
 
-SlotId Names::result(const at::Tensor& tensor, std::vector<BlockId>& created, std::string& refusal) {
-  if (const SlotId known = known_slot(tensor); known.valid()) return known;
+SlotId Names::result(const at::Tensor& tensor, bool anew, std::vector<BlockId>& created, std::string& refusal) {
+  if (const SlotId known = anew ? SlotId() : known_slot(tensor); known.valid()) return known;
   if (refusal = unsupported(tensor); !refusal.empty()) return {};
   if (const KnownStorage* storage = known_storage(tensor)) return alias_in(*storage, tensor, refusal);
   const BlockId block = add_block(tensor);

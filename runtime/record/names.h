@@ -37,7 +37,9 @@ class Names {
 
   // A tensor that an op has returned: a new block, or an alias of a known one. `created` is appended to when the block
   // is new.
-  SlotId result(const at::Tensor& tensor, std::vector<BlockId>& created, std::string& refusal);
+  // `anew`: it was none of the op's arguments, so it is none of the tensors that are known, though one may have lain at
+  // its address.
+  SlotId result(const at::Tensor& tensor, bool anew, std::vector<BlockId>& created, std::string& refusal);
 
   // The block that lies in this tensor's storage, or an invalid id. Several arguments of one storage: the one that it
   // looks into.

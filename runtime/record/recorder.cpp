@@ -67,6 +67,7 @@ bool drops_nothing(const TapeOp& op) {
 }
 
 constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine is asked
+constexpr std::int64_t kLittle = 1 << 20;       // bytes that may be copied in each call, although they may stay the same
 
 bool has_unreplayable_argument(const c10::IValue& value) {
   if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
@@ -304,6 +305,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   const std::size_t count = op.handle.schema().arguments().size();
   const std::size_t first = stack->size() - count;
   std::vector<BlockId> none;
+  arguments_.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
@@ -347,9 +349,16 @@ TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vec
   std::string refusal;
   const auto add = [&](const at::Tensor& tensor) {
     SlotId slot;
-    if (tensor.defined()) slot = is_result ? names_.result(tensor, created, refusal) : names_.use(tensor, refusal);
+    if (tensor.defined() && is_result) {
+      const bool anew = std::ranges::find(arguments_, tensor.unsafeGetTensorImpl()) == arguments_.end();
+      slot = names_.result(tensor, anew, created, refusal);
+    } else if (tensor.defined()) {
+      slot = names_.use(tensor, refusal);
+      arguments_.push_back(tensor.unsafeGetTensorImpl());
+    }
     if (!refusal.empty()) refuse(refusal);
     ref.slots.push_back(slot);
+    if (slot.valid() && is_result) tape_->slots[slot.index()].made = true;
   };
   if (value.isTensor()) {
     ref.kind = TensorRef::Kind::kTensor;
@@ -452,15 +461,55 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
+void Recorder::note_found() {
+  for (const TapeOp& op : tape_->ops) {
+    for (const TensorRef& ref : op.tensors) {
+      for (const SlotId slot : ref.slots) {
+        if (!slot.valid()) continue;
+        Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
+        block.found = block.external && block.input < 0 && block.kind == BufferKind::kConstant;
+      }
+    }
+  }
+  for (const HostFilled& filled : host_filled_) {
+    const BlockId id = names_.block_of(filled.tensor);
+    if (id.valid()) tape_->blocks[id.index()].found = false;
+  }
+}
+
+// Of what the step has come by: those of which it may find others in the next call, as it did once: next(iterator).
+std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<Tape>>& earlier) {
+  std::vector<at::Tensor> anew;
+  std::set<const c10::StorageImpl*> known;  // in some earlier call as well
+  for (const std::shared_ptr<Tape>& tape : earlier) {
+    tape_->finds |= tape->finds;
+    for (const Block& block : tape->blocks) {
+      tape_->finds |= block.replaced;
+      if (block.found && !block.of_python && !block.replaced)
+        known.insert(block.tensor.storage().unsafeGetStorageImpl());
+    }
+  }
+  for (const Block& block : tape_->blocks) {
+    if (!tape_->finds || !block.found) continue;
+    if (block.bytes <= kLittle || !known.contains(block.tensor.storage().unsafeGetStorageImpl()))
+      anew.push_back(block.tensor);
+  }
+  tape_->finds = !anew.empty();
+  return anew;
+}
+
 std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep,
-                                       const std::vector<at::Tensor>& replaced) {
+                                       const std::vector<at::Tensor>& replaced,
+                                       const std::vector<std::shared_ptr<Tape>>& earlier) {
+  note_found();
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
     tape_->returned.push_back(tape_->blocks[block.index()].owner);
     ++tape_->kept;
   }
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
-  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake, options_.waits);
+  for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);
 }
 

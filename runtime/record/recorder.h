@@ -26,8 +26,6 @@ void take_up(c10::Device device);
 struct RecordOptions {
   bool fake = false;         // FakeTensors: nothing is computed, allocations inside ops are not seen
   bool distributed = false;  // ops on tensor subclasses are looked into
-  // Python waits even for numbers that follow from the arguments, as they differ from call to call
-  bool waits = false;
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 
@@ -65,8 +63,10 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::set<int> touched_inputs() const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
+  // `earlier`: recordings of the same step.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
-                               const std::vector<at::Tensor>& replaced);
+                               const std::vector<at::Tensor>& replaced,
+                               const std::vector<std::shared_ptr<Tape>>& earlier);
 
   // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False
   // where that was not kept: the tape is refused, the machine is short of memory, an eager budget has copies of its
@@ -98,6 +98,8 @@ class Recorder final : public Interceptor {
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
   void settle_device(const at::Tensor& tensor);
+  void note_found();
+  [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   void save_written(const TapeOp& op, const torch::jit::Stack& stack);
   void save(const at::Tensor& tensor);
   int current_line();
@@ -112,6 +114,7 @@ class Recorder final : public Interceptor {
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
+  std::vector<const c10::TensorImpl*> arguments_;          // of the latest op
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;
   bool kernel_raised_ = false;

@@ -35,6 +35,8 @@ struct Slot {
   Origin origin = Origin::kExternal;
   BlockId block;
   TensorMeta meta;
+  bool made = false;   // by an op that is on the tape, be it a view
+  bool moved = false;  // some call had it elsewhere in its block than the recorded one (matcher_views.cpp)
 };
 
 struct Block {
@@ -46,6 +48,11 @@ struct Block {
   bool of_python = false;
   // external: the optimizer's Python makes it anew in every step; its content is not that of the recording
   bool refreshed = false;
+  // external: no parameter, state or argument, and not Python's own: the step came by it, and may by another
+  bool found = false;
+  bool replaced = false;  // found: in a later call another tensor came in its place
+  // of_python: an op that is no kernel reads it on the host; with another content the step is another step
+  bool fixed = false;
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
@@ -87,6 +94,7 @@ struct TapeOp {
   bool draws_none = false;       // such an op, but the generator stayed as it was (dropout_p=0)
   bool draws_on_device = false;  // from the accelerator's generator; else from the CPU's
   bool asks_shape = false;       // it tells what decides the next op's shape (shape_questions.h)
+  bool varies = false;           // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op
@@ -109,8 +117,10 @@ struct Section {
 };
 
 // Something about data that the step's Python, or an op that is no kernel, asked for and may have decided by; it
-// follows from the arguments. Either a number that an op handed over, or all of a tensor.
+// follows from the arguments and from what Python gives the step. Either a number that an op handed over, or all of a
+// tensor.
 struct DataGuard {
+  bool of_arguments = true;         // else of Python's own constants alone
   std::int32_t op = -1;             // that handed it over, or -1
   std::vector<std::int32_t> needs;  // the ops that lead to it, in order
   SlotId tensor;                    // else: the tensor that was read,
@@ -133,11 +143,11 @@ struct Tape {
   std::vector<SlotId> returned;        // slots to hand out at the end of a step
   // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   std::size_t kept = 0;
+  bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
   int drawing_ops = 0;           // of those; the others draw nothing the way they are called
   GeneratorJump final_jump;      // of the generator, after the last op
   bool below_autograd = false;   // at which level of the hook it was recorded
-  bool reads_constants = false;  // a number read from a constant tensor is baked into it
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;
   std::string refusal;  // why this step cannot be replayed; empty when it can

@@ -1,45 +1,71 @@
 #include "runtime/replay/data_guards.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
-#include <cstring>
-#include <set>
-
-#include "runtime/replay/plain_run.h"
+#include <algorithm>
+#include <exception>
 
 namespace stowage::runtime {
 
-std::string changed_decision(const Tape& tape, const std::vector<at::Tensor>& inputs) {
-  if (tape.data_guards.empty()) return {};
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
-  PlainRun run(tape, inputs);
-  std::set<std::int32_t> done;
-  torch::jit::Stack stack;
-  for (const DataGuard& guard : tape.data_guards) {
-    for (const std::int32_t i : guard.needs) {
-      const TapeOp& op = tape.ops[static_cast<std::size_t>(i)];
-      if (op.role == TapeOp::Role::kKernel && done.insert(i).second) run.call(op, stack);
-    }
-    if (guard.tensor.valid()) {
-      const at::Tensor elements = run.tensor(guard.tensor).contiguous().resolve_conj().resolve_neg().cpu();
-      const bool same = elements.nbytes() == guard.content.size() &&
-                        (guard.content.empty() ||
-                         std::memcmp(elements.const_data_ptr(), guard.content.data(), guard.content.size()) == 0);
-      if (!same) return guard.where + ": a tensor that is read on the host";
-      continue;
-    }
-    const TapeOp& asks = tape.ops[static_cast<std::size_t>(guard.op)];
-    run.call(asks, stack);
-    if (stack[0] != asks.values[0]) {
-      return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) +
-             "a decision on the arguments' data";
-    }
+void WorkedOut::lead_to(const DataGuard& guard) {
+  for (const std::int32_t i : guard.needs) {
+    const TapeOp& op = tape_.ops[static_cast<std::size_t>(i)];
+    if (op.role == TapeOp::Role::kKernel && done_.insert(i).second) run_.call(op, stack_);
   }
-  return {};
+}
+
+c10::IValue WorkedOut::number(const DataGuard& guard) {
+  lead_to(guard);
+  run_.call(tape_.ops[static_cast<std::size_t>(guard.op)], stack_);
+  return stack_[0];
+}
+
+std::string WorkedOut::content(const DataGuard& guard) {
+  lead_to(guard);
+  const at::Tensor elements = run_.tensor(guard.tensor).contiguous().resolve_conj().resolve_neg().cpu();
+  return {static_cast<const char*>(elements.const_data_ptr()), elements.nbytes()};
+}
+
+bool WorkedOut::holds(const DataGuard& guard) {
+  if (guard.tensor.valid()) return content(guard) == guard.content;
+  return number(guard) == tape_.ops[static_cast<std::size_t>(guard.op)].values[0];
+}
+
+namespace {
+
+std::string what(const Tape& tape, const DataGuard& guard) {
+  if (guard.tensor.valid()) return guard.where + ": a tensor that is read on the host";
+  const TapeOp& asks = tape.ops[static_cast<std::size_t>(guard.op)];
+  return (asks.line >= 0 ? tape.lines[static_cast<std::size_t>(asks.line)] + ": " : std::string()) +
+         "a decision on the arguments' data";
+}
+
+// Has Python given other numbers, or constants, to what leads there, in some call?
+bool varies(const Tape& tape, const DataGuard& guard) {
+  const auto varies = [&](std::int32_t i) { return tape.ops[static_cast<std::size_t>(i)].varies; };
+  return std::ranges::any_of(guard.needs, varies) || (guard.op >= 0 && varies(guard.op));
+}
+
+// A number that Python is given; with another one it may go on alike. A shape, or what an op reads by itself, is baked
+// in.
+bool only_tells(const Tape& tape, const DataGuard& guard) {
+  return guard.op >= 0 && !tape.ops[static_cast<std::size_t>(guard.op)].asks_shape;
+}
+
+}  // namespace
+
+Decided decided(const Tape& tape, const std::vector<at::Tensor>& inputs, bool other_numbers) {
+  Decided found;
+  if (tape.data_guards.empty()) return found;
+  WorkedOut now(tape, inputs);
+  for (const DataGuard& guard : tape.data_guards) {
+    if (!guard.of_arguments) continue;
+    try {
+      if (now.holds(guard)) continue;
+    } catch (const std::exception&) {  // a kernel that Python may not come to, with its numbers of this call
+    }
+    if (found.other.empty()) found.other = what(tape, guard);
+    found.serves = found.serves && (only_tells(tape, guard) || other_numbers || varies(tape, guard));
+  }
+  return found;
 }
 
 }  // namespace stowage::runtime

@@ -238,7 +238,7 @@ const at::Tensor& Executor::tensor(const Operand& operand) {
   if (!operand.slot.valid()) return undefined;
   if (operand.shell) return shells_[operand.slot.index()];
   at::Tensor& built = tensors_[operand.slot.index()];
-  if (!built.defined()) built = tensor_of(operand.slot);
+  if (!built.defined() || tape_->slots[operand.slot.index()].moved) built = tensor_of(operand.slot);
   return built;
 }
 
@@ -301,7 +301,7 @@ at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs
   }
   const Block& block = tape_->blocks[slot.block.index()];
   const at::Tensor& owner = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
-  if (slot.origin == Slot::Origin::kExternal) return owner;
+  if (slot.origin == Slot::Origin::kExternal && !slot.moved) return owner;
   TensorMeta meta = slot.meta;
   if (block.input >= 0)
     meta.storage_offset += span_bytes(owner).first / static_cast<std::int64_t>(meta.dtype.itemsize());
@@ -367,7 +367,8 @@ bool Executor::residents_unchanged() const {
     const Block& block = tape_->blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
     const bool same = block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
-                      tape_->slots[block.owner.index()].meta.describes(block.tensor) &&
+                      (tape_->slots[block.owner.index()].moved ||
+                       tape_->slots[block.owner.index()].meta.describes(block.tensor)) &&
                       static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
     if (!same) return false;
   }

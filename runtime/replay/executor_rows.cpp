@@ -161,8 +161,9 @@ void Executor::call_member(const RowChain& chain, std::size_t index, std::int64_
     } else {
       TensorMeta slice = operand.rows;
       slice.sizes[0] = count;
-      slice.storage_offset += row * slice.strides[0];
-      value = make_alias(storages_[tape_->slots[operand.slot.index()].block.index()], slice);
+      const Slot& slot = tape_->slots[operand.slot.index()];
+      slice.storage_offset = slot.meta.storage_offset + row * slice.strides[0];
+      value = make_alias(storages_[slot.block.index()], slice);
     }
   }
   op.handle.callBoxed(&stack);

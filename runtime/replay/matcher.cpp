@@ -7,6 +7,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "runtime/replay/data_guards.h"
 #include "runtime/replay/plain_run.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
@@ -24,6 +25,7 @@ bool is_number_tensor(const c10::IValue& value) {
 
 bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
   if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
+  if (a.isIntList() && b.isIntList()) return a.toIntList().size() == b.toIntList().size();
   if (a.isList() && b.isList()) {
     const c10::ArrayRef<c10::IValue> x = a.toListRef();
     const c10::ArrayRef<c10::IValue> y = b.toListRef();
@@ -110,6 +112,8 @@ void Matcher::add_externals(const Tape& tape, Storages& storages) const {
   for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
     const Block& block = tape.blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    const bool unused = block.kind == BufferKind::kConstant && !block.found && !block.of_python && tape.below_autograd;
+    if (unused) continue;  // the recorded call could reach it; this one may come by it
     storages[block.tensor.storage().unsafeGetStorageImpl()] = {{BlockId(i), 0, 0}};
   }
 }
@@ -152,6 +156,11 @@ void Matcher::forget_passing() {
   kept_.clear();
   shells_.assign(tape_->blocks.size(), std::nullopt);
   taken_.assign(tape_->blocks.size(), false);
+  other_content_.assign(tape_->blocks.size(), false);
+  other_numbers_.assign(tape_->ops.size(), false);
+  places_.assign(tape_->slots.size(), PlaceNow::kUnseen);
+  moves_.assign(tape_->blocks.size(), false);
+  changes_ = false;
 }
 
 void Matcher::begin(int section) {
@@ -195,7 +204,9 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     if (mode_ == Mode::kLeft) return;
     match(scalar_reader(), keys, &question.arguments);
     if (mode_ == Mode::kLeft) return;
-    if (question.arguments.back() != tape_->ops[cursor_ - 1].values[0])
+    const c10::IValue& count = question.arguments.back();
+    const auto as_recorded = [&] { return count == tape_->ops[cursor_ - 1].values[0]; };
+    if (!as_recorded() && !change_where(as_recorded))
       return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) +
                    " gives a result of another shape than was recorded");
   }
@@ -215,26 +226,35 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 }
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (const std::string why = why_not(handle, *stack); !why.empty() && !try_others(handle, *stack)) {
+  if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
     return differs(why, handle, keys, stack);
   }
   const TapeOpId id(cursor_++);
   TapeOp& op = tape_->op(id);
-  bool changed = take_numbers(op, *stack);
+  bool changed = false;
+  if (!take_numbers(op, *stack, changed)) {
+    --cursor_;
+    return differs(name_with_line(*tape_, op) + " gets one tensor from two places", handle, keys, stack);
+  }
   if (op.random_order >= 0 && mode_ == Mode::kStep) {
     const bool seeded = take_seed(op.jump);
     refreshed_ |= seeded && tape_ == own_;
     changed |= seeded;
     mark_draw(op, changed);
   }
+  if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
   if (op.role == Role::kKernel && tells_value(op.handle)) {
     tell(id, stack);
-  } else if (op.role == Role::kKernel || (op.role == Role::kView && tells_value(op.handle))) {
+  } else if (op.role == Role::kView && tells_value(op.handle)) {
+    decide(id, stack);
+  } else if (op.role == Role::kKernel) {
     answer_with_shells(op, stack);
   } else {
     run_for_real(op, keys, stack);
   }
+  if (mode_ == Mode::kStep && (changes_ || !decided()) && !still_holds(id))
+    leave(name_with_line(*tape_, op) + " leads to other numbers that are read on the host");
 }
 
 // In a section: ends the user's optimizer.step(); end() tells the caller why. In a step: what is left of it runs
@@ -245,11 +265,29 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
     mismatch_ = how;
     throw std::runtime_error(how);
   }
+  note_replaced(op, *stack);
   leave(how);
   run_leaf(op, keys, stack);
 }
 
-std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) const {
+// Where the step differs by a tensor that it has come by: next(iterator).
+void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
+  if (mode_ != Mode::kStep || cursor_ >= end_ || !(tape_->ops[cursor_].handle == handle)) return;
+  const TapeOp& op = tape_->ops[cursor_];
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i],
+                    [&](SlotId slot, const at::Tensor& tensor) {
+                      if (!slot.valid() || !tensor.defined()) return;
+                      Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
+                      block.replaced |= block.found && !block.of_python &&
+                                        place_of(tensor).block != tape_->slots[slot.index()].block;
+                    });
+  }
+}
+
+std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                             const torch::jit::Stack& stack) const {
   const std::string who = mode_ == Mode::kSection ? "the optimizer" : "the step";
   if (cursor_ >= end_) return who + " does more operations than were recorded";
   const TapeOp& op = tape_->ops[cursor_];
@@ -259,10 +297,14 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, const torch::jit
   if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
     return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();
+  std::string other_view;
   for (std::size_t i = 0; i < count; ++i) {
     const std::string what = why_not_argument(op, i, stack[stack.size() - count + i]);
-    if (!what.empty()) return who + " gives " + recorded() + " " + what;
+    if (what.empty()) continue;
+    other_view = who + " gives " + recorded() + " " + what;
+    if (op.tensors[i].kind != TensorRef::Kind::kNone || !views_may_move(op)) return other_view;
   }
+  if (!other_view.empty() && !gives_such_views(op, keys, stack)) return other_view;
   if (!op.lifted_copy && !one_to_one(op, stack))
     return who + " gives " + recorded() + " other tensors than were recorded";
   return {};
@@ -281,8 +323,8 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
              : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
 }
 
-bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
-  bool changed = false;
+bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed) {
+  bool fine = true;
   const std::size_t count = arguments_on_stack(op);
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = stack[stack.size() - count + i];
@@ -294,6 +336,8 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
     }
     for_each_tensor(op.tensors[i], value, [&](SlotId slot, const at::Tensor& tensor) {
       if (!slot.valid() || !tensor.defined()) return;
+      fine = fine && take_place(slot, tensor);
+      changed |= places_[slot.index()] == PlaceNow::kOther;
       const BlockId id = tape_->slots[slot.index()].block;
       const Block& block = tape_->blocks[id.index()];
       if (!block.of_python || place_of(tensor).block.valid() || !take_content(tensor, block, op)) return;
@@ -302,7 +346,7 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack) {
     });
   }
   refreshed_ |= changed && op.section < 0 && tape_ == own_;
-  return changed;
+  return fine;
 }
 
 // Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.
@@ -312,6 +356,7 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
   taken_[block.index()] = true;
   const bool changed = !same_content(from, constant.tensor);
+  if (changed && mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
   copy_bytes(from.storage(), constant.tensor.storage());
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
   kept_.push_back(watched(from.storage()));
@@ -329,23 +374,84 @@ bool Matcher::a_user_has_run(BlockId constant) {
   return false;
 }
 
-// Runs the step up to this op, and answers with what it tells.
-void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
-  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+// Kernels that this runs are none of Python's.
+template <class WorkOut>
+auto Matcher::aside(WorkOut work_out) {
+  struct Telling {
+    bool& telling;
+    ~Telling() { telling = false; }
+  } const at_end{telling_};
   telling_ = true;
-  const GeneratorState python = GeneratorState::current();
-  const bool draws = tape_->drawing_ops > 0;
-  if (draws) python_generator_[0].restore();
   try {
-    for (c10::IValue& value : numbers().tell(op)) stack->push_back(std::move(value));
+    return work_out();
   } catch (...) {
-    if (draws) python.restore();
-    telling_ = false;
     told_in_vain_ = true;
     throw;
   }
-  if (draws) python.restore();
-  telling_ = false;
+}
+
+// Runs the step up to this op, and answers with what it tells.
+void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+  struct Generator {
+    bool draws;
+    GeneratorState python = GeneratorState::current();
+    ~Generator() {
+      if (draws) python.restore();
+    }
+  } const at_end{tape_->drawing_ops > 0};
+  if (at_end.draws) python_generator_[0].restore();
+  for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
+}
+
+// ---- Decisions (data_guards.h)
+
+void Matcher::note_changed(TapeOpId op) {
+  tape_->op(op).varies = true;
+  if (mode_ == Mode::kStep) other_numbers_[op.index()] = changes_ = true;
+}
+
+// Has this call given other numbers, or constants of another content, to what leads there?
+bool Matcher::differs_in(const DataGuard& guard) const {
+  bool differs = guard.op >= 0 ? other_numbers_[static_cast<std::size_t>(guard.op)]
+                               : places_[guard.tensor.index()] == PlaceNow::kOther;
+  for (const std::int32_t i : guard.needs) {
+    differs |= other_numbers_[static_cast<std::size_t>(i)];
+    for_each_access(*tape_, tape_->ops[static_cast<std::size_t>(i)],
+                    [&](BlockId block, Access) { differs |= other_content_[block.index()]; });
+  }
+  if (guard.op < 0) return differs;
+  for (const TensorRef& ref : tape_->ops[static_cast<std::size_t>(guard.op)].tensors) {
+    for (const SlotId slot : ref.slots)
+      differs |= slot.valid() && other_content_[tape_->slots[slot.index()].block.index()];
+  }
+  return differs;
+}
+
+// A number that is known before the step. Worked out anew where it was recorded, or seen before this call, with other
+// numbers than Python's own now.
+void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
+  TapeOp& op = tape_->op(id);
+  const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
+                                  [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
+  const bool known = guard == tape_->data_guards.end() || (decided() && !(changes_ && differs_in(*guard)));
+  if (known) return answer_with_shells(op, stack);
+  torch::jit::drop(*stack, arguments_on_stack(op));
+  const c10::IValue number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
+  stack->push_back(number);
+  if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
+}
+
+// Of what ops that are no kernels read on the host: is it as recorded, where all that leads there has come with `op`, or
+// the op that was recorded after the reading comes next?
+bool Matcher::still_holds(TapeOpId op) {
+  for (const DataGuard& guard : tape_->data_guards) {
+    const bool leads = !guard.needs.empty() && TapeOpId(guard.needs.back()) == op;
+    const bool read = guard.at == static_cast<std::int32_t>(op.index()) + 1;
+    if (guard.op >= 0 || !(leads || read) || (decided() && !differs_in(guard))) continue;
+    if (!aside([&] { return WorkedOut(*tape_, inputs_).holds(guard); })) return false;
+  }
+  return true;
 }
 
 // ---- Tensors
@@ -400,18 +506,29 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   if (!tensor.defined() || !tensor.has_storage()) return false;
   const Slot& slot = tape_->slots[id.index()];
   const Place place = place_of(tensor);
-  if (place.block.valid()) return place.block == slot.block && slot.meta.describes(tensor, place.start_bytes);
+  if (place.block.valid()) {
+    return place.block == slot.block &&
+           (slot.meta.describes(tensor, place.start_bytes) || lies_elsewhere(id, tensor, place));
+  }
   const Block& block = tape_->blocks[slot.block.index()];
   if (!block.of_python || !slot.meta.describes(tensor)) return false;
   if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes()))
     return false;
-  return !tape_->reads_constants || same_content(tensor, block.tensor);
+  return !block.fixed || same_content(tensor, block.tensor);
 }
 
 // ---- Answers
 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
+  if (!take_places(op, *stack)) {
+    const std::string how = name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";
+    if (mode_ == Mode::kSection) {
+      mismatch_ = how;
+      throw std::runtime_error(how);
+    }
+    return leave(how);
+  }
   const auto pass = [&](SlotId id, const at::Tensor& tensor) {
     if (!id.valid() || !tensor.defined() || !tensor.has_storage() || place_of(tensor).block.valid()) return;
     passing_[tensor.storage().unsafeGetStorageImpl()] = {{tape_->slots[id.index()].block, 0, 0}};

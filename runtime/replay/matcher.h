@@ -72,11 +72,11 @@ class Matcher final : public Interceptor {
   // ---- Steps
 
   // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the
-  // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`: one for each tape,
-  // this one's first.
+  // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`, `decided` (is
+  // what its guards ask for as on the tape?): one for each tape, this one's first.
   void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
                   std::function<void()> before_leaving, bool copies,
-                  std::vector<std::unique_ptr<NumberSource>> numbers);
+                  std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided);
   // Between them the function runs.
   void start();
   // The generator is as before it, unless the step has left the tapes.
@@ -102,7 +102,7 @@ class Matcher final : public Interceptor {
   // It was given other numbers than the tape held, outside of the optimizers.
   [[nodiscard]] bool refreshed() const { return refreshed_; }
   // Of the step that matched: are these the tensors that the recorded one returned, and does nothing else hold a shell?
-  [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors) const;
+  [[nodiscard]] bool returns(const std::vector<at::Tensor>& tensors);
   // Runs all of the matched step plainly; the shells get their content.
   void run_plainly();
   // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
@@ -146,21 +146,45 @@ class Matcher final : public Interceptor {
     std::int64_t start_bytes = 0;
   };
   enum class Mode : std::uint8_t { kSection, kStep, kLeft };
+  enum class PlaceNow : std::uint8_t { kUnseen, kSame, kOther };  // than in the call before
 
   void add_externals(const Tape& tape, Storages& storages) const;
   void add_inputs(const Tape& tape, Storages& storages) const;
   void forget_passing();
   // Why the op is not the next one on the tape, or "".
-  std::string why_not(const c10::OperatorHandle& op, const torch::jit::Stack& stack) const;
+  std::string why_not(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
-  bool try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);
+  // Views (matcher_views.cpp)
+  [[nodiscard]] bool views_may_move(const TapeOp& op) const;
+  bool gives_such_views(const TapeOp& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;
+  bool is_such_view(SlotId slot, const at::Tensor& tensor) const;
+  [[nodiscard]] bool lies_elsewhere(SlotId slot, const at::Tensor& tensor, const Place& place) const;
+  bool take_place(SlotId slot, const at::Tensor& tensor);
+  bool take_places(const TapeOp& op, const torch::jit::Stack& results);
+  // Of the first `ops` operations, to another tape that begins with them. False where it would have one tensor at two
+  // places.
+  [[nodiscard]] bool hand_over_places(std::size_t ops, Tape& next, std::vector<PlaceNow>& places,
+                                      std::vector<bool>& moves) const;
+  void has_moved(SlotId slot);
   bool change_to(std::size_t other);
-  // Are they others than before?
-  bool take_numbers(TapeOp& op, const torch::jit::Stack& stack);
+  // To one that goes on with `op`, or where `fits` is true.
+  bool change_where(const std::function<bool()>& fits);
+  // Onto the tape, with the places of views. `changed`: they are others than before. False where one tensor would be at
+  // two places.
+  bool take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   [[nodiscard]] bool a_user_has_run(BlockId constant);
   void tell(TapeOpId op, torch::jit::Stack* stack);
+  void note_changed(TapeOpId op);
+  [[nodiscard]] bool differs_in(const DataGuard& guard) const;
+  void decide(TapeOpId id, torch::jit::Stack* stack);
+  [[nodiscard]] bool still_holds(TapeOpId op);
+  template <class WorkOut>
+  auto aside(WorkOut work_out);
   void ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  [[nodiscard]] bool decided() const { return decided_.at(static_cast<std::size_t>(chosen_ + 1)); }
   [[nodiscard]] NumberSource& numbers() { return *numbers_.at(static_cast<std::size_t>(chosen_ + 1)); }
   void take_back_numbers();
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
@@ -191,6 +215,11 @@ class Matcher final : public Interceptor {
   Storages passing_;         // of the section or step that is being matched
   std::vector<Shell> kept_;  // so that no address in passing_ is used twice
   std::vector<bool> taken_;  // by block: a constant that has the content of a tensor of this call
+  std::vector<bool> other_content_;  // by block: another one than it had
+  std::vector<bool> other_numbers_;  // by op: given by this call
+  std::vector<PlaceNow> places_;     // by slot
+  std::vector<bool> moves_;          // by block: one of its views lies elsewhere than in the call before
+  bool changes_ = false;             // one of them is true
   Shells shells_;            // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
@@ -212,6 +241,7 @@ class Matcher final : public Interceptor {
   bool told_in_vain_ = false;  // a kernel that a number needs has raised; nothing has run then
   int chosen_ = -1;
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
+  std::vector<bool> decided_;                           // the same
   bool telling_ = false;
   // Nothing draws while a step is matched. What Python finds as the generator after i draws is python_generator_[i]: 0
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to

@@ -6,13 +6,14 @@
 #include "runtime/replay/executor.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/plain_run.h"
+#include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
 
 void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
                          std::function<void()> before_leaving, bool copies,
-                         std::vector<std::unique_ptr<NumberSource>> numbers) {
+                         std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
@@ -21,6 +22,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   before_leaving_ = std::move(before_leaving);
   copies_ = copies;
   numbers_ = std::move(numbers);
+  decided_ = std::move(decided);
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
   read_shell_ = told_in_vain_ = false;
@@ -57,12 +59,13 @@ void Matcher::end_step() {
   generator_back();
 }
 
-bool Matcher::returns(const std::vector<at::Tensor>& tensors) const {
+bool Matcher::returns(const std::vector<at::Tensor>& tensors) {
   if (tensors.size() + tape_->kept != tape_->returned.size()) return false;
   std::vector<bool> expected(tape_->blocks.size(), false);
   for (std::size_t i = 0; i < tape_->kept; ++i) expected[kept_block(i).index()] = true;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!same_tensor(tape_->returned[i], tensors[i], false)) return false;
+    if (tape_->returned[i].valid() && !take_place(tape_->returned[i], tensors[i])) return false;
     if (tape_->returned[i].valid()) expected[tape_->slots[tape_->returned[i].index()].block.index()] = true;
   }
   for (std::size_t b = 0; b < shells_.size(); ++b) {
@@ -225,17 +228,22 @@ void Matcher::forget_step() {
   forget_passing();
 }
 
-bool Matcher::try_others(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  return change_where([&] { return why_not(op, keys, stack).empty(); });
+}
+
+bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
-  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, end_, chosen_);
+  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_,
+                                      end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
-    if (why_not(op, stack).empty()) {
+    if (fits()) {
       other_in_step_ |= !in_section;
       return true;
     }
-    std::tie(tape_, passing_, shells_, taken_, end_, chosen_) = before;
+    std::tie(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_) = before;
   }
   return false;
 }
@@ -245,10 +253,15 @@ bool Matcher::change_to(std::size_t other) {
   const std::shared_ptr<Tape>& next = others_[other];
   std::vector<BlockId> now_called(tape_->blocks.size());
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
+  std::vector<PlaceNow> places(next->slots.size(), PlaceNow::kUnseen);
+  std::vector<bool> moves(next->blocks.size(), false);
+  if (!hand_over_places(cursor_, *next, places, moves)) return false;
   take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
     next->ops[i].arguments = tape_->ops[i].arguments;
     next->ops[i].jump = tape_->ops[i].jump;
+    if (next->ops[i].role == TapeOp::Role::kView && tells_value(next->ops[i].handle) && !next->ops[i].asks_shape)
+      next->ops[i].values = tape_->ops[i].values;  // as this call has decided
   }
   for (std::size_t b = 0; b < now_called.size(); ++b) {
     if (!now_called[b].valid() || !tape_->blocks[b].of_python) continue;
@@ -263,9 +276,10 @@ bool Matcher::change_to(std::size_t other) {
     if (block.valid() && parts.size() == 1 && passing.find(storage) == passing.end())
       passing[storage] = {{block, parts[0].start_bytes, parts[0].end_bytes}};
   }
-  std::vector<bool> taken(next->blocks.size(), false);
+  std::vector<bool> taken(next->blocks.size(), false), other_content(taken);
   for (std::size_t b = 0; b < taken_.size(); ++b) {
     if (taken_[b] && now_called[b].valid()) taken[now_called[b].index()] = true;
+    if (other_content_[b] && now_called[b].valid()) other_content[now_called[b].index()] = true;
   }
   Shells shells(next->blocks.size());
   for (std::size_t b = 0; b < shells_.size(); ++b) {
@@ -276,6 +290,10 @@ bool Matcher::change_to(std::size_t other) {
   passing_ = std::move(passing);
   shells_ = std::move(shells);
   taken_ = std::move(taken);
+  other_content_ = std::move(other_content);
+  places_ = std::move(places);
+  moves_ = std::move(moves);
+  other_numbers_.resize(next->ops.size());
   chosen_ = static_cast<int>(other);
   return true;
 }

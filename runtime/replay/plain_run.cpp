@@ -142,7 +142,7 @@ at::Tensor PlainRun::tensor(SlotId id) {
   if (!id.valid()) return {};
   const Slot& slot = tape_.slots[id.index()];
   const Block& block = tape_.blocks[slot.block.index()];
-  const bool own = block.external && block.input < 0 && slot.origin == Slot::Origin::kExternal;
+  const bool own = block.external && block.input < 0 && slot.origin == Slot::Origin::kExternal && !slot.moved;
   return own ? block.tensor : make_alias(storages_[slot.block.index()], slot.meta);
 }
 

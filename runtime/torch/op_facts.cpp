@@ -88,6 +88,34 @@ bool tells_value(const c10::OperatorHandle& op) {
   return true;
 }
 
+namespace {
+
+// An integer that says which elements, and not how many.
+bool says_where(const c10::OperatorHandle& op, const std::string& argument) {
+  using Listed = std::pair<std::string_view, std::string_view>;
+  static constexpr std::array<Listed, 16> kPlaces = {{{"slice_backward", "start"},
+                                                      {"slice_backward", "end"},
+                                                      {"slice_scatter", "start"},
+                                                      {"slice_scatter", "end"},
+                                                      {"select_backward", "index"},
+                                                      {"select_scatter", "index"},
+                                                      {"roll", "shifts"},
+                                                      {"kthvalue", "k"},
+                                                      {"tril", "diagonal"},
+                                                      {"triu", "diagonal"},
+                                                      {"randint", "low"},
+                                                      {"randint", "high"},
+                                                      {"randint_like", "low"},
+                                                      {"randint_like", "high"},
+                                                      {"random_", "from"},
+                                                      {"random_", "to"}}};
+  if (!in_aten(op)) return false;
+  const Listed asked(base_name(op), argument);
+  return std::find(kPlaces.begin(), kPlaces.end(), asked) != kPlaces.end();
+}
+
+}  // namespace
+
 bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   c10::TypePtr type = arguments[index].type();
@@ -95,6 +123,7 @@ bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
   if (type->kind() == c10::TypeKind::ListType) type = type->expectRef<c10::ListType>().getElementType();
   const bool tensor_of_number = type->isSubtypeOf(*c10::TensorType::get());
   if (tensor_of_number) return true;  // where the caller has found one that Python made of a number
+  if (type->kind() == c10::TypeKind::IntType) return says_where(op, arguments[index].name());
   if (type->kind() != c10::TypeKind::NumberType && type->kind() != c10::TypeKind::FloatType) return false;
   const std::string_view name = base_name(op);
   return !(name.starts_with("arange") || name.starts_with("range") || name.starts_with("linspace") ||

@@ -4,6 +4,8 @@
 //   Python    x[mask]
 //   tape      count_nonzero(mask) -> n   _local_scalar_dense(n)   index(x, mask)
 //
+// bincount() and unique() are asked for by operators of our own, which count the bins and the different numbers.
+//
 // Recorder and matcher ask the same, so such a number is like any that Python asks for: watched where it follows from
 // the arguments (data_guards.h), else worked out while Python waits (numbers.h). Another number: another recording.
 #pragma once
@@ -19,7 +21,7 @@ struct ShapeQuestion {
   torch::jit::Stack arguments;
 };
 
-// Those of an op on its arguments. Empty where the shape does not depend on data, or nothing cheap decides it (unique).
+// Those of an op on its arguments. Empty where the shape does not depend on data, or nothing tells it but the op itself (unique of rows).
 std::vector<ShapeQuestion> shape_questions(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 c10::OperatorHandle scalar_reader();

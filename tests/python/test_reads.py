@@ -369,7 +369,54 @@ def repeated_rows(model, optimizer, seen):
     return step
 
 
-@pytest.mark.parametrize("make", [rows_of_a_mask, hard_rows, off_the_diagonal, repeated_rows], ids=lambda f: f.__name__)
+def weighs_classes(model, optimizer, seen):
+    def step(x, y):
+        optimizer.zero_grad()
+        counts = torch.bincount(y, minlength=8).float()
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y, weight=counts.sum() / (counts + 1))
+        loss.backward()
+        optimizer.step()
+        seen.append(torch.bincount(y * 8 + out.argmax(1), minlength=64).view(8, 8).diag().tolist())
+        return loss.detach()
+
+    return step
+
+
+def goes_through_classes(model, optimizer, seen):
+    def step(x, y):
+        optimizer.zero_grad()
+        out, loss = model(x), 0.0
+        found, place, counts = torch.unique(y, return_inverse=True, return_counts=True)
+        for k, label in enumerate(found):
+            seen.append(int(label))
+            loss = loss + (out * (place == k)[:, None]).square().sum() / counts[k]
+        runs = torch.unique_consecutive(y)
+        loss = loss + out[: len(runs)].mean() + torch.bincount(y).numel()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+BY_DATA = [rows_of_a_mask, hard_rows, off_the_diagonal, repeated_rows, weighs_classes, goes_through_classes]
+
+
+@pytest.mark.parametrize("values", [[], [3], [2, 2, 0, 5], [float("nan"), 1.0, float("nan"), -0.0, 0.0, float("inf")]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_as_many_as_torch_finds(values, dtype):
+    if not dtype.is_floating_point and any(v != v or v == float("inf") for v in values):
+        values = [v for v in values if abs(v) < 9]
+    numbers = torch.tensor(values).to(dtype)
+    assert torch.ops.stowage.different(numbers, False).item() == len(torch.unique(numbers))
+    assert torch.ops.stowage.different(numbers, True).item() == len(torch.unique_consecutive(numbers))
+    if dtype in (torch.int64, torch.uint8):
+        for least in (0, 3, 9):
+            assert torch.ops.stowage.bins(numbers, least).item() == len(torch.bincount(numbers, minlength=least))
+
+
+@pytest.mark.parametrize("make", BY_DATA, ids=lambda f: f.__name__)
 def test_shapes_that_depend_on_data(make):
     data = batches(24)
     data = [(x, data[i % 3][1]) for i, (x, _) in enumerate(data)]  # three kinds of batches

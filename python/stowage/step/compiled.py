@@ -35,10 +35,9 @@ from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import loosened, signature
 from stowage.step.world import World
 
-_MAX_REPLAYS = 8  # kept per signature, the newest
+_MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _MAX_UNSETTLED = 3
 _MAX_SHELLS_READ = 3
-_MAX_DECISIONS = 3  # recordings because the arguments decided otherwise; from then on Python waits for each number
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
@@ -51,7 +50,6 @@ class _Entry(SignatureState):
         super().__init__()
         self.replays: list[Replay] = []  # newest last
         self.unsettled = 0
-        self.decisions = 0
         self.reads_shells = 0
         self.replaced: list[Place] = []  # what the step fills anew
         self.anew: set[str] = set()  # names under which calls find other tensors
@@ -59,9 +57,22 @@ class _Entry(SignatureState):
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
+        self.key: Any = None  # of the latest call
+        self.key_stays = False  # it was the same before
         self.patience = 3
         self.eager_calls = 0  # that went through
         self.world: World | None = None  # of a step that is refused
+
+    def serves(self, replay: Replay) -> None:
+        replay.served_at = self.calls
+        self.served.append(self.calls)
+
+    def keep(self, replay: Replay) -> None:
+        """In the place of the one that has not served for longest, where there are too many."""
+        if len(self.replays) >= _MAX_REPLAYS:
+            self.replays.remove(min(self.replays, key=lambda r: r.served_at))
+        replay.served_at = self.calls
+        self.replays.append(replay)
 
 
 class CompiledStep(LifeCycle):
@@ -129,7 +140,10 @@ class CompiledStep(LifeCycle):
             return self._refused(_Entry(), str(reason), args, kwargs, [])
         entry = self._entries.setdefault(loosened(key), _Entry())
         entry.calls += 1
+        entry.key_stays, entry.key = entry.key == key, key
         self._forget_idle(entry)
+        if entry.wanted > 0 and entry.recorded_too_often() and entry.serves_often():
+            entry.wanted = 0
         self._require_budget_kept(entry)
         if entry.refusal:
             self._alone(turn)
@@ -141,8 +155,7 @@ class CompiledStep(LifeCycle):
             fit, replay = self._fitting(entry, key, inputs)  # others may have moved tensors
         self._novelty.note(key, entry.calls == 1 and not fit)
         if entry.replays and not fit:
-            entry.wanted_because = entry.replays[-1].unfit(inputs)
-            entry.decisions += entry.replays[-1].decides_otherwise(inputs)
+            entry.wanted_because = entry.replays[-1].unfit(inputs, key)
         if entry.wanted > 0 or not fit:
             # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
             if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
@@ -155,7 +168,9 @@ class CompiledStep(LifeCycle):
                 entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True
             )
         try:
-            return self._planned(replay, inputs)
+            result = self._planned(replay, inputs)
+            entry.serves(replay)
+            return result
         except Mismatch as mismatch:
             entry.wanted_because = str(mismatch)
             self._drop(entry, replay)
@@ -165,14 +180,20 @@ class CompiledStep(LifeCycle):
     def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
         running it. Before any Python runs, guards let go of what weak references would find dead."""
-        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs)]
+        fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs, key)]
+        fit.sort(key=lambda replay: bool(replay.undecided))
         weak = [r for e in self._entries.values() for r in e.replays if r.recording.world.weak]
         if weak:
             self._let_go_of_the_dropped(weak)
         if entry.wanted > 0:
             return fit, None
         return fit, next(
-            (r for r in fit if r.key == key and not r.shadowed_because and not r.recording.world.guard.changed()), None
+            (
+                r
+                for r in fit
+                if r.key == key and not (r.undecided or r.shadowed_because or r.recording.world.guard.changed())
+            ),
+            None,
         )
 
     def _let_go_of_the_dropped(self, weak: list[Replay]) -> None:
@@ -274,6 +295,7 @@ class CompiledStep(LifeCycle):
                     for other, fits in zip(others, fitted[1:]):
                         other.numbers_fit = fits
                 self._settle_down(entry, replay, unchanged)
+                entry.serves(replay)
                 if not replay.trusted:
                     return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo), None
                 self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
@@ -299,7 +321,8 @@ class CompiledStep(LifeCycle):
     def _settle_down(self, entry: _Entry, replay: Replay, unchanged: bool) -> None:
         """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
         stay."""
-        entry.changed_calls = 0 if unchanged or replay.shadowed_because else entry.changed_calls + 1
+        expected = unchanged or replay.undecided or replay.shadowed_because or not entry.key_stays
+        entry.changed_calls = 0 if expected else entry.changed_calls + 1
         if entry.changed_calls >= entry.patience:
             entry.changed_calls, entry.wanted = 0, 1
             entry.wanted_because = replay.recording.world.guard.changed() or "what it reads"
@@ -318,7 +341,8 @@ class CompiledStep(LifeCycle):
 
     def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if entry.recorded_too_often():
-            self._refuse_changing(entry, entry.wanted_because or "what it reads")
+            if not entry.serves_often():
+                self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
         world = World(self._fn)
         with shown("recording a step"), self._tally.eager_call():
@@ -330,8 +354,8 @@ class CompiledStep(LifeCycle):
                 world=world,
                 within=self._within(entry, inputs, world),
                 replaced=entry.replaced,
-                waits=entry.decisions >= _MAX_DECISIONS,
                 anew=self._found_anew(entry, world),
+                earlier=[replay.recording.tape for replay in entry.replays],
             )
         entry.replaced = recording.replaced
         entry.eager_calls += 1
@@ -341,6 +365,8 @@ class CompiledStep(LifeCycle):
             if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
+        if recording.tape.finds:  # no call finds those of that one again
+            entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
         if any(r.serves_as(recording) for r in entry.replays):
             entry.wanted -= 1
             entry.wasted += 1
@@ -352,8 +378,7 @@ class CompiledStep(LifeCycle):
                 recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels, self._leaving
             )
             replay.key = key
-            del entry.replays[: -_MAX_REPLAYS + 1]
-            entry.replays.append(replay)
+            entry.keep(replay)
             self._latest = replay
         return result
 

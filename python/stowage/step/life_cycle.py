@@ -26,6 +26,7 @@ from stowage.step.tally import Tally
 # Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan
 _MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
+_SERVED_SHARE = 0.25  # of those calls: where recordings serve so many, it keeps them, and records no more for a while
 _MAX_REHEARSALS = 4
 _LOG = logging.getLogger("stowage")
 
@@ -36,6 +37,7 @@ class SignatureState:
     def __init__(self) -> None:
         self.calls = 0
         self.recordings: list[int] = []  # at which of the calls
+        self.served: list[int] = []  # calls whose Python did what a recording holds
         self.refusal = ""
         self.over_budget: Error | None = None  # what later calls raise
 
@@ -45,6 +47,11 @@ class SignatureState:
     def recorded_too_often(self) -> bool:
         self.recordings = [call for call in self.recordings if call > self.calls - _RECENT_CALLS]
         return len(self.recordings) >= _MAX_RECORDINGS
+
+    def serves_often(self) -> bool:
+        """What has been recorded is worth to be kept, although much is new."""
+        self.served = [call for call in self.served if call > self.calls - _RECENT_CALLS]
+        return len(self.served) >= _SERVED_SHARE * min(self.calls, _RECENT_CALLS)
 
 
 class LifeCycle(abc.ABC):

@@ -254,8 +254,8 @@ def record(
     world: World | None = None,
     within: contextlib.AbstractContextManager | None = None,
     replaced: Sequence[Place] = (),
-    waits: bool = False,
     anew: frozenset[str] = frozenset(),
+    earlier: Sequence[Any] = (),
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
     then.
@@ -265,15 +265,15 @@ def record(
     it. world: what the function sees, when that is more than can be found from ``fn``.
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
-    waits: Python is to wait for each number, also where it could be worked out from the arguments.
     anew: names of World.tensors under which calls find other tensors.
+    earlier: tapes of the same step.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
-    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed, waits)
+    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
     try:
-        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew)
+        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew, earlier)
     finally:
         recorder.close()
         if world.notes is not None:
@@ -334,6 +334,7 @@ def _record(
     within: contextlib.AbstractContextManager | None,
     replaced: list[Place],
     anew: frozenset[str],
+    earlier: Sequence[Any],
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
@@ -396,8 +397,13 @@ def _record(
     if ordering := [reason for reason in world.guard.blind if reason.startswith(ORDERS_WORK)]:
         recorder.refuse(f"the step {ordering[0]}")
     tape = recorder.finish(
-        addresses(returned), keep=bool(recording.keeps), replaced=addresses(_found_anew(recording, fn, anew))
+        addresses(returned),
+        keep=bool(recording.keeps),
+        replaced=addresses(_found_anew(recording, fn, anew)),
+        earlier=earlier,
     )
+    if tape.finds and not recording.finds:
+        recording.finds = "what it takes from somewhere"
     recording.inputs = []
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal

@@ -217,7 +217,10 @@ class Replay:
         # The numbers of Python's on the tape are those that it gives where the guard sees nothing new. Not so after a call whose
         # Python found something else, or went elsewhere: they are that call's
         self.numbers_fit = True
+        # What Python would decide otherwise in this call than the tape has it: then it has to run
+        self.undecided = ""
         self.rehearsals = 0
+        self.served_at = 0  # the latest of its signature's calls that it has served
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
         self._optimizers = recording.world.optimizers
@@ -320,14 +323,17 @@ class Replay:
         if [storage_address(t) for t in now] != [storage_address(t) for t in self._memory]:
             self._memory = now
 
-    def unfit(self, arguments: list[torch.Tensor]) -> str:
-        """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can."""
-        return self._other_tensors(arguments) or self.recording.tape.changed_decision(self.inputs(arguments))
-
-    def decides_otherwise(self, arguments: list[torch.Tensor]) -> bool:
-        """Would Python decide otherwise, or be told another number, by what follows from the arguments? Nothing else is
-        in the way."""
-        return not self._other_tensors(arguments) and bool(self.recording.tape.changed_decision(self.inputs(arguments)))
+    def unfit(self, arguments: list[torch.Tensor], key: Any) -> str:
+        """Why the recorded operations cannot serve this call, whatever its Python would do; "" when they can: where
+        ``undecided`` is "", as they are, else Python has to say what it does."""
+        self.undecided = ""
+        if why := self._other_tensors(arguments):
+            return why
+        tape, inputs = self.recording.tape, self.inputs(arguments)
+        self.undecided, serves = tape.decided(inputs, self.key != key)
+        if not serves and self.recording.world.guard.changed():
+            self.undecided, serves = tape.decided(inputs, True)
+        return "" if serves else self.undecided
 
     def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
         for place in self.recording.replaced:
@@ -348,7 +354,11 @@ class Replay:
 
     def changed(self, arguments: list[torch.Tensor]) -> str:
         """What no longer is as it was when the step was recorded, or ""."""
-        return self.recording.world.guard.changed() or self.unfit(arguments)
+        return (
+            self.recording.world.guard.changed()
+            or self._other_tensors(arguments)
+            or self.recording.tape.decided(self.inputs(arguments), False)[0]
+        )
 
     # ---- Running
 
@@ -494,8 +504,9 @@ class Replay:
                 executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
                 contents = ToldContents(matcher)
                 around = run_within if self.budget is not None else None
+                decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
-                    self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised
+                    self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised, decided
                 )
                 result = matcher.step(lambda: contents.within(call))
                 difference = matcher.difference
