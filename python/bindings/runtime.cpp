@@ -22,6 +22,7 @@
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/executor.h"
 #include "runtime/replay/in_place_reuse.h"
+#include "runtime/replay/kernel_table.h"
 #include "runtime/replay/lower.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/row_slices.h"

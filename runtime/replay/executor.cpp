@@ -31,13 +31,13 @@ std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void Executor::begin(const std::vector<at::Tensor>& inputs) {
-  reserve();
-  if (!plan_.away.empty()) {
+  if (!plan_.away.empty()) {  // they make room before the arena takes it
     if (rehearsal_ == nullptr)
       for (std::size_t i = 0; i < residents_.size(); ++i)
         if (away_[i]) host_.homes->take(*residents_[i].unsafeGetStorageImpl());
     host_.homes->forget_pages();
   }
+  reserve();
   script_.reset_counters();
   learned_something_ = chain_surprised_ = false;
   op_times_.clear();
