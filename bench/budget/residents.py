@@ -50,7 +50,9 @@ def held(pid: int | str = "self") -> dict[str, int]:
     """Bytes by kind: VmRSS, VmHWM, RssAnon, RssFile, RssShmem."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     wanted = ("VmRSS", "VmHWM", "RssAnon", "RssFile", "RssShmem")
-    return {key: int(rest.split()[0]) * 1024 for key, _, rest in (line.partition(":") for line in lines) if key in wanted}
+    return {
+        key: int(rest.split()[0]) * 1024 for key, _, rest in (line.partition(":") for line in lines) if key in wanted
+    }
 
 
 def homes_held(pid: int | str = "self") -> int:

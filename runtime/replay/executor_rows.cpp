@@ -196,6 +196,8 @@ void Executor::call_member(const RowChain& chain, std::size_t index, std::int64_
 std::vector<TapeOpId> Executor::replaced() const {
   std::vector<TapeOpId> ops;
   for (const RowChain& chain : lowered_.chains) ops.push_back(chain.last());
+  for (const Instruction& instruction : instructions_)
+    if (instruction.product >= 0 && !instruction.again) ops.push_back(instruction.op);
   return ops;
 }
 

@@ -38,9 +38,10 @@ namespace stowage::runtime {
 
 struct RowSlicing {
   bool on = true;
-  std::int64_t slice_bytes = 1 << 20;  // of each intermediate, about
-  std::int64_t least_bytes = 1 << 20;  // chains with a larger intermediate are replaced
-  bool wrong = false;                  // for tests: one bit of the result is another one
+  std::int64_t slice_bytes = 1 << 20;   // of each intermediate, about
+  std::int64_t least_bytes = 1 << 20;   // chains with a larger intermediate are replaced
+  bool wrong = false;                   // for tests: one bit of the result is another one
+  std::int64_t product_columns = 2048;  // of a slice of a product over its operand at least (product_over.h); 0: none
 };
 
 // A tensor argument of a member.

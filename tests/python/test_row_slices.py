@@ -127,7 +127,14 @@ def test_every_listed_op_on_some_of_its_rows(name, threads):
 def slicing(**options):
     """Small heads are replaced too, in slices of a few rows."""
     before = replay_module._slicing
-    replay_module._slicing = lambda on: _runtime.RowSlicing(on=on, **{"slice_bytes": 2048, "least_bytes": 0, **options})
+    small = {"slice_bytes": 2048, "least_bytes": 0, "product_columns": 0, **options}
+
+    def made(on, product_columns=None):
+        return _runtime.RowSlicing(
+            on=on, **small | ({} if product_columns is None else {"product_columns": product_columns})
+        )
+
+    replay_module._slicing = made
     try:
         yield
     finally:
