@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct LayoutItem {
   std::int64_t lower = 0;  // live in [lower, upper)
   std::int64_t upper = 0;
   std::int64_t bytes = 0;
+  // From then on only the first `narrow_bytes` are used; by default to its end all of them
+  std::int64_t narrow_from = std::numeric_limits<std::int64_t>::max();
+  std::int64_t narrow_bytes = 0;
 };
 
 struct LayoutOptions {
@@ -43,7 +47,8 @@ struct LayoutResult {
   std::int64_t work = 0;  // rects and times looked at: about a nanosecond each, the same on every machine
 };
 
-// Items with zero bytes or an empty interval get offset 0. The same input gives the same result.
+// Items that become narrower are laid out as wide as they begin, and, where that leaves the height above what is live,
+// also as they are (layout/narrowing_fit.h). Items with zero bytes or an empty interval get offset 0. The same input gives the same result.
 LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& options);
 
 }  // namespace stowage

@@ -22,6 +22,7 @@
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/executor.h"
 #include "runtime/replay/in_place_reuse.h"
+#include "runtime/replay/kernel_table.h"
 #include "runtime/replay/lower.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/row_slices.h"
@@ -426,16 +427,22 @@ void bind_executor(nb::module_& m) {
   nb::class_<rt::RowSlicing>(m, "RowSlicing", "Which chains of kernels work row by row in slices.")
       .def(
           "__init__",
-          [](rt::RowSlicing* self, bool on, std::int64_t slice_bytes, std::int64_t least_bytes, bool wrong) {
-            new (self) rt::RowSlicing{on, slice_bytes, least_bytes, wrong};
+          [](rt::RowSlicing* self, bool on, std::int64_t slice_bytes, std::int64_t least_bytes, bool wrong,
+             std::int64_t product_columns) {
+            new (self) rt::RowSlicing{on, slice_bytes, least_bytes, wrong, product_columns};
           },
           "on"_a = true, "slice_bytes"_a = rt::RowSlicing().slice_bytes, "least_bytes"_a = rt::RowSlicing().least_bytes,
-          "wrong"_a = false, "wrong: for tests, one bit of each result is another one.");
+          "wrong"_a = false, "product_columns"_a = rt::RowSlicing().product_columns,
+          "wrong: for tests, one bit of each result is another one. product_columns: of a slice at least; 0: no "
+          "products.");
   nb::class_<LoweredHandle>(m, "Lowered")
       .def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
       .def_prop_ro(
           "replaced", [](const LoweredHandle& l) { return l.lowered->chains.size(); },
           "Chains of kernels that one op stands for.")
+      .def_prop_ro(
+          "products", [](const LoweredHandle& l) { return l.lowered->products.size(); },
+          "Products that may take the memory of their operand.")
       .def(
           "set_costs_ns",
           [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {

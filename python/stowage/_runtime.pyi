@@ -273,8 +273,10 @@ class Arena:
 class RowSlicing:
     """Which chains of kernels work row by row in slices."""
 
-    def __init__(self, on: bool = True, slice_bytes: int = 1048576, least_bytes: int = 1048576, wrong: bool = False) -> None:
-        """wrong: for tests, one bit of each result is another one."""
+    def __init__(self, on: bool = True, slice_bytes: int = 1048576, least_bytes: int = 1048576, wrong: bool = False, product_columns: int = 2048) -> None:
+        """
+        wrong: for tests, one bit of each result is another one. product_columns: of a slice at least; 0: no products.
+        """
 
 class Lowered:
     @property
@@ -283,6 +285,10 @@ class Lowered:
     @property
     def replaced(self) -> int:
         """Chains of kernels that one op stands for."""
+
+    @property
+    def products(self) -> int:
+        """Products that may take the memory of their operand."""
 
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""

@@ -31,13 +31,13 @@ std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void Executor::begin(const std::vector<at::Tensor>& inputs) {
-  reserve();
-  if (!plan_.away.empty()) {
+  if (!plan_.away.empty()) {  // they make room before the arena takes it
     if (rehearsal_ == nullptr)
       for (std::size_t i = 0; i < residents_.size(); ++i)
         if (away_[i]) host_.homes->take(*residents_[i].unsafeGetStorageImpl());
     host_.homes->forget_pages();
   }
+  reserve();
   script_.reset_counters();
   learned_something_ = chain_surprised_ = false;
   op_times_.clear();
@@ -119,7 +119,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
   if (options.time_ops) arena_->device().wait();
   if (options.time_ops && instruction.op.valid()) note_time(instruction, since_ns(start));
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
-  if (looks_ || (rehearsal_ != nullptr && instruction.chain >= 0)) note_results(instruction);
+  if (looks_ || (rehearsal_ != nullptr && instruction.is_replaced())) note_results(instruction);
   std::vector<ArenaWatch::Range> dead;
   if (watch_) {
     look_around(index);
@@ -196,12 +196,16 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
   if (fails_in_ >= 0) fail_as_injected();
   if (instruction.chain >= 0) {
     call_chain(instruction, stack);
+  } else if (instruction.product >= 0) {
+    call_product(instruction, stack);
   } else if (is_collective(op.handle)) {
     run_collective(op.handle, &stack);
   } else {
     op.handle.callBoxed(&stack);
   }
+  const std::int64_t otherwise = script_.misses() + script_.skipped();
   script_.end_op();
+  if (instruction.product >= 0 && script_.misses() + script_.skipped() > otherwise) chain_surprised_ = true;
 }
 
 void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
@@ -263,7 +267,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
 }
 
 void Executor::learn(const Instruction& instruction) {
-  if (instruction.again || instruction.chain >= 0) return;  // as in its first run; as it was planned
+  if (instruction.again || instruction.is_replaced()) return;  // as in its first run; as it was planned
   TapeOp& op = tape_->op(instruction.op);
   const std::vector<std::int64_t> before = op.allocations;
   std::vector<std::int64_t> now;

@@ -158,9 +158,12 @@ class Executor {
     std::vector<std::size_t> finish;    // swaps that are due when this step ends
     std::vector<BlockId> drop_blocks;   // whose placement ends with this step
     int chain = -1;                     // the op stands for this chain of rows
+    int product = -1;                   // its result takes the memory of its operand
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
+
+    [[nodiscard]] bool is_replaced() const { return chain >= 0 || product >= 0; }
   };
 
   // A run that has stopped to tell a number (numbers.h).
@@ -196,6 +199,9 @@ class Executor {
   void call_chain(const Instruction& instruction, torch::jit::Stack& stack);
   void run_worker(const RowChain& chain, std::int64_t worker, const std::vector<std::vector<at::Tensor>>& whole,
                   char* to) const;
+  void call_product(const Instruction& instruction, torch::jit::Stack& stack);
+  bool write_product_script(std::int32_t step, std::size_t from,
+                            const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
   void call_member(const RowChain& chain, std::size_t index, std::int64_t row, std::int64_t count,
                    const std::vector<at::Tensor>& whole, std::vector<at::Tensor>& made, torch::jit::Stack& stack) const;
   [[nodiscard]] static std::vector<std::size_t> chain_scripts(const RowChain& chain);
@@ -292,7 +298,7 @@ class Executor {
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
   bool learned_something_ = false;
   bool chain_surprised_ = false;
-  bool rows_written_ = false;  // by the chain that runs: it cannot run once more
+  bool rows_written_ = false;  // by the chain or product that runs: it cannot run once more
   std::int64_t runs_ = 0;
   std::vector<Result> results_;
   std::vector<bool> touched_;  // by block: an op looks at it

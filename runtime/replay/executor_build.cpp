@@ -97,6 +97,7 @@ void Executor::write_instructions() {
       instruction.again = ran[step.op.index()];
       ran[step.op.index()] = true;
       instruction.chain = lowered_.chain[step.op.index()];
+      instruction.product = lowered_.product[step.op.index()];
       write_op(step.op, instruction);
     } else {
       instruction.swap = next_swap++;
@@ -194,6 +195,7 @@ void Executor::write_script() {
         allocation.takes_over |= input != ended.end() && input->second == allocation.offset;
       }
     }
+    if (instruction.product >= 0 && !write_product_script(step, from, scratch)) instruction.product = -1;
     for (std::size_t j = 0; chain == nullptr && j < op.scratch.size(); ++j) {
       const auto position = static_cast<std::size_t>(op.scratch_allocation[j]);
       allocations_[from + position].offset = scratch.at({step, static_cast<std::int32_t>(j)});

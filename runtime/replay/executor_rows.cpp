@@ -44,6 +44,24 @@ void on_threads(std::int64_t count, const std::function<void(std::int64_t, std::
   loop.for_each(at::TensorIteratorBase::loop2d_t(each), /*grain_size=*/1);
 }
 
+// embedding_dense_backward of `count` rows from `row` on: what belongs to no such row is skipped as padding is. Returns
+// the indices, of which the stack has a tensor.
+std::vector<std::int64_t> shift_indices(torch::jit::Stack& stack, std::int64_t row, std::int64_t count) {
+  const at::Tensor& indices = stack[1].toTensor();
+  const std::int64_t padding = stack[3].toInt();
+  std::vector<std::int64_t> shifted(static_cast<std::size_t>(indices.numel()));
+  const auto* index = indices.const_data_ptr<std::int64_t>();
+  for (std::int64_t& to : shifted) {
+    const bool among = *index != padding && *index >= row && *index < row + count;
+    to = among ? *index - row : -1;
+    ++index;
+  }
+  stack[1] = at::from_blob(shifted.data(), indices.sizes(), at::kLong);
+  stack[2] = count;
+  stack[3] = std::int64_t{-1};
+  return shifted;
+}
+
 }  // namespace
 
 // The scratch of a member, worker by worker, then that of the next one, as lower() lists it.
@@ -166,6 +184,8 @@ void Executor::call_member(const RowChain& chain, std::size_t index, std::int64_
       value = make_alias(storages_[slot.block.index()], slice);
     }
   }
+  const std::vector<std::int64_t> shifted =
+      member.of_indices ? shift_indices(stack, row, count) : std::vector<std::int64_t>();
   op.handle.callBoxed(&stack);
   made[index] = stack[0].toTensor();
   stack.clear();
@@ -177,6 +197,8 @@ void Executor::call_member(const RowChain& chain, std::size_t index, std::int64_
 std::vector<TapeOpId> Executor::replaced() const {
   std::vector<TapeOpId> ops;
   for (const RowChain& chain : lowered_.chains) ops.push_back(chain.last());
+  for (const Instruction& instruction : instructions_)
+    if (instruction.product >= 0 && !instruction.again) ops.push_back(instruction.op);
   return ops;
 }
 

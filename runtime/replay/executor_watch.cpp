@@ -19,6 +19,12 @@ std::vector<ArenaWatch::Range> Executor::own_ranges(std::size_t index) const {
     }
   };
   planned(instruction);
+  if (instruction.product >= 0) {  // it moves what is left of its operand within that
+    const ProductOver& product = lowered_.products[static_cast<std::size_t>(instruction.product)];
+    const c10::Storage& operand = storages_[product.operand.index()];
+    const std::int64_t from = static_cast<const char*>(operand.data()) - arena_->base();
+    own.emplace_back(from, from + static_cast<std::int64_t>(operand.nbytes()));
+  }
   if (instruction.op.valid()) {
     for_each_access(*tape_, tape_->op(instruction.op), [&](BlockId block, Access access) {
       const c10::Storage& storage = storages_[block.index()];

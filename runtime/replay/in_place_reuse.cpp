@@ -1,137 +1,24 @@
 #include "runtime/replay/in_place_reuse.h"
-#include "runtime/torch/op_facts.h"
 
 #include <algorithm>
-#include <array>
-#include <optional>
-#include <string_view>
+
+#include "runtime/replay/kernel_table.h"
 
 namespace stowage::runtime {
 namespace {
 
-// One loop over the elements (TensorIterator, or a vector library called with equal offsets), or a few such loops in a
-// row of which only the first reads the inputs.
-constexpr std::array kByElement = std::to_array<std::string_view>({
-    // of one tensor
-    "aten::abs",
-    "aten::bitwise_not",
-    "aten::ceil",
-    "aten::clamp",
-    "aten::clamp_max",
-    "aten::clamp_min",
-    "aten::cos",
-    "aten::elu",
-    "aten::erf",
-    "aten::erfc",
-    "aten::exp",
-    "aten::exp2",
-    "aten::expm1",
-    "aten::floor",
-    "aten::gelu",
-    "aten::hardsigmoid",
-    "aten::hardswish",
-    "aten::hardtanh",
-    "aten::leaky_relu",
-    "aten::log",
-    "aten::log10",
-    "aten::log1p",
-    "aten::log2",
-    "aten::logical_not",
-    "aten::mish",
-    "aten::neg",
-    "aten::reciprocal",
-    "aten::relu",
-    "aten::round",
-    "aten::rsqrt",
-    "aten::sgn",
-    "aten::sigmoid",
-    "aten::sign",
-    "aten::silu",
-    "aten::sin",
-    "aten::softplus",
-    "aten::sqrt",
-    "aten::tan",
-    "aten::tanh",
-    "aten::threshold",
-    "aten::trunc",
-    // of two or three; the others may be broadcast
-    "aten::add.Scalar",
-    "aten::add.Tensor",
-    "aten::addcdiv",
-    "aten::addcmul",
-    "aten::bitwise_and.Tensor",
-    "aten::bitwise_or.Tensor",
-    "aten::clamp.Tensor",
-    "aten::div.Scalar",
-    "aten::div.Tensor",
-    "aten::div.Tensor_mode",
-    "aten::lerp.Scalar",
-    "aten::lerp.Tensor",
-    "aten::logical_and",
-    "aten::logical_or",
-    "aten::maximum",
-    "aten::minimum",
-    "aten::mul.Scalar",
-    "aten::mul.Tensor",
-    "aten::pow.Scalar",
-    "aten::pow.Tensor_Scalar",
-    "aten::pow.Tensor_Tensor",
-    "aten::rsub.Scalar",
-    "aten::rsub.Tensor",
-    "aten::sub.Scalar",
-    "aten::sub.Tensor",
-    "aten::where.self",
-    // backward of activations
-    "aten::elu_backward",
-    "aten::gelu_backward",
-    "aten::hardsigmoid_backward",
-    "aten::hardswish_backward",
-    "aten::hardtanh_backward",
-    "aten::leaky_relu_backward",
-    "aten::mish_backward",
-    "aten::sigmoid_backward",
-    "aten::silu_backward",
-    "aten::softplus_backward",
-    "aten::tanh_backward",
-    "aten::threshold_backward",
-    // dropout: a mask, then products
-    "aten::native_dropout",
-    "aten::native_dropout_backward",
-    // of optimizers, one element of the lists at a time
-    "aten::_foreach_add.List",
-    "aten::_foreach_add.Scalar",
-    "aten::_foreach_div.List",
-    "aten::_foreach_div.Scalar",
-    "aten::_foreach_mul.List",
-    "aten::_foreach_mul.Scalar",
-    "aten::_foreach_neg",
-    "aten::_foreach_reciprocal",
-    "aten::_foreach_sqrt",
-    "aten::_foreach_sub.List",
-    "aten::_foreach_sub.Scalar",
-});
-
-// Over the last dimension, contiguous: each row is reduced, then mapped element by element.
-struct RowOp {
-  std::string_view name;
-  std::size_t dim_argument;
-};
-constexpr std::array kByRow = {RowOp{"aten::_log_softmax", 1}, RowOp{"aten::_log_softmax_backward_data", 2},
-                               RowOp{"aten::_softmax", 1}, RowOp{"aten::_softmax_backward_data", 2}};
-
-bool by_row_over_last_dimension(const TapeOp& op, const TensorMeta& meta, const std::string& name) {
-  const auto* row = std::find_if(kByRow.begin(), kByRow.end(), [&](const RowOp& r) { return r.name == name; });
-  if (row == kByRow.end() || !op.arguments[row->dim_argument].isInt()) return false;
-  const std::int64_t dim = op.arguments[row->dim_argument].toInt();
+bool by_row_over_last_dimension(const TapeOp& op, const TensorMeta& meta, const KernelFacts& facts) {
+  const auto at = static_cast<std::size_t>(facts.dim_argument);
+  if (facts.in_place != InPlace::kByRow || !op.arguments[at].isInt()) return false;
+  const std::int64_t dim = op.arguments[at].toInt();
   const auto dims = static_cast<std::int64_t>(meta.sizes.size());
   return dims > 0 && (dim == -1 || dim == dims - 1) && meta.is_contiguous();
 }
 
 // An accelerator's kernels over rows are its own: one may read a row again after it has written to it.
 bool is_listed(const TapeOp& op, const TensorMeta& result, c10::Device device) {
-  const std::string name = full_name(op.handle);
-  return std::find(kByElement.begin(), kByElement.end(), name) != kByElement.end() ||
-         (device.is_cpu() && by_row_over_last_dimension(op, result, name));
+  const KernelFacts& facts = facts_of(op.handle);
+  return facts.in_place == InPlace::kByElement || (device.is_cpu() && by_row_over_last_dimension(op, result, facts));
 }
 
 // Strides of dimensions of size 1 mean nothing.
@@ -203,13 +90,6 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
     }
   }
   return pairs;
-}
-
-std::vector<std::string> in_place_reuse_ops() {
-  std::vector<std::string> names(kByElement.begin(), kByElement.end());
-  for (const RowOp& row : kByRow) names.emplace_back(row.name);
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace stowage::runtime

@@ -23,7 +23,4 @@ namespace stowage::runtime {
 // strides that cover their blocks alike, and the op touches the input's block in no other way.
 std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape, const TapeOp& op);
 
-// The list: full names, sorted.
-std::vector<std::string> in_place_reuse_ops();
-
 }  // namespace stowage::runtime

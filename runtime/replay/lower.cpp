@@ -43,12 +43,16 @@ class Lowering {
         on_the_side_(side_statistics(tape)),
         updater_(tape.blocks.size()),
         chain_at_(tape.ops.size(), -1),
-        within_chain_(tape.ops.size(), false) {
+        within_chain_(tape.ops.size(), false),
+        product_at_(tape.ops.size(), -1) {
     out_.chains = find_row_chains(tape, slicing);
     for (std::size_t c = 0; c < out_.chains.size(); ++c) {
       for (const RowMember& member : out_.chains[c].members) within_chain_[member.op.index()] = true;
       chain_at_[out_.chains[c].last().index()] = static_cast<int>(c);
     }
+    out_.products = find_products_over(tape, slicing, out_.chains);
+    for (std::size_t p = 0; p < out_.products.size(); ++p)
+      product_at_[out_.products[p].op.index()] = static_cast<int>(p);
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
@@ -125,10 +129,16 @@ class Lowering {
     for (const auto& [read, created] : in_place_reuse_blocks(tape_, from)) {
       op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
     }
+    if (const int index = product_at_[id.index()]; index >= 0) {
+      const ProductOver& product = out_.products[static_cast<std::size_t>(index)];
+      op.takeover.push_back({out_.buffer[product.operand.index()], out_.buffer[product.result.index()]});
+      op.scratch.push_back({product.largest_slice_bytes(), 0, op.ticks});
+    }
     if (from.line >= 0) op.meta = "{\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(from.line)]) + "}";
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(id);
     out_.chain.push_back(-1);
+    out_.product.push_back(product_at_[id.index()]);
   }
 
   // One op that does what all members do, and makes only what the last one makes. The inside of a slice:
@@ -175,6 +185,7 @@ class Lowering {
     out_.graph.ops.push_back(std::move(op));
     out_.tape_op.push_back(chain.last());
     out_.chain.push_back(index);
+    out_.product.push_back(-1);
   }
 
   // Batch norms that share running statistics update them in program order.
@@ -396,6 +407,7 @@ class Lowering {
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
   std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
   std::vector<bool> within_chain_;
+  std::vector<int> product_at_;  // by op of the tape, or -1
   Lowered out_;
   UniqueNames names_;
 };

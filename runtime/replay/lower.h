@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/record/tape.h"
+#include "runtime/replay/product_over.h"
 #include "runtime/replay/row_slices.h"
 #include "stowage/graph.h"
 
@@ -17,6 +18,8 @@ struct Lowered {
   std::vector<BufferId> buffer;
   std::vector<RowChain> chains;
   std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
+  std::vector<ProductOver> products;
+  std::vector<int> product;  // by graph op, or -1
 };
 
 // `leaving`: residents that may wait on the host are marked so (Buffer::leaves).

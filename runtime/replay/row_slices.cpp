@@ -3,46 +3,18 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <set>
-#include <string_view>
 
-#include "runtime/torch/op_facts.h"
+#include "runtime/replay/kernel_table.h"
 
 namespace stowage::runtime {
 namespace {
 
-enum class Kind : std::uint8_t { kElements, kSum, kLogSoftmaxBackward, kNllBackward };
-
-struct ListedOp {
-  std::string_view name;
-  Kind kind;
-};
-
-constexpr std::array kRowOps = std::to_array<ListedOp>({
-    {"aten::_log_softmax_backward_data", Kind::kLogSoftmaxBackward},
-    {"aten::add.Tensor", Kind::kSum},
-    {"aten::div.Scalar", Kind::kElements},
-    {"aten::div.Tensor", Kind::kElements},
-    {"aten::masked_fill.Scalar", Kind::kElements},
-    {"aten::mul.Scalar", Kind::kElements},
-    {"aten::mul.Tensor", Kind::kElements},
-    {"aten::neg", Kind::kElements},
-    {"aten::nll_loss_backward", Kind::kNllBackward},
-    {"aten::sub.Tensor", Kind::kSum},
-    {"aten::where.self", Kind::kElements},
-});
-
 constexpr std::int64_t kSmall = 64;       // bytes of an allocation that does not grow with the rows
 constexpr std::int64_t kFewSlices = 8;    // one after the other at least, where there are as many rows
+constexpr std::int64_t kIndexShare = 64;  // indices: at most such a part of the elements of a table's gradient
 constexpr std::int64_t kExtraShare = 16;  // small operands that live longer: at most such a part of what is saved
-
-const ListedOp* row_op(const TapeOp& op) {
-  const std::string name = full_name(op.handle);
-  const auto* found = std::find_if(kRowOps.begin(), kRowOps.end(), [&](const ListedOp& r) { return r.name == name; });
-  return found == kRowOps.end() ? nullptr : found;
-}
 
 std::int64_t elements(const TensorMeta& meta) {
   std::int64_t count = 1;
@@ -67,10 +39,8 @@ class MemberOf {
   MemberOf(const Tape& tape, TapeOpId id) : tape_(tape), op_(tape.op(id)) { member_.op = id; }
 
   std::optional<RowMember> make() {
-    const ListedOp* listed = row_op(op_);
-    if (listed == nullptr || !makes_rows() || !take_allocations()) return {};
-    kind_ = listed->kind;
-    if (!take_numbers()) return {};
+    kind_ = facts_of(op_.handle).in_slices;
+    if (kind_ == InSlices::kNo || !makes_rows() || !take_allocations() || !take_numbers()) return {};
     for (std::size_t i = 0; i < op_.tensors.size(); ++i) {
       const TensorRef& ref = op_.tensors[i];
       if (ref.kind == TensorRef::Kind::kNone) continue;
@@ -113,12 +83,17 @@ class MemberOf {
   }
 
   bool take_numbers() {
-    if (kind_ == Kind::kLogSoftmaxBackward) {
+    if (kind_ == InSlices::kEmbeddingBackward) {  // .. of grad_output, indices: as many, skipped, scaled by their count
+      member_.of_indices = true;
+      const bool plain = op_.arguments[2].isInt() && op_.arguments[3].isInt() && op_.arguments[4].isBool();
+      return plain && op_.arguments[2].toInt() == rows_ && !op_.arguments[4].toBool();
+    }
+    if (kind_ == InSlices::kLogSoftmaxBackward) {
       member_.dim_argument = 2;
       const std::int64_t dim = op_.arguments[2].isInt() ? op_.arguments[2].toInt() : 0;
       return op_.arguments[2].isInt() && (dim == -1 || dim == static_cast<std::int64_t>(result_->sizes.size()) - 1);
     }
-    if (kind_ != Kind::kSum) return true;
+    if (kind_ != InSlices::kSum) return true;
     member_.alpha_argument = 2;
     return op_.arguments[2].isInt() && op_.arguments[2].toInt() == 1;
   }
@@ -131,10 +106,15 @@ class MemberOf {
     operand.slot = slot;
     const bool dense = meta.sizes == result_->sizes && meta.is_contiguous();
     const bool one = elements(meta) == 1;
-    if (kind_ == Kind::kLogSoftmaxBackward) {
+    if (kind_ == InSlices::kEmbeddingBackward) {  // each slice looks through all indices
+      const bool indices = position == 1;
+      const std::int64_t few = rows_ * width_ / kIndexShare;
+      if (!meta.is_contiguous() || (indices && (meta.dtype != at::ScalarType::Long || elements(meta) > few)))
+        return false;
+    } else if (kind_ == InSlices::kLogSoftmaxBackward) {
       operand.by_row = dense;
       if (!dense) return false;
-    } else if (kind_ == Kind::kNllBackward) {
+    } else if (kind_ == InSlices::kNllBackward) {
       // grad_output, self, target, weight, reduction, ignore_index, total_weight
       const bool by_sample = op_.arguments[4].toInt() == 0;
       operand.by_row = position == 1 || position == 2 || (position == 0 && by_sample);
@@ -154,7 +134,7 @@ class MemberOf {
 
   const Tape& tape_;
   const TapeOp& op_;
-  Kind kind_ = Kind::kElements;
+  InSlices kind_ = InSlices::kElements;
   RowMember member_;
   const TensorMeta* result_ = nullptr;
   std::int64_t rows_ = 0;
@@ -170,7 +150,7 @@ class Finder {
     note_uses();
     chains_.resize(tape_.ops.size());
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (row_op(tape_.ops[i]) != nullptr) grow(TapeOpId(i));
+      if (facts_of(tape_.ops[i].handle).in_slices != InSlices::kNo) grow(TapeOpId(i));
     }
     std::vector<RowChain> found;
     for (std::optional<Growing>& growing : chains_) {
@@ -263,7 +243,8 @@ class Finder {
   [[nodiscard]] bool is_worth(const Growing& growing) const {
     return growing.largest_bytes > 0 && growing.largest_bytes >= options_.least_bytes &&
            std::any_of(growing.members.begin(), growing.members.end(), [&](const RowMember& member) {
-             return row_op(tape_.op(member.op))->kind == Kind::kLogSoftmaxBackward;
+             return member.of_indices ||
+                    facts_of(tape_.op(member.op).handle).in_slices == InSlices::kLogSoftmaxBackward;
            });
   }
 
@@ -337,13 +318,6 @@ std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape,
     if (fits) pairs.emplace_back(block, result);
   }
   return pairs;
-}
-
-std::vector<std::string> row_slice_ops() {
-  std::vector<std::string> names;
-  for (const ListedOp& op : kRowOps) names.emplace_back(op.name);
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 }  // namespace stowage::runtime

@@ -38,9 +38,10 @@ namespace stowage::runtime {
 
 struct RowSlicing {
   bool on = true;
-  std::int64_t slice_bytes = 1 << 20;  // of each intermediate, about
-  std::int64_t least_bytes = 1 << 20;  // chains with a larger intermediate are replaced
-  bool wrong = false;                  // for tests: one bit of the result is another one
+  std::int64_t slice_bytes = 1 << 20;   // of each intermediate, about
+  std::int64_t least_bytes = 1 << 20;   // chains with a larger intermediate are replaced
+  bool wrong = false;                   // for tests: one bit of the result is another one
+  std::int64_t product_columns = 2048;  // of a slice of a product over its operand at least (product_over.h); 0: none
 };
 
 // A tensor argument of a member.
@@ -57,6 +58,7 @@ struct RowMember {
   std::vector<RowOperand> operands;
   int dim_argument = -1;                  // a dimension that is the last one
   int alpha_argument = -1;                // a factor that must be 1 (fix_numbers)
+  bool of_indices = false;                // rows of a table, made for those of its indices that are among them
   std::int64_t row_bytes = 0;             // of its result
   std::vector<std::int64_t> allocations;  // of one call, in order; 0: the result
   int last_use = 0;                       // of its result: by which member, or, of the last one, itself
@@ -83,8 +85,5 @@ void fix_numbers(Tape& tape, const std::vector<RowChain>& chains);
 
 // Pairs (operand, result) where the result may lie over the operand.
 std::vector<std::pair<BlockId, BlockId>> in_place_reuse_blocks(const Tape& tape, const RowChain& chain);
-
-// The list: full names, sorted.
-std::vector<std::string> row_slice_ops();
 
 }  // namespace stowage::runtime

@@ -16,6 +16,7 @@
 #include "layout/greedy_family.h"
 #include "layout/guided_ejection.h"
 #include "layout/instance.h"
+#include "layout/narrowing_fit.h"
 #include "layout/portfolio.h"
 #include "layout/preferences.h"
 #include "layout/sections.h"
@@ -217,6 +218,19 @@ Outcome judge(const LayoutResult& result, const std::optional<std::int64_t>& cap
   return Outcome::kFeasible;
 }
 
+// What narrow items leave. The bound is that of all layouts.
+void use_what_is_left(const std::vector<LayoutItem>& items, const LayoutOptions& options, LayoutResult& result) {
+  constexpr std::int64_t kPairs = 50;  // for a node of the complete search
+  result.lower_bound_bytes = std::min(result.lower_bound_bytes, narrowing_bound(items, options.align));
+  const std::int64_t height = true_height(items, result.offsets);
+  if (height <= std::max(result.lower_bound_bytes, options.capacity.value_or(0))) return;
+  std::int64_t work = options.family_work + options.node_budget * kPairs;
+  const std::int64_t given = work;
+  std::vector<std::int64_t> offsets = narrowing_fit(items, options.align, height, work, options.should_stop);
+  result.work += given - work;
+  if (!offsets.empty()) result.offsets = std::move(offsets);
+}
+
 }  // namespace
 
 LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& options) {
@@ -231,6 +245,7 @@ LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& o
     result.lower_bound_bytes = search.bound() - instance.slack;
     result.work = search.used();
   }
+  if (std::any_of(items.begin(), items.end(), narrows)) use_what_is_left(items, options, result);
   result.height_bytes = true_height(items, result.offsets);
   result.lower_bound_bytes = std::min(result.lower_bound_bytes, result.height_bytes);
   result.outcome = judge(result, options.capacity);

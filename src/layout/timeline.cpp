@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "layout/narrowing_fit.h"
+
 namespace stowage {
 namespace {
 
@@ -29,8 +31,17 @@ class TimelineWriter {
     std::int32_t& item = latest_[piece.buffer];
     if (piece.over.valid()) {
       item = latest_[piece.over];
-      out_.items[item].upper = out_.start[piece.to];
-      out_.items[item].bytes = std::max(out_.items[item].bytes, bytes);
+      LayoutItem& joined = out_.items[item];
+      joined.upper = out_.start[piece.to];
+      joined.bytes = std::max(joined.bytes, bytes);
+      // Of several steps down the one that leaves the most
+      const bool narrower = bytes < joined.bytes && bytes > 0;
+      const std::int64_t left = narrows(joined) ? joined.bytes - joined.narrow_bytes : 0;
+      const bool further = narrows(joined) && bytes < joined.narrow_bytes && joined.narrow_bytes - bytes < left;
+      if (narrower && !further && (!narrows(joined) || bytes < joined.narrow_bytes)) {
+        joined.narrow_from = out_.start[piece.from + 1];
+        joined.narrow_bytes = bytes;
+      }
     } else {
       item = add({out_.start[piece.from] + piece.tick, out_.start[piece.to], bytes});
     }

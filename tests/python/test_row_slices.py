@@ -20,6 +20,11 @@ SHAPES = ((2, 1), (5, 7), (16, 64), (33, 127), (65, 129), (40, 1000), (5, 32011)
 STEPS = 6
 
 
+def random_indices(rows, generator):
+    """Of a table of so many rows: some several times, in any order, some never; as long as a list may be."""
+    return torch.randint(0, rows, (2, 3 + rows // 2), generator=generator)
+
+
 def slices(rows, count):
     return [slice(i, min(i + count, rows)) for i in range(0, rows, count)]
 
@@ -58,6 +63,20 @@ def operands_of(name, shape, dtype, generator):
                     return aten.nll_loss_backward(given, y[s], target[s], w, reduction, -100, total)
 
                 calls.append(call)
+        return calls
+    if name == "aten::embedding_dense_backward":
+        calls = []
+        indices = random_indices(rows, generator)
+        given = random_tensor(*indices.shape, width)
+        for padding in (-1, 0, rows - 1):
+
+            def of_rows(s, padding=padding):
+                mine = (indices >= s.start) & (indices < s.stop) & (indices != padding)
+                shifted = torch.where(mine, indices - s.start, -1)
+                return aten.embedding_dense_backward(given, shifted, s.stop - s.start, -1, False)
+
+            whole = lambda padding=padding: aten.embedding_dense_backward(given, indices, rows, padding, False)
+            calls.append(lambda s, part=of_rows, whole=whole: whole() if s == slice(0, rows) else part(s))
         return calls
     if name == "aten::neg":
         return [lambda s: aten.neg(g[s])]
@@ -108,7 +127,14 @@ def test_every_listed_op_on_some_of_its_rows(name, threads):
 def slicing(**options):
     """Small heads are replaced too, in slices of a few rows."""
     before = replay_module._slicing
-    replay_module._slicing = lambda on: _runtime.RowSlicing(on=on, **{"slice_bytes": 2048, "least_bytes": 0, **options})
+    small = {"slice_bytes": 2048, "least_bytes": 0, "product_columns": 0, **options}
+
+    def made(on, product_columns=None):
+        return _runtime.RowSlicing(
+            on=on, **small | ({} if product_columns is None else {"product_columns": product_columns})
+        )
+
+    replay_module._slicing = made
     try:
         yield
     finally:
@@ -376,6 +402,37 @@ NLL, SOFTMAX = "nll_loss_backward", "_log_softmax_backward_data"
 )
 def test_which_chains_are_found(loss_of, expected):
     assert chains_of(loss_of) == expected
+
+
+def test_the_gradient_of_a_tied_table_is_added_row_by_row():
+    """What embedding makes is added to what the head has made, without a table of its own."""
+    made = {}
+    for lean in (False, True):
+        torch.manual_seed(0)
+        model = Head(3000, 64, tied=True, dtype=torch.float32)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, model=model, optimizer=optimizer):
+            loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        with slicing():
+            planned = stowage.compile(step, strict=True, lean_kernels=lean)
+            losses = [
+                planned(torch.randint(0, 3000, (2, 6), generator=torch.Generator().manual_seed(i))) for i in range(5)
+            ]
+        made[lean] = ([*losses, *(p.detach() for p in model.parameters())], planned.stats()["arena_bytes"])
+        chains = [
+            o["meta"]["in_slices"]
+            for o in json.loads(planned.graph.to_json())["ops"]
+            if "in_slices" in o.get("meta", {})
+        ]
+        assert (["aten::embedding_dense_backward"] in chains) == lean and planned.stats()["planned_steps"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(made[False][0], made[True][0], strict=True))
+    assert made[False][1] - made[True][1] > 0.8 * 3000 * 64 * 4, made
 
 
 def test_what_is_small_stays_as_it_is():

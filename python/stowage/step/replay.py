@@ -260,6 +260,7 @@ class Replay:
             executor = _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
         self.graph, self.plan, self._executor = graph, planned, executor
         self.replaced = lowered.replaced  # chains of kernels that one op stands for
+        self.products = lowered.products  # that may take the memory of their operand
         if self.room.looks:
             self._executor.look_closely(self.room.looks == "paranoid")
 
@@ -268,12 +269,13 @@ class Replay:
         return self._executor.chain_surprised
 
     def drop_replacements(self, why: str) -> bool:
-        """From now on the recorded kernels alone, planned anew and not trusted yet. False where the plan has no others.
-        Raises what plan() raises."""
-        if not self.replaced:
+        """From now on without products over their operands, or, where the plan has none, the recorded kernels alone:
+        planned anew and not trusted yet. False where the plan has no others. Raises what plan() raises."""
+        if not self.replaced and not self.products:
             return False
         self.replacement_refusal = why
-        self._slicing = _slicing(False)
+        # Those whose bits depend on how a library splits its sums go first
+        self._slicing = _slicing(True, 0) if self.products else _slicing(False)
         self._make_plan()
         self.rehearsals = 0
         return True
@@ -618,8 +620,10 @@ def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
 
 
-def _slicing(on: bool) -> _runtime.RowSlicing:
-    return _runtime.RowSlicing(on=on)
+def _slicing(on: bool, product_columns: int | None = None) -> _runtime.RowSlicing:
+    if product_columns is None:
+        return _runtime.RowSlicing(on=on)
+    return _runtime.RowSlicing(on=on, product_columns=product_columns)
 
 
 def _nothing() -> None:
