@@ -36,6 +36,7 @@ _kept: list[torch.library.Library] = []
 def all_cases() -> dict[str, Case]:
     import cases_graphs  # noqa: F401
     import cases_language  # noqa: F401
+    import cases_loops  # noqa: F401
     import cases_optimizers  # noqa: F401
     import cases_scripts  # noqa: F401
     import cases_techniques  # noqa: F401

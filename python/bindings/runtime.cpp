@@ -129,8 +129,7 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro(
           "finds", [](const TapeHandle& t) { return t.tape->finds; }, "Each call comes by other tensors by itself.")
       .def_prop_ro(
-          "outdated",
-          [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
+          "outdated", [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
           "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
@@ -143,7 +142,8 @@ void bind_recorder(nb::module_& m) {
             return std::pair(found.other, found.serves);
           },
           "inputs"_a, "other_numbers"_a,
-          "What the step's Python would decide otherwise for these arguments than the tape has it, \"\" for nothing; and "
+          "What the step's Python would decide otherwise for these arguments than the tape has it, \"\" for nothing; "
+          "and "
           "whether the tape may hold what it does all the same. other_numbers: Python is known to give others.")
       .def(
           "same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); },
@@ -208,7 +208,8 @@ void bind_recorder(nb::module_& m) {
           },
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
           "earlier"_a = std::vector<TapeHandle>(),
-          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the "
+          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of "
+          "the "
           "same step.");
 }
 

@@ -212,9 +212,9 @@ class HostSlices {
   // What leads to some blocks as they are before op `before`.
   struct Origins {
     std::set<std::int32_t> ops;
-    bool arguments = false;    // arguments and residents: as they were before the step
+    bool arguments = false;       // arguments and residents: as they were before the step
     std::set<BlockId> constants;  // that Python makes: they may be others in the next call
-    bool known_before = true;  // those but for parameters, and constants, alone; by few ops
+    bool known_before = true;     // those but for parameters, and constants, alone; by few ops
   };
   Origins origins(std::vector<BlockId> blocks, std::int32_t before) const {
     Origins found;

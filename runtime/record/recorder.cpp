@@ -67,7 +67,7 @@ bool drops_nothing(const TapeOp& op) {
 }
 
 constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine is asked
-constexpr std::int64_t kLittle = 1 << 20;       // bytes that may be copied in each call, although they may stay the same
+constexpr std::int64_t kLittle = 1 << 20;  // bytes that may be copied in each call, although they may stay the same
 
 bool has_unreplayable_argument(const c10::IValue& value) {
   if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();

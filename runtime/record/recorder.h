@@ -24,8 +24,8 @@ namespace stowage::runtime {
 void take_up(c10::Device device);
 
 struct RecordOptions {
-  bool fake = false;         // FakeTensors: nothing is computed, allocations inside ops are not seen
-  bool distributed = false;  // ops on tensor subclasses are looked into
+  bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
+  bool distributed = false;             // ops on tensor subclasses are looked into
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
 };
 

@@ -145,9 +145,9 @@ struct Tape {
   std::size_t kept = 0;
   bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
-  int drawing_ops = 0;           // of those; the others draw nothing the way they are called
-  GeneratorJump final_jump;      // of the generator, after the last op
-  bool below_autograd = false;   // at which level of the hook it was recorded
+  int drawing_ops = 0;          // of those; the others draw nothing the way they are called
+  GeneratorJump final_jump;     // of the generator, after the last op
+  bool below_autograd = false;  // at which level of the hook it was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;
   std::string refusal;  // why this step cannot be replayed; empty when it can

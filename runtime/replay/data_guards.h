@@ -44,9 +44,10 @@ class WorkedOut {
 
 // What the guards of a tape say of a call's arguments.
 struct Decided {
-  std::string other;   // what is another than on the tape, "" for nothing
-  bool serves = true;  // all the same, the tape may hold what Python will do: only numbers are others, which it would be
-                       // given, or what it knows of Python's numbers is old
+  std::string other;  // what is another than on the tape, "" for nothing
+  bool serves =
+      true;  // all the same, the tape may hold what Python will do: only numbers are others, which it would be
+             // given, or what it knows of Python's numbers is old
 };
 
 // `inputs` by argument number. `other_numbers`: Python is known to have others than the tape holds. Costs what the ops

@@ -370,10 +370,10 @@ bool Executor::residents_unchanged() const {
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
-    const bool same = block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
-                      (tape_->slots[block.owner.index()].moved ||
-                       tape_->slots[block.owner.index()].meta.describes(block.tensor)) &&
-                      static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
+    const bool same =
+        block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
+        (tape_->slots[block.owner.index()].moved || tape_->slots[block.owner.index()].meta.describes(block.tensor)) &&
+        static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
     if (!same) return false;
   }
   return true;

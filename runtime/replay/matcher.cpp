@@ -280,8 +280,8 @@ void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit:
                     [&](SlotId slot, const at::Tensor& tensor) {
                       if (!slot.valid() || !tensor.defined()) return;
                       Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
-                      block.replaced |= block.found && !block.of_python &&
-                                        place_of(tensor).block != tape_->slots[slot.index()].block;
+                      block.replaced |=
+                          block.found && !block.of_python && place_of(tensor).block != tape_->slots[slot.index()].block;
                     });
   }
 }
@@ -522,7 +522,8 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
   if (!take_places(op, *stack)) {
-    const std::string how = name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";
+    const std::string how =
+        name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";
     if (mode_ == Mode::kSection) {
       mismatch_ = how;
       throw std::runtime_error(how);

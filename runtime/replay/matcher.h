@@ -75,8 +75,8 @@ class Matcher final : public Interceptor {
   // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`, `decided` (is
   // what its guards ask for as on the tape?): one for each tape, this one's first.
   void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
-                  std::function<void()> before_leaving, bool copies,
-                  std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided);
+                  std::function<void()> before_leaving, bool copies, std::vector<std::unique_ptr<NumberSource>> numbers,
+                  std::vector<bool> decided);
   // Between them the function runs.
   void start();
   // The generator is as before it, unless the step has left the tapes.
@@ -211,16 +211,16 @@ class Matcher final : public Interceptor {
 
   std::shared_ptr<Tape> tape_;
   Mode mode_ = Mode::kSection;
-  Storages residents_;       // and adopted shells
-  Storages passing_;         // of the section or step that is being matched
-  std::vector<Shell> kept_;  // so that no address in passing_ is used twice
-  std::vector<bool> taken_;  // by block: a constant that has the content of a tensor of this call
+  Storages residents_;               // and adopted shells
+  Storages passing_;                 // of the section or step that is being matched
+  std::vector<Shell> kept_;          // so that no address in passing_ is used twice
+  std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
   std::vector<bool> other_content_;  // by block: another one than it had
   std::vector<bool> other_numbers_;  // by op: given by this call
   std::vector<PlaceNow> places_;     // by slot
   std::vector<bool> moves_;          // by block: one of its views lies elsewhere than in the call before
   bool changes_ = false;             // one of them is true
-  Shells shells_;            // by block
+  Shells shells_;                    // by block
   std::string mismatch_;
   std::vector<BlockId> host_written_;
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;

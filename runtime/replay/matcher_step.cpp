@@ -234,8 +234,8 @@ bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
-  const auto before = std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_,
-                                      end_, chosen_);
+  const auto before =
+      std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;

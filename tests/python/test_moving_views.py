@@ -83,7 +83,9 @@ def windows_of_a_text(model):
 def crops_of_an_argument(model):
     def step(x, i):
         padded = nn.functional.pad(x, (2, 2, 1, 1))
-        rows = [padded[k : k + 4, j : j + 6] for k, j in ((random.randint(0, 2), random.randint(0, 4)) for _ in range(3))]
+        rows = [
+            padded[k : k + 4, j : j + 6] for k, j in ((random.randint(0, 2), random.randint(0, 4)) for _ in range(3))
+        ]
         return model(torch.stack(rows)).square().mean()
 
     return step, []
