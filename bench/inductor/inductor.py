@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
+import pathlib
 import tempfile
 import time
 
@@ -171,7 +173,7 @@ def _measure(name: str, args: argparse.Namespace) -> dict:
             ways[key]["median_s"] = common.median(figures["seconds"])
     for worker in workers.values():
         worker.close()
-    return {"model": name, "smallest_bytes": smallest, "ways": ways}
+    return {"model": name, "commit": common.environment()["commit"], "smallest_bytes": smallest, "ways": ways}
 
 
 def table(results: dict) -> str:
@@ -217,7 +219,7 @@ def _each(result: dict) -> str:
         if "median_s" in w:
             rows[-1].append(f"{w['median_s'] / result['ways']['default']['median_s']:.3f}")
     header = ["way", "predicted MiB", "measured MiB"] + (["time / default"] if len(rows[0]) > 3 else [])
-    return f"{result['model']}:\n\n" + common.markdown(header, rows)
+    return f"{result['model']} (commit {result['commit']}):\n\n" + common.markdown(header, rows)
 
 
 def main() -> None:
@@ -227,12 +229,16 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", type=float, default=PARTS)
     parser.add_argument("--rounds", type=int, default=10, help="0: no times, as on a busy machine")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="models of the results file that are not measured now stay")
     args = parser.parse_args()
+    path = pathlib.Path(args.output) if args.output else common.RESULTS / "inductor.json"
     found: list[dict] = []
+    if args.keep and path.exists():
+        found = json.loads(path.read_text())["results"]["models"]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         for name in args.models:
-            found.append(_measure(name, args))
+            found = [m for m in found if m["model"] != name] + [_measure(name, args)]
             results = {"rounds": args.rounds, "threads": args.threads, "models": found}
             common.publish("inductor", {"results": results}, table(results), args.output)
 

@@ -15,6 +15,25 @@ import stowage
 COLUMNS = 192  # of a slice at least
 
 
+def parts_have_the_bits_of_the_whole(rows=300, width=64, vocabulary=1000):
+    """Does this machine's matrix library sum each number of a part as it sums it in the whole?"""
+    torch.set_num_threads(1)
+    for dtype in (torch.float32, torch.float64):
+        generator = torch.Generator().manual_seed(0)
+        gradient = torch.randn(rows, vocabulary, generator=generator, dtype=dtype)
+        hidden = torch.randn(rows, width, generator=generator, dtype=dtype)
+        parts = [part.contiguous().t() @ hidden for part in gradient.tensor_split(vocabulary // COLUMNS, dim=1)]
+        if not torch.equal(torch.cat(parts), gradient.t() @ hidden):
+            return False
+    return True
+
+
+# Elsewhere each rehearsal finds the other bits, and the plan does without: test_random_heads and the last ones hold there.
+needs_equal_parts = pytest.mark.skipif(
+    not parts_have_the_bits_of_the_whole(), reason="products of parts have other bits here"
+)
+
+
 def train(
     compiled, rows=300, width=64, vocabulary=1000, dtype=torch.float32, steps=5, of=F.cross_entropy, depth=0, **options
 ):
@@ -55,6 +74,7 @@ def lies_over_its_operand(step):
     return found
 
 
+@needs_equal_parts
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_weight_gradient_lies_over_the_logits(dtype):
     torch.set_num_threads(1)
@@ -97,9 +117,44 @@ def test_random_heads():
         assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True)), seed
         used += bool(lies_over_its_operand(step))
         refused += bool(step.stats()["replacement_refusal"])
-    assert used >= 8, (used, refused)
+    assert used >= (8 if parts_have_the_bits_of_the_whole() else 0), (used, refused)
+    assert used + refused >= 8, (used, refused)
 
 
+def test_another_number_of_threads_is_rehearsed_anew():
+    """Bits of a part and of the whole may agree with one number of threads and not with another."""
+    threads = torch.get_num_threads()
+    try:
+        got = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1000, bias=False))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            def train_step(x, y, model=model, optimizer=optimizer):
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss.detach()
+
+            step, results = train_step, []
+            with slicing(product_columns=COLUMNS):
+                if compiled:
+                    step = stowage.compile(train_step)
+                generator = torch.Generator().manual_seed(1)
+                for i in range(18):
+                    torch.set_num_threads(1 + i // 6 % 2)
+                    x = torch.randn(300, 8, generator=generator)
+                    results.append(step(x, torch.randint(0, 1000, (300,), generator=generator)).clone())
+            got.append([*results, *model.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*got, strict=True))
+        assert len(step._entries) == 2 and step.stats()["planned_steps"] > 6
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_equal_parts
 def test_within_a_budget():
     """Kernels run again and buffers wait on the host before and after it."""
     torch.set_num_threads(1)
@@ -120,6 +175,7 @@ def test_within_a_budget():
     assert met
 
 
+@needs_equal_parts
 def test_it_is_seen_where_a_bit_is_wrong():
     torch.set_num_threads(1)
     expected, _ = train(False, steps=9)
@@ -131,6 +187,7 @@ def test_it_is_seen_where_a_bit_is_wrong():
     assert lies_over_its_operand(step) == [] and stats["replaced_ops"] == 0
 
 
+@needs_equal_parts
 def test_it_writes_nowhere_else():
     torch.set_num_threads(1)
     expected, _ = train(False)

@@ -195,6 +195,7 @@ def _made_settings() -> list[tuple[str, Any]]:
             found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
+    found.append(("number of threads", torch.get_num_threads))  # sums may be split by it
     found.append(("default device", _default_devices))
     if hasattr(sys, "get_int_max_str_digits"):  # from Python 3.11 on
         found.append(("longest numbers as text", sys.get_int_max_str_digits))
