@@ -121,7 +121,12 @@ class BudgetFit {
  public:
   BudgetFit(const Recipes& recipes, std::span<const std::vector<OpId>> orders, std::int64_t capacity,
             const FitOptions& options)
-      : recipes_(recipes), orders_(orders), covering_(options.link), rules_(rules(options.link)), capacity_(capacity), options_(options) {
+      : recipes_(recipes),
+        orders_(orders),
+        covering_(options.link),
+        rules_(rules(options.link)),
+        capacity_(capacity),
+        options_(options) {
     layout_options_.align = recipes.graph->align;
     layout_options_.capacity = capacity;
     layout_options_.all_greedies = false;
