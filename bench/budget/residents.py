@@ -12,9 +12,10 @@ What is counted, and by whom:
 
     allocator   what the step's plan keeps in place, and the most that the arena held in a planned step
     anonymous   RssAnon in a planned step, the most of what another process saw every few milliseconds, less the floor:
-                what the process held when the model had been made, without the model (the interpreter, PyTorch, the
-                model's code). It is what no file has, and so what a machine cannot take back. Pages of PyTorch's own
-                code (RssFile) it can; those of the homes, too.
+                what the process held when the model had been made and a tiny one trained, without the model (the
+                interpreter, PyTorch, the model's code). It is what no file has, and so what a machine cannot take back.
+                Pages of PyTorch's own code (RssFile) it can; those of the homes, too. The matrix library's work memory
+                counts, some ten MiB in all rivals.
     homes       the most pages of what waits on the host that were mapped then: memory where it waits in memory, else
                 pages of a file that the system drops when it needs them
     moved       what one step reads and writes of the host store, as the kernel counts it (rchar and wchar of
@@ -107,6 +108,7 @@ def handlers(config: dict) -> dict:
     from bench import models
 
     model, loss_fn, batch = models.make(config["model"])
+    _train_a_tiny_one()
     floor = held()
     floor["RssAnon"] -= sum(t.untyped_storage().nbytes() for t in {*model.parameters(), *model.buffers()})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **models.FORMS[config["form"]])
@@ -161,6 +163,16 @@ def handlers(config: dict) -> dict:
         "stats": lambda: step.stats() if leaves else {},
         "digest": digest,
     }
+
+
+def _train_a_tiny_one() -> None:
+    """PyTorch imports and sets up much of itself when it first trains."""
+    import torch
+
+    tiny = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(tiny.parameters())
+    tiny(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
 
 
 # ---- In the parent
