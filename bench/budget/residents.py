@@ -187,23 +187,23 @@ def measure(options) -> dict:
         floors[rival] = worker.ask("floor")
         losses[rival] = worker.ask("until_planned")["losses"] if rival.startswith("leave") else []
         common.say(f"{rival}: ready after {len(losses[rival])} steps")
+    most = max(map(len, losses.values()))
+    for rival, worker in workers.items():  # all have done as many steps when the turns begin
+        if len(losses[rival]) < most:
+            losses[rival] += worker.ask("steps", count=most - len(losses[rival]))["losses"]
     watches = {rival: Watch(worker.ask("pid")) for rival, worker in workers.items()}
     before = {rival: worker.ask("begin_watch") for rival, worker in workers.items()}
     seconds: dict[str, list[float]] = {rival: [] for rival in workers}
     names = list(workers)
-    turn = 0
-    while any(len(losses[rival]) < options.steps for rival in names):
+    for turn in range(max(options.steps - most, 2)):
         shift = turn % len(names)
         for rival in names[shift:] + names[:shift]:
-            if len(losses[rival]) >= options.steps:
-                continue
             began = time.perf_counter()
             with watches[rival].running():
                 answer = workers[rival].ask("steps", count=1)
             losses[rival] += answer["losses"]
             seconds[rival].append(answer["seconds"][0])
             common.say(f"{rival}, step {len(losses[rival])}: {time.perf_counter() - began:.1f} s")
-        turn += 1
     points = []
     for rival, worker in workers.items():
         end = worker.ask("end_watch", before=before[rival])
@@ -234,7 +234,7 @@ def measure(options) -> dict:
         "form": options.form,
         "budget_bytes": options.budget_bytes,
         "threads": options.threads,
-        "steps": options.steps,
+        "steps": len(losses[names[0]]),
         "points": points,
         "equal": len({p["digest"] for p in points}) == 1 and len({tuple(p["losses"]) for p in points}) == 1,
     }
