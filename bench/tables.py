@@ -11,13 +11,13 @@ import pathlib
 import re
 
 from bench import common, constants, fuzz
-from bench.budget import batch, budget_planning, budget_report, oracle
+from bench.budget import batch, budget_planning, budget_report, oracle, residents
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
 from bench.inductor import inductor
 from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
 from bench.shard import shard_replay, shard_tables, strategy
-from bench.step import checking, executed, long_runs, peak, repeatability, step_time, will_it_fit
+from bench.step import checking, executed, long_runs, loss_head, peak, repeatability, step_time, will_it_fit
 from bench.strangers import strangers_tables
 
 TABLES = {
@@ -35,6 +35,7 @@ TABLES = {
     "layout": layout.table,
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,
+    "loss_head": loss_head.table,
     "oracle": oracle.table,
     "order": order_tables.table,
     "peak": peak.table,
@@ -43,6 +44,7 @@ TABLES = {
     "scale": scale.table,
     "scaling": scaling.table,
     "repeatability": repeatability.table,
+    "residents": residents.table,
     "run_scripts": run_scripts.table,
     "shard": shard_tables.table,
     "shard_replay": shard_replay.table,

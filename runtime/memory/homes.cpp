@@ -1,5 +1,6 @@
 #include "runtime/memory/homes.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -28,6 +29,16 @@ std::int64_t whole_pages(std::int64_t bytes) { return (std::max<std::int64_t>(by
 
 [[noreturn]] void fail_at_home(const std::string& what, int error) {
   throw Error("homes of residents: " + what + ": " + std::strerror(error));
+}
+
+// What the process has freed and malloc has kept. tcmalloc in malloc's place has a function of its own for it.
+void give_free_pages_back() {
+  using Release = void (*)();
+  static const auto of_tcmalloc = reinterpret_cast<Release>(dlsym(RTLD_DEFAULT, "MallocExtension_ReleaseFreeMemory"));
+  if (of_tcmalloc != nullptr) return of_tcmalloc();
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 // Memory that direct reads and writes can use, one for each thread that copies.
@@ -274,9 +285,7 @@ void Homes::take(c10::StorageImpl& storage) {
 
 void Homes::forget_pages() {
   file_->forget_pages();
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
+  give_free_pages_back();
 }
 
 std::int64_t Homes::bytes() const { return file_->held(); }

@@ -10,7 +10,7 @@
 namespace stowage::runtime {
 namespace {
 
-constexpr std::int64_t kMostSlices = 16;
+constexpr std::int64_t kMostSlices = 8;
 
 // All of its block, row after row once it is transposed.
 bool is_dense_transposed(const TensorMeta& meta, const Block& block) {

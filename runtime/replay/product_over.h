@@ -9,7 +9,7 @@
 // The weight gradient of a linear layer: a loss head's logits have done their work when it is made, and it is the second
 // largest buffer of the step. A column of g is needed for one row of d alone, so PyTorch's own kernel makes d some
 // columns of g at a time. d's rows 0 .. c take c C numbers, what is left of g T (V - c) of T V: as C <= T, they never
-// meet. Each slice moves what is left once: with 16 of them, eight times g.
+// meet. Each slice moves what is left once: with 8 of them, three and a half times g.
 //
 // Bits: each number of d is a sum over T, in the order that the matrix library chooses by the form of the product, not by
 // its place in it. Seen equal for slices of 2048 columns and more with C >= 512 (MKL, fp32 and fp64, 1 and 2 threads);

@@ -7,7 +7,7 @@
 //   b                       ████████████████████
 //
 // A buffer that lies over another by in-place reuse joins its interval, as wide as the wider of the two: what is laid
-// out as one lies at one address.
+// out as one lies at one address. Where it is the narrower one, the item becomes narrower after its first step.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 //                                                                            │ still holes
 //                               the smallest arena of all ◀── orders without reuse, program order
 //
-// A buffer that lies over a larger one is laid out as if it were as large, so more reuse can mean more holes.
+// What a narrower buffer leaves of a larger one that it lies over is used by a simpler search than the rest, so more
+// reuse can mean more holes.
 #pragma once
 
 #include <functional>

@@ -48,6 +48,8 @@ TEST(Timeline, WhatLiesOverAnInputJoinsItsIntervalAsWideAsTheWiderOne) {
   EXPECT_EQ(apart.items.size(), 2U);
   ASSERT_EQ(joined.items.size(), 1U);
   EXPECT_TRUE((joined.items[0] == LayoutItem{0, 3, 10}));
+  EXPECT_EQ(joined.items[0].narrow_from, 2);  // in c's first step r counts
+  EXPECT_EQ(joined.items[0].narrow_bytes, 8);
   EXPECT_EQ(joined.item_of, (std::vector<std::int32_t>{0, 0}));
   const Plan plan = assemble(graph, joined, {Outcome::kOptimal, {0}, 10, 10, 0});
   EXPECT_EQ(plan.arena_bytes, 10);
@@ -55,6 +57,24 @@ TEST(Timeline, WhatLiesOverAnInputJoinsItsIntervalAsWideAsTheWiderOne) {
   EXPECT_EQ(plan.placements[0].to, 2);
   EXPECT_EQ(plan.placements[1].from, 1);
   EXPECT_EQ(plan.placements[1].offset, 0);
+}
+
+TEST(Timeline, OfSeveralStepsDownAnItemHasTheOneThatLeavesTheMost) {
+  GraphBuilder g;
+  const int a = g.buffer(100), b = g.buffer(90), c = g.buffer(20), d = g.buffer(10);
+  g.op({}, {}, {a});
+  g.op({a}, {}, {b}).takeover = {{BufferId(a), BufferId(b)}};
+  g.op({b}, {}, {c}).takeover = {{BufferId(b), BufferId(c)}};
+  g.op({c}, {}, {d}).takeover = {{BufferId(c), BufferId(d)}};
+  g.op({d}, {}, {});
+  const Graph graph = g.build();
+  const AnalysedGraph analysed(graph);
+  const OrderedGraph ordered(analysed, program_order(graph));
+  const Timeline times = timeline(ordered, ordered.reuse);
+  ASSERT_EQ(times.items.size(), 1U);
+  EXPECT_TRUE((times.items[0] == LayoutItem{0, 5, 100}));
+  EXPECT_EQ(times.items[0].narrow_from, 3);
+  EXPECT_EQ(times.items[0].narrow_bytes, 20);
 }
 
 TEST(Timeline, ACopyTakesOneUnitAndEachStretchOnTheDeviceIsAnItem) {

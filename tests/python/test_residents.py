@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from test_other_allocators import TCMALLOC
 from torch import nn
 
 import stowage
@@ -273,12 +274,18 @@ print(status("VmHWM") - before, stats["away_bytes"], stats["planned_steps"])
 """
 
 
-def test_the_process_holds_no_more_than_the_budget(tmp_path):
+@pytest.mark.parametrize(
+    "allocator",
+    ["malloc", pytest.param("tcmalloc", marks=pytest.mark.skipif(TCMALLOC is None, reason="libtcmalloc is not there"))],
+)
+def test_the_process_holds_no_more_than_the_budget(tmp_path, allocator):
     """Resident set, not what the plan says: 192 MiB of residents, and what the eager calls before have left."""
     budget = 64 << 20
     script = MEMORY_OF_PLANNED_CALLS.replace("BUDGET", str(budget))
     environment = dict(os.environ, STOWAGE_HOST_STORE=str(tmp_path), OMP_NUM_THREADS="2")
     environment.pop("LD_PRELOAD", None)
+    if allocator == "tcmalloc":
+        environment["LD_PRELOAD"] = TCMALLOC
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     grown, away, planned = map(int, done.stdout.split())
