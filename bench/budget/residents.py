@@ -140,15 +140,16 @@ def handlers(config: dict) -> dict:
             "moved": {key: after[key] - before[key] for key in after},
         }
 
-    def residents() -> int:
+    def lasting() -> list[torch.Tensor]:
         state = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
-        tensors = [*model.parameters(), *model.buffers(), *state]
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return [*model.parameters(), *model.buffers(), *state]
+
+    def residents() -> int:
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in lasting()}.values())
 
     def digest() -> str:
-        state = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
         value = 0
-        for tensor in [*model.parameters(), *model.buffers(), *state]:
+        for tensor in lasting():
             value = zlib.crc32(memoryview(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()), value)
         return f"{value:08x}"
 

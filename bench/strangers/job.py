@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 STEPS = 12
+LONG = 40  # calls of a step that has several ways
 
 Observe = Callable[[Any], None]
 
@@ -89,7 +90,16 @@ def training(
     return Job(each_call(compile(train_step), batches), [model], [optimizer])
 
 
+def net(inputs: int = 8, outputs: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
+
+
 # ---- Data
+
+
+def classed(*shape: int, classes: int = 4, count: int = STEPS) -> list[tuple]:
+    g = generator()
+    return [(torch.randn(shape, generator=g), torch.randint(0, classes, shape[:1], generator=g)) for _ in range(count)]
 
 
 def generator(seed: int = 7) -> torch.Generator:

@@ -36,7 +36,13 @@ _kept: list[torch.library.Library] = []
 def all_cases() -> dict[str, Case]:
     import cases_graphs  # noqa: F401
     import cases_language  # noqa: F401
-    import cases_loops  # noqa: F401
+    import cases_loops_dice  # noqa: F401
+    import cases_loops_fetch  # noqa: F401
+    import cases_loops_methods  # noqa: F401
+    import cases_loops_numbers  # noqa: F401
+    import cases_loops_shapes  # noqa: F401
+    import cases_loops_state  # noqa: F401
+    import cases_loops_updates  # noqa: F401
     import cases_optimizers  # noqa: F401
     import cases_scripts  # noqa: F401
     import cases_techniques  # noqa: F401

@@ -48,7 +48,8 @@ struct LayoutResult {
 };
 
 // Items that become narrower are laid out as wide as they begin, and, where that leaves the height above what is live,
-// also as they are (layout/narrowing_fit.h). Items with zero bytes or an empty interval get offset 0. The same input gives the same result.
+// also as they are (layout/narrowing_fit.h). Items with zero bytes or an empty interval get offset 0. The same input
+// gives the same result.
 LayoutResult layout(const std::vector<LayoutItem>& items, const LayoutOptions& options);
 
 }  // namespace stowage

@@ -143,8 +143,7 @@ void bind_recorder(nb::module_& m) {
           },
           "inputs"_a, "other_numbers"_a,
           "What the step's Python would decide otherwise for these arguments than the tape has it, \"\" for nothing; "
-          "and "
-          "whether the tape may hold what it does all the same. other_numbers: Python is known to give others.")
+          "and if the tape may hold what it does all the same. other_numbers: Python is known to give others.")
       .def(
           "same_program", [](const TapeHandle& a, const TapeHandle& b) { return rt::difference(*a.tape, *b.tape); },
           "other"_a,
@@ -208,9 +207,8 @@ void bind_recorder(nb::module_& m) {
           },
           "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
           "earlier"_a = std::vector<TapeHandle>(),
-          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of "
-          "the "
-          "same step.");
+          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings "
+          "of the same step.");
 }
 
 // Let go of under the GIL, whoever lets go last.
@@ -425,7 +423,8 @@ void bind_executor(nb::module_& m) {
           "reserve", [](rt::Arena& arena, std::int64_t bytes) { arena.reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Arena::release)
       .def_prop_ro("bytes", &rt::Arena::bytes);
-  nb::class_<rt::RowSlicing>(m, "RowSlicing", "Which chains of kernels work row by row in slices.")
+  nb::class_<rt::RowSlicing>(
+      m, "RowSlicing", "Which chains of kernels work row by row in slices, and which products over their operand.")
       .def(
           "__init__",
           [](rt::RowSlicing* self, bool on, std::int64_t slice_bytes, std::int64_t least_bytes, bool wrong,

@@ -21,7 +21,8 @@ struct ShapeQuestion {
   torch::jit::Stack arguments;
 };
 
-// Those of an op on its arguments. Empty where the shape does not depend on data, or nothing tells it but the op itself (unique of rows).
+// Those of an op on its arguments. Empty where the shape does not depend on data, or nothing tells it but the op itself
+// (unique of rows).
 std::vector<ShapeQuestion> shape_questions(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 c10::OperatorHandle scalar_reader();

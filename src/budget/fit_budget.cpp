@@ -18,6 +18,7 @@ constexpr std::int64_t kRuins = 2500;  // tries times ops
 // Ops; more than one sequence of a limit is laid out in a graph of at most so many
 constexpr std::int32_t kSmall = 300;
 constexpr std::size_t kPool = 6;
+// Faster than any link: by its price, copies are always preferred to running kernels again
 constexpr Link kFastLink{.bytes_per_ns = 64, .latency_ns = 1};
 
 struct Try {
@@ -206,7 +207,7 @@ class BudgetFit {
 
   const Recipes& recipes_;
   std::span<const std::vector<OpId>> orders_;
-  Link covering_;                 // by which the first tries choose moves
+  Link covering_;                 // whose prices the first tries choose moves by
   std::vector<CoverRule> rules_;  // of the first tries
   std::int64_t capacity_;
   const FitOptions& options_;

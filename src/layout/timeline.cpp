@@ -33,12 +33,9 @@ class TimelineWriter {
       item = latest_[piece.over];
       LayoutItem& joined = out_.items[item];
       joined.upper = out_.start[piece.to];
-      joined.bytes = std::max(joined.bytes, bytes);
-      // Of several steps down the one that leaves the most
-      const bool narrower = bytes < joined.bytes && bytes > 0;
-      const std::int64_t left = narrows(joined) ? joined.bytes - joined.narrow_bytes : 0;
-      const bool further = narrows(joined) && bytes < joined.narrow_bytes && joined.narrow_bytes - bytes < left;
-      if (narrower && !further && (!narrows(joined) || bytes < joined.narrow_bytes)) {
+      // What lies over another is no larger, so widths only fall. Of several steps down the one that leaves the most.
+      const std::int64_t width = narrows(joined) ? joined.narrow_bytes : joined.bytes;
+      if (bytes > 0 && bytes < width && width - bytes >= joined.bytes - width) {
         joined.narrow_from = out_.start[piece.from + 1];
         joined.narrow_bytes = bytes;
       }

@@ -17,15 +17,19 @@ COLUMNS = 192  # of a slice at least
 
 def parts_have_the_bits_of_the_whole(rows=300, width=64, vocabulary=1000):
     """Does this machine's matrix library sum each number of a part as it sums it in the whole?"""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for dtype in (torch.float32, torch.float64):
-        generator = torch.Generator().manual_seed(0)
-        gradient = torch.randn(rows, vocabulary, generator=generator, dtype=dtype)
-        hidden = torch.randn(rows, width, generator=generator, dtype=dtype)
-        parts = [part.contiguous().t() @ hidden for part in gradient.tensor_split(vocabulary // COLUMNS, dim=1)]
-        if not torch.equal(torch.cat(parts), gradient.t() @ hidden):
-            return False
-    return True
+    try:
+        for dtype in (torch.float32, torch.float64):
+            generator = torch.Generator().manual_seed(0)
+            gradient = torch.randn(rows, vocabulary, generator=generator, dtype=dtype)
+            hidden = torch.randn(rows, width, generator=generator, dtype=dtype)
+            parts = [part.contiguous().t() @ hidden for part in gradient.tensor_split(vocabulary // COLUMNS, dim=1)]
+            if not torch.equal(torch.cat(parts), gradient.t() @ hidden):
+                return False
+        return True
+    finally:
+        torch.set_num_threads(threads)
 
 
 # Elsewhere each rehearsal finds the other bits, and the plan does without: test_random_heads and the last ones hold there.

@@ -164,13 +164,8 @@ def max_length(
     Args:
         make_step: make_step(length) builds the model and the optimizer and returns (train_step, batch), with sequences
             of that length; see max_batch.
-        budget: bytes, or "2GiB".
-        start: the first length tried.
-        most: the last.
-        multiple_of: only multiples of it.
-        max_slowdown: the predicted step may take at most this many times the step without a limit; None: any.
-        link_gbps: speed of the link to the host, in 10^9 bytes a second each way; 0: recomputation alone.
-        time_limit: of each plan, in seconds; 0 for none.
+        budget, max_slowdown, link_gbps, time_limit: as for max_batch.
+        start, most, multiple_of: of lengths, as there of batch sizes.
 
     Returns:
         A Fit.

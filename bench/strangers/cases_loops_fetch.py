@@ -1,0 +1,171 @@
+"""Steps of people's own loops: data that the step fetches by itself: iterators, loaders, windows, an epoch as the step."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import torch
+import torch.nn.functional as F
+from job import LONG, STEPS, Job, adamw, case, each_call, generator, net, vectors
+from torch import nn
+
+
+@case("torch", "the step fetches its batch: next(iterator)")
+def next_of_iterator(compile) -> Job:
+    model = net()
+    optimizer = adamw(model)
+    batches = iter(vectors(6, 8))
+
+    def train_step():
+        x, y = next(batches)
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step = compile(train_step)
+    return Job(each_call(step, [()] * STEPS), [model], [optimizer])
+
+
+@case("torch", "the step fetches its batch from a DataLoader, begun anew at its end")
+def next_of_loader(compile) -> Job:
+    model = net()
+    optimizer = adamw(model)
+    data = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randn(32, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    state = {"iterator": iter(loader)}
+
+    def train_step():
+        try:
+            x, y = next(state["iterator"])
+        except StopIteration:
+            state["iterator"] = iter(loader)
+            x, y = next(state["iterator"])
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    step = compile(train_step)
+    return Job(each_call(step, [()] * 16), [model], [optimizer])
+
+
+@case("torch", "nanoGPT: get_batch inside the step, windows drawn by randint, torch.stack")
+def nanogpt_batch(compile) -> Job:
+    text = torch.randint(0, 50, (500,))
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+    optimizer = adamw(model)
+
+    def get_batch():
+        ix = torch.randint(len(text) - 8, (4,))
+        x = torch.stack([text[i : i + 8] for i in ix])
+        y = torch.stack([text[i + 1 : i + 9] for i in ix])
+        return x, y
+
+    def train_step():
+        x, y = get_batch()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Job(each_call(compile(train_step), [()] * STEPS), [model], [optimizer])
+
+
+@case("torch", "batches by a permutation: for i in range(0, n, size): indices = permutation[i : i + size]")
+def permutation_batches(compile) -> Job:
+    model = net()
+    optimizer = adamw(model)
+    xs, ys = torch.randn(48, 8), torch.randn(48, 4)
+
+    def train_step(indices):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(xs[indices]), ys[indices])
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    step = compile(train_step)
+
+    def run(observe) -> None:
+        for _ in range(3):
+            permutation = torch.randperm(48)
+            for i in range(0, 48, 12):
+                observe(step(permutation[i : i + 12]))
+
+    return Job(run, [model], [optimizer])
+
+
+@case("torch", "an epoch is the step: an inner loop over all batches")
+def epoch_as_step(compile) -> Job:
+    model = net()
+    optimizer = adamw(model)
+    data = vectors(6, 8, count=3)
+
+    def train_epoch():
+        total = 0.0
+        for x, y in data:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(x)
+        return total / 18
+
+    return Job(each_call(compile(train_epoch), [()] * STEPS), [model], [optimizer])
+
+
+@case("torch", "a replay buffer: random.sample, torch.tensor of Python lists, smooth L1 (DQN tutorial)")
+def replay_buffer(compile) -> Job:
+    policy, target = net(4, 2), net(4, 2)
+    target.load_state_dict(policy.state_dict())
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, amsgrad=True)
+    Transition = collections.namedtuple("Transition", "state action next_state reward")
+    memory: collections.deque = collections.deque(maxlen=64)
+    g = generator()
+
+    def remember() -> None:
+        last = torch.rand((), generator=g).item() < 0.2
+        memory.append(
+            Transition(
+                torch.randn(1, 4, generator=g),
+                torch.randint(0, 2, (1, 1), generator=g),
+                None if last else torch.randn(1, 4, generator=g),
+                torch.randn(1, generator=g),
+            )
+        )
+
+    for _ in range(24):
+        remember()
+
+    def optimize_model():
+        batch = Transition(*zip(*random.sample(memory, 8)))
+        mask = torch.tensor(tuple(s is not None for s in batch.next_state), dtype=torch.bool)
+        following = torch.cat([s for s in batch.next_state if s is not None])
+        state, action, reward = torch.cat(batch.state), torch.cat(batch.action), torch.cat(batch.reward)
+        values = policy(state).gather(1, action)
+        next_values = torch.zeros(8)
+        with torch.no_grad():
+            next_values[mask] = target(following).max(1).values
+        loss = F.smooth_l1_loss(values, ((next_values * 0.99) + reward).unsqueeze(1))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_value_(policy.parameters(), 100)
+        optimizer.step()
+        with torch.no_grad():
+            for a, b in zip(target.parameters(), policy.parameters()):
+                a.mul_(0.995).add_(b, alpha=0.005)
+        return loss.detach()
+
+    step = compile(optimize_model)
+
+    def run(observe) -> None:
+        for _ in range(LONG):
+            remember()
+            observe(step())
+
+    return Job(run, [policy, target], [optimizer])
