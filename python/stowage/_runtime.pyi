@@ -91,11 +91,6 @@ class Tape:
     @costs_ns.setter
     def costs_ns(self, arg: Sequence[int], /) -> None: ...
 
-    def held_storages(self) -> list[tuple[int, int]]:
-        """
-        (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
-        """
-
     @property
     def finds(self) -> bool:
         """Each call comes by other tensors by itself."""
@@ -104,9 +99,14 @@ class Tape:
     def outdated(self) -> bool:
         """A later call came by another tensor than one that it holds."""
 
+    def held_storages(self) -> list[tuple[int, int]]:
+        """
+        (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
+        """
+
     def decided(self, inputs: Sequence[int], other_numbers: bool) -> tuple[str, bool]:
         """
-        What the step's Python would decide otherwise for these arguments than the tape has it, "" for nothing; and whether the tape may hold what it does all the same. other_numbers: Python is known to give others.
+        What the step's Python would decide otherwise for these arguments than the tape has it, "" for nothing; and if the tape may hold what it does all the same. other_numbers: Python is known to give others.
         """
 
     def same_program(self, other: Tape) -> str:
@@ -271,7 +271,9 @@ class Arena:
     def bytes(self) -> int: ...
 
 class RowSlicing:
-    """Which chains of kernels work row by row in slices."""
+    """
+    Which chains of kernels work row by row in slices, and which products over their operand.
+    """
 
     def __init__(self, on: bool = True, slice_bytes: int = 1048576, least_bytes: int = 1048576, wrong: bool = False, product_columns: int = 2048) -> None:
         """
