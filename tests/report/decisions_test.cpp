@@ -44,7 +44,7 @@ std::int64_t naive_peak(const Graph& graph, const Plan& plan, const std::set<std
           (step.kind == Step::Kind::kSwapIn && step.buffer == b)) {
         pieces.emplace_back(s, s + 1);
       } else if (run && uses(graph.op(step.op), b)) {
-        pieces.back().second = s + 1;
+        pieces.back().second = std::max(pieces.back().second, s + 1);  // it may be on its way out until later
       } else if (step.kind == Step::Kind::kSwapOut && step.buffer == b) {
         pieces.back().second = std::max(pieces.back().second, step.until);
       }

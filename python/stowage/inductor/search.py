@@ -23,7 +23,7 @@ from stowage.planning import plan
 
 LEVELS = 64
 TRIES = 6
-LAST = (32, 16, 8, 4, 2, 0)  # tried before it is said that nothing keeps the budget
+LAST = (48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1, 0)  # tried before it is said that nothing keeps the budget
 
 
 @dataclasses.dataclass
