@@ -60,7 +60,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   if (parts_) {
     next = parts_->next;
     stats = parts_->stats;
-    parts_->after.put_back(tape_->drawing_ops > 0);
+    if (tape_->drawing_ops > 0) parts_->after.restore();
     parts_.reset();
   } else {
     begin(inputs);

@@ -14,8 +14,10 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
+  const bool draws = tape_->drawing_ops > 0;
+  const GeneratorState python = GeneratorState::current();  // which stays as it is where nothing draws
   if (parts_) {
-    parts_->after.put_back(tape_->drawing_ops > 0);
+    if (draws) parts_->after.restore();
   } else {
     begin(inputs);
     parts_.emplace();
@@ -35,14 +37,14 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   parts_->stats.wall_ns +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current();
-  parts_->before.put_back(tape_->drawing_ops > 0);
+  (draws ? parts_->before : python).put_back(draws);
   return std::move(told_);
 }
 
 void Executor::take_back() {
   if (!parts_) return;
   take_back_writes();
-  parts_->before.put_back(tape_->drawing_ops > 0);
+  if (tape_->drawing_ops > 0) parts_->before.restore();
   parts_.reset();
   const ArmScript armed(script_);
   leave_step();

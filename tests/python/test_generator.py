@@ -160,6 +160,14 @@ def test_a_seed_of_each_step():
     assert step.stats()["planned_steps"] > 4
 
 
+@pytest.mark.parametrize("first", ["seed", "count", "save"])
+@pytest.mark.parametrize("last", ["seed", "count", "back"])
+def test_a_number_is_read_between_two_states_and_nothing_draws(first, last):
+    """Each call leaves the generator where Python has set it last, in rehearsals too."""
+    step = as_eager([(first, 0), ("read", 1), (last, 1)], check="always")
+    assert step.stats()["planned_steps"] > 4
+
+
 @pytest.mark.parametrize("other", [
     [("seed", 42), ("draw", 0), ("draw", 0)],
     [("draw", 0), ("seed", 43), ("draw", 0)],
