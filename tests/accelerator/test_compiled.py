@@ -1,10 +1,10 @@
 """Planned steps on an accelerator: the bits of the same step run eagerly there, at the planned addresses, within the
 device's own limit. That the host never touches the device's memory needs no assertion: it ends the process."""
 
-import os
 import random
 
 import pytest
+import searches
 import torch
 import torch.nn.functional as F
 from programs import Program
@@ -15,7 +15,6 @@ import stowage
 from stowage.errors import UnsupportedWarning
 
 STEPS = 6
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
 
 
 def same(a, b):
@@ -58,14 +57,14 @@ def planned_like_eager(standin, seed, **options):
     return made[0]
 
 
-@pytest.mark.parametrize("seed", range(40 if SECONDS else 14))
+@pytest.mark.parametrize("seed", range(40 if searches.SECONDS else 14))
 def test_random_programs(loaded, seed):
     loaded.configure(poison=True, check_order=True)
     planned_like_eager(loaded, seed)
 
 
 @pytest.mark.parametrize("link", ["stream", "no link"])
-@pytest.mark.parametrize("seed", range(12 if SECONDS else 4))
+@pytest.mark.parametrize("seed", range(12 if searches.SECONDS else 4))
 def test_random_programs_in_less_memory(loaded, seed, link):
     """Swaps on the device's streams, at several speeds of the link; or recomputation alone, with the device's draws."""
     speed = random.Random(seed).choice([0.0, 0.02, 0.1, 1.0, 12.0])
@@ -92,19 +91,14 @@ def test_swaps_and_recomputation_were_among_them(loaded):
     assert min(kinds.values()) >= 3, kinds
 
 
-@pytest.mark.skipif(not SECONDS, reason="./dev soak")
+@searches.longer
 def test_many_random_programs(loaded):
-    import time
-
-    seed, end = random.SystemRandom().randrange(1 << 30), time.monotonic() + SECONDS
-    print("seed", seed)
-    while time.monotonic() < end:
+    for seed in searches.seeds(searches.first_seed()):
         draw = random.Random(seed)
         loaded.configure(poison=True, check_order=True, link_gbps=draw.choice([0.0, 0.02, 0.1, 1.0, 12.0]))
         stats = planned_like_eager(loaded, seed).stats()
         budget = stats["resident_bytes"] + int(stats["arena_bytes"] * draw.uniform(0.3, 1.0))
         planned_like_eager(loaded, seed, budget=budget, **draw.choice([{}, {"link_gbps": 0}]))
-        seed += 1
 
 
 # ---- Habits of training

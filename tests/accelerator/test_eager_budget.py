@@ -8,6 +8,7 @@ import sys
 import threading
 
 import pytest
+import searches
 import torch
 import zoo
 from programs import Program
@@ -18,7 +19,6 @@ from torch import nn
 import stowage
 
 DEVICE = "standin:0"
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
 
 
 def peak_of(run):
@@ -75,23 +75,16 @@ def test_random_programs(loaded, part):
     assert let_go > 100, let_go  # else this proves nothing
 
 
-@pytest.mark.skipif(not SECONDS, reason="./dev soak")
+@searches.longer
 def test_many_random_programs(loaded):
-    import time
-
-    seed = first = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
-    print(f"first seed {first}")
-    end = time.monotonic() + SECONDS / 4
-    while time.monotonic() < end:
+    for seed in searches.seeds(searches.first_seed(), searches.SECONDS / 4):
         draw = random.Random(seed)
         loaded.configure(poison=True, check_order=True, link_gbps=draw.choice([0.0, 0.02, 0.1, 1.0, 12.0]))
         random_program(loaded, seed, draw)
-        seed += 1
-    print(f"programs {first} to {seed - 1}")
 
 
 SHORT = [("gpt2", "Adam"), ("resnet50", "SGD"), ("lstm", "AdamW")]
-FAMILIES = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if SECONDS else SHORT
+FAMILIES = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if searches.SECONDS else SHORT
 
 
 @pytest.mark.parametrize("family, optimizer", FAMILIES)

@@ -1,8 +1,7 @@
 """The model families of the runtime's tests train on the stand-in with the bits of the CPU, with each optimizer."""
 
-import os
-
 import pytest
+import searches
 import torch
 import zoo
 
@@ -37,7 +36,7 @@ def trained(device, family, optimizer, move=lambda model: model):
 
 # All of them in ./dev soak; else each family with one optimizer.
 EACH = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS]
-if not os.environ.get("STOWAGE_SOAK_SECONDS"):
+if not searches.SECONDS:
     EACH = [(f, list(OPTIMIZERS)[i % len(OPTIMIZERS)]) for i, f in enumerate(zoo.BUILDERS)]
 
 
@@ -92,7 +91,7 @@ def planned_steps(family, optimizer, move, budget):
 
 # All of them in ./dev soak: minutes.
 SHORT = [("gpt2", "Adam"), ("gpt2", "AdamW"), ("unet", "SGD"), ("unet", "AdamW")]
-PLANNED = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if os.environ.get("STOWAGE_SOAK_SECONDS") else SHORT
+PLANNED = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if searches.SECONDS else SHORT
 
 
 @pytest.mark.parametrize("family, optimizer", PLANNED)

@@ -1,8 +1,7 @@
 """transformers' Trainer on a device: planned updates give the bits of the unplanned ones."""
 
-import os
-
 import pytest
+import searches
 from trainers import CASES, same, train
 
 
@@ -20,7 +19,7 @@ def trains_on_the_device(loaded, monkeypatch):
 
 
 # transformers asks CUDA for bf16. All others in ./dev soak.
-NAMES = [name for name in CASES if name != "bf16"] if os.environ.get("STOWAGE_SOAK_SECONDS") else ["accumulation"]
+NAMES = [name for name in CASES if name != "bf16"] if searches.SECONDS else ["accumulation"]
 
 
 @pytest.mark.parametrize("name", NAMES)

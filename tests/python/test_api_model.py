@@ -1,16 +1,13 @@
 """Random sequences of what users do with compiled steps (api_model.py): the same results, the same errors, the same
 state as without."""
 
-import os
 import pathlib
 import subprocess
 import sys
-import time
 
-import pytest
+import searches
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SECONDS else 1)
+SEED = searches.first_seed()
 COUNT, A_CHILD = 14, 20
 _TOOL = pathlib.Path(__file__).with_name("api_model.py")
 
@@ -33,9 +30,7 @@ def test_random_sequences():
     assert planned > calls // 5 > 20, told
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_sequences():
-    seed, end = SEED, time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    for seed in searches.seeds(SEED, by=A_CHILD):
         print(f"seeds {seed} to {seed + A_CHILD - 1}: {sequences(seed, A_CHILD).splitlines()[-1]}", flush=True)
-        seed += A_CHILD

@@ -2,21 +2,19 @@
 the caller finds what eager leaves there, whether the call was planned or not."""
 
 import dataclasses
-import os
 import random
-import time
 import warnings
 from typing import Any
 
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 from stowage.errors import UnsupportedWarning
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SECONDS else 1)
+SEED = searches.first_seed()
 
 
 @dataclasses.dataclass
@@ -144,13 +142,9 @@ def test_random_programs():
     assert planned > 15
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    end, count, planned = time.monotonic() + SECONDS, 0, 0
-    while time.monotonic() < end:
-        planned += random_program(SEED + 1000 + count)
-        count += 1
-    print(f"seeds {SEED + 1000} to {SEED + 999 + count}: {planned} planned")
+    print(sum(random_program(seed) for seed in searches.seeds(SEED + 1000)), "planned")
 
 
 def test_data_of_an_argument_is_refused():

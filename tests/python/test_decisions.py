@@ -7,19 +7,17 @@ it; the numbers come as arguments, from a closure that the step or the loop chan
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import time
 import warnings
 
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+FIRST = searches.first_seed()
 CALLS = 26
 
 
@@ -279,11 +277,7 @@ def test_random_programs(seed):
     check_program(seed)
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    seed = FIRST
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    for seed in searches.seeds(FIRST):
         check_program(seed)
-        seed += 1
-    print(f"programs {FIRST} to {seed - 1}")

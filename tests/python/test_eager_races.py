@@ -5,13 +5,13 @@ once, and Python objects of storages; right numbers, no crash, no wait without e
 from __future__ import annotations
 
 import gc
-import os
 import random
 import threading
 import time
 
 import budgeted
 import pytest
+import searches
 import torch
 from at_once import in_threads
 
@@ -19,7 +19,7 @@ import stowage
 from stowage import _runtime
 from stowage._torch.private import address
 
-SOAK = max(1, int(float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))) // 60)
+SOAK = max(1, int(searches.SECONDS) // 60)
 PATIENCE_S = 120 * SOAK
 
 

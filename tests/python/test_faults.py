@@ -17,6 +17,7 @@ import traceback
 import warnings
 
 import pytest
+import searches
 import torch
 from test_recompute_swap import by_hand
 from torch import nn
@@ -27,8 +28,8 @@ import stowage
 from stowage import _runtime
 from stowage.step.replay import Room
 
-SOAK = bool(os.environ.get("STOWAGE_SOAK_SECONDS"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or 1
+SOAK = searches.SECONDS
+SEED = searches.first_seed(clock=False)
 
 
 def raised_or_right(twins: Twins, says: bool = True) -> BaseException | None:

@@ -4,20 +4,18 @@ change places, one stands in for two, or the caller writes into one between call
 
 import collections
 import itertools
-import os
 import random
-import time
 import warnings
 
 import numpy as np
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
-SOAK = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SOAK else 1)
+SEED = searches.first_seed()
 WIDTH = 4
 
 
@@ -371,11 +369,8 @@ def test_random_programs():
         check(seed, rng.sample(HOLDERS, rng.randint(1, 3)))
 
 
-@pytest.mark.skipif(not SOAK, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    print(f"first seed {SEED}")
-    end, seed, rng = time.monotonic() + SOAK, SEED, random.Random(SEED)
-    while time.monotonic() < end:
+    rng = random.Random(SEED)
+    for seed in searches.seeds(SEED):
         check(seed, rng.sample(HOLDERS, rng.randint(1, 3)))
-        seed += 1
-    print(f"programs {SEED} to {seed - 1}")

@@ -11,11 +11,10 @@ A program is a list of acts that its step does in order:
 
 from __future__ import annotations
 
-import os
 import random
-import time
 
 import pytest
+import searches
 import torch
 import torch.utils.checkpoint
 from torch import nn
@@ -23,8 +22,7 @@ from torch import nn
 import stowage
 
 CALLS = 12
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+FIRST = searches.first_seed(clock=True)
 
 
 class Program:
@@ -243,9 +241,5 @@ def test_random_programs(seed):
 
 
 def test_many_random_programs():
-    start = time.monotonic()
-    seed = FIRST
-    while time.monotonic() - start < max(SECONDS, 3.0):
+    for seed in searches.seeds(FIRST, max(searches.SECONDS, 3.0)):
         as_eager(*random_program(seed), check="always")
-        seed += 1
-    print(f"{seed - FIRST} programs from seed {FIRST}")

@@ -4,20 +4,19 @@ it, or has said that it is blind there; and a guard never sounds where nothing a
 STOWAGE_SOAK_SECONDS: how long to try worlds, from a seed of the clock on (printed; STOWAGE_SEED: another); without it a
 few hundred fixed ones."""
 
-import os
-import time
 import warnings
 
 import guard_worlds
 import pytest
+import searches
 import torch
 import zoo
 
 import stowage
 from stowage.step.recording import record
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))  # 0: a fixed number of worlds, the same in every run
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000 if SECONDS else 1)))
+SECONDS = searches.SECONDS  # 0: a fixed number of worlds, the same in every run
+FIRST = searches.first_seed()
 
 ALONE = pytest.mark.alone  # what other tests have left in the process can be reachable too
 
@@ -70,25 +69,15 @@ def test_what_functions_have_cached():
 def test_random_worlds_planned():
     """The same worlds through stowage.compile: the bits of eager, before and after the change."""
     first = FIRST + 500_000
-    print(f"first seed {first}")
-    end = time.monotonic() + SECONDS * 0.4
-    seed, planned = first, 0
-    while time.monotonic() < end if SECONDS else seed < first + 40:
-        planned += _same_bits_when_planned(seed)
-        seed += 1
-    print(f"worlds {first} to {seed - 1}, {planned} of them planned")
+    planned = sum(_same_bits_when_planned(seed) for seed in searches.seeds(first, SECONDS * 0.4, at_least=40))
+    print(f"{planned} of them planned")
 
 
 def test_random_worlds_checked():
     """With check="always" nothing that the guards may have missed counts: every world, the blind ones too."""
     first = FIRST + 700_000
-    print(f"first seed {first}")
-    end = time.monotonic() + SECONDS
-    seed, planned = first, 0
-    while time.monotonic() < end if SECONDS else seed < first + 30:
-        planned += _same_bits_when_planned(seed, "always")
-        seed += 1
-    print(f"worlds {first} to {seed - 1}, {planned} of them planned")
+    planned = sum(_same_bits_when_planned(seed, "always") for seed in searches.seeds(first, at_least=30))
+    print(f"{planned} of them planned")
 
 
 def _same_bits_when_planned(seed: int, check: str = "auto") -> bool:

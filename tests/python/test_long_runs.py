@@ -1,15 +1,15 @@
 """A short form of bench/step/long_runs.py: losses as eager to the bit, memory and open files constant."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+import searches
 
 # All of them in ./dev soak.
 KINDS = ["planned, checked", "in a budget's block"]
-if os.environ.get("STOWAGE_SOAK_SECONDS"):
+if searches.SECONDS:
     KINDS += ["planned", "compiled with a budget"]
 
 

@@ -3,19 +3,17 @@ drawn. One recording serves all places; another shape is another step."""
 
 from __future__ import annotations
 
-import os
 import random
-import time
 import warnings
 
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+FIRST = searches.first_seed()
 CALLS = 20
 
 
@@ -292,11 +290,7 @@ def test_random_programs(seed):
     check_program(seed)
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    seed, planned = FIRST, 0
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        planned += check_program(seed).stats()["planned_steps"] > CALLS // 2
-        seed += 1
-    print(f"programs {FIRST} to {seed - 1}, {planned} of them planned in most calls")
+    planned = sum(check_program(seed).stats()["planned_steps"] > CALLS // 2 for seed in searches.seeds(FIRST))
+    print(f"{planned} of them planned in most calls")

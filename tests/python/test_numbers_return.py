@@ -2,12 +2,11 @@
 those of another call. Each program draws from its seed which numbers there are, how the step gets them, and in which
 calls they are others; compared with eager, call by call, to the bit."""
 
-import os
 import random
-import time
 import warnings
 
 import pytest
+import searches
 import torch
 from torch import nn
 
@@ -266,12 +265,7 @@ def test_random_programs(seed):
     check_program(seed)
 
 
-@pytest.mark.skipif("STOWAGE_SOAK_SECONDS" not in os.environ, reason="./dev soak")
+@searches.longer
 def test_many_random_programs():
-    first = int(os.environ.get("STOWAGE_SOAK_SEED", time.time()))
-    end = time.monotonic() + float(os.environ["STOWAGE_SOAK_SECONDS"])
-    seed = first
-    while time.monotonic() < end:
+    for seed in searches.seeds(searches.first_seed()):
         check_program(seed)
-        seed += 1
-    print(f"{seed - first} programs from seed {first}")

@@ -4,18 +4,16 @@ state in Python objects."""
 from __future__ import annotations
 
 import copy
-import os
 import random
-import time
 
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+FIRST = searches.first_seed()
 
 
 def net():
@@ -219,15 +217,11 @@ def test_eagers_numbers(make, seed):
     assert step.stats()["planned_steps"] > 1
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_seeds():
-    seed = FIRST
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    for seed in searches.seeds(FIRST):
         make = STEPS[seed % len(STEPS)]
         assert same(left_by(make, seed, True, 20)[:-1], left_by(make, seed, False, 20)[:-1]), (make.__name__, seed)
-        seed += 1
-    print(f"seeds {FIRST} to {seed - 1}")
 
 
 @pytest.mark.parametrize("make", STEPS, ids=lambda f: f.__name__)

@@ -4,20 +4,18 @@ decisions."""
 from __future__ import annotations
 
 import copy
-import os
 import random
-import time
 
 import numpy as np
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
 CALLS = 14
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-FIRST = int(os.environ.get("STOWAGE_SEED", str(int(time.time()) * 1000)))
+FIRST = searches.first_seed()
 
 
 def net(seed=0):
@@ -550,14 +548,10 @@ def test_random_programs(seed):
     as_eager(seed)
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    seed = FIRST
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    for seed in searches.seeds(FIRST):
         as_eager(seed)
-        seed += 1
-    print(f"programs {FIRST} to {seed - 1}")
 
 
 def as_eager(seed):

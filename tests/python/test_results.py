@@ -3,19 +3,17 @@ same tensor twice, in objects that nobody looks into, in lists that outlive the 
 those of eager, and so is who shares memory with whom: what the caller writes in place shows everywhere.
 """
 
-import os
 import random
-import time
 import warnings
 
 import pytest
+import searches
 import torch
 from torch import nn
 
 import stowage
 
-SOAK = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SOAK else 1)
+SEED = searches.first_seed()
 ROWS, WIDTH = 4, 6
 
 
@@ -225,11 +223,6 @@ def test_random_programs():
     assert sum(p > 0 for p in planned) > 12
 
 
-@pytest.mark.skipif(not SOAK, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_random_programs():
-    print(f"first seed {SEED}")
-    end, seed, planned = time.monotonic() + SOAK, SEED, 0
-    while time.monotonic() < end:
-        planned += check(seed) > 0
-        seed += 1
-    print(f"programs {SEED} to {seed - 1}, {planned} of them planned")
+    print(sum(check(seed) > 0 for seed in searches.seeds(SEED)), "of them planned")

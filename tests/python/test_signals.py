@@ -3,7 +3,6 @@ works as before, and the next call goes on with the bits of eager."""
 
 import dis
 import io
-import os
 import random
 import signal
 import sys
@@ -11,6 +10,7 @@ import time
 import warnings
 
 import pytest
+import searches
 import torch
 import torch.nn.functional as F
 from process_state import left_over
@@ -19,8 +19,8 @@ from torn import WIDE, WORLDS, Loop, Torn, Twins
 
 import stowage
 
-SOAK = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SOAK else 1)
+SOAK = searches.SECONDS
+SEED = searches.first_seed()
 INTERRUPTS = 10_000 if SOAK else 200
 
 

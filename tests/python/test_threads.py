@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+import searches
 import torch
 from at_once import in_threads
 from torn import WORLDS, differs
@@ -18,8 +19,7 @@ from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.cache.costs import CostFile
 
-SECONDS = float(os.environ.get("STOWAGE_SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("STOWAGE_SEED", "0")) or (int(time.time()) if SECONDS else 1)
+SEED = searches.first_seed()
 A_CHILD = 50
 _TOOL = pathlib.Path(__file__).with_name("trainings_in_threads.py")
 
@@ -37,13 +37,11 @@ def test_four_trainings(flags):
     print(runs(SEED, 3, *flags))
 
 
-@pytest.mark.skipif(not SECONDS, reason="longer searches run by ./dev soak")
+@searches.longer
 def test_many_times_four_trainings():
-    seed, end, done = SEED, time.monotonic() + SECONDS, 0
-    while time.monotonic() < end:
+    for seed in searches.seeds(SEED, by=A_CHILD):
         told = runs(seed, A_CHILD, *(["--draws"] if seed // A_CHILD % 2 else []))
-        seed, done = seed + A_CHILD, done + A_CHILD
-        print(f"seed {seed - A_CHILD}: {told}; {done} in all", flush=True)
+        print(f"seed {seed}: {told}; {seed - SEED + A_CHILD} in all", flush=True)
 
 
 def test_optimizers_step_while_others_begin_to_listen():

@@ -2,9 +2,9 @@
 error says which, and the next call goes on with the bits of eager."""
 
 import json
-import os
 
 import pytest
+import searches
 import torch
 import torch.nn.functional as F
 from test_recompute_swap import by_hand, kinds
@@ -16,7 +16,7 @@ from transform import transformed
 import stowage
 from stowage.step.replay import Replay
 
-SOAK = bool(os.environ.get("STOWAGE_SOAK_SECONDS"))
+SOAK = searches.SECONDS
 
 
 def ops_of(twins) -> int:

@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import searches
 import torch
 from torch import nn
 
@@ -165,8 +166,7 @@ def measured(make_step, **sizes):
 
 
 # Each with each in ./dev soak.
-SOAK = os.environ.get("STOWAGE_SOAK_SECONDS")
-PAIRS = list(itertools.product(CASES, OPTIMIZERS) if SOAK else zip(CASES, itertools.cycle(OPTIMIZERS)))
+PAIRS = list(itertools.product(CASES, OPTIMIZERS) if searches.SECONDS else zip(CASES, itertools.cycle(OPTIMIZERS)))
 
 
 @pytest.mark.parametrize("case, optimizer", PAIRS)
