@@ -19,10 +19,10 @@ esac
 reports=$PWD/build/$preset/report
 rm -f "$reports".*
 export PYTHONPATH=$PWD/build/$preset/python STOWAGE_SANITIZER=$preset
-# Leaks are not looked for: Python keeps much until the process ends.
-export ASAN_OPTIONS=log_path=$reports:abort_on_error=1:detect_leaks=0:${ASAN_OPTIONS:-}
-export UBSAN_OPTIONS=log_path=$reports:abort_on_error=1:halt_on_error=1:print_stacktrace=1:${UBSAN_OPTIONS:-}
-export TSAN_OPTIONS=log_path=$reports:suppressions=$PWD/tests/sanitizers/tsan.supp:history_size=4:second_deadlock_stack=1:die_after_fork=0:${TSAN_OPTIONS:-}
+# Their names are quoted, as a folder's may hold a space or a colon. Leaks are not looked for: Python keeps much until the process ends.
+export ASAN_OPTIONS="log_path='$reports':abort_on_error=1:detect_leaks=0:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="log_path='$reports':abort_on_error=1:halt_on_error=1:print_stacktrace=1:${UBSAN_OPTIONS:-}"
+export TSAN_OPTIONS="log_path='$reports':suppressions='$PWD/tests/sanitizers/tsan.supp':history_size=4:second_deadlock_stack=1:die_after_fork=0:${TSAN_OPTIONS:-}"
 status=0
 LD_PRELOAD="$first $(library libstdc++.so)" .venv/bin/python -m pytest -p no:cacheprovider "$@" || status=$?
 if compgen -G "$reports.*" >/dev/null; then
