@@ -12,6 +12,7 @@ by a signal is a failure.
 
     ./dev strangers                      all of them
     ./dev strangers bert 'timm_*'        these, by name or pattern; the others keep their places in the result file
+    ./dev strangers --compiled bert   with models that torch.compile has compiled, compared with the same
     ./dev strangers --list
 """
 
@@ -156,10 +157,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="./dev strangers")
     parser.add_argument("names", nargs="*", help="cases or patterns; default: all")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="models are compiled by torch.compile, in eager runs, too; no result file",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=float, default=180.0, help="seconds that a case may take")
     parser.add_argument("-o", "--output", help='results as JSON (default bench/results/strangers.json; "-": none)')
     options = parser.parse_args()
+    if options.compiled:
+        os.environ[worker.COMPILED] = "1"
+        options.output = options.output or "-"
     cases = packages.all_cases()
     if options.list:
         print("\n".join(f"{c.name:28} {c.package:28} {c.title}" for c in cases.values()))

@@ -26,6 +26,7 @@
 #include "runtime/replay/lower.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/row_slices.h"
+#include "runtime/torch/compiled_kernel.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
@@ -595,6 +596,7 @@ NB_MODULE(_runtime, m) {
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
         "Memory that can be had before the kernel must take it from somebody.");
   m.attr("SHELL_TEXT") = rt::kShellText;
+  m.attr("MOST_KERNEL_PARAMETERS") = rt::kMostKernelParameters;
   m.def(
       "unrecorded",
       [](const nb::callable& call) {
@@ -602,6 +604,20 @@ NB_MODULE(_runtime, m) {
         return call();
       },
       "call"_a, "What call() returns, whose operators no recorder sees.");
+  m.def(
+      "with_step_keys",
+      [](const nb::callable& call) {
+        const rt::WithStepKeys keys;
+        return call();
+      },
+      "call"_a,
+      "What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded.");
+  m.def("pass_unseen", &rt::pass_unseen, "passes"_a,
+        "From true on, until false, no recorder of this thread sees its operators.");
+  m.def(
+      "add_compiled_kernel", &rt::add_compiled_kernel, "name"_a, "address"_a, "parameters"_a,
+      "Makes a C function that torch.compile has generated known to torch.ops.stowage.compiled_kernel. parameters: 'r' "
+      "for a tensor that is read, 'w' for one that is written, 'n' for a 64-bit number.");
   m.def(
       "live_bytes", [](const std::string& device) { return rt::live_bytes(c10::Device(device)); }, "device"_a = "cpu");
   m.def(

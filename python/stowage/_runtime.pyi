@@ -25,8 +25,25 @@ def available_bytes(root: str = '/') -> int:
 
 SHELL_TEXT: str = ...
 
+MOST_KERNEL_PARAMETERS: int = 256
+
 def unrecorded(call: Callable) -> object:
     """What call() returns, whose operators no recorder sees."""
+
+def with_step_keys(call: Callable) -> object:
+    """
+    What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded.
+    """
+
+def pass_unseen(passes: bool) -> None:
+    """
+    From true on, until false, no recorder of this thread sees its operators.
+    """
+
+def add_compiled_kernel(name: str, address: int, parameters: str) -> None:
+    """
+    Makes a C function that torch.compile has generated known to torch.ops.stowage.compiled_kernel. parameters: 'r' for a tensor that is read, 'w' for one that is written, 'n' for a 64-bit number.
+    """
 
 def live_bytes(device: str = 'cpu') -> int: ...
 

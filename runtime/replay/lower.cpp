@@ -8,6 +8,7 @@
 #include "runtime/replay/batch_norm.h"
 #include "runtime/replay/in_place_reuse.h"
 #include "runtime/torch/collectives.h"
+#include "runtime/torch/compiled_kernel.h"
 #include "runtime/torch/op_facts.h"
 #include "stowage/io.h"
 
@@ -103,9 +104,10 @@ class Lowering {
   void add_op(TapeOpId id) {
     const TapeOp& from = tape_.op(id);
     Op op;
-    op.target = full_name(from.handle);
-    const std::string& schema_name = from.handle.schema().name();
-    op.name = names_.next(schema_name.substr(schema_name.find("::") + 2));
+    const bool generated = is_compiled_kernel(from.handle);
+    const std::string called = generated ? kernel_title(from.arguments[0]) : from.handle.schema().name();
+    op.target = generated ? called : full_name(from.handle);
+    op.name = names_.next(called.substr(called.find("::") + 2));
     for_each_access(tape_, from, [&](BlockId block, Access access) {
       if (on_the_side_[block.index()]) {
         if (access == Access::kWrite) update_in_turn(block, op);

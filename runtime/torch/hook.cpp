@@ -142,6 +142,19 @@ Intercept::~Intercept() {
   tl_interceptor = nullptr;
 }
 
+WithStepKeys::WithStepKeys() : included_before_(c10::impl::tls_is_dispatch_key_included(kKeyBelow)) {
+  c10::impl::tls_set_dispatch_key_included(kKeyBelow, true);
+}
+
+WithStepKeys::~WithStepKeys() {
+  if (!included_before_) c10::impl::tls_set_dispatch_key_included(kKeyBelow, false);
+}
+
+void pass_unseen(bool passes) {
+  tl_depth_below += passes ? 1 : -1;
+  tl_leaf_depth += passes ? 1 : -1;
+}
+
 void tell_cannot_replay(const std::string& why) {
   if (tl_interceptor != nullptr) tl_interceptor->cannot_replay(why);
 }

@@ -67,6 +67,23 @@ class Unseen {
   c10::impl::ExcludeDispatchKeyGuard above_, below_;
 };
 
+// While alive, the calling thread's tensors have the dispatch keys that they have while a step is recorded or matched,
+// though nobody listens: torch.compile's guards compare these keys, and would compile for either anew.
+class WithStepKeys {
+ public:
+  WithStepKeys();
+  ~WithStepKeys();
+  WithStepKeys(const WithStepKeys&) = delete;
+  WithStepKeys& operator=(const WithStepKeys&) = delete;
+
+ private:
+  bool included_before_;
+};
+
+// Between true and false, the ops of this thread pass its own Intercept unseen, as those within a leaf do; the thread's
+// dispatch keys stay as they are.
+void pass_unseen(bool passes);
+
 // True while an Intercept is alive on this thread.
 bool intercepting();
 

@@ -120,19 +120,6 @@ def test_sparse_gradients():
         run(make)
 
 
-def test_compiled_inner_function():
-    def make(model, optimizer):
-        inner = torch.compile(lambda y: y.square().mean(), backend="eager")
-
-        def train_step(x):
-            return training(model, optimizer, inner(model(x)))
-
-        return train_step
-
-    with pytest.warns(UserWarning, match="torch.compile"):
-        run(make)
-
-
 def test_numpy_input_that_is_not_an_argument():
     def make(model, optimizer):
         import numpy as np

@@ -1,5 +1,8 @@
 """Who hears of optimizer steps: recordings and budgets. PyTorch's own registry is entered once and for good, as it must
 not change while another thread is in an optimizer's step, which goes through it.
+
+A step that torch.compile has compiled is not heard of: who listens must not change what is compiled, as guards would see
+it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 Hook = Callable[[Any, tuple, dict], None]
@@ -43,11 +47,15 @@ def heard(before: Hook, after: Hook) -> Iterator[None]:
 
 
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> None:
+    if torch.compiler.is_compiling():
+        return
     for _, before, _ in _listening:
         before(optimizer, args, kwargs)
 
 
 def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
+    if torch.compiler.is_compiling():
+        return
     for _, _, after in _listening:
         after(optimizer, args, kwargs)
 

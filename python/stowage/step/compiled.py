@@ -25,6 +25,7 @@ from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
+from stowage.step import compiled_regions
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.life_cycle import LifeCycle, SignatureState
@@ -106,6 +107,7 @@ class CompiledStep(LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
+        self._compiled_regions = False
 
     # ---- Calling
 
@@ -216,9 +218,18 @@ class CompiledStep(LifeCycle):
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call(), self._within(entry, inputs):
-            result = self._fn(*args, **kwargs)
+            if self._has_compiled_regions():
+                result = compiled_regions.run_alike(lambda: self._fn(*args, **kwargs))
+            else:
+                result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
         return result
+
+    def _has_compiled_regions(self) -> bool:
+        """Recorded calls see them with other dispatch keys than eager ones do."""
+        if not self._compiled_regions and compiled_regions.in_use():
+            self._compiled_regions = World(self._fn).compiled is not None
+        return self._compiled_regions
 
     def _within(
         self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None

@@ -25,6 +25,7 @@ from stowage._torch.private import (
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
+from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
 from stowage.step.host_reads import HostReads
 from stowage.step.places import Place, is_plain, lasting_places
@@ -313,9 +314,16 @@ def _watched(
         with session.world.noting():
             return call()
 
+    def compiled() -> Any:
+        recorder.start()
+        return call()
+
     try:
         session.watch()
         with within or contextlib.nullcontext():
+            if session.world.compiled is not None:  # whose guards would see a mode, and what is noted
+                with compiled_regions.seen(recorder.refuse):
+                    return compiled()
             return within_function_mode(reads, noted)
     finally:
         recorder.stop()
@@ -348,7 +356,7 @@ def _record(
     state = [
         (o, {id(p): set(values) for p, values in o.state.items() if isinstance(values, dict)}) for o in world.optimizers
     ]
-    if world.compiled is not None:
+    if world.compiled is not None and (world.distributed or any(is_fake(t) for t in inputs)):
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if shared := _argument_that_is_also_reachable(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
@@ -373,6 +381,8 @@ def _record(
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
+    if world.compiled is not None:
+        recording.remembers = f"torch.compile's guards decide what '{world.compiled}' runs"
     known = [o for o in world.optimizers if id(o) in session.hyperparameters]
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):

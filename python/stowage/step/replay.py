@@ -21,6 +21,7 @@ from stowage.eviction.budget import OutOfMemory
 from stowage.planning import check, plan, plan_options
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
+from stowage.step import compiled_regions
 from stowage.step.host_reads import ToldContents
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
@@ -510,7 +511,7 @@ class Replay:
                 matcher.begin_step(
                     self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised, decided
                 )
-                result = matcher.step(lambda: contents.within(call))
+                result = matcher.step(lambda: self._python_of(call, contents))
                 difference = matcher.difference
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]
                 if not difference and not self._returns(chosen, result):
@@ -533,6 +534,12 @@ class Replay:
             matcher.left_in_section,
             contents.handed_out,
         )
+
+    def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
+        if self.recording.world.compiled is None:
+            return contents.within(call)
+        with compiled_regions.seen(self._matcher.leave):
+            return call()
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""

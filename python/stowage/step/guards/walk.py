@@ -414,6 +414,7 @@ class Walk:
             return
         if _is_compiled(fn):
             self.found.compiled = path
+            self._reach(i, None, fn.__dict__["_torchdynamo_orig_callable"], path, trusted)
             return
         self._functions.setdefault(code, []).append(i)
         if is_library(code) and code not in self.ran:
@@ -788,6 +789,7 @@ class Walk:
     def _enter_module(self, i: int, value: torch.nn.Module, path: str, trusted: bool) -> None:
         if _is_compiled(value):
             self.found.compiled = path
+            self._reach(i, None, value._modules["_orig_mod"], path, trusted)
             return
         if id(value) not in self._entered:
             self.found.modules.append((path, value))

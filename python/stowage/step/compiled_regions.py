@@ -1,0 +1,193 @@
+"""Regions of a step that torch.compile has compiled, as a recorder and a matcher see them. What of PyTorch is private
+here: the modules that Inductor writes, their names, and Dynamo's callbacks.
+
+A region runs under Python of Inductor's, which allocates, and calls kernels and operators:
+
+    buf0 = empty_strided_cpu((16, 64), (64, 1), torch.float32)      past the dispatcher    torch.empty_strided
+    extern_kernels.addmm(…, out=buf0)                               an operator            as it is
+    cpp_fused_gelu_0(buf0, buf1)                                    a C function           stowage::compiled_kernel
+
+In its module the names on the left are bound to functions that do what stands on the right while a thread records or
+matches a step, and else what they did. So each kernel and each allocation is an op of the tape, and the bits are those
+of the compiled step.
+
+- ``torch._inductor.codecache.PyCodeCache.modules``: the modules; the source of each tells which kernels it has, and which
+  of their parameters are pointers to const.
+- A kernel's extension module exports it as the C function ``kernel``.
+- ``torch._dynamo.callback_handler``: tells when a compilation begins and ends. What it does in between is no part of the
+  step.
+
+Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
+recorded run with these keys as well (``run_alike``), or each region would be compiled twice.
+
+Source: torch/_inductor/codegen/wrapper.py and cpp_wrapper_cpu.py, torch/_dynamo/callback.py, of PyTorch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stowage import _runtime
+
+_KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(\[(.*?)\], r?'''", re.MULTILINE | re.DOTALL)
+_OTHER_CODE = re.compile(r"async_compile\.(?!cpp_pybinding\(|wait\()\w+|CppWrapperCodeCache")
+_LOCK = threading.Lock()
+_WHY = "__stowage_cannot__"
+
+
+class UnknownKernel(Exception):
+    """A region has a kernel that cannot be an operator; says which, and why."""
+
+
+def in_use() -> bool:
+    """Has this process imported the compiler?"""
+    return "torch._dynamo" in sys.modules
+
+
+def expose() -> str:
+    """Binds the names anew in the modules that have been loaded since. What of them cannot be seen, "" for nothing."""
+    cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
+    why = ""
+    with _LOCK:
+        for module in list(getattr(cache, "modules", ())):
+            if callable(getattr(module, "call", None)):
+                if _WHY not in vars(module):
+                    vars(module)[_WHY] = _expose(module)
+                why = why or vars(module)[_WHY]
+    return why
+
+
+def _expose(module: Any) -> str:
+    with open(module.__file__) as file:
+        source = file.read()
+    if other := _OTHER_CODE.search(source):
+        return f"torch.compile has made a kernel by {other[0]}"
+    names = vars(module)
+    made = {}
+    for name, types in _KERNEL.findall(source):
+        if name not in names:
+            continue
+        try:
+            made[name] = _as_operator(name, re.findall(r"'([^']*)'", types), names[name])
+        except UnknownKernel as reason:
+            return str(reason)
+    for name, function in made.items():
+        names[name] = function
+    names["empty_strided_cpu"] = _EmptyStrided(names["empty_strided_cpu"])
+    return ""
+
+
+def _as_operator(name: str, types: list[str], binding: Any) -> Callable:
+    parameters = "".join(_letter(name, each) for each in types)
+    if len(parameters) > _runtime.MOST_KERNEL_PARAMETERS:
+        raise UnknownKernel(f"torch.compile's kernel {name} has {len(parameters)} parameters")
+    library = getattr(sys.modules.get(getattr(binding, "__module__", "")), "__file__", None) or getattr(
+        getattr(binding, "__self__", None), "__file__", None
+    )
+    if library is None:
+        raise UnknownKernel(f"torch.compile's kernel {name} is no function of an extension module")
+    address = ctypes.cast(ctypes.CDLL(library).kernel, ctypes.c_void_p).value
+    known_as = f"{name}:{Path(library).name}"  # Inductor names it by a digest of the code and of the compiler's command
+    return _Kernel(binding, known_as, address or 0, parameters)
+
+
+def _letter(name: str, type_: str) -> str:
+    if type_.endswith("*"):
+        return "r" if type_.startswith("const ") else "w"
+    if type_.replace("const ", "") in ("int64_t", "long"):
+        return "n"
+    raise UnknownKernel(f"torch.compile's kernel {name} has a parameter of type {type_}")
+
+
+class _Kernel:
+    """In the place of a kernel's Python binding. A parameter to const whose memory another one may write (a part of a
+    joined tensor, a buffer that is updated) counts as written, too: what is read there the kernel may have written."""
+
+    def __init__(self, binding: Any, name: str, address: int, parameters: str):
+        self._binding, self._name, self._address, self._parameters = binding, name, address, parameters
+        self._tensors = [i for i, letter in enumerate(parameters) if letter != "n"]
+        self._numbers = [i for i, letter in enumerate(parameters) if letter == "n"]
+        self._operators: dict[tuple[int, ...], tuple[str, list[int], list[int]]] = {}  # by what counts as written
+
+    def __call__(self, *args: Any) -> None:
+        if not _runtime.intercepting():
+            return self._binding(*args)
+        storages = {i: args[i].untyped_storage()._cdata for i in self._tensors}
+        written = {storages[i] for i in self._tensors if self._parameters[i] == "w"}
+        name, reads, writes = self._operator(tuple(i for i in self._tensors if storages[i] in written))
+        return torch.ops.stowage.compiled_kernel.default(
+            name, [args[i] for i in reads], [args[i] for i in writes], [args[i] for i in self._numbers]
+        )
+
+    def _operator(self, writes: tuple[int, ...]) -> tuple[str, list[int], list[int]]:
+        if writes not in self._operators:
+            letters = [letter if letter == "n" else "r" for letter in self._parameters]
+            for i in writes:
+                letters[i] = "w"
+            name = f"{self._name}:{''.join(letters)}"
+            _runtime.add_compiled_kernel(name, self._address, "".join(letters))
+            self._operators[writes] = (name, [i for i in self._tensors if i not in writes], list(writes))
+        return self._operators[writes]
+
+
+class _EmptyStrided:
+    """In the place of empty_strided_cpu."""
+
+    def __init__(self, plain: Any):
+        self._plain = plain
+
+    def __call__(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+        if not _runtime.intercepting():
+            return self._plain(size, stride, dtype)
+        return torch.empty_strided(size, stride, dtype=dtype)
+
+
+def run_alike(call: Callable[[], Any]) -> Any:
+    """call(), eagerly, with the dispatch keys of a recorded call."""
+    return _runtime.with_step_keys(call)
+
+
+@contextlib.contextmanager
+def seen(tell: Callable[[str], None]) -> Iterator[None]:
+    """In this block a step is recorded or matched, and its compiled regions with it. tell(why): a region has something
+    that cannot be seen. What is compiled within is no part of the step."""
+    handler = sys.modules["torch._dynamo"].callback_handler
+    thread, deep = threading.get_ident(), 0
+
+    def starts(_: Any) -> None:
+        nonlocal deep
+        if threading.get_ident() == thread:
+            deep += 1
+            _runtime.pass_unseen(True)
+
+    def ends(_: Any) -> None:
+        nonlocal deep
+        if deep > 0 and threading.get_ident() == thread:
+            deep -= 1
+            _runtime.pass_unseen(False)
+            if why := expose():
+                tell(why)
+
+    if why := expose():
+        tell(why)
+    handler.register_start_callback(starts)
+    handler.register_end_callback(ends)
+    try:
+        yield
+    finally:
+        handler.remove_start_callback(starts)
+        handler.remove_end_callback(ends)
+        while deep > 0:  # the compilation was left by an error
+            deep -= 1
+            _runtime.pass_unseen(False)
+
+
+__all__ = ["expose", "in_use", "run_alike", "seen"]

@@ -1,0 +1,277 @@
+"""Steps with regions that torch.compile has compiled: planned kernel by kernel, with the bits of the compiled step."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import types
+
+import pytest
+import searches
+import torch
+import torch.nn.functional as F
+from inductor_models import compiled_anew, own_inductor_cache  # noqa: F401
+from torch import nn
+
+import stowage
+from stowage.step import compiled_regions
+
+WIDTH, CLASSES = 16, 4
+
+
+class Residual(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.scale = inner, 1.0
+
+    def forward(self, x):
+        return x + self.scale * self.inner(x)
+
+
+class Broken(nn.Module):
+    """Two graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return self.second(F.gelu(x))
+
+
+class Asking(nn.Module):
+    """What runs depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return F.gelu(x) * 2 if x.sum() > 0 else torch.tanh(x)
+
+
+class Joined(nn.Module):
+    """One kernel writes parts of a buffer, and reads the whole."""
+
+    def forward(self, x):
+        y = torch.cat([x[:, :1] * 0.5, x[:, :-1]], dim=1)
+        return x + (y - x).abs().cumsum(dim=1)
+
+
+PARTS = (
+    lambda: nn.Linear(WIDTH, WIDTH),
+    nn.GELU,
+    lambda: nn.LayerNorm(WIDTH),
+    lambda: nn.BatchNorm1d(WIDTH),
+    lambda: nn.Dropout(0.2),
+    lambda: Residual(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())),
+    Joined,
+    Broken,
+    Asking,
+)
+FORMS = ("model", "part", "loss", "step", "optimizer", "module.compile()")
+HABITS = ("plain", "accumulates", "clips", "autocast", "batches of two sizes", "changes", "seeds itself")
+
+
+class Program:
+    """A model, an optimizer and a step, with what is compiled; the same from the same seed."""
+
+    def __init__(self, seed: int, form: str = "", habit: str = "", parts: list | None = None):
+        draw = random.Random(seed)
+        form, self.habit = form or draw.choice(FORMS), habit or draw.choice(HABITS)
+        made = [draw.choice(PARTS) for _ in range(draw.randint(1, 3))] if parts is None else parts
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), *(make() for make in made), nn.Tanh(), nn.Linear(WIDTH, CLASSES)
+        )
+        optimizer = draw.choice((torch.optim.SGD, torch.optim.AdamW))
+        self.optimizer = optimizer(self.model.parameters(), lr=0.05)
+        self.name = f"seed {seed}: {form}, {self.habit}, {[type(m).__name__ for m in self.model]}"
+        self.called, self.update, self.loss = self.model, self.optimizer.step, F.cross_entropy
+        if form == "model":
+            self.called = torch.compile(self.model)
+        elif form == "part":
+            self.model[1] = torch.compile(self.model[1])
+        elif form == "loss":
+            self.called, self.loss = self._whole(), lambda result, y: result
+        elif form == "optimizer":
+            self.update = torch.compile(self.optimizer.step)
+        elif form == "module.compile()":
+            for part in self.model:
+                part.compile()
+        self.step = torch.compile(self._step) if form == "step" else self._step
+
+    def _whole(self):
+        model = self.model
+        return torch.compile(lambda x, y: F.cross_entropy(model(x), y))
+
+    def _step(self, x, y):
+        self.optimizer.zero_grad()
+        if self.habit == "seeds itself":
+            torch.manual_seed(3)
+        pieces = 2 if self.habit == "accumulates" else 1
+        total = torch.zeros(())
+        for i in range(pieces):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.habit == "autocast"):
+                given = (x[i::pieces], y[i::pieces]) if self.called is not self.model and self._takes_both() else None
+                loss = self.called(*given) if given else self.loss(self.called(x[i::pieces]), y[i::pieces])
+            loss.backward()
+            total = total + loss.detach()
+        if self.habit == "clips":
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.update()
+        return total
+
+    def _takes_both(self):
+        return not isinstance(self.called, nn.Module)
+
+    def batch(self, i: int):
+        draws = torch.Generator().manual_seed(i)
+        rows = 6 if self.habit == "batches of two sizes" and i % 3 == 2 else 10
+        return torch.randn(rows, WIDTH, generator=draws), torch.randint(CLASSES, (rows,), generator=draws)
+
+    def between(self, i: int):
+        """What a user may change between calls."""
+        if self.habit == "changes":
+            if i == 6:
+                for group in self.optimizer.param_groups:
+                    group["lr"] *= 0.5
+            if i == 8:
+                for module in self.model.modules():
+                    if isinstance(module, Residual):
+                        module.scale = 0.5
+            if i == 10:
+                self.model.eval()
+
+    def run(self, calls: int = 12, **options):
+        torch.manual_seed(7)
+        step = stowage.compile(self.step, **options) if options else self.step
+        results = []
+        for i in range(calls):
+            self.between(i)
+            results.append(step(*self.batch(i)).clone())
+        state = [t.detach().clone() for t in (*self.model.parameters(), *self.model.buffers())]
+        return step, [*results, *state, torch.get_rng_state()]
+
+
+def check_program(seed: int, calls: int = 12, **options) -> stowage.CompiledStep:
+    _, expected = Program(seed, **options).run(calls)
+    torch._dynamo.reset()
+    program = Program(seed, **options)
+    step, got = program.run(calls, check="auto")
+    torch._dynamo.reset()
+    assert len(got) == len(expected) and all(map(torch.equal, got, expected)), program.name
+    return step
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_compiled(form):
+    step = check_program(1, form=form, habit="plain", parts=[nn.GELU, lambda: nn.Dropout(0.2), PARTS[5]])
+    assert not step.refusal and step.stats()["planned_steps"] >= 8, (step.refusal, step.stats())
+    assert step.stats()["misses"] == 0
+
+
+@pytest.mark.parametrize("make", [Joined, Broken, Asking, PARTS[3]], ids=["joined", "broken", "asking", "batch norm"])
+def test_what_a_region_does(make):
+    calls = 30 if make is Asking else 12  # it takes both ways, and compiles each when it comes
+    step = check_program(2, calls, form="model", habit="plain", parts=[make])
+    assert not step.refusal and step.stats()["planned_steps"] >= calls // 2 - 1, (step.refusal, step.stats())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(seed):
+    check_program(searches.first_seed(clock=False) * 100 + seed)
+
+
+@searches.longer
+def test_many_random_programs():
+    planned = sum(check_program(seed).stats()["planned_steps"] > 0 for seed in searches.seeds(searches.first_seed()))
+    print(f"{planned} of them planned")
+
+
+def test_peaks_are_those_planned_and_nothing_is_compiled_twice(tmp_path):
+    program = Program(5, form="model", habit="plain", parts=[nn.GELU, PARTS[0], nn.GELU])
+    torch._dynamo.utils.counters.clear()
+    step, _ = program.run(check="auto")
+    stats = step.stats()
+    assert stats["planned_steps"] >= 8 and stats["measured_peak_bytes"] == stats["planned_peak_bytes"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    step.graph.save(tmp_path / "graph.json")
+    targets = [op["target"] for op in json.loads((tmp_path / "graph.json").read_text())["ops"]]
+    assert any("cpp_fused" in target for target in targets), targets
+
+
+def test_within_a_budget():
+    parts = [PARTS[0], nn.GELU] * 6
+    _, expected = Program(3, form="model", habit="plain", parts=parts).run()
+    torch._dynamo.reset()
+    step, got = Program(3, form="model", habit="plain", parts=parts).run(check="auto")
+    assert all(map(torch.equal, got, expected))
+    stats = step.stats()
+    torch._dynamo.reset()
+    limit = stats["resident_bytes"] + stats["arena_bytes"] * 9 // 10
+    step, got = Program(3, form="model", habit="plain", parts=parts).run(budget=limit)
+    assert all(map(torch.equal, got, expected))
+    within = step.stats()
+    assert within["planned_steps"] >= 8 and within["arena_bytes"] + within["resident_bytes"] <= limit
+
+
+def test_a_change_that_the_compiler_sees_compiles_anew_and_is_planned_again():
+    program = Program(4, form="model", habit="plain", parts=[PARTS[5]])
+    twin = copy.deepcopy(program.model)
+    step = stowage.compile(program.step)
+    for i in range(6):
+        step(*program.batch(i))
+    assert step.stats()["planned_steps"] > 0
+    program.model[1].scale = 0.25
+    before = step.stats()["planned_steps"]
+    losses = [step(*program.batch(i)) for i in range(8)]
+    assert step.stats()["planned_steps"] > before
+    assert all(torch.isfinite(loss) for loss in losses) and not torch.equal(twin[0].weight, program.model[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("k = async_compile.triton('k', '''x''')", "torch.compile has made a kernel by async_compile.triton"),
+        ("k = async_compile.cpp_pybinding(['const double'], r'''x''')", "a parameter of type const double"),
+        ("inductor_entry = CppWrapperCodeCache.load_pybinding()", "CppWrapperCodeCache"),
+    ],
+)
+def test_what_cannot_be_seen_is_told(tmp_path, line, said):
+    (tmp_path / "m.py").write_text(line + "\n")
+    module = types.ModuleType("m")
+    module.__file__, module.k, module.call = str(tmp_path / "m.py"), None, lambda args: None
+    module.empty_strided_cpu = None
+    assert said in compiled_regions._expose(module)
+    assert module.empty_strided_cpu is None
+
+
+def test_a_step_with_a_kernel_that_cannot_be_seen_says_so(monkeypatch):
+    monkeypatch.setattr(
+        compiled_regions, "_expose", lambda module: "torch.compile has made a kernel by async_compile.x"
+    )
+    program = Program(6, form="model", habit="plain", parts=[nn.GELU])
+    with pytest.warns(stowage.errors.UnsupportedWarning, match="async_compile.x"):
+        step, _ = program.run(calls=6, check="auto")
+    assert "async_compile.x" in step.refusal
+
+
+def test_private_names():
+    """What compiled_regions takes from PyTorch."""
+    from torch._inductor.codecache import PyCodeCache
+
+    assert isinstance(PyCodeCache.modules, list)
+    handler = torch._dynamo.callback_handler
+    assert handler.start_callbacks is not None and callable(handler.register_start_callback)
+    Program(8, form="model", habit="plain", parts=[nn.GELU]).run(calls=1)
+    module = next(m for m in reversed(PyCodeCache.modules) if callable(getattr(m, "call", None)))
+    with open(module.__file__) as file:
+        source = file.read()
+    kernels = compiled_regions._KERNEL.findall(source)
+    assert kernels and len(kernels) == source.count("async_compile.cpp_pybinding(")
+    assert "empty_strided_cpu(" in source and callable(module.empty_strided_cpu)
