@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -218,8 +219,11 @@ def _commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
+    if not shutil.which("git"):
+        return "unknown"
+
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "runtime", "include", "python")
-    return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("+changes" if changed else "")
 
 
 # ---- Output

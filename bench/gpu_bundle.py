@@ -102,7 +102,11 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout
+    try:
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", "") or "git is not installed"
+        raise CannotGather(f"what belongs to the tree is asked of git: {said.strip()}") from None
 
 
 def bundle(folder: Path) -> Path:

@@ -13,7 +13,7 @@ import re
 from bench import common, constants, fuzz
 from bench.budget import batch, budget_planning, budget_report, oracle, residents
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
-from bench.inductor import inductor
+from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
 from bench.shard import shard_replay, shard_tables, strategy
@@ -25,6 +25,7 @@ TABLES = {
     "budget": budget_report.table,
     "budget_planning": budget_planning.table,
     "checking": checking.table,
+    "compiled_steps": compiled_steps.table,
     "constants": constants.table,
     "doctor": doctor.table,
     "eager": eager_report.table,

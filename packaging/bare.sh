@@ -63,6 +63,7 @@ one() {
   rm -rf --one-file-system "$ROOT"
   cp -a "$PLACE/base" "$ROOT"
   cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
+  printf '127.0.0.1 localhost\n::1 localhost\n' >"$ROOT/etc/hosts"  # Debian's installer writes it, debootstrap does not
   mkdir -p "$ROOT$TREE" "$ROOT$HOME_THERE"
   git archive HEAD | tar -x -C "$ROOT$TREE"
   local before began=$SECONDS

@@ -24,7 +24,7 @@ PARTS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)  # of the way from the least that is foun
 _SEQUENCE = {"vocab_size": 4096, "use_cache": False}
 
 
-def _model(name: str):
+def make(name: str):
     """(module of one batch that returns the loss, batch)."""
     import torch
     import torch.nn.functional as F
@@ -86,7 +86,7 @@ def _handlers(config: dict) -> dict:
 
     functorch_config.enable_autograd_cache = False  # each process plans for itself; compiled kernels are shared
     functorch_config.activation_memory_budget = config.get("fraction", 1.0)
-    model, batch = _model(config["model"])
+    model, batch = make(config["model"])
     model.train()
     options = stowage.inductor.options(budget=config.get("budget")) if config["way"] == "stowage" else None
     function = torch.compile(model, options=options, dynamic=False)

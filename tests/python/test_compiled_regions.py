@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import types
+import warnings
 
 import pytest
 import searches
@@ -234,31 +235,51 @@ def test_a_change_that_the_compiler_sees_compiles_anew_and_is_planned_again():
     assert all(torch.isfinite(loss) for loss in losses) and not torch.equal(twin[0].weight, program.model[0].weight)
 
 
+def made_module(tmp_path, text: str):
+    (tmp_path / "m.py").write_text(text)
+    module = types.ModuleType("m")
+    module.__file__, module.empty_strided_cpu = str(tmp_path / "m.py"), None
+    exec(f"import torch\ndef k(*args): return args\n{text.split('#')[0]}", vars(module))
+    return module
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("k = async_compile.triton('k', '''x''')", "torch.compile has made a kernel by async_compile.triton"),
-        ("k = async_compile.cpp_pybinding(['const double'], r'''x''')", "a parameter of type const double"),
-        ("inductor_entry = CppWrapperCodeCache.load_pybinding()", "CppWrapperCodeCache"),
+        ("#\nk = async_compile.triton('k', '''x''')", "torch.compile has made the kernel k by async_compile.triton"),
+        ("#\nk = async_compile.cpp_pybinding(['const double'], r'''x''')", "a parameter of type const double"),
+        ("def k(x): return isinstance(x, torch.Tensor)\n#CppWrapperCodeCache.load_pybinding(", "cpp_wrapper"),
     ],
 )
-def test_what_cannot_be_seen_is_told(tmp_path, line, said):
-    (tmp_path / "m.py").write_text(line + "\n")
-    module = types.ModuleType("m")
-    module.__file__, module.k, module.call = str(tmp_path / "m.py"), None, lambda args: None
-    module.empty_strided_cpu = None
-    assert said in compiled_regions._expose(module)
-    assert module.empty_strided_cpu is None
+def test_what_cannot_be_seen_is_told_when_it_is_used(tmp_path, line, said):
+    told = []
+    module = made_module(tmp_path, line)
+    compiled_regions._expose(module)
+
+    def step(x):
+        with compiled_regions.seen(told.append):
+            module.k(1)
+            return x + 1
+
+    module.k(1)
+    assert not told
+    stowage.capture(step, torch.ones(2))
+    assert told and said in told[0]
 
 
-def test_a_step_with_a_kernel_that_cannot_be_seen_says_so(monkeypatch):
-    monkeypatch.setattr(
-        compiled_regions, "_expose", lambda module: "torch.compile has made a kernel by async_compile.x"
-    )
-    program = Program(6, form="model", habit="plain", parts=[nn.GELU])
-    with pytest.warns(stowage.errors.UnsupportedWarning, match="async_compile.x"):
-        step, _ = program.run(calls=6, check="auto")
-    assert "async_compile.x" in step.refusal
+def test_a_region_that_cannot_be_seen_stands_in_nobody_else_s_way():
+    steps = []
+    for options in ({"cpp_wrapper": True}, {}):
+        program = Program(6, form="none", habit="plain", parts=[nn.GELU])
+        program.called = torch.compile(program.model, options=options)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            steps.append(program.run(calls=6, check="auto")[0])
+        torch._dynamo.reset()
+        refused = [str(w.message) for w in told if w.category is stowage.errors.UnsupportedWarning]
+        assert bool(refused) == bool(options), refused
+    assert "cpp_wrapper" in steps[0].refusal and steps[0].refusal.startswith(__file__), steps[0].refusal
+    assert steps[1].stats()["planned_steps"] > 0
 
 
 def test_private_names():

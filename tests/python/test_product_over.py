@@ -121,7 +121,7 @@ def test_random_heads():
         assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True)), seed
         used += bool(lies_over_its_operand(step))
         refused += bool(step.stats()["replacement_refusal"])
-    assert used >= (8 if parts_have_the_bits_of_the_whole() else 0), (used, refused)
+    assert used > 0 or not parts_have_the_bits_of_the_whole(), (used, refused)
     assert used + refused >= 8, (used, refused)
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 import sys
 import threading
@@ -38,9 +39,11 @@ import torch
 from stowage import _runtime
 
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(\[(.*?)\], r?'''", re.MULTILINE | re.DOTALL)
-_OTHER_CODE = re.compile(r"async_compile\.(?!cpp_pybinding\(|wait\()\w+|CppWrapperCodeCache")
+_OTHER_KERNEL = re.compile(r"^(\w+) = async_compile\.(?!cpp_pybinding\()(\w+)\(", re.MULTILINE)
+_CPP_WRAPPER = "CppWrapperCodeCache.load_pybinding("
 _LOCK = threading.Lock()
-_WHY = "__stowage_cannot__"
+_EXPOSED = "__stowage_exposed__"
+_listener = threading.local()  # .tell: of this thread's latest `seen`
 
 
 class UnknownKernel(Exception):
@@ -52,48 +55,50 @@ def in_use() -> bool:
     return "torch._dynamo" in sys.modules
 
 
-def expose() -> str:
-    """Binds the names anew in the modules that have been loaded since. What of them cannot be seen, "" for nothing."""
+def generated_folders() -> list[str]:
+    """Where the code lies that Inductor has written: no user's line is there."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # Inductor sets it when it first writes
+    return [os.path.abspath(folder) + os.sep] if folder else []
+
+
+def expose() -> None:
+    """Binds the names anew in the modules that have been loaded since."""
     cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
-    why = ""
     with _LOCK:
         for module in list(getattr(cache, "modules", ())):
-            if callable(getattr(module, "call", None)):
-                if _WHY not in vars(module):
-                    vars(module)[_WHY] = _expose(module)
-                why = why or vars(module)[_WHY]
-    return why
+            if callable(getattr(module, "call", None)) and _EXPOSED not in vars(module):
+                vars(module)[_EXPOSED] = True
+                _expose(module)
 
 
-def _expose(module: Any) -> str:
+def _expose(module: Any) -> None:
     with open(module.__file__) as file:
         source = file.read()
-    if other := _OTHER_CODE.search(source):
-        return f"torch.compile has made a kernel by {other[0]}"
     names = vars(module)
-    made = {}
     for name, types in _KERNEL.findall(source):
-        if name not in names:
-            continue
-        try:
-            made[name] = _as_operator(name, re.findall(r"'([^']*)'", types), names[name])
-        except UnknownKernel as reason:
-            return str(reason)
-    for name, function in made.items():
-        names[name] = function
-    names["empty_strided_cpu"] = _EmptyStrided(names["empty_strided_cpu"])
-    return ""
+        if name in names:
+            names[name] = _as_operator(name, re.findall(r"'([^']*)'", types), names[name])
+    for name, kind in _OTHER_KERNEL.findall(source):
+        if name in names:
+            names[name] = _Unseen(names[name], f"torch.compile has made the kernel {name} by async_compile.{kind}")
+    if _CPP_WRAPPER in source:  # its call(args) asks for torch.Tensor before it enters the wrapper
+        names["torch"] = _Unseen(torch, "torch.compile has made the wrapper of a region in C++ (config.cpp_wrapper)")
+    if "empty_strided_cpu" in names:
+        names["empty_strided_cpu"] = _EmptyStrided(names["empty_strided_cpu"])
 
 
-def _as_operator(name: str, types: list[str], binding: Any) -> Callable:
-    parameters = "".join(_letter(name, each) for each in types)
-    if len(parameters) > _runtime.MOST_KERNEL_PARAMETERS:
-        raise UnknownKernel(f"torch.compile's kernel {name} has {len(parameters)} parameters")
-    library = getattr(sys.modules.get(getattr(binding, "__module__", "")), "__file__", None) or getattr(
-        getattr(binding, "__self__", None), "__file__", None
-    )
-    if library is None:
-        raise UnknownKernel(f"torch.compile's kernel {name} is no function of an extension module")
+def _as_operator(name: str, types: list[str], binding: Any) -> Any:
+    try:
+        parameters = "".join(_letter(name, each) for each in types)
+        if len(parameters) > _runtime.MOST_KERNEL_PARAMETERS:
+            raise UnknownKernel(f"torch.compile's kernel {name} has {len(parameters)} parameters")
+        library = getattr(sys.modules.get(getattr(binding, "__module__", "")), "__file__", None) or getattr(
+            getattr(binding, "__self__", None), "__file__", None
+        )
+        if library is None:
+            raise UnknownKernel(f"torch.compile's kernel {name} is no function of an extension module")
+    except UnknownKernel as reason:
+        return _Unseen(binding, str(reason))
     address = ctypes.cast(ctypes.CDLL(library).kernel, ctypes.c_void_p).value
     known_as = f"{name}:{Path(library).name}"  # Inductor names it by a digest of the code and of the compiler's command
     return _Kernel(binding, known_as, address or 0, parameters)
@@ -105,6 +110,26 @@ def _letter(name: str, type_: str) -> str:
     if type_.replace("const ", "") in ("int64_t", "long"):
         return "n"
     raise UnknownKernel(f"torch.compile's kernel {name} has a parameter of type {type_}")
+
+
+class _Unseen:
+    """In the place of what runs past the dispatcher, and cannot be an operator: whoever records or matches a step is
+    told when it is used."""
+
+    def __init__(self, plain: Any, why: str):
+        self._plain, self._why = plain, why
+
+    def _tell(self) -> None:
+        if _runtime.intercepting() and (tell := getattr(_listener, "tell", None)):
+            tell(self._why)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._tell()
+        return self._plain(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        self._tell()
+        return getattr(self._plain, name)
 
 
 class _Kernel:
@@ -157,8 +182,8 @@ def run_alike(call: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def seen(tell: Callable[[str], None]) -> Iterator[None]:
-    """In this block a step is recorded or matched, and its compiled regions with it. tell(why): a region has something
-    that cannot be seen. What is compiled within is no part of the step."""
+    """In this block a step is recorded or matched, and its compiled regions with it. tell(why): one is entered that has
+    something that cannot be seen. What is compiled within is no part of the step."""
     handler = sys.modules["torch._dynamo"].callback_handler
     thread, deep = threading.get_ident(), 0
 
@@ -173,11 +198,10 @@ def seen(tell: Callable[[str], None]) -> Iterator[None]:
         if deep > 0 and threading.get_ident() == thread:
             deep -= 1
             _runtime.pass_unseen(False)
-            if why := expose():
-                tell(why)
+            expose()
 
-    if why := expose():
-        tell(why)
+    expose()
+    before, _listener.tell = getattr(_listener, "tell", None), tell
     handler.register_start_callback(starts)
     handler.register_end_callback(ends)
     try:
@@ -185,9 +209,10 @@ def seen(tell: Callable[[str], None]) -> Iterator[None]:
     finally:
         handler.remove_start_callback(starts)
         handler.remove_end_callback(ends)
+        _listener.tell = before
         while deep > 0:  # the compilation was left by an error
             deep -= 1
             _runtime.pass_unseen(False)
 
 
-__all__ = ["expose", "in_use", "run_alike", "seen"]
+__all__ = ["expose", "generated_folders", "in_use", "run_alike", "seen"]

@@ -272,7 +272,8 @@ def record(
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
-    recorder = _runtime.Recorder(fake, LIBRARY_FOLDERS, world.distributed)
+    hidden = LIBRARY_FOLDERS + compiled_regions.generated_folders()
+    recorder = _runtime.Recorder(fake, hidden, world.distributed)
     try:
         return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew, earlier)
     finally:
