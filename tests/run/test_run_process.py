@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from launched import SCRIPTS, by_us, environment, finish, plainly, read, run, start, told
 
 LIMIT = "--budget=64MiB"
@@ -124,6 +125,24 @@ def test_what_held_the_peak_is_told_by_line_and_phase(tmp_path):
     said = told(done)
     assert "in the optimizer's update, at held.py:13; 2 optimizer steps" in said
     assert re.search(r" 4\.0 MiB +\d+\.\d% +set-up +held\.py:3 +torch\.nn\.Linear\(1024, 1024\),\n", said), said
+
+
+@pytest.mark.skipif(" " in torch.__file__, reason="PyTorch's Inductor cannot link in a folder with a space in its name")
+def test_what_a_compiled_model_holds_is_the_user_s_own_line_s(tmp_path):
+    script = tmp_path / "held.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256))\n"
+        "fast = torch.compile(model)\n"
+        "for _ in range(2):\n"
+        "    out = fast(torch.randn(512, 256))\n"
+        "    del out\n"
+    )
+    report = tmp_path / "held.json"
+    done = run(by_us([str(script)], "--report", str(report)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    held = read(report)["held"]
+    assert held and {row["line"].split(":")[0] for row in held} == {"held.py"}, held
 
 
 def test_a_page_holds_the_lines(tmp_path):

@@ -9,6 +9,7 @@ when one changes.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
 - ``torch._C._current_graph_task_id``: whether backward is running.
+- where Inductor writes its code.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
@@ -27,7 +28,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -411,6 +414,14 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
 
 
+def generated_code() -> list[str]:
+    """How the names of files begin that Inductor has written: no user's line is there. It is where
+    TORCHINDUCTOR_CACHE_DIR says, and else in a folder for each user of the machine."""
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folders = [os.path.abspath(chosen) + os.sep] if chosen else []
+    return [*folders, os.path.join(tempfile.gettempdir(), "torchinductor_")]
+
+
 __all__ = [
     "DATA_DEPENDENT",
     "FakeTensorMode",
@@ -422,6 +433,7 @@ __all__ = [
     "fake_mode_active",
     "flatten",
     "foreign_mode",
+    "generated_code",
     "global_hooks",
     "global_state",
     "group_timeout",

@@ -24,7 +24,7 @@ import torch
 
 from stowage import _runtime
 from stowage._torch import optimizer_steps
-from stowage._torch.private import address
+from stowage._torch.private import address, generated_code
 from stowage.errors import PACKAGE_FOLDER, Error
 from stowage.report.notebook import budget_html
 from stowage.report.progress import Report, shown, visible
@@ -48,10 +48,10 @@ _RELEASES = ("both", "recompute", "swap")
 
 
 def _know_whose_lines() -> None:
-    """Bytes are counted by the user's own lines, and those of packages but PyTorch."""
+    """Bytes are counted by the user's own lines, and those of packages but PyTorch and what it has generated."""
     torchs = os.path.dirname(torch.__file__)
     packages = {os.path.dirname(torchs), *site.getsitepackages(), site.getusersitepackages()}
-    hidden = [torchs + os.sep, os.path.dirname(os.__file__) + os.sep, PACKAGE_FOLDER]
+    hidden = [torchs + os.sep, os.path.dirname(os.__file__) + os.sep, PACKAGE_FOLDER, *generated_code()]
     _runtime.hide_lines(hidden, [folder + os.sep for folder in packages])
 
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
 import sys
 import threading
@@ -53,12 +52,6 @@ class UnknownKernel(Exception):
 def in_use() -> bool:
     """Has this process imported the compiler?"""
     return "torch._dynamo" in sys.modules
-
-
-def generated_folders() -> list[str]:
-    """Where the code lies that Inductor has written: no user's line is there."""
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # Inductor sets it when it first writes
-    return [os.path.abspath(folder) + os.sep] if folder else []
 
 
 def expose() -> None:
@@ -215,4 +208,4 @@ def seen(tell: Callable[[str], None]) -> Iterator[None]:
             _runtime.pass_unseen(False)
 
 
-__all__ = ["expose", "generated_folders", "in_use", "run_alike", "seen"]
+__all__ = ["expose", "in_use", "run_alike", "seen"]

@@ -18,6 +18,7 @@ from stowage._torch.private import (
     address,
     addresses,
     flatten,
+    generated_code,
     global_state,
     is_fake,
     storage_address,
@@ -272,7 +273,7 @@ def record(
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
-    hidden = LIBRARY_FOLDERS + compiled_regions.generated_folders()
+    hidden = LIBRARY_FOLDERS + generated_code()
     recorder = _runtime.Recorder(fake, hidden, world.distributed)
     try:
         return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew, earlier)
