@@ -63,7 +63,8 @@ one() {
   rm -rf --one-file-system "$ROOT"
   cp -a "$PLACE/base" "$ROOT"
   cp /etc/resolv.conf "$ROOT/etc/resolv.conf"
-  printf '127.0.0.1 localhost\n::1 localhost\n' >"$ROOT/etc/hosts"  # Debian's installer writes it, debootstrap does not
+  # Debian's installer writes it, debootstrap does not
+  printf '127.0.0.1 localhost\n127.0.1.1 %s\n::1 localhost\n' "$(hostname)" >"$ROOT/etc/hosts"
   mkdir -p "$ROOT$TREE" "$ROOT$HOME_THERE"
   git archive HEAD | tar -x -C "$ROOT$TREE"
   local before began=$SECONDS
