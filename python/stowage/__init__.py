@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from stowage._core import version as __version__
-from stowage._torch.arrival import when_torch_is_imported
+from stowage._torch.arrival import when_imported
 from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsupported
 from stowage.planning import Graph, Plan, check, plan
 
@@ -78,7 +78,7 @@ def _install_allocator() -> None:
     _runtime.install_allocator()
 
 
-when_torch_is_imported(_install_allocator)
+when_imported("torch", _install_allocator)
 
 
 def shard(train_step, mesh, **options):

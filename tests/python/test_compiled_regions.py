@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from inductor_models import compiled_anew, own_inductor_cache  # noqa: F401
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import stowage
 from stowage.step import compiled_regions
@@ -233,6 +235,66 @@ def test_a_change_that_the_compiler_sees_compiles_anew_and_is_planned_again():
     losses = [step(*program.batch(i)) for i in range(8)]
     assert step.stats()["planned_steps"] > before
     assert all(torch.isfinite(loss) for loss in losses) and not torch.equal(twin[0].weight, program.model[0].weight)
+
+
+class Checkpointed(nn.Module):
+    """With fallback_random its dropout is drawn again by operators that are written in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def draws_eagerly(planned: bool, limit: int | None = None):
+    torch._dynamo.reset()
+    program = Program(7, form="none", habit="plain", parts=[Checkpointed, nn.GELU, Checkpointed])
+    program.called = torch.compile(program.model, options={"fallback_random": True})
+    with stowage.budget(limit) if limit else contextlib.nullcontext():
+        return program.run(check="auto") if planned else program.run()
+
+
+def test_operators_that_are_written_in_python():
+    _, expected = draws_eagerly(False)
+    step, got = draws_eagerly(True)
+    assert all(map(torch.equal, got, expected)) and not step.refusal and step.stats()["planned_steps"] > 0
+    _, got = draws_eagerly(False, limit=1 << 30)
+    assert all(map(torch.equal, got, expected))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("first", [0, 6], ids=["from the first call on", "from a planned call on"])
+def test_a_function_that_compiles_by_itself(first):
+    """torch.cond: nothing that was compiled can be seen beforehand, and it cannot be compiled under what records."""
+
+    def run(planned):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        layer, calls = nn.Linear(WIDTH, WIDTH), 0
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            y = layer(x)
+            for _ in range(10 if calls >= first else 0):  # more often than Dynamo compiles anew
+                y = torch.cond(y.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (y,))
+            loss = y.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        function = stowage.compile(step) if planned else step
+        results = []
+        for calls in range(14):  # noqa: B007
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                results.append(function(torch.randn(8, WIDTH)).clone())
+        return [*results, *(p.detach() for p in layer.parameters()), torch.get_rng_state()]
+
+    assert all(map(torch.equal, run(True), run(False)))
+    torch._dynamo.reset()
 
 
 def made_module(tmp_path, text: str):

@@ -33,6 +33,31 @@ def test_function_modes_are_a_stack():
     assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
 
 
+def test_operators_written_in_python_let_the_hook_s_keys_pass():
+    import torch._higher_order_ops.while_loop
+
+    known = torch._ops._higher_order_ops
+    assert "cond" in known and "while_loop" in known
+    for key in torch_private._HOOK_KEYS:
+        assert not any(op.non_fallthrough_keys.has(key) for op in known.values())
+
+
+def test_one_mode_is_taken_off_the_stack():
+    class Mode(TorchFunctionMode):
+        pass
+
+    modes = [Mode(), Mode(), Mode()]
+
+    def within():
+        torch_private.take_off(modes[1])
+        return [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+
+    with modes[0], modes[1], modes[2]:
+        left = within()
+        assert left == [modes[0], modes[2]]
+        torch._C._push_on_torch_function_stack(modes[1])  # for the blocks to take off
+
+
 def test_what_sees_each_operation():
     class Mode(TorchFunctionMode):
         pass

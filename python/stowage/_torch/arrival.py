@@ -1,4 +1,4 @@
-"""Calls a function as soon as torch has been imported; at once where it already is. Does not import it.
+"""Calls a function as soon as a module has been imported; at once where it already is. Does not import it.
 
 import stowage ──► a finder in front of sys.meta_path
 import torch   ──► the finder leaves, lets the others find torch, and calls the function when its module has run
@@ -13,19 +13,20 @@ from importlib.abc import Loader, MetaPathFinder
 from typing import Any
 
 
-def when_torch_is_imported(then: Callable[[], None]) -> None:
-    if sys.modules.get("torch") is not None:
+def when_imported(module: str, then: Callable[[], None]) -> None:
+    if sys.modules.get(module) is not None:
         then()
     else:
-        sys.meta_path.insert(0, _Finder(then))
+        sys.meta_path.insert(0, _Finder(module, then))
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, then: Callable[[], None]):
+    def __init__(self, module: str, then: Callable[[], None]):
+        self._module = module
         self._then = then
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != "torch":
+        if fullname != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)

@@ -9,6 +9,7 @@ when one changes.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
 - ``torch._C._current_graph_task_id``: whether backward is running.
+- ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
 - where Inductor writes its code.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
@@ -411,7 +412,32 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
             torch._C._pop_torch_function_stack()
 
 
+def take_off(mode: torch.overrides.TorchFunctionMode) -> None:
+    """Takes this mode off the thread's stack, for good; the others stay."""
+    above = []
+    while _function_modes():
+        top = torch._C._pop_torch_function_stack()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)
+
+
 _HOOK_KEY = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+_HOOK_KEYS = (_HOOK_KEY, torch._C._dispatch_key_parse("Fake"))  # above and below autograd: runtime/torch/hook.cpp
+
+
+def _let_higher_order_operators_pass() -> None:
+    """Operators that are written in Python (torch.cond, those that torch.compile makes) have no kernel for the keys of
+    the hook. It sees the operators that they call."""
+    for key in _HOOK_KEYS:
+        torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(key)
+        for operator_ in torch._ops._higher_order_ops.values():
+            operator_.fallthrough(key)
+
+
+_let_higher_order_operators_pass()
 
 
 def generated_code() -> list[str]:
@@ -451,6 +477,7 @@ __all__ = [
     "set_group_timeout",
     "setting_names",
     "storage_address",
+    "take_off",
     "tree_map",
     "unflatten",
     "waiting_collectives",

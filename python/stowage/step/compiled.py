@@ -107,7 +107,6 @@ class CompiledStep(LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
-        self._compiled_regions = False
 
     # ---- Calling
 
@@ -227,9 +226,10 @@ class CompiledStep(LifeCycle):
 
     def _has_compiled_regions(self) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""
-        if not self._compiled_regions and compiled_regions.in_use():
-            self._compiled_regions = World(self._fn).compiled is not None
-        return self._compiled_regions
+        regions = self._room.regions
+        if not regions.inside and compiled_regions.in_use():
+            regions.inside = World(self._fn).compiled is not None
+        return regions.inside
 
     def _within(
         self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
@@ -356,6 +356,8 @@ class CompiledStep(LifeCycle):
                 self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
         world = World(self._fn)
+        if self._room.regions.inside:
+            world.compiled = world.compiled or self._name
         with shown("recording a step"), self._tally.eager_call():
             recording = record(
                 self._fn,
@@ -367,6 +369,7 @@ class CompiledStep(LifeCycle):
                 replaced=entry.replaced,
                 anew=self._found_anew(entry, world),
                 earlier=[replay.recording.tape for replay in entry.replays],
+                regions=self._room.regions,
             )
         entry.replaced = recording.replaced
         entry.eager_calls += 1

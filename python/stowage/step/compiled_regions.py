@@ -15,7 +15,8 @@ of the compiled step.
   of their parameters are pointers to const.
 - A kernel's extension module exports it as the C function ``kernel``.
 - ``torch._dynamo.callback_handler``: tells when a compilation begins and ends. What it does in between is no part of the
-  step.
+  step. Functions of PyTorch's compile, too (torch.cond): where nothing compiled is reached beforehand, that is noticed
+  then, and the step is recorded anew as one with compiled regions.
 
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
 recorded run with these keys as well (``run_alike``), or each region would be compiled twice.
@@ -30,19 +31,22 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stowage import _runtime
+from stowage._torch.arrival import when_imported
+from stowage._torch.private import take_off
 
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(\[(.*?)\], r?'''", re.MULTILINE | re.DOTALL)
 _OTHER_KERNEL = re.compile(r"^(\w+) = async_compile\.(?!cpp_pybinding\()(\w+)\(", re.MULTILINE)
 _CPP_WRAPPER = "CppWrapperCodeCache.load_pybinding("
 _LOCK = threading.Lock()
 _EXPOSED = "__stowage_exposed__"
-_listener = threading.local()  # .tell: of this thread's latest `seen`
+_here = threading.local()  # .listener: of the step that this thread records or matches
 
 
 class UnknownKernel(Exception):
@@ -113,8 +117,8 @@ class _Unseen:
         self._plain, self._why = plain, why
 
     def _tell(self) -> None:
-        if _runtime.intercepting() and (tell := getattr(_listener, "tell", None)):
-            tell(self._why)
+        if _runtime.intercepting() and (listener := getattr(_here, "listener", None)):
+            listener.tell(self._why)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._tell()
@@ -173,39 +177,93 @@ def run_alike(call: Callable[[], Any]) -> Any:
     return _runtime.with_step_keys(call)
 
 
+@dataclass
+class Regions:
+    """What is known of a step. inside: it has compiled regions. Where it reaches nothing that was compiled, that is
+    known when torch.compile compiles within (torch.cond, flex_attention)."""
+
+    inside: bool = False
+
+
+class _Listener:
+    """Of a call that is recorded or matched: what it does while something is compiled is no part of the step."""
+
+    def __init__(self, tell: Callable[[str], None], unforeseen: Callable[[], None] | None):
+        self.tell = tell
+        self._unforeseen = unforeseen
+        self._deep = 0
+
+    def starts(self) -> None:
+        if self._unforeseen is not None:
+            self._unforeseen()
+            self._unforeseen = None
+        self._deep += 1
+        _runtime.pass_unseen(True)
+
+    def ends(self) -> None:
+        if self._deep > 0:
+            self._deep -= 1
+            _runtime.pass_unseen(False)
+            expose()
+
+    def done(self) -> None:
+        while self._deep > 0:  # the compilation was left by an error
+            self._deep -= 1
+            _runtime.pass_unseen(False)
+
+
+def _starts(_: Any) -> None:
+    if listener := getattr(_here, "listener", None):
+        listener.starts()
+
+
+def _ends(_: Any) -> None:
+    if listener := getattr(_here, "listener", None):
+        listener.ends()
+
+
+def _listen() -> None:
+    handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+    if handler is not None and _starts not in handler.start_callbacks:  # torch._dynamo.reset() drops all
+        handler.register_start_callback(_starts)
+        handler.register_end_callback(_ends)
+
+
+when_imported("torch._dynamo.callback", _listen)
+
+
+@contextlib.contextmanager
+def _listening(listener: _Listener) -> Iterator[None]:
+    _listen()
+    before, _here.listener = getattr(_here, "listener", None), listener
+    try:
+        yield
+    finally:
+        _here.listener = before
+        listener.done()
+
+
 @contextlib.contextmanager
 def seen(tell: Callable[[str], None]) -> Iterator[None]:
     """In this block a step is recorded or matched, and its compiled regions with it. tell(why): one is entered that has
     something that cannot be seen. What is compiled within is no part of the step."""
-    handler = sys.modules["torch._dynamo"].callback_handler
-    thread, deep = threading.get_ident(), 0
-
-    def starts(_: Any) -> None:
-        nonlocal deep
-        if threading.get_ident() == thread:
-            deep += 1
-            _runtime.pass_unseen(True)
-
-    def ends(_: Any) -> None:
-        nonlocal deep
-        if deep > 0 and threading.get_ident() == thread:
-            deep -= 1
-            _runtime.pass_unseen(False)
-            expose()
-
     expose()
-    before, _listener.tell = getattr(_listener, "tell", None), tell
-    handler.register_start_callback(starts)
-    handler.register_end_callback(ends)
-    try:
+    with _listening(_Listener(tell, None)):
         yield
-    finally:
-        handler.remove_start_callback(starts)
-        handler.remove_end_callback(ends)
-        _listener.tell = before
-        while deep > 0:  # the compilation was left by an error
-            deep -= 1
-            _runtime.pass_unseen(False)
 
 
-__all__ = ["expose", "in_use", "run_alike", "seen"]
+@contextlib.contextmanager
+def looked_for(tell: Callable[[str], None], regions: Regions, mode: Any) -> Iterator[None]:
+    """In this block a step is recorded or matched under ``mode``, which a compiled region would not be compiled under.
+    Where something is compiled nevertheless, the mode is gone from then on, ``regions`` and tell(why) are told."""
+
+    def unforeseen() -> None:
+        regions.inside = True
+        take_off(mode)
+        tell("torch.compile compiles in the step")
+
+    with _listening(_Listener(tell, unforeseen)):
+        yield
+
+
+__all__ = ["Regions", "expose", "in_use", "looked_for", "run_alike", "seen"]

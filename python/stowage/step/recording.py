@@ -258,6 +258,7 @@ def record(
     replaced: Sequence[Place] = (),
     anew: frozenset[str] = frozenset(),
     earlier: Sequence[Any] = (),
+    regions: compiled_regions.Regions | None = None,
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
     then.
@@ -268,7 +269,7 @@ def record(
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
-    earlier: tapes of the same step.
+    earlier: tapes of the same step. regions: what is known of it; what is found is put there.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
@@ -276,7 +277,20 @@ def record(
     hidden = LIBRARY_FOLDERS + generated_code()
     recorder = _runtime.Recorder(fake, hidden, world.distributed)
     try:
-        return _record(recorder, fn, args, kwargs, inputs, world, absent_grads, within, list(replaced), anew, earlier)
+        return _record(
+            recorder,
+            fn,
+            args,
+            kwargs,
+            inputs,
+            world,
+            absent_grads,
+            within,
+            list(replaced),
+            anew,
+            earlier,
+            regions or compiled_regions.Regions(),
+        )
     finally:
         recorder.close()
         if world.notes is not None:
@@ -307,6 +321,7 @@ def _watched(
     reads: HostReads,
     call: Callable[[], Any],
     within: contextlib.AbstractContextManager | None,
+    regions: compiled_regions.Regions,
 ) -> Any:
     """call(), while all that it does is noted. What ends the noting is C in its first act: no interrupt comes before
     that."""
@@ -326,7 +341,8 @@ def _watched(
             if session.world.compiled is not None:  # whose guards would see a mode, and what is noted
                 with compiled_regions.seen(recorder.refuse):
                     return compiled()
-            return within_function_mode(reads, noted)
+            with compiled_regions.looked_for(recorder.refuse, regions, reads):
+                return within_function_mode(reads, noted)
     finally:
         recorder.stop()
         if session.world.notes is not None:
@@ -345,6 +361,7 @@ def _record(
     replaced: list[Place],
     anew: frozenset[str],
     earlier: Sequence[Any],
+    regions: compiled_regions.Regions,
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
@@ -372,7 +389,7 @@ def _record(
     host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
     undo = _Undo(recorder, world)
     try:
-        result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within)
+        result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)
     except BaseException as error:  # as in Replay.transaction()
         undo.error = error
         _runtime.uninterrupted(undo.now, error, undo.thread)
@@ -417,6 +434,8 @@ def _record(
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
     recording.inputs = []
+    if regions.inside and world.compiled is None:
+        recording.unsettled = recording.beginning = True
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
     if not recording.refusal:

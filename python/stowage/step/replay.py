@@ -7,7 +7,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -87,6 +87,7 @@ class Room:
     store: str  # what the host store is, as costs are kept by it
     # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
     looks: str = ""
+    regions: compiled_regions.Regions = field(default_factory=compiled_regions.Regions)
 
     @classmethod
     def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
@@ -536,10 +537,12 @@ class Replay:
         )
 
     def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
-        if self.recording.world.compiled is None:
+        regions = self.room.regions
+        if self.recording.world.compiled is not None or regions.inside:
+            with compiled_regions.seen(self._matcher.leave):
+                return call()
+        with compiled_regions.looked_for(self._matcher.leave, regions, contents):
             return contents.within(call)
-        with compiled_regions.seen(self._matcher.leave):
-            return call()
 
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""

@@ -34,7 +34,7 @@ def _when_torch_is_imported(then):
     spec = importlib.util.spec_from_file_location("_stowage_arrival", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.when_torch_is_imported(then)
+    module.when_imported("torch", then)
 
 
 def _begin(settings):
