@@ -325,6 +325,8 @@ class CompiledStep(LifeCycle):
                     )
             except ReadsShell as reason:
                 undo.now()
+                if before is not None:
+                    before.put_back()
                 self._drop(entry, began)
                 entry.reads_shells += 1
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
@@ -356,7 +358,8 @@ class CompiledStep(LifeCycle):
                 shadow.done()
             return shadow.result, replay
 
-        before = PythonState(World(self._fn, entry.given)) if _catches(began) else None
+        may_run_twice = _catches(began) or began.recording.arrays
+        before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True)
         except Exception as error:
