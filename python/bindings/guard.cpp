@@ -642,6 +642,16 @@ void bind_guard(nb::module_& m) {
       .def("__len__", &Guard::nodes);
   m.def(
       "same_bits", [](nb::handle a, nb::handle b) { return same_bits(a.ptr(), b.ptr()); }, "a"_a.none(), "b"_a.none());
+  m.def(
+      "buffer_memory", [](nb::handle object) { return stowage_guard::memory_of_buffer(object.ptr()); }, "object"_a,
+      "[first byte, end) of what an object with the buffer protocol looks into; (0, 0) for none.");
+  m.def(
+      "buffer_digest",
+      [](nb::handle object) {
+        const Digest digest = digest_of_buffer(object.ptr());
+        return std::pair(digest.low, digest.high);
+      },
+      "object"_a, "Of shape, type and every byte.");
   m.def("slot_offset", &slot_offset, "member"_a.none());
   m.def("python_class", &python_class, "cls"_a.none());
   m.def("class_dict", &class_dict, "cls"_a.none());

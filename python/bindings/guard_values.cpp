@@ -111,6 +111,28 @@ bool same_bits(PyObject* a, PyObject* b) {
   return false;
 }
 
+std::pair<std::uintptr_t, std::uintptr_t> memory_of_buffer(PyObject* object) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) != 0) {
+    PyErr_Clear();
+    return {0, 0};
+  }
+  const auto at = reinterpret_cast<std::uintptr_t>(view.buf);
+  Py_ssize_t low = 0, high = view.itemsize;
+  if (view.shape == nullptr || view.strides == nullptr) {
+    high = view.len;
+  } else {
+    for (int i = 0; i < view.ndim; ++i) {
+      const Py_ssize_t reach = view.shape[i] > 0 ? (view.shape[i] - 1) * view.strides[i] : 0;
+      (reach < 0 ? low : high) += reach;
+    }
+  }
+  const bool empty = view.len == 0;
+  PyBuffer_Release(&view);
+  if (empty) return {0, 0};
+  return {at + static_cast<std::uintptr_t>(low), at + static_cast<std::uintptr_t>(high)};
+}
+
 Digest digest_of_buffer(PyObject* object) {
   Py_buffer view;
   if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) != 0) {

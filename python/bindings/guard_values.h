@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <utility>
 
 // Python 3.11 counts the changes of a dict where anybody can read it; later versions do not.
 #define STOWAGE_DICT_VERSIONS (PY_VERSION_HEX < 0x030C0000)
@@ -24,5 +25,8 @@ struct Digest {
 
 // Of an object with the buffer protocol: shape, strides, format and bytes. {} when it has none.
 Digest digest_of_buffer(PyObject* object);
+
+// [first byte, end) of what such an object looks into; {0, 0} when it has none.
+std::pair<std::uintptr_t, std::uintptr_t> memory_of_buffer(PyObject* object);
 
 }  // namespace stowage_guard

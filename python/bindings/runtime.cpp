@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <thread>
@@ -91,6 +92,32 @@ std::vector<std::pair<Address, std::int64_t>> held_storages(const TapeHandle& ha
   return held;
 }
 
+// Where the externals lie that the step's ops touch: (first byte, end, is written, name). An argument's by its number.
+std::vector<std::tuple<Address, Address, bool, std::string>> memory_of(const TapeHandle& handle,
+                                                                       const std::vector<Address>& inputs) {
+  const rt::Tape& tape = *handle.tape;
+  const std::vector<at::Tensor> arguments = tensors_at(inputs);
+  std::vector<std::pair<bool, bool>> access(tape.blocks.size());  // read, written
+  for (const rt::TapeOp& op : tape.ops) {
+    rt::for_each_access(tape, op, [&](rt::BlockId block, rt::Access how) {
+      (how == rt::Access::kWrite ? access[block.index()].second : access[block.index()].first) = true;
+    });
+  }
+  std::vector<std::tuple<Address, Address, bool, std::string>> found;
+  for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
+    const rt::Block& block = tape.blocks[i];
+    if (!block.external || block.of_python || !(access[i].first || access[i].second)) continue;
+    const at::Tensor& tensor = block.input < 0 ? block.tensor : arguments.at(static_cast<std::size_t>(block.input));
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    const auto begin = reinterpret_cast<Address>(storage->_mutable_data_ptr_no_checks().get());
+    if (begin == 0) continue;
+    const auto start = static_cast<Address>(block.input < 0 ? 0 : block.start_bytes);
+    found.emplace_back(begin + start, begin + start + static_cast<Address>(block.bytes), access[i].second, block.name);
+  }
+  return found;
+}
+
 struct LoweredHandle {
   std::shared_ptr<rt::Lowered> lowered;
 };
@@ -134,6 +161,8 @@ void bind_recorder(nb::module_& m) {
           "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")
+      .def("memory", &memory_of, "inputs"_a,
+           "Of a recording that has just been made: (first byte, end, written, name) of what it finds and touches.")
       .def(
           "decided",
           [](const TapeHandle& t, const std::vector<Address>& inputs, bool other_numbers) {

@@ -154,6 +154,14 @@ class Guard:
 
 def same_bits(a: object | None, b: object | None) -> bool: ...
 
+def buffer_memory(object: object) -> tuple[int, int]:
+    """
+    [first byte, end) of what an object with the buffer protocol looks into; (0, 0) for none.
+    """
+
+def buffer_digest(object: object) -> tuple[int, int]:
+    """Of shape, type and every byte."""
+
 def slot_offset(member: object | None) -> int: ...
 
 def python_class(cls: object | None) -> bool: ...

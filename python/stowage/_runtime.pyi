@@ -121,6 +121,11 @@ class Tape:
         (address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.
         """
 
+    def memory(self, inputs: Sequence[int]) -> list[tuple[int, int, bool, str]]:
+        """
+        Of a recording that has just been made: (first byte, end, written, name) of what it finds and touches.
+        """
+
     def decided(self, inputs: Sequence[int], other_numbers: bool) -> tuple[str, bool]:
         """
         What the step's Python would decide otherwise for these arguments than the tape has it, "" for nothing; and if the tape may hold what it does all the same. other_numbers: Python is known to give others.

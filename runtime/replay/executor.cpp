@@ -352,31 +352,4 @@ void Executor::drop_everything() {
   }
 }
 
-bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
-  for (const auto& [id, alignment] : input_blocks_) {
-    const Block& block = tape_->blocks[id.index()];
-    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
-    if (!input.defined()) continue;
-    const std::int64_t start = span_bytes(input).first;
-    if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
-  }
-  return std::none_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-    return input.defined() && input.has_storage() &&
-           resident_storages_.contains(input.storage().unsafeGetStorageImpl());
-  });
-}
-
-bool Executor::residents_unchanged() const {
-  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
-    const Block& block = tape_->blocks[i];
-    if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
-    const bool same =
-        block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
-        (tape_->slots[block.owner.index()].moved || tape_->slots[block.owner.index()].meta.describes(block.tensor)) &&
-        static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
-    if (!same) return false;
-  }
-  return true;
-}
-
 }  // namespace stowage::runtime

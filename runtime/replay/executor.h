@@ -68,8 +68,8 @@ class Executor {
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
-  // True when these may be bound: they are no residents, and begin in their storages where the step's views of them
-  // can.
+  // True when these may be bound: they share no memory with residents, nor what is written with each other, and begin
+  // in their storages where the step's views of them can. (executor_accepts.cpp)
   [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;
 
   // Runs the step. `inputs` by argument number, accepted. What it returns is in output() then.
@@ -248,6 +248,7 @@ class Executor {
   void look_around(std::size_t index);
   void poison_dead(const std::vector<ArenaWatch::Range>& ranges);
   void note_results(const Instruction& instruction);
+  [[nodiscard]] bool overlap(const std::vector<at::Tensor>& inputs) const;
   [[noreturn]] void fail_swap(const Swap& swap, const std::string& why);
 
   std::shared_ptr<Tape> tape_;
@@ -301,7 +302,9 @@ class Executor {
   bool rows_written_ = false;  // by the chain or product that runs: it cannot run once more
   std::int64_t runs_ = 0;
   std::vector<Result> results_;
-  std::vector<bool> touched_;  // by block: an op looks at it
+  std::vector<bool> touched_;       // by block: an op looks at it
+  std::vector<bool> written_;       // by block: a kernel writes it
+  bool foreign_residents_ = false;  // one that it touches lies in memory of another library
 };
 
 }  // namespace stowage::runtime

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/memory/allocator.h"
 #include "runtime/replay/batch_norm.h"
 #include "runtime/replay/executor.h"
 #include "runtime/torch/tensors.h"
@@ -55,24 +56,27 @@ void Executor::bind_residents() {
   for (const SlotId slot : tape_->returned) {
     if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
   }
-  std::vector<bool> written(tape_->blocks.size(), false);
+  written_.resize(tape_->blocks.size(), false);
   for (const TapeOp& op : tape_->ops) {
     if (op.role != TapeOp::Role::kKernel) continue;
     for_each_access(*tape_, op, [&](BlockId block, Access access) {
-      if (access == Access::kWrite) written[block.index()] = true;
+      if (access == Access::kWrite) written_[block.index()] = true;
     });
   }
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!block.external) continue;
-    if (written[i]) mutated_.push_back(BlockId(i));
+    if (written_[i]) mutated_.push_back(BlockId(i));
     if (block.input >= 0) {
       input_blocks_.emplace_back(BlockId(i), 1);
       continue;
     }
     residents_[i] = block.tensor.storage();
     if (!away_[i]) storages_[i] = residents_[i];
-    resident_storages_.insert(residents_[i].unsafeGetStorageImpl());
+    c10::StorageImpl* storage = residents_[i].unsafeGetStorageImpl();
+    resident_storages_.insert(storage);
+    const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+    foreign_residents_ |= touched_[i] && data && block_origin(data.get(), data.get_deleter()) == BlockOrigin::kForeign;
   }
   for (auto& [block, alignment] : input_blocks_) {
     for (const Slot& slot : tape_->slots) {

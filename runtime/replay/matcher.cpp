@@ -187,6 +187,8 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   if (mode_ == Mode::kLeft && draws_random_numbers(op)) unmark_generator();
   if (mode_ == Mode::kLeft || telling_) {
     run_leaf(op, keys, stack);
+  } else if (told_in_vain_) {
+    throw std::runtime_error(kCaughtText);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
   } else {

@@ -41,6 +41,8 @@
 
 namespace stowage::runtime {
 
+inline constexpr const char* kCaughtText = "stowage: Python has caught what a kernel of this step has raised";
+
 // What Python holds of a step that it has run over shells.
 struct Handover {
   Shells shells;  // by block
@@ -238,7 +240,9 @@ class Matcher final : public Interceptor {
   bool other_in_step_ = false;
   std::int64_t plain_runs_ = 0;
   bool read_shell_ = false;
-  bool told_in_vain_ = false;  // a kernel that a number needs has raised; nothing has run then
+  // A kernel that a number needs has raised; nothing has run then. Where Python catches that, no shell shows what it
+  // would find.
+  bool told_in_vain_ = false;
   int chosen_ = -1;
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
   std::vector<bool> decided_;                           // the same

@@ -1,6 +1,7 @@
 // Matching a whole step: between tapes, and out of them.
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "runtime/replay/executor.h"
@@ -43,6 +44,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
 void Matcher::start() { intercept_ = std::make_unique<Intercept>(*this); }
 
 void Matcher::end_step() {
+  if (mode_ == Mode::kStep && told_in_vain_) throw std::runtime_error(kCaughtText);
   if (mode_ == Mode::kStep && cursor_ != end_) {
     const auto ends_here = [&](std::size_t i) { return others_[i]->ops.size() == cursor_ && change_to(i); };
     bool found = false;

@@ -344,6 +344,37 @@ def test_a_region_that_cannot_be_seen_stands_in_nobody_else_s_way():
     assert steps[1].stats()["planned_steps"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:stowage")
+def test_a_function_that_compiles_itself_within_the_step():
+    """Dynamo then traces while the step is recorded: what listens there must not be traced."""
+
+    class Inner(torch.optim.SGD):
+        compiled = None
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            self.compiled = self.compiled or torch.compile(lambda p, g: torch.einsum("ij,ij->i", p, g).tanh())
+            for p in self.param_groups[0]["params"]:
+                p.sub_(self.compiled(p, p.grad)[:, None] * 0.1)
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 4, bias=False)
+        optimizer = Inner(model.parameters())
+
+        def train_step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = stowage.compile(train_step) if compiled else train_step
+        return [step(torch.full((3, 6), float(i))) for i in range(5)]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
 def test_private_names():
     """What compiled_regions takes from PyTorch."""
     from torch._inductor.codecache import PyCodeCache

@@ -418,3 +418,88 @@ def test_the_first_attribute_of_an_empty_namespace(holder):
     assert stats["planned_steps"] > stats["checked_steps"], stats  # Python does not run in each call
     owner.scale = 3.0
     assert torch.equal(step(x), torch.full((1, 4), 6.0))
+
+
+def _grad_given(t):
+    t.grad = torch.ones(2, 3)
+
+
+LOOKS = {  # what the step's Python asks a tensor that no operator takes, and what changes that
+    "shape": (lambda t: t.shape[0], lambda t: t.resize_(4, 3)),
+    "size": (lambda t: len(t), lambda t: t.unsqueeze_(0)),
+    "stride": (lambda t: t.stride(1), lambda t: t.set_(torch.zeros(3, 2).t())),
+    "contiguous": (lambda t: t.is_contiguous() + 1, lambda t: t.set_(torch.zeros(3, 2).t())),
+    "offset": (lambda t: t.storage_offset() + 1, lambda t: t.set_(torch.zeros(9)[3:].view(2, 3))),
+    "type": (lambda t: t.dtype.itemsize, lambda t: setattr(t, "data", t.data.double())),
+    "no gradient": (lambda t: 2.0 if t.grad is None else 3.0, _grad_given),
+    "version": (lambda t: t._version + 1, lambda t: t.detach().zero_()),
+    "address": (lambda t: t.data_ptr() % 1024 + 1, lambda t: setattr(t, "data", torch.zeros(4096)[100:106].view(2, 3))),
+}
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_python_asks_a_tensor_that_no_operator_takes(name, check):
+    asks, changes = LOOKS[name]
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        looked_at = torch.zeros(2, 3, requires_grad=name == "no gradient")
+
+        def train_step(x):
+            number = asks(looked_at)
+            loss = model(x).square().mean() * number
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), number
+
+        step = stowage.compile(train_step, check=check) if compiled else train_step
+        results = []
+        for i in range(10):
+            if i == 6:
+                changes(looked_at)
+            if name == "address":
+                asks_before = looked_at.data_ptr() % 1024 + 1
+                results.append(step(torch.ones(2, 4) * i)[1] == asks_before)
+            else:
+                results += step(torch.ones(2, 4) * i)
+        return results, step
+
+    expected, _ = run(False)
+    got, step = run(True)
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(expected, got, strict=True))
+    assert step.stats()["planned_steps"] > 0
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_a_gradient_that_the_step_reads(check):
+    """Of a tensor that no optimizer has."""
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        leaf = torch.zeros(2, requires_grad=True)
+        leaf.grad = torch.ones(2)
+
+        def train_step(x):
+            loss = model(x).square().mean() * leaf.grad.sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = stowage.compile(train_step, check=check) if compiled else train_step
+        results = []
+        for i in range(12):
+            if i == 6:
+                leaf.grad = torch.full((2,), 3.0)
+            if i == 8:
+                leaf.grad.add_(1)
+            results.append(step(torch.ones(2, 4) * i))
+        return results
+
+    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))

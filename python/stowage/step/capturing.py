@@ -14,6 +14,7 @@ from stowage.errors import Unsupported
 from stowage.report.progress import shown
 from stowage.step.recording import record
 from stowage.step.signature import signature
+from stowage.step.world import World
 
 
 def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:
@@ -40,14 +41,16 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     """
     if mode := foreign_mode():
         raise Unsupported(f"a mode of yours that sees each operation is open ({mode}): capture outside of it")
-    _, inputs = signature(args, kwargs)
+    objects: list = []
+    _, inputs = signature(args, kwargs, objects)
     fake = fake_mode_active() or any(is_fake(t) for t in inputs)
     if not fake:
         _runtime.require_allocator()
     for _ in range(warmup):
         train_step(*args, **kwargs)
     with shown("recording a step"):
-        recording = record(train_step, args, kwargs, inputs, fake=fake)
+        world = World(train_step, objects)
+        recording = record(train_step, args, kwargs, inputs, fake=fake, world=world, objects=objects)
     if recording.tape is None:
         raise Unsupported(recording.refusal)
     if not fake:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from stowage.step.eager_calls import EagerCalls
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.novelty import Novelty
 from stowage.step.places import Place
+from stowage.step.python_state import PythonState
 from stowage.step.recording import record
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import loosened, signature
@@ -38,7 +40,9 @@ from stowage.step.world import World
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _MAX_UNSETTLED = 3
+_MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
+_MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
@@ -57,12 +61,14 @@ class _Entry(SignatureState):
         self.wanted_because = ""  # what made the latest recording necessary
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
+        self.calls_closure = False  # an optimizer's step, in the latest recording
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
         self.key: Any = None  # of the latest call
         self.key_stays = False  # it was the same before
         self.patience = 3
         self.eager_calls = 0  # that went through
         self.world: World | None = None  # of a step that is refused
+        self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
 
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
@@ -107,8 +113,13 @@ class CompiledStep(LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
+        self._objects: dict[tuple[int, ...], list[_Entry]] = {}  # by the objects among the arguments, the latest last
 
     # ---- Calling
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A compiled function in a class is a method."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if fake_mode_active() or _runtime.intercepting():
@@ -134,12 +145,38 @@ class CompiledStep(LifeCycle):
         return self._fn(*args, **kwargs)
 
     def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
+        given: list[Any] = []
         try:
-            key, inputs = signature(args, kwargs)
+            key, inputs = signature(args, kwargs, given)
         except Unsupported as reason:
             self._alone(turn)
             return self._refused(_Entry(), str(reason), args, kwargs, [])
-        entry = self._entries.setdefault(loosened(key), _Entry())
+        entry = self._entry(loosened(key), given)
+        entry.given = given
+        try:
+            return self._serve(turn, entry, key, args, kwargs, inputs)
+        finally:
+            entry.given = ()
+
+    def _entry(self, key: Any, given: Sequence[Any]) -> _Entry:
+        """Of a signature. Plans hold on to the objects that they were made for: they serve a few such sets of objects."""
+        entry = self._entries.setdefault(key, _Entry())
+        if objects := tuple(id(value) for value in given if not isinstance(value, type)):
+            self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]
+            if len(self._objects) > _MAX_OBJECTS:
+                for old in self._objects.pop(next(iter(self._objects))):
+                    old.replays.clear()
+        return entry
+
+    def _serve(
+        self,
+        turn: _runtime.Turn,
+        entry: _Entry,
+        key: Any,
+        args: tuple,
+        kwargs: dict,
+        inputs: list[torch.Tensor],
+    ) -> Any:
         entry.calls += 1
         entry.key_stays, entry.key = entry.key == key, key
         self._forget_idle(entry)
@@ -177,6 +214,11 @@ class CompiledStep(LifeCycle):
             self._drop(entry, replay)
             self._alone(turn)
             return self._record(entry, key, args, kwargs, inputs)
+        except Exception as error:
+            if not _may_be_caught(replay, error):
+                raise
+        self._alone(turn)
+        return self._caught_or_not(entry, args, kwargs, inputs)
 
     def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
@@ -217,18 +259,18 @@ class CompiledStep(LifeCycle):
 
     def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call(), self._within(entry, inputs):
-            if self._has_compiled_regions():
+            if self._has_compiled_regions(entry):
                 result = compiled_regions.run_alike(lambda: self._fn(*args, **kwargs))
             else:
                 result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
         return result
 
-    def _has_compiled_regions(self) -> bool:
+    def _has_compiled_regions(self, entry: _Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""
         regions = self._room.regions
         if not regions.inside and compiled_regions.in_use():
-            regions.inside = World(self._fn).compiled is not None
+            regions.inside = World(self._fn, entry.given).compiled is not None
         return regions.inside
 
     def _within(
@@ -239,10 +281,10 @@ class CompiledStep(LifeCycle):
         if self._eager_calls is None:
             return contextlib.nullcontext()
         if entry.refusal and world is None:
-            entry.world = world = entry.world or World(self._fn)
+            entry.world = world = entry.world or World(self._fn, entry.given)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
         return self._eager_calls.within(
-            world or World(self._fn),
+            world or World(self._fn, entry.given),
             inputs,
             tapes,
             undo=not entry.refusal or entry.eager_calls < 2,
@@ -283,13 +325,15 @@ class CompiledStep(LifeCycle):
                     )
             except ReadsShell as reason:
                 undo.now()
+                if before is not None:
+                    before.put_back()
                 self._drop(entry, began)
                 entry.reads_shells += 1
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
                 if entry.reads_shells > _MAX_SHELLS_READ:
                     return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
                 # Which knows what can be told
-                return self._record(entry, signature(args, kwargs)[0], args, kwargs, inputs), None
+                return self._record(entry, signature(args, kwargs, [])[0], args, kwargs, inputs), None
             try:
                 missed = (
                     (shadow.refreshed and fitted[0])
@@ -314,7 +358,15 @@ class CompiledStep(LifeCycle):
                 shadow.done()
             return shadow.result, replay
 
-        result, replay = began.transaction(step, others, python=True)
+        may_run_twice = _catches(began) or began.recording.arrays
+        before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
+        try:
+            result, replay = began.transaction(step, others, python=True)
+        except Exception as error:
+            if before is None or not _may_be_caught(began, error):
+                raise
+            before.put_back()
+            return self._caught_or_not(entry, args, kwargs, inputs)
         if replay is not None:
             self._has_planned(replay)
         return result
@@ -355,7 +407,10 @@ class CompiledStep(LifeCycle):
             if not entry.serves_often():
                 self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
-        world = World(self._fn)
+        if entry.calls_closure and not entry.served and len(entry.recordings) >= _MAX_OF_CLOSURE:
+            what = "optimizer.step() with a closure, which does something else in each call"
+            return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
+        world = World(self._fn, entry.given)
         if self._room.regions.inside:
             world.compiled = world.compiled or self._name
         with shown("recording a step"), self._tally.eager_call():
@@ -370,8 +425,10 @@ class CompiledStep(LifeCycle):
                 anew=self._found_anew(entry, world),
                 earlier=[replay.recording.tape for replay in entry.replays],
                 regions=self._room.regions,
+                objects=entry.given,
             )
         entry.replaced = recording.replaced
+        entry.calls_closure = recording.calls_closure
         entry.eager_calls += 1
         result = recording.result
         if recording.tape is None:
@@ -396,6 +453,24 @@ class CompiledStep(LifeCycle):
             self._latest = replay
         return result
 
+    def _caught_or_not(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """A kernel of a planned call has raised, and nothing of the call has happened. Its Python has handlers of
+        exceptions: now it runs as eager would. What passes through them is taken back, as far as there is memory for a
+        copy."""
+        world = World(self._fn, entry.given)
+        with self._tally.eager_call():
+            recording = record(
+                self._fn,
+                args,
+                kwargs,
+                inputs,
+                world=world,
+                within=self._within(entry, inputs, world),
+                objects=entry.given,
+            )
+        entry.eager_calls += 1
+        return recording.result
+
     @staticmethod
     def _found_anew(entry: _Entry, world: World) -> frozenset[str]:
         """The names under which this call finds other tensors than a recorded one has found."""
@@ -418,7 +493,10 @@ class CompiledStep(LifeCycle):
         except Error:
             raise
         except Exception:  # a kernel has raised, and will again
-            pass
+            if _catches(replay):
+                with self._planning(entry):
+                    replay.drop_replacements("a replaced kernel has raised")
+                raise
         with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
             shadow.run_plainly()
         undo.keep()
@@ -510,6 +588,15 @@ class CompiledStep(LifeCycle):
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }
+
+
+def _catches(replay: Replay) -> bool:
+    return replay.recording.world.catches
+
+
+def _may_be_caught(replay: Replay, error: Exception) -> bool:
+    """By the step's Python, which has not seen the error where eager would raise it."""
+    return _catches(replay) and replay.taken_back and not isinstance(error, (Error, torch.OutOfMemoryError))
 
 
 def _device_bytes(replay: Replay) -> dict:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
+from stowage._core import buffer_digest
 from stowage._torch.private import address, is_fake, within_function_mode
 from stowage._torch.replaced import asked_for
 
@@ -68,6 +69,8 @@ class HostReads(TorchFunctionMode):
         self._recorder = recorder
         self._whole_contents = whole_contents
         self._arrays: list[tuple[Any, bytes]] = []
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self.asked = ""  # for something that no guard can see
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
@@ -75,6 +78,10 @@ class HostReads(TorchFunctionMode):
             self._note(name, args, kwargs or {})
         elif name == "tolist" or name in _ARRAYS:
             return self._told(func, name, args, kwargs or {})
+        elif name == "data_ptr":
+            self.asked = self.asked or "it asks where a tensor lies in memory"
+        elif name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") == "_version":
+            self._note_version(args[0])
         return asked_for(func, args, kwargs or {})
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:
@@ -102,8 +109,17 @@ class HostReads(TorchFunctionMode):
             self._arrays.append((result, _bytes(tensor, words)))
         return result
 
+    def _note_version(self, tensor: torch.Tensor) -> None:
+        """Shells of the step's own are written as often as the tensors that they stand for. Others are not."""
+        if not is_fake(tensor) and not self._recorder.made_in_step(address(tensor)):
+            self.asked = self.asked or "it asks how often a tensor was written"
+            self._versions.append((tensor, tensor._version))
+
     def finish(self) -> None:
         """After the step, whose arrays are still as they were when it asked for them, or it cannot be replayed."""
+        if any(tensor._version != version for tensor, version in self._versions):
+            self._recorder.refuse("the step asks how often a tensor was written (Tensor._version) that it writes")
+        self._versions.clear()
         if any(made.tobytes() != was for made, was in self._arrays):
             self._recorder.refuse("the step writes into the NumPy array of a tensor, or into the tensor behind it")
         self._arrays.clear()
@@ -112,10 +128,12 @@ class HostReads(TorchFunctionMode):
 class ToldContents(TorchFunctionMode):
     """While the step's Python runs over shells, which have no content: a Matcher's."""
 
-    def __init__(self, matcher: Any):
+    def __init__(self, matcher: Any, shared: Iterable[Any] = ()):
+        """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
         self._arrays: list[tuple[Any, bytes]] = []
+        self._shared = [(array, buffer_digest(array)) for array in shared]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
@@ -140,6 +158,8 @@ class ToldContents(TorchFunctionMode):
         result = within_function_mode(self, call)
         if not self._matcher.left and any(made.tobytes() != was for made, was in self._arrays):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into its NumPy array")
+        if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
+            raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result
 
 

@@ -23,6 +23,7 @@ import torch
 from stowage._torch.private import DATA_DEPENDENT, constant_of, flatten, is_fake
 from stowage.errors import Error, Unsupported
 from stowage.step.recording import LIBRARY_FOLDERS
+from stowage.step.signature import objects_of
 from stowage.step.world import World
 
 SIZES = ("batch_size", "length")
@@ -157,7 +158,7 @@ def user_line(error: BaseException) -> str:
 
 def refuse_real(train_step: Callable, arguments: tuple) -> None:
     """A tensor made before make_step() has memory, and cannot be mixed with those that have none."""
-    world = World(train_step)
+    world = World(train_step, objects_of(arguments, {}))
     named: list[tuple[str, torch.Tensor]]
     named = [(f"{path}.{name}", p) for path, module in world.modules for name, p in module.named_parameters()]
     named += world.tensors + [("the batch", leaf) for leaf in flatten(arguments)[0]]

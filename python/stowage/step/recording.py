@@ -30,6 +30,7 @@ from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
 from stowage.step.host_reads import HostReads
 from stowage.step.places import Place, is_plain, lasting_places
+from stowage.step.shared_memory import shared_memory
 from stowage.step.signature import Value, held, metadata, parts
 from stowage.step.state import Holders
 from stowage.step.world import World
@@ -105,10 +106,12 @@ class Recording:
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
     replaced: list[Place] = field(default_factory=list)  # whose tensors come after the arguments, as inputs
     returns: str = ""  # it returns something that only its Python can make: that must run in every call
+    calls_closure: bool = False  # an optimizer's step does
     sets: str = ""  # something that no replay sets: its Python must run in every call
     changes: str = ""  # something that the step reads, and changes: its Python must run in every call
     nodes: Any = None  # autograd nodes of what the step finds (NodeHooks), and the hooks that were on them before it
     node_hooks: list[int] = field(default_factory=list)
+    arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -122,6 +125,8 @@ class _Session:
         self.events: list = []
         self.hyperparameters = {id(o): _hyperparameters(o) for o in world.optimizers}
         self.takes_number = False  # a scheduler: it may depend on data
+        self.calls_closure = False  # an optimizer
+        self._closure = False  # the one that is at work
         self._optimizer_depth = 0
         self._scheduler_depth = 0
         self._watches = False
@@ -132,13 +137,17 @@ class _Session:
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
             return
-        if any(v is not None and v is not optimizer for v in (*args, *kwargs.values())):
+        self._closure = any(v is not None and v is not optimizer for v in (*args, *kwargs.values()))
+        if self._closure and self.world.distributed:
             self.recorder.refuse("optimizer.step() with a closure")
         if id(optimizer) not in self.hyperparameters:  # found late, by the walk or by its step
             if not any(optimizer is known for known in self.world.optimizers):
                 self.world.optimizers.append(optimizer)
             self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
             declare_optimizer(self.recorder, optimizer)
+        if self._closure:  # forward and backward are in it: it is no part of its own
+            self.calls_closure = True
+            return
         self.world.enter_optimizer(optimizer)
         self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
         event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
@@ -153,7 +162,7 @@ class _Session:
         if threading.get_ident() != self._thread or not self._watches:
             return
         self._optimizer_depth -= 1
-        if self._optimizer_depth == 0:
+        if self._optimizer_depth == 0 and not self._closure:
             self.world.resume()
             self.recorder.end_section()
             self.world.leave_optimizer(optimizer)
@@ -259,6 +268,7 @@ def record(
     anew: frozenset[str] = frozenset(),
     earlier: Sequence[Any] = (),
     regions: compiled_regions.Regions | None = None,
+    objects: Sequence[Any] = (),
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
     then.
@@ -270,6 +280,7 @@ def record(
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
     earlier: tapes of the same step. regions: what is known of it; what is found is put there.
+    objects: among the arguments, that ``world`` has been given.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
@@ -290,6 +301,7 @@ def record(
             anew,
             earlier,
             regions or compiled_regions.Regions(),
+            objects,
         )
     finally:
         recorder.close()
@@ -362,11 +374,13 @@ def _record(
     anew: frozenset[str],
     earlier: Sequence[Any],
     regions: compiled_regions.Regions,
+    objects: Sequence[Any],
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
     declare_world(recorder, world, inputs)
     given = _declare_gradients(recorder, world, inputs)
+    grads = [p.grad for p in given if p.grad is not None]
     places = (
         []
         if world.distributed or any(is_fake(p) for p in world.parameters()[:1])
@@ -398,6 +412,7 @@ def _record(
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
+    recording.remembers = host_reads.asked
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     if world.compiled is not None:
@@ -406,6 +421,9 @@ def _record(
     changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
     if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
         recording.sets = "the optimizer's hyperparameters"
+    recording.calls_closure = session.calls_closure
+    if session.calls_closure:
+        recording.remembers = recording.remembers or "an optimizer's step() calls a closure"
     if session.takes_number:
         recording.sets = "a scheduler's metric"
     if held(args, kwargs) != held_before:
@@ -428,16 +446,18 @@ def _record(
     tape = recorder.finish(
         addresses(returned),
         keep=bool(recording.keeps),
-        replaced=addresses(_found_anew(recording, fn, anew)),
+        replaced=addresses(_found_anew(recording, fn, objects, anew)),
         earlier=earlier,
     )
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
-    recording.inputs = []
     if regions.inside and world.compiled is None:
         recording.unsettled = recording.beginning = True
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
+    if not recording.refusal and not world.distributed and not any(is_fake(t) for t in world.parameters()[:1]):
+        recording.refusal, recording.arrays = shared_memory(tape, [*recording.inputs, *grads], world.arrays)
+    recording.inputs = []
     if not recording.refusal:
         recording.tape = tape
         recording.output_forms = [(t.dtype, t.device) for t in returned]
@@ -460,14 +480,14 @@ def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]],
         recording.unsettled = recording.beginning = True
 
 
-def _found_anew(recording: Recording, fn, anew: frozenset[str]) -> list[torch.Tensor]:
+def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[str]) -> list[torch.Tensor]:
     """Tensors that the step has found, where the next call will find others: it has put some there, or ``anew`` names
     the place."""
     world = recording.world
     if world.distributed or not world.tensors or not (recording.keeps or anew):
         return []
     there = (
-        {id(tensor) for _, tensor in World(fn).tensors}
+        {id(tensor) for _, tensor in World(fn, given).tensors}
         if recording.keeps
         else {id(tensor) for _, tensor in world.tensors}
     )

@@ -155,6 +155,7 @@ class Undo:
                 place.put_back(tensor)
         self._memory = []
         if not any(replay._executor.half_done for replay, _ in self._runs):
+            self._began.taken_back = True
             say(self.error, BEFORE)
 
 
@@ -215,6 +216,7 @@ class Replay:
         self._grads = recording.gradients
         self._parameters = recording.world.parameters()
         self.key: Any = None  # signature of the recorded call
+        self.taken_back = False  # the latest transaction: nothing of it has happened
         self.trusted = False  # has agreed with the step done without a plan
         # The numbers of Python's on the tape are those that it gives where the guard sees nothing new. Not so after a call whose
         # Python found something else, or went elsewhere: they are that call's
@@ -444,6 +446,7 @@ class Replay:
         others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
         """
         self._executor.reserve()
+        self.taken_back = False
         undo = Undo(self, others, python)
         try:
             return step(undo)
@@ -506,7 +509,8 @@ class Replay:
             try:
                 tapes = [other.recording.tape for other in others]
                 executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
-                contents = ToldContents(matcher)
+                arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
+                contents = ToldContents(matcher, arrays)
                 around = run_within if self.budget is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(

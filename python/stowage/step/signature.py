@@ -9,16 +9,23 @@ part counts:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+import functools
+import sys
+import types
+import weakref
+from collections import UserDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from stowage._core import same_bits
+from stowage._core import class_dict, python_class, same_bits, slot_offset
 from stowage._torch.private import global_state, local_tensor, setting_names, storage_address
 from stowage.errors import Unsupported
+from stowage.step.guards.reads import is_library_module, is_standard
 
 
 def metadata(t: torch.Tensor) -> tuple:
@@ -26,24 +33,45 @@ def metadata(t: torch.Tensor) -> tuple:
     return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
 
 
-def signature(args: tuple, kwargs: dict) -> tuple[tuple, list[torch.Tensor]]:
+def signature(args: tuple, kwargs: dict, given: list | None = None) -> tuple[tuple, list[torch.Tensor]]:
     """A hashable key, equal for calls that one recording can serve, and the tensors among the arguments in a fixed
     order.
 
-    Raises Unsupported for arguments that cannot be compared by value.
+    given: takes the objects that are told apart as objects (modules, optimizers, functions), and the classes of others;
+    what Python can read of them has to be watched.
+
+    Raises Unsupported for arguments that cannot be compared by value; of None for ``given``, for objects, too.
     """
     tensors: list[torch.Tensor] = []
-    structure = (_describe(args, tensors), _describe(kwargs, tensors))
+    describe = _Describer(tensors, given)
+    structure = (describe(args), describe(kwargs))
     sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
-    return (structure, sharing, Value(global_state())), tensors
+    return (structure, (sharing, _repeated(tensors)), Value(global_state())), tensors
+
+
+def _repeated(tensors: list[torch.Tensor]) -> tuple:
+    """Those that are an object that came before: Python may ask for that."""
+    first: dict[int, int] = {}
+    return tuple((i, first[id(t)]) for i, t in enumerate(tensors) if first.setdefault(id(t), i) != i)
+
+
+def objects_of(args: tuple, kwargs: dict) -> list:
+    """Those of signature(given=...)."""
+    given: list[Any] = []
+    describe = _Describer([], given)
+    with contextlib.suppress(Unsupported):
+        describe(args)
+        describe(kwargs)
+    return given
 
 
 def held(args: tuple, kwargs: dict) -> tuple | None:
     """What the arguments hold: equal before and after a call that changes no container, attribute or dataclass among
     them. None where that cannot be told."""
     tensors: list[torch.Tensor] = []
+    describe = _Describer(tensors, [])
     try:
-        structure = (_describe(args, tensors), _describe(kwargs, tensors))
+        structure = (describe(args), describe(kwargs))
     except Unsupported:
         return None
     return structure, [id(t) for t in tensors]
@@ -74,12 +102,31 @@ class Value:
         return repr(self.value)
 
 
+class Same:
+    """An object as part of a key: equal to itself alone. Does not keep it alive where that can be helped."""
+
+    __slots__ = ("_get", "_hash")
+
+    def __init__(self, value: Any):
+        self._hash = id(value)
+        try:
+            self._get: Any = weakref.ref(value)
+        except TypeError:
+            self._get = lambda: value
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Same and self._get() is other._get() and self._get() is not None
+
+
 def loosened(key: Any) -> Any:
     """The signature without the values of Python's own numbers: a step number that is passed in is another one in every
     call."""
     if not isinstance(key, tuple):
         return key
-    if len(key) == 2 and key[0] in (int, float):
+    if len(key) == 2 and isinstance(key[0], type) and (key[0] in (int, float) or key[0] in _numpy_numbers()):
         return key[:1]
     return tuple(loosened(part) for part in key)
 
@@ -155,6 +202,8 @@ def _first_difference(a: Any, b: Any) -> str:
     if isinstance(a, Value) and isinstance(b, Value):
         told = all(isinstance(v.value, (int, float, str)) and not isinstance(v.value, bool) for v in (a, b))
         return f"an argument is {a!r}, then {b!r}" if told and a != b else ""
+    if isinstance(a, Same) and isinstance(b, Same):
+        return "an argument is another object" if a != b else ""
     if not isinstance(a, tuple) or not isinstance(b, tuple):
         return ""
     if a[:1] == ("tensor",) == b[:1]:
@@ -171,11 +220,64 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, tuple) else value
 
 
-def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
+_NOTHING: Mapping = {}
+
+
+class _Unlike(Exception):
+    """An object that is not told by what it holds."""
+
+
+class _Describer:
+    """What a recording assumes of an argument: of tensors their form, of containers and plain objects what they hold, of
+    other objects which one it is."""
+
+    def __init__(self, tensors: list[torch.Tensor], given: list | None):
+        self._tensors = tensors
+        self._given = given
+        self._depth = 0
+        self._in_object = 0
+        self._held = 0  # by objects
+
+    def __call__(self, value: Any) -> Any:
+        self._depth += 1
+        try:
+            if self._depth > _DEEPEST:
+                raise (
+                    _Unlike
+                    if self._in_object
+                    else Unsupported(f"an argument in which containers are nested {_DEEPEST} deep")
+                )
+            return self._describe(value)
+        finally:
+            self._depth -= 1
+
+    def _describe(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        cls = type(value)
+        if isinstance(value, _ATOMS):
+            return (cls, Value(value))
+        if isinstance(value, Mapping):
+            items = tuple((Value(key), self(item)) for key, item in value.items())
+            return (cls, items, self._attributes(value, but=value))
+        if isinstance(value, (list, tuple)):
+            return (cls, tuple(self(item) for item in value), self._attributes(value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {f.name: getattr(value, f.name, _ABSENT) for f in dataclasses.fields(value)}
+            content = tuple((name, self(item)) for name, item in fields.items())
+            return (cls, content, self._attributes(value, but=fields))
+        if cls in _numpy_numbers():
+            return (cls, Value(value))
+        return self._object(value)
+
+    def _tensor(self, value: torch.Tensor) -> Any:
+        if isinstance(value, torch.nn.Parameter) and self._given is not None:
+            return self._object(value)
         if value.layout != torch.strided:
             raise Unsupported(f"an argument is a tensor of layout {value.layout}")
-        tensors.append(value)
+        if self._in_object and value.requires_grad:
+            raise _Unlike
+        self._tensors.append(value)
         return (
             "tensor",
             value.shape,
@@ -188,27 +290,81 @@ def _describe(value: Any, tensors: list[torch.Tensor]) -> Any:
             value.is_conj(),
             value.is_neg(),
             value.is_inference(),
-            _attributes(value),
+            self._attributes(value),
         )
-    if isinstance(value, _ATOMS):
-        return (type(value), Value(value))
-    if isinstance(value, Mapping):
-        return (
-            type(value),
-            tuple((Value(key), _describe(item, tensors)) for key, item in value.items()),
-            _attributes(value),
-        )
-    if isinstance(value, (list, tuple)):
-        return (type(value), tuple(_describe(item, tensors) for item in value), _attributes(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (
-            type(value),
-            tuple((f.name, _describe(getattr(value, f.name, _ABSENT), tensors)) for f in dataclasses.fields(value)),
-            _attributes(value),
-        )
-    raise Unsupported(
-        f"an argument of type {type(value).__name__} (tensors, numbers, strings and containers of them are fine)"
-    )
+
+    def _object(self, value: Any) -> Any:
+        """By what it holds, where that is plain: a batch, settings. Else by which one it is."""
+        cls: Any = type(value)
+        if self._given is None or isinstance(value, _CONTENT_UNKNOWN) or cls.__module__ == "numpy":
+            if self._in_object:
+                raise _Unlike
+            raise Unsupported(
+                f"an argument of type {cls.__name__} (tensors, numbers, strings, containers and objects of them are fine)"
+            )
+        if self._in_object and isinstance(value, _PARTS_OF_TRAINING):
+            raise _Unlike
+        if isinstance(value, types.MethodType):
+            return ("method", self._same(value.__func__), self._same(value.__self__))
+        tensors, given, held = len(self._tensors), len(self._given), self._held
+        if plain_object(cls) and not isinstance(value, _PARTS_OF_TRAINING):
+            self._in_object += 1
+            try:
+                content = self._attributes(value, private=True)
+                self._given.append(cls)
+                return (cls, content)
+            except (_Unlike, Unsupported):
+                if self._in_object > 1:
+                    raise _Unlike from None
+            finally:
+                self._in_object -= 1
+            del self._tensors[tensors:], self._given[given:]
+            self._held = held
+        if self._in_object:
+            raise _Unlike
+        return self._same(value)
+
+    def _same(self, value: Any) -> Any:
+        assert self._given is not None
+        self._given.append(value)
+        return ("object", type(value), Same(value))
+
+    def _attributes(self, value: Any, but: Mapping = _NOTHING, private: bool = False) -> tuple:
+        """What the user has put on a tensor, a container or an object as attributes. private: also those of a library's
+        own, which say nothing of a container beside its elements, but all of an object."""
+        cls: Any = type(value)
+        if self._given is not None and cls not in _BARE and all(known is not cls for known in self._given):
+            self._given.append(cls)
+        try:
+            own = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return ()
+        if not own:
+            return ()
+        found = []
+        of_library = not private and is_library_class(cls)
+        for name, item in own.items():
+            if (of_library and name.startswith("_")) or (name in but and but[name] is item):
+                continue
+            if isinstance(item, _ATOMS):
+                found.append((name, (type(item), Value(item))))
+            elif self._given is not None and not (name == "data" and isinstance(value, UserDict)):
+                found.append((name, self._attribute(item)))
+        return tuple(found)
+
+    def _attribute(self, item: Any) -> Any:
+        assert self._given is not None
+        self._held += 1
+        tensors, given = len(self._tensors), len(self._given)
+        try:
+            if self._held > _MOST_HELD:
+                raise _Unlike
+            return self(item)
+        except (_Unlike, Unsupported):
+            if self._in_object:
+                raise _Unlike from None
+            del self._tensors[tensors:], self._given[given:]
+            return self._same(item)
 
 
 _ABSENT = "a field that is not set"
@@ -229,12 +385,53 @@ _ATOMS = (
     range,
     slice,
 )
+_DEEPEST = 32
+_MOST_HELD = 1024  # parts of objects that are told by what they hold
+_BARE = {torch.Tensor, torch.nn.Parameter, dict, list, tuple, torch.Size}
+_CONTENT_UNKNOWN = (set, frozenset, bytearray, memoryview)
+# Which one it is, is what counts
+_PARTS_OF_TRAINING = (
+    torch.nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
+    torch.nn.Parameter,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.ModuleType,
+    functools.partial,
+    type,
+)
 
 
-def _attributes(value: Any) -> tuple:
-    """Plain values that the user has put on a tensor or a container as attributes."""
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return ()
-    return tuple((name, Value(item)) for name, item in own.items() if isinstance(item, _ATOMS)) if own else ()
+@functools.cache
+def plain_object(cls: type) -> bool:
+    """All that its objects hold are attributes in a dict."""
+    return (
+        python_class(cls)
+        and all(base is object or python_class(base) for base in cls.__mro__)
+        and not any(
+            slot_offset(member) >= 0
+            for base in cls.__mro__
+            if python_class(base)
+            for member in class_dict(base).values()
+        )
+    )
+
+
+@functools.cache
+def is_library_class(cls: type) -> bool:
+    """Whose private attributes are its own affair."""
+    module = sys.modules.get(str(cls.__module__))
+    return module is not None and (is_standard(module.__name__) or is_library_module(module))
+
+
+def _numpy_numbers() -> frozenset[type]:
+    numpy = sys.modules.get("numpy")
+    return frozenset() if numpy is None or not hasattr(numpy, "float32") else _numbers_of(numpy)
+
+
+@functools.cache
+def _numbers_of(numpy: Any) -> frozenset[type]:
+    return frozenset(t for t in vars(numpy).values() if isinstance(t, type) and issubclass(t, numpy.number))

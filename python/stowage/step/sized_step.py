@@ -24,6 +24,7 @@ from stowage.step.capturing import capture
 from stowage.step.eager_trace import Moment, Trace
 from stowage.step.kernel_bytes import KernelBytes, Smaller
 from stowage.step.made_step import SIZES, MakeStep, told_by_line
+from stowage.step.signature import objects_of
 from stowage.step.world import World
 
 
@@ -89,7 +90,7 @@ def _traced(made: MakeStep, sizes: dict[str, int]) -> SizedStep:
         with trace, masks_as_run():  # by now, transformers has been imported, if it will be
             trace.first_call = len(trace.ops)
             result = step(*arguments)
-            world = World(step)
+            world = World(step, objects_of(arguments, {}))
             with _gradients_marked(world, trace):
                 trace.last_call = len(trace.ops)
                 result = step(*arguments)  # as in a loop: the last result is there until the next has come

@@ -23,6 +23,7 @@ from stowage._torch.private import address, flatten, local_tensor, storage_addre
 from stowage.errors import Error
 from stowage.step.compiled import CompiledStep, compile
 from stowage.step.python_state import PythonState
+from stowage.step.signature import objects_of
 from stowage.step.state import State, own_ranges
 from stowage.step.world import World
 
@@ -95,7 +96,7 @@ def verify(
     if not given:
         raise Error("verify() needs at least one batch")
     calls = [given[i % len(given)] for i in range(max(len(given), _LEAST_CALLS))]
-    state = _Before(World(function))
+    state = _Before(World(function, objects_of(tuple(given), {})))
     try:
         eager = list(_run(function, calls, state))
         state.put_back()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,17 +54,21 @@ def _with_nested(holder: dict) -> list[dict]:
 
 
 class World:
-    """Everything reachable from ``fn``, found once."""
+    """Everything reachable from ``fn``, and from what it is given, found once."""
 
     distributed = False  # parameters are DTensors
 
-    def __init__(self, fn: Any):
-        self._walk: Walk | None = Walk(fn, getattr(fn, "__name__", type(fn).__name__), Found())
+    def __init__(self, fn: Any, given: Iterable[Any] = ()):
+        """given: objects among the arguments, and the classes of others (signature())."""
+        self._walk: Walk | None = Walk(fn, getattr(fn, "__name__", type(fn).__name__), Found(), given)
         self.notes: Notes | None = None  # running
         self.guard: Guard = self._walk.guard
         self.guard.blind = ["what ran was not noted"]
         # Weak references are read: what the guard holds must not outlive what the user has dropped
         self.weak = False
+        # Arrays that it may read: name, array, has the step changed it? Known after settle()
+        self.arrays: list[tuple[str, Any, bool]] = []
+        self.catches = False  # its Python may catch what a kernel raises; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found = self._walk.found
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
@@ -118,6 +123,7 @@ class World:
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
+        self.arrays, self.catches = walk.arrays, walk.catches
         return self.changes
 
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -3,6 +3,7 @@
     globals     LOAD_GLOBAL, LOAD_NAME (and STORE_GLOBAL: what a function writes is noted before it does)
     attributes  LOAD_ATTR, LOAD_METHOD and the like, names given to getattr() as constants, keywords of patterns and formats
     constants   strings: keys of dicts that are read by key
+    catches     it has handlers of exceptions
     dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
 
 Code of libraries is taken whole, without decoding: each of its names counts as a global and as an attribute. O(length
@@ -74,6 +75,12 @@ _READERS_OF_ALL = {
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
+_HANDLERS = [dis.opmap[name] for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH", "SETUP_FINALLY")
+             if name in dis.opmap]  # fmt: skip
+_PUSH, _WITH = (
+    dis.opmap.get(name, -1) if "PUSH_EXC_INFO" in dis.opmap else -1 for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
+)
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
@@ -90,6 +97,7 @@ class Reads:
     imports: tuple[tuple[str, int], ...] = ()  # statements: name and level
     imports_by_name: bool = False  # import_module(name), sys.modules[name]
     internals: frozenset[str] = frozenset()  # of functions and frames
+    catches: bool = False  # exceptions
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -138,7 +146,7 @@ def _reads(code: types.CodeType) -> Reads:
         names = frozenset(code.co_names)
         if names & (_BY_NAME | _WHOLE):
             names |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
-        return Reads(names, names, frozenset(), _reads_all(code), True, generates)
+        return Reads(names, names, frozenset(), _reads_all(code), True, generates, catches=_catches(code, names))
     return _reads_of_user(code, generates)
 
 
@@ -176,6 +184,29 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         imports,
         by_name,
         frozenset(_INTERNALS & (found_globals | attributes)),
+        _catches(code, found_globals | attributes),
+    )
+
+
+def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
+    """Has it handlers of exceptions, other than the ends of ``with``? Those of Python's and torch's own code let a
+    kernel's error pass, or take it for another reason."""
+    if code.co_filename.startswith((*STANDARD_FOLDERS, "<frozen ", _TORCH_FOLDER)) and not _in_package(code):
+        return False
+    if code.co_name in ("__exit__", "__aexit__"):
+        return True
+    ops = code.co_code[::2]
+    return (
+        "suppress" in names
+        or any(ops.count(op) for op in _HANDLERS)
+        or (_PUSH >= 0 and ops.count(_PUSH) > ops.count(_WITH))
+    )
+
+
+def _in_package(code: types.CodeType) -> bool:
+    """In one that is neither Python's nor torch's; those lie below Python's folder, too."""
+    return any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES) and not code.co_filename.startswith(
+        _TORCH_FOLDER
     )
 
 

@@ -26,13 +26,14 @@ import sys
 import threading
 import types
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from stowage._core import Guard, class_dict, python_class, slot_offset
+from stowage._core import Guard, buffer_digest, buffer_memory, class_dict, python_class, slot_offset
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import draws, is_quiet, matters, module_of, type_name, why
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard, reads
@@ -43,6 +44,7 @@ _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs tha
 _LARGE = 4096  # of larger containers the elements are not entered
 _MOST_POINTERS = 16_384  # of the lists that are compared element by element
 _MOST_BYTES = 1 << 18  # of all arrays that are compared
+_MOST_DIGESTED = 1 << 28  # of those that are looked at before and after the recorded call
 _ATOMS = {
     bool,
     int,
@@ -127,20 +129,30 @@ class _Key(str):
     """Of an edge: counts when the user's code that ran has this string as a constant."""
 
 
+class _Own(frozenset):
+    """Of an edge: counts when the user's own code that ran reads an attribute of one of these names."""
+
+
+_ASKS_FOR_PLACE = _Own(("stride", "storage_offset", "is_contiguous"))
+
+
 class _Weak:
     """Of an edge: a weak reference of the user's. A guard holds what it watches, and must not keep that alive."""
 
 
 class Walk:
-    """The graph, from ``root`` on. note() and called() take what runs; finish() makes the guard ready."""
+    """The graph, from ``root`` and ``given`` on. note() and called() take what runs; finish() makes the guard ready."""
 
-    def __init__(self, root: Any, path: str, found: Found):
+    def __init__(self, root: Any, path: str, found: Found, given: Iterable[Any] = ()):
         self.guard = Guard()
         self.found = found
         self.names: set[str] = set()  # attributes that code which ran reads
+        self.own_names: set[str] = set()  # of those, that the user's own code reads
+        self._leaves: list[tuple[int, torch.Tensor]] = []  # with a node of the graph for their .grad
         self.keys: set[str] = set()  # string constants of the user's code that ran
         self.ran: set[types.CodeType] = set()
         self.dynamic = False
+        self.catches = False  # code that ran has handlers of exceptions
         self.noted = False
         self._told: list[str] = []  # why the guard is blind, met while the step ran
         self._edges: list[list[tuple[Any, int]]] = []
@@ -161,6 +173,12 @@ class Walk:
         self._of_modules: set[int] = set()  # parameters and buffers that were found in their modules alone
         self._entered: set[int] = set()  # submodules of modules that were found
         self._nested: set[types.CodeType] = set()  # code that code which ran may have made functions of
+        # Objects of the buffer protocol, and what was in them; None: not known
+        self._memories: list[tuple[int, str, Any, tuple[int, int] | None]] = []
+        self._digested = 0
+        self._facts = 0  # nodes of the graph that are no objects
+        # Of those what counts, and has it changed meanwhile; known at the end
+        self.arrays: list[tuple[str, Any, bool]] = []
         self._bytes = 0
         self._pointers = 0
         self._full = False
@@ -168,6 +186,10 @@ class Walk:
         for hooks in global_hooks():  # as they are now: recording adds some of its own for a while
             self._reach(self._root, None, hooks, "hooks of all modules or optimizers", True)
         self._reach(self._root, None, root, path, False)
+        for value in given:
+            self._reach(
+                self._root, None, value, type_name(value) if isinstance(value, type) else _argument_name(value), False
+            )
         self._run()
 
     def reached(self) -> list[Any]:
@@ -182,6 +204,7 @@ class Walk:
         self.ran.add(code)
         self.keys |= read.constants
         self.dynamic |= read.dynamic
+        self.catches |= read.catches
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
@@ -189,6 +212,8 @@ class Walk:
             for parent, value, path, trusted in self._waiting.pop(name, ()):
                 self._reach(parent, name, value, path, trusted)
         self.names |= read.attributes
+        if not read.library:
+            self.own_names |= read.attributes
         if read.globals or not read.library:
             self._edges[self._root].append((None, self._code(code, globals_)))
         self._nested.update(c for c in code.co_consts if isinstance(c, types.CodeType))
@@ -227,7 +252,14 @@ class Walk:
         """Narrows the guard to what code that ran can read. Returns what the step itself has changed of what it can
         reach, or "", and why the guard is blind."""
         changed = self.guard.changed()
+        trained = {id(p) for o in self.found.optimizers for group in o.param_groups for p in group["params"]}
+        for index, leaf in self._leaves:
+            if id(leaf) in trained:  # whose .grad is watched as those of parameters (Gradients)
+                self._nodes[index], self._edges[index] = [], []
         active = self._active(weak=False)
+        self.arrays = [
+            (path, a, was is None or buffer_digest(a) != was) for i, path, a, was in self._memories if i in active
+        ]
         passing = self._active(weak=True) - active
         whole = [n for i in active if self._all_names(i) for n in self._nodes[i]]
         kept = [n for i in active for n in self._nodes[i]]
@@ -248,6 +280,7 @@ class Walk:
         if self._full:
             blind.append(f"the step reaches more than {_MOST_OBJECTS} objects")
         self._kept, self._waiting, self._index, self._unrun, self._functions = [], {}, {}, {}, {}
+        self._memories = []
         return changed or self.guard.changed(), blind
 
     def _all_names(self, i: int) -> bool:
@@ -273,6 +306,8 @@ class Walk:
                     counts = condition in self.ran
                 elif type(condition) is _Key:
                     counts = condition in self.keys
+                elif type(condition) is _Own:
+                    counts = not condition.isdisjoint(self.own_names)
                 else:
                     counts = everything or condition in self.names
                 if counts:
@@ -300,7 +335,7 @@ class Walk:
             if index is None:
                 if trusted and len(self._of_libraries) >= _MOST_OF_LIBRARIES:
                     continue
-                if len(self._edges) >= _MOST_OBJECTS:
+                if len(self._edges) - self._facts >= _MOST_OBJECTS:
                     self._full = True
                     self._queue.clear()
                     return
@@ -512,6 +547,7 @@ class Walk:
         except (TypeError, ValueError, BufferError):
             self._opaque(i, value, type(value), path, trusted)
             return
+        self._note_memory(i, value, path)
         self._bytes += size
         if self._bytes > _MOST_BYTES and size > 4096:
             self._hidden[i] = f"'{path}' is an array of {size} bytes, too many to compare in each call"
@@ -520,6 +556,14 @@ class Walk:
         if getattr(value, "dtype", None) is not None and value.dtype.hasobject:
             for at, item in enumerate(value.ravel().tolist()[:_LARGE]):
                 self._reach(i, None, item, f"{path}[{at}]", trusted)
+
+    def _note_memory(self, i: int, value: Any, path: str) -> None:
+        """Of the buffer protocol: as it is now, unless it is large, or a file."""
+        begin, end = buffer_memory(value)
+        self._digested += end - begin
+        if end > begin:
+            known = self._digested <= _MOST_DIGESTED and type(value).__name__ not in ("memmap", "mmap")
+            self._memories.append((i, path, value, buffer_digest(value) if known else None))
 
     def _enter_array(self, i: int, value: Any, path: str, trusted: bool) -> None:
         """Of NumPy."""
@@ -757,6 +801,7 @@ class Walk:
     def _opaque(self, i: int, value: Any, cls: type, path: str, trusted: bool) -> None:
         if is_quiet(cls) or trusted:
             return
+        self._note_memory(i, value, path)
         if cls.__basicsize__ > _HEAD_BYTES:
             self._memory(i, value, cls, f"'{path}'", trusted)
         known = type_name(cls).startswith(("itertools.", "builtins.")) or module_of(cls) == "builtins"
@@ -772,6 +817,28 @@ class Walk:
         if not trusted and path:
             self.found.tensors.append((path, value))
         self._enter_parameter(i, value, path, trusted)
+        if trusted or value.layout != torch.strided:
+            return
+        for name in ("shape", "dtype"):  # Python may look, without any operator
+            self._add(i, self.guard.getter(value, name, trusted, path), trusted)
+        place = functools.partial(_place, value)
+        self._fact(i, _ASKS_FOR_PLACE, self.guard.call(place, True, f"strides of '{path}'"))
+        if isinstance(value, torch.nn.Parameter) or not value.is_leaf:
+            return
+        grad = value.grad
+        if grad is not None or value.requires_grad:
+            index = self._fact(i, "grad", self.guard.getter(value, "grad", True, path))
+            self._leaves.append((index, value))
+            if grad is not None:
+                self._reach(index, None, grad, f"{path}.grad", trusted)
+
+    def _fact(self, i: int, condition: Any, node: int) -> int:
+        """Something that counts where code that ran reads it."""
+        self._facts += 1
+        index = self._new(node)
+        self._add(index, node)
+        self._edges[i].append((condition, index))
+        return index
 
     def _enter_parameter(self, i: int, value: torch.Tensor, path: str, trusted: bool) -> None:
         self._add(i, self.guard.memory(value, _HEAD_BYTES, _TENSOR_BYTES, trusted, f"hooks of '{path}'"), trusted)
@@ -863,6 +930,14 @@ class Walk:
     def _enter_scaler(self, i: int, value: torch.amp.GradScaler, path: str, trusted: bool) -> None:
         self.found.scalers.append(value)
         self._enter_object(i, value, path, trusted)
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    return tensor.stride(), int(tensor.storage_offset())
+
+
+def _argument_name(value: Any) -> str:
+    return str(getattr(value, "__name__", None) or type(value).__name__).lower()
 
 
 class _Shape:

@@ -1,0 +1,93 @@
+// May a plan serve these arguments, as they lie in memory, and these residents?
+#include <algorithm>
+
+#include "runtime/memory/allocator.h"
+#include "runtime/replay/executor.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+namespace {
+
+struct Stretch {
+  const c10::StorageImpl* storage = nullptr;
+  const char* begin = nullptr;
+  const char* end = nullptr;
+  bool written = false;
+  bool foreign = false;  // of another library
+};
+
+Stretch whole(const c10::Storage& storage, bool written) {
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  const c10::DataPtr& data = impl->_mutable_data_ptr_no_checks();
+  const auto* begin = static_cast<const char*>(data.get());
+  const bool foreign = begin != nullptr && block_origin(data.get(), data.get_deleter()) == BlockOrigin::kForeign;
+  return {impl, begin, begin == nullptr ? begin : begin + impl->nbytes(), written, foreign};
+}
+
+bool clash(const Stretch& a, const Stretch& b) {
+  if (!a.written && !b.written) return false;
+  if (a.storage != b.storage && !a.foreign && !b.foreign) return false;
+  return a.begin < b.end && b.begin < a.end;
+}
+
+}  // namespace
+
+bool Executor::accepts(const std::vector<at::Tensor>& inputs) const {
+  for (const auto& [id, alignment] : input_blocks_) {
+    const Block& block = tape_->blocks[id.index()];
+    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
+    if (!input.defined()) continue;
+    const std::int64_t start = span_bytes(input).first;
+    if (start % alignment != 0 || (tape_->absolute_inputs && start != block.start_bytes)) return false;
+  }
+  const bool resident = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+    return input.defined() && input.has_storage() &&
+           resident_storages_.contains(input.storage().unsafeGetStorageImpl());
+  });
+  return !resident && !overlap(inputs);
+}
+
+// Do two inputs, or an input and a resident, share bytes of which the step writes some? The tape has them as different
+// memory. Storages share none, but for those over memory of another library.
+bool Executor::overlap(const std::vector<at::Tensor>& inputs) const {
+  std::vector<Stretch> found;
+  for (const auto& [id, alignment] : input_blocks_) {
+    const Block& block = tape_->blocks[id.index()];
+    const at::Tensor& input = inputs.at(static_cast<std::size_t>(block.input));
+    if (!input.defined() || !touched_[id.index()]) continue;
+    Stretch stretch = whole(input.storage(), written_[id.index()]);
+    stretch.begin += span_bytes(input).first;
+    stretch.end = std::min(stretch.end, stretch.begin + block.bytes);
+    found.push_back(stretch);
+  }
+  std::sort(found.begin(), found.end(), [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    for (std::size_t j = i + 1; j < found.size() && found[j].begin < found[i].end; ++j) {
+      if (clash(found[i], found[j])) return true;
+    }
+  }
+  return std::any_of(found.begin(), found.end(), [&](const Stretch& input) {
+    // Of PyTorch's own memory, only another library's can lie over it
+    if (!input.foreign && !foreign_residents_) return false;
+    for (std::size_t i = 0; i < residents_.size(); ++i) {
+      if (!residents_[i] || !touched_[i] || (!input.written && !written_[i])) continue;
+      if (clash(input, whole(residents_[i], written_[i]))) return true;
+    }
+    return false;
+  });
+}
+
+bool Executor::residents_unchanged() const {
+  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
+    const Block& block = tape_->blocks[i];
+    if (!block.external || block.input >= 0 || !block.tensor.defined() || !touched_[i]) continue;
+    const bool same =
+        block.tensor.storage().unsafeGetStorageImpl() == residents_[i].unsafeGetStorageImpl() &&
+        (tape_->slots[block.owner.index()].moved || tape_->slots[block.owner.index()].meta.describes(block.tensor)) &&
+        static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace stowage::runtime
