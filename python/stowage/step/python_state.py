@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ class PythonState:
             sys.modules["numpy"].random.set_state(self._numpy)
 
     def _keep(self, value: Any) -> None:
+        if type(value) in weakref.ProxyTypes:  # what it stands for is reached by itself, or gone
+            return
         if isinstance(value, dict):
             if not _of_library(value):
                 self._keep_dict(value)
