@@ -12,7 +12,7 @@ by a signal is a failure.
 
     ./dev strangers                      all of them
     ./dev strangers bert 'timm_*'        these, by name or pattern; the others keep their places in the result file
-    ./dev strangers --compiled bert   with models that torch.compile has compiled, compared with the same
+    ./dev strangers --compiled bert      models are compiled by torch.compile in both runs
     ./dev strangers --list
 """
 

@@ -9,6 +9,7 @@ import random
 import types
 import warnings
 
+import numpy as np
 import pytest
 import searches
 import torch
@@ -235,6 +236,86 @@ def test_a_change_that_the_compiler_sees_compiles_anew_and_is_planned_again():
     losses = [step(*program.batch(i)) for i in range(8)]
     assert step.stats()["planned_steps"] > before
     assert all(torch.isfinite(loss) for loss in losses) and not torch.equal(twin[0].weight, program.model[0].weight)
+
+
+def reads_an_array(model, update, x, i, array):
+    return update(model(x).square().mean()) * float(array.sum())
+
+
+def fills_a_buffer(model, update, x, i, array, filled=np.zeros((3, WIDTH), np.float32), late=0):  # noqa: B008
+    if i >= late:
+        filled[:] = i
+    loss = model(torch.from_numpy(filled)).square().mean()
+    if i >= late:
+        filled[:] = i + 1
+    return update(loss + model(torch.from_numpy(filled)).abs().mean())
+
+
+def fills_it_later(model, update, x, i, array, filled=np.zeros((3, WIDTH), np.float32)):  # noqa: B008
+    return fills_a_buffer(model, update, x, i, array, filled, late=7)
+
+
+def asks_for_versions(model, update, x, i, array):
+    return update(model(x).square().mean()) * model[0].weight._version
+
+
+def makes_an_array(model, update, x, i, array):
+    made = model[0].weight.data.numpy()
+    return update(model(x).square().mean()) * float(made.sum())
+
+
+def makes_a_list(model, update, x, i, array):
+    return update(model(x).square().mean()) * sum(model[0].bias.tolist())
+
+
+def catches(model, update, x, i, array):
+    rows = torch.tensor([0, 1, 2 if i != 9 else 12])
+    try:
+        loss = model(x.index_select(0, rows)).square().mean()
+    except IndexError:
+        loss = model(x).square().mean() * 3
+    return update(loss)
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize(
+    "what",
+    [reads_an_array, fills_a_buffer, fills_it_later, asks_for_versions, makes_an_array, makes_a_list, catches],
+)
+def test_what_python_does_beside(what):
+    """No mode listens, and nothing is noted where something is compiled: what a recording must know is known otherwise."""
+
+    def run(planned):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+        compiled, optimizer = torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1)
+        array = model[0].weight.detach().numpy()
+
+        def update(loss):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        class Called:  # the compiled model's call, the plain one's layers
+            def __call__(self, x):
+                return compiled(x)
+
+            def __getitem__(self, i):
+                return model[i]
+
+        called = Called()
+
+        def step(x, i):
+            return what(called, update, x, i, array)
+
+        step = stowage.compile(step) if planned else step
+        results = [step(torch.full((3, WIDTH), i / 10), i).clone() for i in range(12)]
+        return [*results, *(p.detach().clone() for p in model.parameters())]
+
+    assert all(map(torch.equal, run(True), run(False)))
+    torch._dynamo.reset()
 
 
 class Checkpointed(nn.Module):

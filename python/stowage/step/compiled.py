@@ -33,7 +33,7 @@ from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.novelty import Novelty
 from stowage.step.places import Place
 from stowage.step.python_state import PythonState
-from stowage.step.recording import record
+from stowage.step.recording import Recording, record
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import loosened, signature
 from stowage.step.world import World
@@ -269,8 +269,7 @@ class CompiledStep(LifeCycle):
     def _has_compiled_regions(self, entry: _Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""
         regions = self._room.regions
-        if not regions.inside and compiled_regions.in_use():
-            regions.inside = World(self._fn, entry.given).compiled is not None
+        regions.inside = regions.inside or (compiled_regions.in_use() and self._world(entry).compiled is not None)
         return regions.inside
 
     def _within(
@@ -410,26 +409,19 @@ class CompiledStep(LifeCycle):
         if entry.calls_closure and not entry.served and len(entry.recordings) >= _MAX_OF_CLOSURE:
             what = "optimizer.step() with a closure, which does something else in each call"
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
-        world = World(self._fn, entry.given)
-        if self._room.regions.inside:
-            world.compiled = world.compiled or self._name
-        with shown("recording a step"), self._tally.eager_call():
-            recording = record(
-                self._fn,
-                args,
-                kwargs,
-                inputs,
-                world=world,
-                within=self._within(entry, inputs, world),
-                replaced=entry.replaced,
-                anew=self._found_anew(entry, world),
-                earlier=[replay.recording.tape for replay in entry.replays],
-                regions=self._room.regions,
-                objects=entry.given,
-            )
+        world = self._world(entry)
+        recording = self._recorded(
+            entry,
+            world,
+            args,
+            kwargs,
+            inputs,
+            replaced=entry.replaced,
+            anew=self._found_anew(entry, world),
+            earlier=[replay.recording.tape for replay in entry.replays],
+        )
         entry.replaced = recording.replaced
         entry.calls_closure = recording.calls_closure
-        entry.eager_calls += 1
         result = recording.result
         if recording.tape is None:
             entry.unsettled += not recording.beginning
@@ -457,8 +449,13 @@ class CompiledStep(LifeCycle):
         """A kernel of a planned call has raised, and nothing of the call has happened. Its Python has handlers of
         exceptions: now it runs as eager would. What passes through them is taken back, as far as there is memory for a
         copy."""
-        world = World(self._fn, entry.given)
-        with self._tally.eager_call():
+        return self._recorded(entry, self._world(entry), args, kwargs, inputs).result
+
+    def _recorded(
+        self, entry: _Entry, world: World, args: tuple, kwargs: dict, inputs: list[torch.Tensor], **known: Any
+    ) -> Recording:
+        """The call, run as eager would, and recorded. ``known``: see record()."""
+        with shown("recording a step"), self._tally.eager_call():
             recording = record(
                 self._fn,
                 args,
@@ -466,10 +463,19 @@ class CompiledStep(LifeCycle):
                 inputs,
                 world=world,
                 within=self._within(entry, inputs, world),
+                regions=self._room.regions,
                 objects=entry.given,
+                **known,
             )
         entry.eager_calls += 1
-        return recording.result
+        return recording
+
+    def _world(self, entry: _Entry) -> World:
+        """As it is now. That something is compiled in the step may be known from earlier calls alone."""
+        world = World(self._fn, entry.given)
+        if self._room.regions.inside:
+            world.compiled = world.compiled or self._name
+        return world
 
     @staticmethod
     def _found_anew(entry: _Entry, world: World) -> frozenset[str]:

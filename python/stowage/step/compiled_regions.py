@@ -266,4 +266,4 @@ def looked_for(tell: Callable[[str], None], regions: Regions, mode: Any) -> Iter
         yield
 
 
-__all__ = ["Regions", "expose", "in_use", "looked_for", "run_alike", "seen"]
+__all__ = ["Regions", "in_use", "looked_for", "run_alike", "seen"]

@@ -155,9 +155,14 @@ class ToldContents(TorchFunctionMode):
 
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold. Raises as a read of a shell does where it writes into an array."""
-        result = within_function_mode(self, call)
+        result = self.beside(lambda: within_function_mode(self, call))
         if not self._matcher.left and any(made.tobytes() != was for made, was in self._arrays):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into its NumPy array")
+        return result
+
+    def beside(self, call: Callable[[], Any]) -> Any:
+        """call(), whose tensors tell nothing. Raises the same where it writes into an array that is shared."""
+        result = call()
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result

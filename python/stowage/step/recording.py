@@ -351,6 +351,8 @@ def _watched(
         session.watch()
         with within or contextlib.nullcontext():
             if session.world.compiled is not None:  # whose guards would see a mode, and what is noted
+                if "_version" in session.world.take_for_run():
+                    recorder.refuse("the step asks how often a tensor was written (Tensor._version)")
                 with compiled_regions.seen(recorder.refuse):
                     return compiled()
             with compiled_regions.looked_for(recorder.refuse, regions, reads):

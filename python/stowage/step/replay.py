@@ -544,7 +544,7 @@ class Replay:
         regions = self.room.regions
         if self.recording.world.compiled is not None or regions.inside:
             with compiled_regions.seen(self._matcher.leave):
-                return call()
+                return contents.beside(call)
         with compiled_regions.looked_for(self._matcher.leave, regions, contents):
             return contents.within(call)
 

@@ -103,6 +103,14 @@ class World:
             self.notes = None
             walk.noted = True
 
+    def take_for_run(self) -> set[str]:
+        """In the place of noting(): what runs cannot be noted, and may be all that is reached. The names of attributes
+        that the user's own code reads."""
+        if self._walk is None:
+            raise RuntimeError("this world is settled")
+        self._walk.take_for_run()
+        return self._walk.own_names
+
     def pause(self) -> None:
         """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be
         noted."""
@@ -117,6 +125,8 @@ class World:
         """Narrows the guard to what the functions that ran can read. Returns what the step itself has changed of what
         it can reach, "" for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
         walk = self._walk
+        if walk is not None and not walk.noted:
+            self.arrays, self.catches = walk.arrays_met(), walk.catches
         if walk is None or not walk.noted:
             self.changes = self.guard.changed()
             return self.changes

@@ -26,7 +26,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -224,6 +224,16 @@ class Walk:
             self._enter_function(index, fn, path)
         self._run()
 
+    def take_for_run(self) -> None:
+        """Where what runs is not noted: functions of the user's count as run, as far as they are reached."""
+        while reached := [code for code in self._functions if code not in self.ran and not is_library(code)]:
+            for code in reached:
+                self.note(code, None, self._kept[self._functions[code][0]].__globals__)
+
+    def arrays_met(self, counts: Callable[[int], bool] = lambda i: True) -> list[tuple[str, Any, bool]]:
+        """See World.arrays."""
+        return [(path, a, was is None or buffer_digest(a) != was) for i, path, a, was in self._memories if counts(i)]
+
     def matters(self, function: Any) -> bool:
         return matters(function)
 
@@ -257,9 +267,7 @@ class Walk:
             if id(leaf) in trained:  # whose .grad is watched as those of parameters (Gradients)
                 self._nodes[index], self._edges[index] = [], []
         active = self._active(weak=False)
-        self.arrays = [
-            (path, a, was is None or buffer_digest(a) != was) for i, path, a, was in self._memories if i in active
-        ]
+        self.arrays = self.arrays_met(active.__contains__)
         passing = self._active(weak=True) - active
         whole = [n for i in active if self._all_names(i) for n in self._nodes[i]]
         kept = [n for i in active for n in self._nodes[i]]
