@@ -238,11 +238,14 @@ def test_a_change_that_the_compiler_sees_compiles_anew_and_is_planned_again():
     assert all(torch.isfinite(loss) for loss in losses) and not torch.equal(twin[0].weight, program.model[0].weight)
 
 
+BUFFERS = [np.zeros((3, WIDTH), np.float32) for _ in range(2)]
+
+
 def reads_an_array(model, update, x, i, array):
     return update(model(x).square().mean()) * float(array.sum())
 
 
-def fills_a_buffer(model, update, x, i, array, filled=np.zeros((3, WIDTH), np.float32), late=0):  # noqa: B008
+def fills_a_buffer(model, update, x, i, array, filled=BUFFERS[0], late=0):
     if i >= late:
         filled[:] = i
     loss = model(torch.from_numpy(filled)).square().mean()
@@ -251,7 +254,7 @@ def fills_a_buffer(model, update, x, i, array, filled=np.zeros((3, WIDTH), np.fl
     return update(loss + model(torch.from_numpy(filled)).abs().mean())
 
 
-def fills_it_later(model, update, x, i, array, filled=np.zeros((3, WIDTH), np.float32)):  # noqa: B008
+def fills_it_later(model, update, x, i, array, filled=BUFFERS[1]):
     return fills_a_buffer(model, update, x, i, array, filled, late=7)
 
 
@@ -291,6 +294,8 @@ def test_what_python_does_beside(what):
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
         compiled, optimizer = torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1)
         array = model[0].weight.detach().numpy()
+        for buffer in BUFFERS:
+            buffer.fill(0)
 
         def update(loss):
             optimizer.zero_grad()

@@ -62,6 +62,12 @@ _WHOLE = (
 )
 
 
+# Names by which Python reads a tensor past the dispatcher: for code that runs where no mode can listen
+PAST_THE_DISPATCHER = frozenset(
+    {*_ARRAYS, *_WHOLE, "tolist", "data_ptr", "untyped_storage", "_version", "array", "asarray", "from_dlpack"}
+)
+
+
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
@@ -218,4 +224,4 @@ def _as_list(tensor: torch.Tensor, content: bytes) -> Any:
     return numbers if tensor.dim() else numbers[0]
 
 
-__all__ = ["HostReads", "ToldContents"]
+__all__ = ["PAST_THE_DISPATCHER", "HostReads", "ToldContents"]

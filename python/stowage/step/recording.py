@@ -28,7 +28,7 @@ from stowage._torch.private import (
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
 from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
-from stowage.step.host_reads import HostReads
+from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.places import Place, is_plain, lasting_places
 from stowage.step.shared_memory import shared_memory
 from stowage.step.signature import Value, held, metadata, parts
@@ -351,8 +351,11 @@ def _watched(
         session.watch()
         with within or contextlib.nullcontext():
             if session.world.compiled is not None:  # whose guards would see a mode, and what is noted
-                if "_version" in session.world.take_for_run():
-                    recorder.refuse("the step asks how often a tensor was written (Tensor._version)")
+                if past := PAST_THE_DISPATCHER & session.world.take_for_run():
+                    recorder.refuse(
+                        f"the step may read tensors past the dispatcher ({min(past)}), which cannot be told beside what "
+                        "torch.compile has compiled"
+                    )
                 with compiled_regions.seen(recorder.refuse):
                     return compiled()
             with compiled_regions.looked_for(recorder.refuse, regions, reads):
