@@ -46,4 +46,5 @@ dist.broadcast(first, 0)
 assert torch.equal(first, mine), "ranks have drifted apart"
 if rank == 0:
     print(f"planned steps: {step.stats()['planned_steps']} on each of {world} ranks")
+dist.barrier()
 dist.destroy_process_group()

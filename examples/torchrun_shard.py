@@ -40,4 +40,5 @@ if torch.distributed.get_rank() == 0:
     mine = sum(p.to_local().nbytes for p in model.parameters())
     stats = step.stats()
     print(f"planned steps: {stats['planned_steps']}; parameters on a rank: {mine} of {whole} bytes, {stats['outcome']}")
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
