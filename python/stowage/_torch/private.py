@@ -12,6 +12,7 @@ when one changes.
 - ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
 - where Inductor writes its code.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
+- ``torch.autograd.forward_ad._current_level``: whether tensors may carry tangents.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
   TorchFunctionMode calls.
@@ -42,6 +43,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,9 +80,18 @@ def addresses(tensors) -> list[int]:
     return [address(t) for t in tensors]
 
 
-def flatten(value: Any) -> tuple[list[Any], Any]:
-    """Leaves of nested dicts, lists, tuples and registered classes, and what unflatten() needs."""
-    return _pytree.tree_flatten(value)
+def flatten(value: Any, containers: list[Any] | None = None) -> tuple[list[Any], Any]:
+    """Leaves of nested dicts, lists, tuples and registered classes, and what unflatten() needs. ``containers``: takes
+    those that are entered. (PyTorch itself makes a tuple of a torch.Size.)"""
+
+    def is_leaf(part: Any) -> bool:
+        if isinstance(part, torch.Size):
+            return True
+        if containers is not None and (isinstance(part, tuple) or type(part) in _pytree.SUPPORTED_NODES):
+            containers.append(part)
+        return False
+
+    return _pytree.tree_flatten(value, is_leaf)
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
@@ -233,10 +244,12 @@ def _default_devices() -> tuple[str, ...]:
 
 
 def foreign_mode() -> str:
-    """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, or one of
-    torch.func's transforms; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
+    """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, one of
+    torch.func's transforms, or a level of forward-mode differentiation; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
     if (transform := torch._C._functorch.peek_interpreter_stack()) is not None:
         return f"torch.func's {transform.key().name.lower()}"
+    if forward_ad._current_level >= 0:
+        return "torch.autograd.forward_ad.dual_level"
     functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     if functions + dispatches == 0:
         return ""
