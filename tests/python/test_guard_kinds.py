@@ -286,6 +286,17 @@ def test_attributes_whose_names_no_code_shows(read):
     assert "outer.inner" in world.guard.changed()
 
 
+def test_modules_that_are_not_there_yet():
+    """A step may ask whether a module has been imported."""
+    world = watched(lambda: "stowage_imported_later" in sys.modules)
+    assert not world.guard.changed()
+    sys.modules["stowage_imported_later"] = string
+    try:
+        assert "stowage_imported_later" in world.guard.changed()
+    finally:
+        del sys.modules["stowage_imported_later"]
+
+
 def test_how_long_numbers_are_as_text_is_a_setting():
     if not hasattr(sys, "set_int_max_str_digits"):
         pytest.skip("from Python 3.11 on")

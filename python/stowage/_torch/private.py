@@ -8,6 +8,7 @@ when one changes.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
+- ``torch._library.custom_ops.OPDEFS``: operators whose kernels are Python functions.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
 - where Inductor writes its code.
@@ -100,6 +101,13 @@ def unflatten(leaves: list[Any], spec: Any) -> Any:
 
 def tree_map(function, value: Any) -> Any:
     return _pytree.tree_map(function, value)
+
+
+def functions_of_operators() -> list[Any]:
+    """What the program has given to torch.library.custom_op: kernels that are Python."""
+    operators = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {})
+    own = [op for op in list(operators.values()) if not str(op._init_fn.__module__).startswith("torch.")]
+    return [part for op in own for part in (op._init_fn, *op._backend_fns.values())]
 
 
 def in_backward() -> bool:
@@ -472,6 +480,7 @@ __all__ = [
     "fake_mode_active",
     "flatten",
     "foreign_mode",
+    "functions_of_operators",
     "generated_code",
     "global_hooks",
     "global_state",

@@ -407,7 +407,8 @@ def _record(
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
     session = _Session(recorder, world)
-    host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
+    whole = not world.distributed and not any(is_fake(t) for t in inputs)
+    host_reads = HostReads(recorder, whole, arguments)
     undo = _Undo(recorder, world)
     try:
         result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)

@@ -43,7 +43,7 @@ _ELSEWHERE = {
     "_signal": {"getitimer", "getsignal"},
     "faulthandler": {"is_enabled"},
     "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"},
-    "builtins": {"input", "breakpoint"},
+    "builtins": {"input", "breakpoint", "id", "hash"},
     "_multiprocessing": None,
 }
 # Those that Python's own library asks only on behalf of somebody (signal.getsignal, uuid.uuid1), ...

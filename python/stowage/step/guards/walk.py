@@ -399,6 +399,8 @@ class Walk:
         for name, level in read.imports:
             self._imported(i, name, level, globals_, read)
         if read.imports_by_name:
+            for name in sorted(c for c in read.constants if c and c not in sys.modules):
+                self._name(i, None, sys.modules, name, f"module '{name}'", name, False)
             for name, module in list(sys.modules.items()):
                 if isinstance(module, types.ModuleType) and not is_standard(name) and not is_library_module(module):
                     self._name(i, None, sys.modules, name, f"module '{name}'", name, False)
