@@ -28,6 +28,7 @@
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/row_slices.h"
 #include "runtime/torch/compiled_kernel.h"
+#include "runtime/torch/spent_graph.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
@@ -670,6 +671,10 @@ NB_MODULE(_runtime, m) {
         return nb::bytes(reinterpret_cast<const char*>(d.data()), sizeof(d));
       },
       "tensor"_a, "Of the bytes of a contiguous tensor.");
+  m.def(
+      "end_with_spent_graph",
+      [](Address tensor, const std::string& name) { rt::end_with_spent_graph(tensor_at(tensor), name); }, "tensor"_a,
+      "name"_a, "It requires grad from now on, and its graph is one that backward has used up.");
   bind_recorder(m);
   bind_node_hooks(m);
   bind_turns(m);

@@ -76,6 +76,11 @@ def tell_cannot_replay(why: str) -> None:
 def digest(tensor: int) -> bytes:
     """Of the bytes of a contiguous tensor."""
 
+def end_with_spent_graph(tensor: int, name: str) -> None:
+    """
+    It requires grad from now on, and its graph is one that backward has used up.
+    """
+
 class Tape:
     @property
     def refusal(self) -> str: ...

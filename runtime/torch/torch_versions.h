@@ -5,6 +5,7 @@
 //   in c10::StorageImpl       2.13: set_materializer             before: nothing like it: a pointer that C++ keeps is unseen
 //                             2.12: clear_data_ptr_access_...    before: a flag of its own (torch_versions.cpp)
 //   in c10::intrusive_ptr     2.13: one word counts references and knows of a Python object
+//   in autograd::Node         2.13: counted by itself            before: held by std::shared_ptr
 //
 // The compiler is asked what there is, not which version it is: each function is a template, so that `requires` may
 // find nothing.
@@ -17,7 +18,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace stowage::runtime::torch_versions {
@@ -69,6 +73,18 @@ c10::intrusive_ptr<Storage> hold(Storage* storage) {
 template <class Storage>
 bool only_python_has(Storage& storage) {
   return c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::only_python(storage);
+}
+
+// ---- Autograd
+
+// A node of autograd's, in the kind of pointer that an edge has.
+template <class Node, class... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  } else {
+    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
+  }
 }
 
 // ---- Process groups

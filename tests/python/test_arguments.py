@@ -160,3 +160,56 @@ def test_data_of_an_argument_is_refused():
             x = torch.ones(2, 6)
             compiled(x)
             assert torch.equal(x, torch.full((2, 6), 2.0))
+
+
+# What Python may ask of an argument, and two arguments of the same shape and strides that answer otherwise
+BUFFER = torch.arange(24.0).reshape(6, 4) / 10
+ASKED = {
+    "storage_offset": (lambda x: x.storage_offset(), lambda: (BUFFER[:2], BUFFER[3:5])),
+    "_is_view": (lambda x: x._is_view(), lambda: (BUFFER[:2].clone(), BUFFER[:2])),
+    "_base": (lambda x: x._base is None, lambda: (BUFFER[:2].clone(), BUFFER[:2])),
+    "grad": (lambda x: x.grad is not None, lambda: (BUFFER[:2].clone(), _with_gradient(BUFFER[:2].clone()))),
+    "is_shared": (lambda x: x.is_shared(), lambda: (BUFFER[:2].clone(), BUFFER[:2].clone().share_memory_())),
+    "_version": (lambda x: x._version, lambda: (BUFFER[:2].clone(), BUFFER[:2].clone().add_(1))),
+    "data_ptr": (lambda x: x.data_ptr() % 64, lambda: (BUFFER[:2], BUFFER[3:5])),
+    "id": (lambda x: MARKED.get(id(x), 0), lambda: (BUFFER[:2].clone(), _marked(BUFFER[:2].clone()))),
+    "hash": (lambda x: MARKED.get(hash(x), 0), lambda: (BUFFER[:2].clone(), _marked(BUFFER[:2].clone()))),
+}
+MARKED: dict[int, int] = {}
+
+
+def _with_gradient(x: torch.Tensor) -> torch.Tensor:
+    x.grad = torch.ones_like(x)
+    return x
+
+
+def _marked(x: torch.Tensor) -> torch.Tensor:
+    MARKED[id(x)] = MARKED[hash(x)] = 5
+    return x
+
+
+@pytest.mark.parametrize("name", list(ASKED))
+def test_what_python_asks_of_an_argument(name):
+    """Arguments of one signature that differ in what the step asks for without an operator."""
+    ask, make = ASKED[name]
+    batches = make()
+
+    def trained(compiled: bool) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        def train_step(x):
+            loss = (model(x) * (1 + float(ask(x)))).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = stowage.compile(train_step, check="never") if compiled else train_step
+        return [step(batches[call > 5 and call % 2]) for call in range(11)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsupportedWarning)
+        pairs = list(zip(trained(False), trained(True), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs), name

@@ -1,6 +1,7 @@
 """Ways of writing a step that users have; each is planned, or refused, and gives the bits of eager."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -107,6 +108,60 @@ soft_clip.register_autograd(_soft_clip_backward, setup_context=_soft_clip_setup)
 
 def test_custom_operator_written_in_python():
     same(lambda: simple(net(), lambda m, x: soft_clip(m(x), 2.0).square().mean()))
+
+
+MADE = {"calls": 0}
+OWN_RANDOM = random.Random(1)
+# What the Python of an operator changes, so that it must run as often as in eager
+CHANGING = {
+    "counts": lambda x: x * _counted(),
+    "draws": lambda x: x + torch.randn(x.shape[-1]),
+    "draws from Python": lambda x: x * random.random(),
+    "draws from its own": lambda x: x * OWN_RANDOM.random(),
+    "counts and draws": lambda x: x * _counted() + torch.randn(x.shape[-1]),
+}
+
+
+def _counted() -> int:
+    MADE["calls"] += 1
+    return MADE["calls"]
+
+
+@torch.library.custom_op("stowage_test::changing", mutates_args=())
+def changing(x: torch.Tensor, name: str) -> torch.Tensor:
+    return CHANGING[name](x)
+
+
+changing.register_fake(lambda x, name: torch.empty_like(x))
+changing.register_autograd(lambda ctx, grad: (grad, None))
+
+
+@pytest.mark.parametrize("name", list(CHANGING))
+def test_operators_whose_python_changes_something(name):
+    """A rehearsal runs them twice: what the first has changed is put back."""
+
+    def trained(compiled: bool) -> list:
+        torch.manual_seed(1)
+        random.seed(1)
+        OWN_RANDOM.seed(1)
+        MADE["calls"] = 0
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        def train_step(x):
+            loss = changing(model(x), name).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = stowage.compile(train_step) if compiled else train_step
+        seen = [(float(step(torch.ones(2, 4))), random.random(), float(torch.rand(1)), MADE["calls"]) for _ in range(8)]
+        if compiled:
+            assert step.stats()["planned_steps"] >= 4, step.refusal
+        return seen
+
+    assert trained(False) == trained(True)
 
 
 def test_channels_last():

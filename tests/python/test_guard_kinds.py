@@ -8,10 +8,12 @@ import gc
 import glob
 import inspect
 import logging
+import operator
 import os
 import pathlib
 import random
 import signal
+import string
 import sys
 import threading
 import time
@@ -134,6 +136,8 @@ _POINTER = ctypes.pointer(ctypes.c_double(1.0))
         (lambda: next(_GENERATOR), "made"),
         (lambda: _POINTER.contents.value, "state to itself"),
         (lambda: _LOCK.locked(), "keeps to itself"),
+        (lambda: threading.Lock().acquire(blocking=False), "keeps to itself"),
+        (lambda: threading.RLock().acquire(), "keeps to itself"),
         (lambda: torch.initial_seed(), "keeps to itself"),
         (lambda: signal.getsignal(signal.SIGINT), "outside Python"),  # a function of Python's library asks
         (lambda: uuid.uuid1(), "outside Python"),
@@ -243,6 +247,54 @@ def test_what_c_and_loggers_keep_is_watched(what):
     assert world.guard.changed() != ""
     back()
     assert world.guard.changed() == ""
+
+
+class Inner:
+    scale = 1.0
+
+
+class Outer:
+    def __init__(self):
+        self.scale, self.inner, self.pattern = 1.0, Inner(), "{0.inner.scale}"
+
+    def scaled(self, by=2.0):
+        return self.inner.scale * by
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        (operator.attrgetter("inner.scale"), lambda o, get: get(o)),
+        (operator.methodcaller("scaled", by=3.0), lambda o, get: get(o)),
+        (operator.methodcaller("scaled"), lambda o, get: list(map(get, [o]))),
+        ("{0.inner.scale}", lambda o, text: text.format(o)),
+        (string.Formatter(), lambda o, formatter: formatter.vformat(o.pattern, (o,), {})),
+    ],
+    ids=["attrgetter", "methodcaller with keywords", "methodcaller", "format", "vformat"],
+)
+def test_attributes_whose_names_no_code_shows(read):
+    """They lie in an object of C, or in a text that is made elsewhere."""
+    held, outer = read[0], Outer()
+    call = read[1]
+
+    def step():
+        return call(outer, held)
+
+    world = watched(step)
+    assert not (world.guard.changed() or world.guard.blind)
+    outer.inner.scale = 2.0
+    assert "outer.inner" in world.guard.changed()
+
+
+def test_modules_that_are_not_there_yet():
+    """A step may ask whether a module has been imported."""
+    world = watched(lambda: "stowage_imported_later" in sys.modules)
+    assert not world.guard.changed()
+    sys.modules["stowage_imported_later"] = string
+    try:
+        assert "stowage_imported_later" in world.guard.changed()
+    finally:
+        del sys.modules["stowage_imported_later"]
 
 
 def test_how_long_numbers_are_as_text_is_a_setting():

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -197,3 +198,38 @@ def test_another_default_device(check):
         assert step.refusal == ""
     finally:
         torch.set_default_device(None)
+
+
+def test_arguments_with_tangents():
+    """Forward-mode differentiation around a step, whose Python does not know of it."""
+
+    def trained(compiled: bool) -> list:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def train_step(x):
+            out = model(x)
+            out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            with torch.no_grad():
+                return out * 2
+
+        step = stowage.compile(train_step, check="never") if compiled else train_step
+        seen = []
+        for call in range(9):
+            x = torch.randn(3, 4, generator=torch.Generator().manual_seed(call))
+            if call not in (5, 6):
+                seen.append(step(x))
+                continue
+            with forward_ad.dual_level():
+                out = forward_ad.unpack_dual(step(forward_ad.make_dual(x, torch.ones_like(x))))
+                seen += [out.primal.clone(), out.tangent.clone()]
+        if compiled:
+            assert step.stats()["planned_steps"] >= 4
+        return [*seen, *model.parameters()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))

@@ -8,10 +8,12 @@ when one changes.
 - ``torch.utils._pytree``: how nested outputs are taken apart and put together.
 - ``transformers.masking_utils``: how it tells fake tensors.
 - ``torch.nn.init._no_grad_trunc_normal_``: what draws by its own results; ``FakeTensor.__deepcopy__``, which it lacks.
+- ``torch._library.custom_ops.OPDEFS``: operators whose kernels are Python functions.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
 - where Inductor writes its code.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
+- ``torch.autograd.forward_ad._current_level``: whether tensors may carry tangents.
 - ``torch._C._get_function_stack_at``, ``_get_dispatch_stack_at``, ``DeviceContext``: the modes that are open.
 - ``torch._C._push_on_torch_function_stack``, ``_pop_torch_function_stack``, ``_len_torch_function_stack``: what a
   TorchFunctionMode calls.
@@ -42,6 +44,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,9 +81,18 @@ def addresses(tensors) -> list[int]:
     return [address(t) for t in tensors]
 
 
-def flatten(value: Any) -> tuple[list[Any], Any]:
-    """Leaves of nested dicts, lists, tuples and registered classes, and what unflatten() needs."""
-    return _pytree.tree_flatten(value)
+def flatten(value: Any, containers: list[Any] | None = None) -> tuple[list[Any], Any]:
+    """Leaves of nested dicts, lists, tuples and registered classes, and what unflatten() needs. ``containers``: takes
+    those that are entered. (PyTorch itself makes a tuple of a torch.Size.)"""
+
+    def is_leaf(part: Any) -> bool:
+        if isinstance(part, torch.Size):
+            return True
+        if containers is not None and (isinstance(part, tuple) or type(part) in _pytree.SUPPORTED_NODES):
+            containers.append(part)
+        return False
+
+    return _pytree.tree_flatten(value, is_leaf)
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
@@ -89,6 +101,13 @@ def unflatten(leaves: list[Any], spec: Any) -> Any:
 
 def tree_map(function, value: Any) -> Any:
     return _pytree.tree_map(function, value)
+
+
+def functions_of_operators() -> list[Any]:
+    """What the program has given to torch.library.custom_op: kernels that are Python."""
+    operators = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {})
+    own = [op for op in list(operators.values()) if not str(op._init_fn.__module__).startswith("torch.")]
+    return [part for op in own for part in (op._init_fn, *op._backend_fns.values())]
 
 
 def in_backward() -> bool:
@@ -233,10 +252,12 @@ def _default_devices() -> tuple[str, ...]:
 
 
 def foreign_mode() -> str:
-    """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, or one of
-    torch.func's transforms; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
+    """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, one of
+    torch.func's transforms, or a level of forward-mode differentiation; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
     if (transform := torch._C._functorch.peek_interpreter_stack()) is not None:
         return f"torch.func's {transform.key().name.lower()}"
+    if forward_ad._current_level >= 0:
+        return "torch.autograd.forward_ad.dual_level"
     functions, dispatches = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     if functions + dispatches == 0:
         return ""
@@ -459,6 +480,7 @@ __all__ = [
     "fake_mode_active",
     "flatten",
     "foreign_mode",
+    "functions_of_operators",
     "generated_code",
     "global_hooks",
     "global_state",

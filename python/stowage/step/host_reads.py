@@ -62,6 +62,18 @@ _WHOLE = (
 )
 
 
+# What differs between arguments of the same signature: methods and attributes
+_OF_ARGUMENT = {
+    "storage_offset": "where it lies in its storage",
+    "_is_view": "whether it is a view",
+    "_base": "what it is a view of",
+    "grad": "its gradient",
+    "is_shared": "whether its memory is shared",
+    "is_pinned": "whether its memory is pinned",
+    "_backward_hooks": "its hooks",
+}
+
+
 # Names by which Python reads a tensor past the dispatcher: for code that runs where no mode can listen
 PAST_THE_DISPATCHER = frozenset(
     {*_ARRAYS, *_WHOLE, "tolist", "data_ptr", "untyped_storage", "_version", "array", "asarray", "from_dlpack"}
@@ -71,8 +83,9 @@ PAST_THE_DISPATCHER = frozenset(
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
-    def __init__(self, recorder: Any, whole_contents: bool):
+    def __init__(self, recorder: Any, whole_contents: bool, arguments: Iterable[torch.Tensor] = ()):
         self._recorder = recorder
+        self._arguments = {id(t) for t in arguments}
         self._whole_contents = whole_contents
         self._arrays: list[tuple[Any, bytes]] = []
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -86,8 +99,12 @@ class HostReads(TorchFunctionMode):
             return self._told(func, name, args, kwargs or {})
         elif name == "data_ptr":
             self.asked = self.asked or "it asks where a tensor lies in memory"
-        elif name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") == "_version":
-            self._note_version(args[0])
+        else:
+            attribute = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else name
+            if name == "__get__" and attribute == "_version":
+                self._note_version(args[0])
+            elif attribute in _OF_ARGUMENT and args and id(args[0]) in self._arguments:
+                self.asked = self.asked or f"it asks of an argument {_OF_ARGUMENT[attribute]}"
         return asked_for(func, args, kwargs or {})
 
     def _note(self, name: str, args: tuple, kwargs: dict) -> None:

@@ -17,7 +17,6 @@ from stowage._torch import optimizer_steps
 from stowage._torch.private import (
     address,
     addresses,
-    flatten,
     generated_code,
     global_state,
     is_fake,
@@ -30,6 +29,7 @@ from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
 from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.places import Place, is_plain, lasting_places
+from stowage.step.results import find_places, take_outputs
 from stowage.step.shared_memory import shared_memory
 from stowage.step.signature import Value, held, metadata, parts
 from stowage.step.state import Holders
@@ -102,6 +102,8 @@ class Recording:
     # Of the returned tensors
     output_forms: list[tuple[torch.dtype, torch.device]] = field(default_factory=list)
     output_spec: Any = None
+    # By position among the returned tensors: the node of autograd's that they end, whose graph is used up
+    output_graphs: dict[int, str] = field(default_factory=dict)
     gradients: Gradients = field(default_factory=lambda: Gradients())
     keeps: str = ""  # a tensor that it makes, and keeps beyond its end: its Python must run in every call
     replaced: list[Place] = field(default_factory=list)  # whose tensors come after the arguments, as inputs
@@ -405,7 +407,8 @@ def _record(
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
     session = _Session(recorder, world)
-    host_reads = HostReads(recorder, whole_contents=not world.distributed and not any(is_fake(t) for t in inputs))
+    whole = not world.distributed and not any(is_fake(t) for t in inputs)
+    host_reads = HostReads(recorder, whole, arguments)
     undo = _Undo(recorder, world)
     try:
         result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)
@@ -439,10 +442,10 @@ def _record(
         recorder.refuse("the step sets the .data of an argument")
     if recording.sets and world.distributed:
         recorder.refuse(f"the step changes {recording.sets} by itself")
-    leaves = _take_outputs(recording, recorder)
+    leaves = take_outputs(recording, recorder, args, kwargs)
     _sort_gradients(recording, recorder, before, given, absent_grads)
     returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
-    _find_places(recording, recorder, returned, arguments)
+    find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
     _look_for_new_tensors(recording, places, replaced)
@@ -503,46 +506,6 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
     ]
     recording.finds = next((name for name, _ in found if name in anew), "")
     return [tensor for _, tensor in found]
-
-
-def _take_outputs(recording: Recording, recorder) -> list[torch.Tensor]:
-    """The tensors that the step returns, in order."""
-    leaves, recording.output_spec = flatten(recording.result)
-    tensors: list[torch.Tensor] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            recording.output_slots.append(len(tensors))
-            tensors.append(leaf)
-            recording.output_leaves.append(None)
-            continue
-        if not isinstance(leaf, (int, str, bytes, type(None))):
-            recording.returns = f"a {type(leaf).__name__}"
-            if recording.world.distributed:
-                recorder.refuse(
-                    f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors"
-                )
-        recording.output_slots.append(-1)
-        recording.output_leaves.append(leaf)
-    return tensors
-
-
-def _find_places(recording: Recording, recorder, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
-    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later
-    calls as well."""
-    given = {id(t): i for i, t in enumerate(arguments)}
-    lasting = {
-        id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]
-    }
-    for leaf, slot in enumerate(recording.output_slots):
-        if slot >= 0 and id(returned[slot]) in given:
-            recording.output_arguments[leaf] = given[id(returned[slot])]
-        elif slot >= 0 and id(returned[slot]) in lasting and not recorder.made_in_step(address(returned[slot])):
-            recording.output_leaves[leaf] = returned[slot]
-    first: dict[int, int] = {}
-    for i, tensor in enumerate(returned):
-        first.setdefault(id(tensor), i)
-    recording.output_slots = [slot if slot < 0 else first[id(returned[slot])] for slot in recording.output_slots]
-    recording.gradients.slots = [first[id(p.grad)] for p in recording.gradients.returned]
 
 
 def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

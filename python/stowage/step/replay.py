@@ -394,6 +394,8 @@ class Replay:
                 p.grad = outputs[slot]
 
         self._execute(inputs, finish)
+        for slot, name in self.recording.output_graphs.items():
+            _runtime.end_with_spent_graph(address(outputs[slot]), name)
         leaves = [
             outputs[slot] if slot >= 0 and leaf is None else leaf
             for slot, leaf in zip(self.recording.output_slots, self.recording.output_leaves)

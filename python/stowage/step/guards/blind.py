@@ -43,7 +43,7 @@ _ELSEWHERE = {
     "_signal": {"getitimer", "getsignal"},
     "faulthandler": {"is_enabled"},
     "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"},
-    "builtins": {"input", "breakpoint"},
+    "builtins": {"input", "breakpoint", "id", "hash"},
     "_multiprocessing": None,
 }
 # Those that Python's own library asks only on behalf of somebody (signal.getsignal, uuid.uuid1), ...
@@ -53,7 +53,13 @@ _WAITERS = ("logging", "threading", "queue", "selectors", "subprocess", "socket"
             "sched", "importlib", "tempfile", "unittest", "warnings", "traceback", "contextlib", "random", "gzip", "zipfile",
             "tarfile", "http", "urllib", "ssl", "profile", "cProfile", "pdb", "bdb", "xmlrpc", "smtplib", "pathlib")  # fmt: skip
 # Methods of objects of C that tell what those keep to themselves: by class, and whether it matters who asks.
-_TELLING = {("lock", "locked"): False, ("RLock", "_is_owned"): False, ("Generator", "initial_seed"): True}
+_TELLING = {
+    ("lock", "locked"): False,
+    ("lock", "acquire"): False,
+    ("RLock", "acquire"): False,
+    ("RLock", "_is_owned"): False,
+    ("Generator", "initial_seed"): True,
+}
 _HARMLESS = {
     "fspath",
     "getpid",

@@ -13,6 +13,7 @@ of the code), kept for each code object.
 from __future__ import annotations
 
 import dis
+import itertools
 import os
 import re
 import sys
@@ -169,7 +170,11 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}
     if "format" in code.co_names or "format_map" in code.co_names:
         attributes |= {name for c in constants if "{" in c for name in _IDENTIFIER.findall(c)}
-    dynamic = bool(_WHOLE & (found_globals | attributes)) or _name_not_constant(instructions)
+    dynamic = (
+        bool(_WHOLE & (found_globals | attributes))
+        or _name_not_constant(instructions)
+        or _pattern_not_constant(instructions)
+    )
     imports = tuple(
         (i.argval, _level(instructions, at)) for at, i in enumerate(instructions) if i.opname == "IMPORT_NAME"
     )
@@ -246,6 +251,16 @@ def _name_not_constant(instructions: list[dis.Instruction]) -> bool:
         if second is None or second.opname != "LOAD_CONST" or not isinstance(second.argval, str):
             return True
     return False
+
+
+def _pattern_not_constant(instructions: list[dis.Instruction]) -> bool:
+    """Is format() or format_map() asked of something that the code does not show? Patterns name attributes."""
+    return any(
+        i.opname in _ATTRIBUTE_READS
+        and i.argval in ("format", "format_map", "vformat")
+        and (before.opname != "LOAD_CONST" or not isinstance(before.argval, str))
+        for before, i in itertools.pairwise(instructions)
+    )
 
 
 def global_names(code: types.CodeType) -> set[str]:

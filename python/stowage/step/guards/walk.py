@@ -21,12 +21,13 @@ import contextvars
 import functools
 import gc
 import logging
+import operator
 import os
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import torch
@@ -208,10 +209,7 @@ class Walk:
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
-        for name in read.attributes - self.names:
-            for parent, value, path, trusted in self._waiting.pop(name, ()):
-                self._reach(parent, name, value, path, trusted)
-        self.names |= read.attributes
+        self._read_attributes(read.attributes)
         if not read.library:
             self.own_names |= read.attributes
         if read.globals or not read.library:
@@ -223,6 +221,12 @@ class Walk:
         for index, fn, path in self._unrun.pop(code, ()):
             self._enter_function(index, fn, path)
         self._run()
+
+    def _read_attributes(self, names: Set[str]) -> None:
+        for name in names - self.names:
+            for parent, value, path, trusted in self._waiting.pop(name, ()):
+                self._reach(parent, name, value, path, trusted)
+        self.names |= names
 
     def take_for_run(self) -> None:
         """Where what runs is not noted: functions of the user's count as run, as far as they are reached."""
@@ -395,6 +399,8 @@ class Walk:
         for name, level in read.imports:
             self._imported(i, name, level, globals_, read)
         if read.imports_by_name:
+            for name in sorted(c for c in read.constants if c and c not in sys.modules):
+                self._name(i, None, sys.modules, name, f"module '{name}'", name, False)
             for name, module in list(sys.modules.items()):
                 if isinstance(module, types.ModuleType) and not is_standard(name) and not is_library_module(module):
                     self._name(i, None, sys.modules, name, f"module '{name}'", name, False)
@@ -752,6 +758,17 @@ class Walk:
         if python_class(type(value)):
             self._attributes(i, value, path, trusted)
 
+    def _enter_getter(self, i: int, value: Any, path: str, trusted: bool) -> None:
+        """operator.attrgetter and methodcaller: C reads attributes by the names that they hold."""
+        maker, arguments, *_ = value.__reduce__()
+        if isinstance(maker, functools.partial):  # methodcaller's, with keywords
+            arguments = (*maker.args, *arguments, *maker.keywords.values())
+        names = {part for name in arguments if isinstance(name, str) for part in name.split(".")}
+        self._read_attributes(names)
+        self.own_names |= names
+        for part in arguments:
+            self._reach(i, None, part, path, trusted)
+
     def _enter_decimal_context(self, i: int, value: Any, path: str, trusted: bool) -> None:
         self._add(i, self.guard.call(functools.partial(decimal_context, value), trusted, f"'{path}'"), trusted)
 
@@ -1071,6 +1088,7 @@ _BY_BASE = (
     (types.MethodType, Walk._enter_method),
     (types.BuiltinFunctionType, Walk._enter_builtin),
     (functools.partial, Walk._enter_partial),
+    ((operator.attrgetter, operator.methodcaller), Walk._enter_getter),
     (types.ModuleType, Walk._enter_namespace),
     (type, Walk._enter_class),
     (_ITERATORS, Walk._enter_generator),

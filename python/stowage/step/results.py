@@ -1,0 +1,152 @@
+"""What a step returns, and what of that a call gives whose Python does not run.
+
+    tensors      copies out of the arena; an argument, a parameter or a buffer is that object itself
+    their graph  where backward has used it up: a node of the same name, at which another backward raises the same
+    containers   new ones, of the same kind
+    numbers      int, str and the like: as recorded; all that they follow from is watched
+
+All else only Python can make (Recording.returns): graphs that can still be used, leaves that require grad, attributes and
+hooks on tensors, containers that somebody else holds, objects, floats."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from stowage._torch.private import address, flatten, is_fake
+
+_CONSTANT = (int, str, bytes, type(None), torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NO_PARTS = (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.ModuleType)
+_MOST_PARTS = 10_000
+
+
+def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+    """The tensors that the step returns, in order."""
+    containers: list[Any] = []
+    leaves, recording.output_spec = flatten(recording.result, containers)
+    if not recording.world.distributed:
+        recording.returns = _why_not_new(containers, recording.world.reached(), (args, kwargs))
+    tensors: list[torch.Tensor] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            recording.output_slots.append(len(tensors))
+            tensors.append(leaf)
+            recording.output_leaves.append(None)
+            continue
+        if not isinstance(leaf, _CONSTANT):
+            recording.returns = f"a {type(leaf).__name__}"
+            if recording.world.distributed:
+                recorder.refuse(
+                    f"the step returns {recording.returns}; a replay would return that of the recorded step: return tensors"
+                )
+        recording.output_slots.append(-1)
+        recording.output_leaves.append(leaf)
+    return tensors
+
+
+def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
+    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later
+    calls as well."""
+    given = {id(t): i for i, t in enumerate(arguments)}
+    lasting = {
+        id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]
+    }
+    made: dict[int, torch.Tensor] = {}  # those of which later calls return others
+    for leaf, slot in enumerate(recording.output_slots):
+        if slot < 0:
+            continue
+        if id(returned[slot]) in given:
+            recording.output_arguments[leaf] = given[id(returned[slot])]
+        elif id(returned[slot]) in lasting and not recorder.made_in_step(address(returned[slot])):
+            recording.output_leaves[leaf] = returned[slot]
+        else:
+            made[slot] = returned[slot]
+    first: dict[int, int] = {}
+    for i, tensor in enumerate(returned):
+        first.setdefault(id(tensor), i)
+    recording.output_slots = [slot if slot < 0 else first[id(returned[slot])] for slot in recording.output_slots]
+    recording.gradients.slots = [first[id(p.grad)] for p in recording.gradients.returned]
+    if not recording.world.distributed and not any(is_fake(t) for t in returned[:1]):
+        grads = [p.grad for p in recording.gradients.returned]
+        recording.returns = recording.returns or _why_not_plain([*made.values(), *grads])
+        graphs = {first[id(t)]: t.grad_fn for t in made.values() if t.grad_fn is not None}
+        recording.output_graphs = {slot: node.name() for slot, node in graphs.items()}
+        if not recording.returns and any(_can_be_used(node, graphs.values()) for node in graphs.values()):
+            recording.returns = "a tensor whose autograd graph can still be used"
+
+
+def _why_not_plain(tensors: Iterable[torch.Tensor]) -> str:
+    for t in tensors:
+        if type(t) is not torch.Tensor:
+            return f"a {type(t).__name__} that it makes"
+        if t.is_leaf and t.requires_grad:
+            return "a tensor that it makes and that requires grad"
+        if t.__dict__:
+            return f"a tensor with an attribute '{next(iter(t.__dict__))}'"
+        if t._backward_hooks or t.retains_grad:
+            return "a tensor with a hook for its gradient"
+    return ""
+
+
+def _can_be_used(root: Any, others: Iterable[Any]) -> bool:
+    """Does backward from ``root`` come to a leaf, or to another result, before it comes to a node whose saved tensors are
+    gone, where it raises?"""
+    seen, stack = {root}, [root]
+    while stack:
+        node = stack.pop()
+        if _is_used_up(node):
+            continue
+        nexts = [following for following, _ in node.next_functions if following is not None]
+        if not nexts or any(following in others for following in nexts):
+            return True
+        stack += [following for following in nexts if following not in seen]
+        seen.update(nexts)
+    return False
+
+
+def _is_used_up(node: Any) -> bool:
+    """Told by what it saved. What a Function of Python's has saved it need not ask for: of these it is not known."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_") and name != "_raw_saved_tensors":
+            try:
+                getattr(node, name.removeprefix("_raw"))
+            except RuntimeError:
+                return True
+    return False
+
+
+def _why_not_new(containers: Sequence[Any], reached: Iterable[Any], given: Any) -> str:
+    containers = [c for c in containers if not isinstance(c, tuple) or getattr(c, "__dict__", None)]
+    if not containers:
+        return ""
+    if len({id(c) for c in containers}) < len(containers):
+        return "one container in two places"
+    if odd := next((c for c in containers if isinstance(c, _WITH_ATTRIBUTES) and getattr(c, "__dict__", None)), None):
+        return f"a {type(odd).__name__} with attributes"
+    held = {id(value) for value in reached} | _parts(given)
+    if lasting := next((c for c in containers if id(c) in held), None):
+        return f"a {type(lasting).__name__} that was there before"
+    return ""
+
+
+_WITH_ATTRIBUTES = (tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
+
+
+def _parts(value: Any) -> set[int]:
+    """All that can be reached of containers and objects among the arguments."""
+    seen: set[int] = set()
+    stack = [value]
+    while stack and len(seen) < _MOST_PARTS:
+        part = stack.pop()
+        if id(part) not in seen and not isinstance(part, _NO_PARTS):
+            seen.add(id(part))
+            stack += gc.get_referents(part)
+    return seen
+
+
+__all__ = ["find_places", "take_outputs"]
