@@ -317,6 +317,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
+    if (shares_memory_ && !lifts) look_at_shared(op, i, value);
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
@@ -335,13 +336,30 @@ void Recorder::look_for_absolute_offset(const TapeOp& op) {
 // again, so it is a constant; in an optimizer section, where it does, the matcher refreshes it.
 void Recorder::lift(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;  // refused where it is used
+  const bool shared = !options_.fake && of_another_library(tensor.storage());
   if (!options_.fake && !names_.block_of(tensor).valid()) {
     const SlotId slot =
         names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
     const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
     if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
+    if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].shared = shared;
+    shares_memory_ |= shared;
   }
   host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
+}
+
+void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) return;
+  const BlockId block = names_.block_of(value.toTensor());
+  if (!block.valid() || !tape_->blocks[block.index()].shared) return;
+  if (writes_argument(op.handle, argument)) {
+    return refuse(full_name(op.handle) +
+                  " writes into memory that the step's Python also has as an array; copy it first: torch.tensor(array)");
+  }
+  const auto filled = std::ranges::find_if(
+      host_filled_, [&](const HostFilled& known) { return names_.block_of(known.tensor) == block; });
+  if (filled != host_filled_.end() && bytes_of(value.toTensor().storage()) != filled->content)
+    refuse("the step writes into an array after it has made a tensor over its memory; copy it first: torch.tensor(array)");
 }
 
 TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {

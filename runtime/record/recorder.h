@@ -93,6 +93,8 @@ class Recorder final : public Interceptor {
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);
+  // Of a tensor over memory that Python has by itself: is it as it was lifted, and stays so?
+  void look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value);
   void look_for_absolute_offset(const TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
@@ -114,6 +116,7 @@ class Recorder final : public Interceptor {
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
+  bool shares_memory_ = false;  // some of those lie over memory that Python has by itself
   std::vector<const c10::TensorImpl*> arguments_;          // of the latest op
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;

@@ -309,7 +309,28 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   if (!other_view.empty() && !gives_such_views(op, keys, stack)) return other_view;
   if (!op.lifted_copy && !one_to_one(op, stack))
     return who + " gives " + recorded() + " other tensors than were recorded";
+  if (!shared_as_lifted(op, stack))
+    return who + " writes into an array over whose memory " + recorded() + " finds a tensor";
   return {};
+}
+
+bool Matcher::shared_as_lifted(const TapeOp& op, const torch::jit::Stack& stack) const {
+  bool fine = true;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    for_each_tensor(op.tensors[i], stack[stack.size() - arguments_on_stack(op) + i],
+                    [&](SlotId slot, const at::Tensor& tensor) {
+                      if (!slot.valid() || !tensor.defined() || !tensor.has_storage()) return;
+                      const Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
+                      if (lifts_host_data(op.handle) || op.lifted_copy) {
+                        fine = fine && block.shared == of_another_library(tensor.storage());
+                      } else if (block.shared && place_of(tensor).block.valid()) {
+                        fine = fine && same_content(tensor, block.tensor);
+                      }
+                    });
+    if (op.lifted_copy) break;
+  }
+  return fine;
 }
 
 std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const {
