@@ -39,8 +39,8 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const Block& p = a.blocks[s.block.index()];
   const Block& q = b.blocks[t.block.index()];
   const bool same_block =
-      p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python && p.shared == q.shared &&
-      p.device == q.device &&
+      p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
+      p.shared == q.shared && p.device == q.device &&
       (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;

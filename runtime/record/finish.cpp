@@ -353,6 +353,28 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   return filled;
 }
 
+void settle_filled(Tape& tape, const std::vector<FilledInside>& filled) {
+  for (const FilledInside& f : filled) {
+    Block& block = tape.blocks[f.block.index()];
+    TapeOp& op = tape.op(f.op);
+    if (op.creates.size() != 1) continue;
+    op.creates.clear();
+    op.born.clear();
+    op.allocations.clear();
+    op.role = Role::kView;
+    block.external = block.of_python = true;
+    block.kind = BufferKind::kConstant;
+    block.creator = TapeOpId();
+    block.allocation = -1;
+    block.tensor = private_copy({f.tensor, f.read ? f.content : bytes_of(f.tensor.storage()), f.op});
+    block.owner = SlotId(tape.slots.size());
+    for (Slot& slot : tape.slots) {
+      if (slot.block == f.block) slot.origin = Slot::Origin::kAlias;
+    }
+    tape.slots.push_back({Slot::Origin::kExternal, f.block, TensorMeta::of(block.tensor)});
+  }
+}
+
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
   if (fake) {
     settle_fakes(tape);

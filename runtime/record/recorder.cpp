@@ -318,6 +318,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
     if (shares_memory_ && !lifts) look_at_shared(op, i, value);
+    if (!filled_.empty()) look_at_filled(op, i, value);
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
@@ -353,13 +354,28 @@ void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const c10:
   const BlockId block = names_.block_of(value.toTensor());
   if (!block.valid() || !tape_->blocks[block.index()].shared) return;
   if (writes_argument(op.handle, argument)) {
-    return refuse(full_name(op.handle) +
-                  " writes into memory that the step's Python also has as an array; copy it first: torch.tensor(array)");
+    return refuse(
+        full_name(op.handle) +
+        " writes into memory that the step's Python also has as an array; copy it first: torch.tensor(array)");
   }
   const auto filled = std::ranges::find_if(
       host_filled_, [&](const HostFilled& known) { return names_.block_of(known.tensor) == block; });
   if (filled != host_filled_.end() && bytes_of(value.toTensor().storage()) != filled->content)
-    refuse("the step writes into an array after it has made a tensor over its memory; copy it first: torch.tensor(array)");
+    refuse(
+        "the step writes into an array after it has made a tensor over its memory; copy it first: torch.tensor(array)");
+}
+
+void Recorder::look_at_filled(const TapeOp& op, std::size_t argument, const c10::IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined() || reads_only_shape(op.handle, argument)) return;
+  const BlockId block = names_.block_of(value.toTensor());
+  const auto filled = std::ranges::find(filled_, block, &FilledInside::block);
+  if (!block.valid() || filled == filled_.end()) return;
+  if (writes_argument(op.handle, argument)) {  // as any other op's result; where it was read before, finish() refuses
+    filled_.erase(filled);
+  } else if (!filled->read) {
+    filled->read = true;
+    filled->content = bytes_of(filled->tensor.storage());
+  }
 }
 
 TensorRef Recorder::reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created) {
@@ -401,6 +417,9 @@ void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vec
     for (std::size_t b = before; b < op.creates.size(); ++b)
       tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
   }
+  const bool filled = fills_ && !options_.fake && op.section < 0 && op.creates.size() == 1 &&
+                      returns_uninitialized(op.handle) && stack->back().toTensor().is_cpu();
+  if (filled) filled_.push_back({op.creates[0], TapeOpId(tape_->ops.size()), stack->back().toTensor(), {}});
   op.born.assign(op.creates.size(), 0);
   if (!options_.fake) {
     std::vector<const void*> data;
@@ -438,6 +457,7 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
     if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
   }
   for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
+  for (const FilledInside& filled : filled_) fine.insert(filled.block);
   std::vector<BlockId> blocks = names_.alive();
   std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
   std::sort(blocks.begin(), blocks.end());
@@ -527,6 +547,7 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   }
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
+  if (tape_->refusal.empty()) settle_filled(*tape_, filled_);
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);
 }

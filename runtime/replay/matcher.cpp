@@ -544,6 +544,10 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
+  // Filled on the host in a moment: whoever reads it takes its content (take_content)
+  if (returns_uninitialized(op.handle) &&
+      tape_->blocks[tape_->slots[op.results[0].slots[0].index()].block.index()].of_python)
+    return;
   if (!take_places(op, *stack)) {
     const std::string how =
         name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";

@@ -31,13 +31,13 @@ from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
+from stowage.step.guards.given import ByContent
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.novelty import Novelty
 from stowage.step.places import Place
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
-from stowage.step.guards.given import ByContent
 from stowage.step.signature import Passing, loosened, signature
 from stowage.step.world import World
 

@@ -147,7 +147,11 @@ def loosened(key: Any) -> Any:
     that is passed in, or the name of a file, is another one in every call."""
     if not isinstance(key, tuple):
         return key
-    if len(key) == 2 and isinstance(key[0], type) and (key[0] in (int, float, str, bytes) or key[0] in _numpy_numbers()):
+    if (
+        len(key) == 2
+        and isinstance(key[0], type)
+        and (key[0] in (int, float, str, bytes) or key[0] in _numpy_numbers())
+    ):
         return key[:1]
     return tuple(loosened(part) for part in key if type(part) is not Content)
 
@@ -400,7 +404,10 @@ class _Describer:
         if type(value) is functools.partial:
             if not self._passing.is_other((functools.partial, _code_or_type(value.func)), value):
                 return None
-            return (functools.partial, *(self._attribute(v) for v in (value.func, value.args, value.keywords, vars(value))))
+            return (
+                functools.partial,
+                *(self._attribute(v) for v in (value.func, value.args, value.keywords, vars(value))),
+            )
         if isinstance(value, types.MethodType):
             owner = value.__self__
             if not plain_object(type(owner)) or not self._passing.is_other(("method", value.__func__), owner):
