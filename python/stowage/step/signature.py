@@ -410,7 +410,8 @@ class _Describer:
             )
         if isinstance(value, types.MethodType):
             owner = value.__self__
-            if not plain_object(type(owner)) or not self._passing.is_other(("method", value.__func__), owner):
+            kind: Any = type(owner)
+            if not plain_object(kind) or not self._passing.is_other(("method", value.__func__), owner):
                 return None
             return ("method", self._same(value.__func__), self._attribute(owner))
         if isinstance(value, torch.nn.Module):
@@ -523,12 +524,14 @@ _MOST_HELD = 1024  # parts of objects that are told by what they hold
 _BARE = {torch.Tensor, torch.nn.Parameter, dict, list, tuple, torch.Size}
 _MOST_COMPARED_BYTES = 1 << 20  # of an array
 _CONTENT_UNKNOWN = (bytearray, memoryview)
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-_ITERATORS = (
+_EMPTY: dict = {}
+_VIEWS: Any = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), set(), "", _EMPTY, _EMPTY.values(), _EMPTY.items())
+_ITERATORS: tuple[type, ...] = (
     types.GeneratorType,
-    *(type(iter(made)) for made in ([], (), range(0), set(), {}, {}.values(), {}.items(), "", range(1 << 70))),
+    *(type(iter(made)) for made in _ITERABLES),
     type(reversed([])),
-    type(reversed({})),
+    type(reversed(_EMPTY)),
     enumerate,
     filter,
     map,
