@@ -129,6 +129,7 @@ struct DataGuard {
   std::string content;              // its elements in order
   std::int32_t at = 0;              // before which op,
   std::string where;                // and by what
+  bool implied = false;             // it follows from what another guard has read
 };
 
 struct Tape {
