@@ -39,21 +39,29 @@ Interceptor* interceptor_above() {
   return own ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
 }
 
+bool is_subclass(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+// A composite that computes on plain memory without inner ops, since nobody wants a gradient of it.
+bool is_leaf_itself(const OpTraits& op, const torch::jit::Stack& stack) {
+  if (!op.fills_by_itself) return false;
+  const at::Tensor& input = stack[stack.size() - op.arguments].toTensor();
+  return input.is_cpu() && !is_subclass(input) && !(input.requires_grad() && c10::GradMode::is_enabled()) &&
+         !input._fw_grad(0).defined();
+}
+
 // Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn
 // casts the arguments; modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of
 // their own.
-bool comes_back(const OpTraits& op, c10::DispatchKeySet keys) {
-  return op.composite || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) ||
+bool comes_back(const OpTraits& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  return (op.composite && !is_leaf_itself(op, stack)) || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) ||
          keys.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 // FakeTensorMode at work on the inside of an op. C++ also calls it past the dispatcher, where no leaf is under way: a
 // saved tensor's shallow copy becomes a detach() in Python.
 bool inside_fake_kernel() { return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python); }
-
-bool is_subclass(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
-}
 
 bool has_subclass(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const auto in = [](const c10::IValue& value) {
@@ -82,7 +90,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const c10::DispatchKeySet next = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   Interceptor* const interceptor = interceptor_above();
   const OpTraits& traits = traits_of(op);
-  const bool passes = interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next);
+  const bool passes = interceptor == nullptr || tl_leaf_depth > 0 || traits.marker || comes_back(traits, next, *stack);
   if (passes || around_subclass(*interceptor, op, *stack)) {
     op.redispatchBoxed(next, stack);
   } else {
@@ -97,7 +105,7 @@ void fallback_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   const bool by_a_mode = next.has(c10::DispatchKey::Python);
   const bool mine = tl_interceptor != nullptr && tl_level == Level::kBelow && tl_depth_below == 0 && !by_a_mode;
   const OpTraits& traits = traits_of(op);
-  if (mine && !traits.marker && !traits.composite) {
+  if (mine && !traits.marker && (!traits.composite || is_leaf_itself(traits, *stack))) {
     tl_interceptor->on_leaf(op, next, stack);
   } else {
     op.redispatchBoxed(next, stack);

@@ -45,6 +45,8 @@ bool is_composite(const c10::OperatorHandle& op) {
          !op.hasKernelForDispatchKey(DispatchKey::CPU);
 }
 
+bool fills_by_itself(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "max_pool1d"; }
+
 bool is_marker(const c10::OperatorHandle& op) { return op.schema().name().starts_with("profiler::"); }
 
 bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index) {

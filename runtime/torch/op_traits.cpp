@@ -50,6 +50,7 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
   traits->returns = static_cast<std::uint16_t>(schema.returns().size());
   traits->marker = is_marker(op);
   traits->composite = is_composite(op);
+  traits->fills_by_itself = traits->composite && fills_by_itself(op);
   traits->autocasts = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
   traits->view = only_views(schema);
   traits->draws = draws_random_numbers(op);
@@ -57,7 +58,7 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
   const bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
-  traits->replayable = own_kernel && schema.name().starts_with("aten::") && !changes_metadata(op) &&
+  traits->replayable = (own_kernel || traits->fills_by_itself) && schema.name().starts_with("aten::") && !changes_metadata(op) &&
                        !reads_scalar(op) && schema.arguments().size() <= 64;
   look_at_batch_norm(schema, *traits);
   for (std::size_t i = 0; i < schema.arguments().size() && i < 64; ++i) {

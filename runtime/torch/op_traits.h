@@ -16,6 +16,7 @@ struct OpTraits {
   std::uint16_t returns = 0;
   bool marker = false;           // of the profiler
   bool composite = false;        // no kernel of its own: redispatching it brings its inner ops back
+  bool fills_by_itself = false;  // a composite that may have no inner ops
   bool autocasts = false;        // autocast has a kernel for it
   bool view = false;             // results alias arguments, nothing is read or written
   bool replayable = false;       // a kernel of PyTorch's own below autograd: running it again gives the same bits
