@@ -350,8 +350,18 @@ void Recorder::lift(const at::Tensor& tensor) {
 }
 
 void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) return;
-  const BlockId block = names_.block_of(value.toTensor());
+  if (value.isTensor()) return look_at_shared(op, argument, value.toTensor());
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) look_at_shared(op, argument, tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
+      look_at_shared(op, argument, tensor.value_or(at::Tensor()));
+  }
+}
+
+void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  const BlockId block = names_.block_of(tensor);
   if (!block.valid() || !tape_->blocks[block.index()].shared) return;
   if (writes_argument(op.handle, argument)) {
     return refuse(
@@ -360,7 +370,7 @@ void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const c10:
   }
   const auto filled = std::ranges::find_if(
       host_filled_, [&](const HostFilled& known) { return names_.block_of(known.tensor) == block; });
-  if (filled != host_filled_.end() && bytes_of(value.toTensor().storage()) != filled->content)
+  if (filled != host_filled_.end() && bytes_of(tensor.storage()) != filled->content)
     refuse(
         "the step writes into an array after it has made a tensor over its memory; copy it first: torch.tensor(array)");
 }

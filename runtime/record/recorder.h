@@ -98,6 +98,7 @@ class Recorder final : public Interceptor {
   void lift(const at::Tensor& tensor);
   // Of a tensor over memory that Python has by itself: is it as it was lifted, and stays so?
   void look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value);
+  void look_at_shared(const TapeOp& op, std::size_t argument, const at::Tensor& tensor);
   void look_at_filled(const TapeOp& op, std::size_t argument, const c10::IValue& value);
   void look_for_absolute_offset(const TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);

@@ -252,7 +252,19 @@ def kernels_write(rows, array, model):
     return model(rows).square().mean() * float(array[0, 0])
 
 
-LIFTED = [python_writes_between, python_writes_in_a_loop, python_writes_before_backward, kernels_write]
+def python_writes_between_lists(rows, array, model):
+    loss = model(torch.cat([rows, rows])).square().mean()
+    array *= 0.5
+    return loss + torch.stack([rows, rows]).sum()
+
+
+LIFTED = [
+    python_writes_between,
+    python_writes_between_lists,
+    python_writes_in_a_loop,
+    python_writes_before_backward,
+    kernels_write,
+]
 
 
 @pytest.mark.filterwarnings("ignore:stowage")
