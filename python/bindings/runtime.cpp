@@ -226,6 +226,8 @@ void bind_recorder(nb::module_& m) {
              const std::set<int> touched = r.touched_inputs();
              return std::vector<int>(touched.begin(), touched.end());
            })
+      .def("fills", &rt::Recorder::fills, "inside"_a,
+           "Within a function of PyTorch's that fills tensors on the host, by what it has read there.")
       .def("survivors",
            [](const rt::Recorder& r, const std::vector<Address>& allowed) { return r.survivors(tensors_at(allowed)); })
       .def(

@@ -176,6 +176,11 @@ class Recorder:
 
     def touched_inputs(self) -> list[int]: ...
 
+    def fills(self, inside: bool) -> None:
+        """
+        Within a function of PyTorch's that fills tensors on the host, by what it has read there.
+        """
+
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
     def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:

@@ -198,6 +198,11 @@ BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
   return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;
 }
 
+bool of_another_library(const c10::Storage& storage) {
+  const c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return data.get() != nullptr && block_origin(data.get(), data.get_deleter()) == BlockOrigin::kForeign;
+}
+
 void set_guardian(Guardian* guardian, std::int64_t limit_bytes, c10::Device where) {
   account_of(where).guardian.store(guardian);
   set_limit(guardian != nullptr ? limit_bytes : std::numeric_limits<std::int64_t>::max(), where);

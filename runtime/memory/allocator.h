@@ -13,6 +13,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/Storage.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -87,6 +88,8 @@ enum class BlockOrigin : std::uint8_t { kOurs, kEarlier, kForeign };
 
 // Who allocated a storage: one of these allocators, the one before it, or somebody else (NumPy, mmap).
 BlockOrigin block_origin(void* data, void (*deleter)(void*));
+// Memory that somebody else than PyTorch has made, and may have: of NumPy, of a buffer of Python's.
+bool of_another_library(const c10::Storage& storage);
 
 // What an allocator tells of its blocks, and asks, on the thread that allocates or frees.
 namespace front {

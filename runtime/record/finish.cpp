@@ -257,10 +257,28 @@ class HostSlices {
     return true;
   }
 
+  // The batch sizes of packed sequences are their lengths told in another way, and those were read, too.
+  [[nodiscard]] bool follows_from_lengths(const DataGuard& guard) const {
+    const Block& block = tape_.blocks[tape_.slots[guard.tensor.index()].block.index()];
+    if (block.external || writers_[tape_.slots[guard.tensor.index()].block.index()].size() != 1) return false;
+    const TapeOp& maker = tape_.op(block.creator);
+    if (full_name(maker.handle) != "aten::_pack_padded_sequence") return false;
+    if (maker.results[1].slots[0] != block.owner) return false;
+    return std::ranges::any_of(tape_.data_guards, [&](const DataGuard& other) {
+      return other.tensor.valid() && other.tensor == maker.tensors[1].slots[0] && !other.implied &&
+             TapeOpId(other.at) == block.creator;
+    });
+  }
+
   bool settle_host_reads() {
     for (DataGuard& guard : tape_.data_guards) {
       if (!guard.tensor.valid()) continue;
       const Origins from = origins({tape_.slots[guard.tensor.index()].block}, guard.at);
+      if (!from.known_before && follows_from_lengths(guard)) {
+        guard.implied = true;
+        guards_.push_back(std::move(guard));
+        continue;
+      }
       if (!from.known_before) {
         tape_.refusal = guard.where + " reads a tensor on the host: numbers that depend on data";
         return false;
@@ -351,6 +369,28 @@ HostFilled HostFilled::copy_of(const at::Tensor& tensor, TapeOpId lift) {
   const bool readable = !tensor.is_meta() && tensor.has_storage() && !tensor.key_set().has(c10::DispatchKey::Python);
   if (readable) filled.content = bytes_of(tensor.storage());
   return filled;
+}
+
+void settle_filled(Tape& tape, const std::vector<FilledInside>& filled) {
+  for (const FilledInside& f : filled) {
+    Block& block = tape.blocks[f.block.index()];
+    TapeOp& op = tape.op(f.op);
+    if (op.creates.size() != 1) continue;
+    op.creates.clear();
+    op.born.clear();
+    op.allocations.clear();
+    op.role = Role::kView;
+    block.external = block.of_python = true;
+    block.kind = BufferKind::kConstant;
+    block.creator = TapeOpId();
+    block.allocation = -1;
+    block.tensor = private_copy({f.tensor, f.read ? f.content : bytes_of(f.tensor.storage()), f.op});
+    block.owner = SlotId(tape.slots.size());
+    for (Slot& slot : tape.slots) {
+      if (slot.block == f.block) slot.origin = Slot::Origin::kAlias;
+    }
+    tape.slots.push_back({Slot::Origin::kExternal, f.block, TensorMeta::of(block.tensor)});
+  }
 }
 
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {

@@ -17,6 +17,20 @@ struct HostFilled {
   static HostFilled copy_of(const at::Tensor& tensor, TapeOpId lift);
 };
 
+// A tensor that an op has left without content (empty), and that PyTorch's own code has filled on the host, within a
+// function whose reads are noted: of lengths, as Python's own numbers or as a tensor. Such a function fills it before
+// any op reads it.
+struct FilledInside {
+  BlockId block;
+  TapeOpId op;  // that made it
+  at::Tensor tensor;
+  std::string content;  // when an op first read it
+  bool read = false;
+};
+
+// These become constants that Python makes: where it runs again, over shells, they are filled again.
+void settle_filled(Tape& tape, const std::vector<FilledInside>& filled);
+
 // Settles roles and kinds. Sets tape.refusal when the step turns out to be unreplayable.
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake);
 

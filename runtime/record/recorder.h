@@ -56,6 +56,9 @@ class Recorder final : public Interceptor {
   // `allowed`.
   [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;
 
+  // Within a function of PyTorch's that fills tensors on the host, by what it has read there (reads_on_host).
+  void fills(bool inside) { fills_ = inside; }
+
   // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
   SlotId slot_of(const at::Tensor& tensor);
   [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const;
@@ -93,6 +96,10 @@ class Recorder final : public Interceptor {
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
   void lift(const at::Tensor& tensor);
+  // Of a tensor over memory that Python has by itself: is it as it was lifted, and stays so?
+  void look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value);
+  void look_at_shared(const TapeOp& op, std::size_t argument, const at::Tensor& tensor);
+  void look_at_filled(const TapeOp& op, std::size_t argument, const c10::IValue& value);
   void look_for_absolute_offset(const TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
@@ -114,6 +121,9 @@ class Recorder final : public Interceptor {
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
+  std::vector<FilledInside> filled_;
+  bool fills_ = false;
+  bool shares_memory_ = false;                             // some of those lie over memory that Python has by itself
   std::vector<const c10::TensorImpl*> arguments_;          // of the latest op
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
   bool can_take_back_ = true;

@@ -51,6 +51,8 @@ struct Block {
   // external: no parameter, state or argument, and not Python's own: the step came by it, and may by another
   bool found = false;
   bool replaced = false;  // found: in a later call another tensor came in its place
+  // of_python: lifted as it lay, over memory that Python has by itself (from_numpy): neither writes there
+  bool shared = false;
   // of_python: an op that is no kernel reads it on the host; with another content the step is another step
   bool fixed = false;
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
@@ -127,6 +129,7 @@ struct DataGuard {
   std::string content;              // its elements in order
   std::int32_t at = 0;              // before which op,
   std::string where;                // and by what
+  bool implied = false;             // it follows from what another guard has read
 };
 
 struct Tape {

@@ -309,7 +309,28 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   if (!other_view.empty() && !gives_such_views(op, keys, stack)) return other_view;
   if (!op.lifted_copy && !one_to_one(op, stack))
     return who + " gives " + recorded() + " other tensors than were recorded";
+  if (!shared_as_lifted(op, stack))
+    return who + " writes into an array over whose memory " + recorded() + " finds a tensor";
   return {};
+}
+
+bool Matcher::shared_as_lifted(const TapeOp& op, const torch::jit::Stack& stack) const {
+  bool fine = true;
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
+    for_each_tensor(op.tensors[i], stack[stack.size() - arguments_on_stack(op) + i],
+                    [&](SlotId slot, const at::Tensor& tensor) {
+                      if (!slot.valid() || !tensor.defined() || !tensor.has_storage()) return;
+                      const Block& block = tape_->blocks[tape_->slots[slot.index()].block.index()];
+                      if (lifts_host_data(op.handle) || op.lifted_copy) {
+                        fine = fine && block.shared == of_another_library(tensor.storage());
+                      } else if (block.shared && place_of(tensor).block.valid()) {
+                        fine = fine && same_content(tensor, block.tensor);
+                      }
+                    });
+    if (op.lifted_copy) break;
+  }
+  return fine;
 }
 
 std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const {
@@ -523,6 +544,10 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   run_leaf(op.handle, keys, stack);
+  // Filled on the host in a moment: whoever reads it takes its content (take_content)
+  if (returns_uninitialized(op.handle) &&
+      tape_->blocks[tape_->slots[op.results[0].slots[0].index()].block.index()].of_python)
+    return;
   if (!take_places(op, *stack)) {
     const std::string how =
         name_with_line(*tape_, op) + " looks elsewhere than the tensor that stands for it did before";

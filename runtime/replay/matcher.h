@@ -155,6 +155,8 @@ class Matcher final : public Interceptor {
   void forget_passing();
   // Why the op is not the next one on the tape, or "".
   std::string why_not(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;
+  // Has Python written into memory of its own, since a tensor was lifted over it?
+  [[nodiscard]] bool shared_as_lifted(const TapeOp& op, const torch::jit::Stack& stack) const;
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
   bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);

@@ -69,7 +69,9 @@ def test_results_that_leave_come_back(release):
     trained(FIRST)
     peak = _runtime.peak_bytes() - before
     gc.collect()
-    with stowage.budget(_runtime.live_bytes() + int((0.95 if release == "recompute" else 0.8) * peak), "random", release, seed=FIRST) as budget:
+    with stowage.budget(
+        _runtime.live_bytes() + int((0.95 if release == "recompute" else 0.8) * peak), "random", release, seed=FIRST
+    ) as budget:
         squeezed, _ = trained(FIRST)
     assert all(map(torch.equal, eager, squeezed))
     assert budget.stats()["evictions"] > 0

@@ -208,3 +208,85 @@ def test_gradients_that_share_memory():
 
     for check in ("never", "auto"):
         agrees(make, planned=True, check=check)
+
+
+def lifted(use, of=lambda array: torch.from_numpy(array), reached=False):
+    """A step with an array that it reaches, or makes; ``use(rows, array, model)`` gives the loss."""
+
+    def make():
+        model, optimizer = net()
+        kept = rows(0).numpy().copy()
+        numbers = np.random.default_rng(1)
+
+        def step(i):
+            array = kept if reached else numbers.standard_normal((6, 8)).astype(np.float32)
+            return update(use(of(array), array, model), optimizer)
+
+        return step, lambda i: (i,), lambda: [*model.parameters(), torch.from_numpy(kept.copy())]
+
+    return make
+
+
+def python_writes_between(rows, array, model):
+    loss = model(rows).square().mean()
+    array *= 0.5
+    return loss + rows.sum()
+
+
+def python_writes_in_a_loop(rows, array, model):
+    loss = 0
+    for k in range(3):
+        array += k
+        loss = loss + model(rows.clone()).square().mean()
+    return loss
+
+
+def python_writes_before_backward(rows, array, model):
+    loss = model(rows).square().mean()
+    array *= 0.5
+    return loss
+
+
+def kernels_write(rows, array, model):
+    rows.mul_(0.5)
+    return model(rows).square().mean() * float(array[0, 0])
+
+
+def python_writes_between_lists(rows, array, model):
+    loss = model(torch.cat([rows, rows])).square().mean()
+    array *= 0.5
+    return loss + torch.stack([rows, rows]).sum()
+
+
+LIFTED = [
+    python_writes_between,
+    python_writes_between_lists,
+    python_writes_in_a_loop,
+    python_writes_before_backward,
+    kernels_write,
+]
+
+
+@pytest.mark.filterwarnings("ignore:stowage")
+@pytest.mark.parametrize("reached", [False, True], ids=["made in the step", "reached"])
+@pytest.mark.parametrize("use", LIFTED)
+def test_a_tensor_that_the_step_makes_over_an_array(use, reached):
+    step = agrees(lifted(use, reached=reached), planned=False)
+    assert "copy it first: torch.tensor(array)" in step.refusal
+    assert "test_shared_memory.py" in step.refusal
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+@pytest.mark.parametrize("use", LIFTED)
+def test_a_copy_of_an_array(use, check):
+    agrees(lifted(use, of=torch.tensor), planned=True, check=check)
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_an_array_that_is_written_after_its_last_use(check):
+    def use(rows, array, model):
+        loss = model(rows * 2.0).square().mean()
+        array[:] = 0.0
+        return loss
+
+    agrees(lifted(use), planned=True, check=check)

@@ -13,6 +13,7 @@ under the eager budget's runtime (eager_calls.py).
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import types
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from stowage import _runtime
+from stowage._core import buffer_digest
 from stowage._torch.private import fake_mode_active, foreign_mode, functions_of_operators
 from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
@@ -29,13 +31,14 @@ from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
+from stowage.step.guards.given import ByContent
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.novelty import Novelty
 from stowage.step.places import Place
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
-from stowage.step.signature import loosened, signature
+from stowage.step.signature import Passing, loosened, signature
 from stowage.step.world import World
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
@@ -114,6 +117,7 @@ class CompiledStep(LifeCycle):
         self._novelty = Novelty()
         self._told_of_mode = False
         self._objects: dict[tuple[int, ...], list[_Entry]] = {}  # by the objects among the arguments, the latest last
+        self._passing = Passing()
 
     # ---- Calling
 
@@ -147,21 +151,29 @@ class CompiledStep(LifeCycle):
     def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
         given: list[Any] = []
         try:
-            key, inputs = signature(args, kwargs, given)
+            key, inputs = signature(args, kwargs, given, self._passing)
         except Unsupported as reason:
             self._alone(turn)
-            return self._refused(_Entry(), str(reason), args, kwargs, [])
+            return self._unsupported(str(reason), args, kwargs)
         entry = self._entry(loosened(key), given)
         entry.given = given
         try:
             return self._serve(turn, entry, key, args, kwargs, inputs)
         finally:
             entry.given = ()
+            self._passing.end()
+
+    def _unsupported(self, reason: str, args: tuple, kwargs: dict) -> Any:
+        """Arguments that have no signature."""
+        entry = self._entries.setdefault(("arguments", reason), _Entry())
+        if not entry.refusal:
+            self._refuse(entry, reason)
+        return self._eager(entry, args, kwargs, [])
 
     def _entry(self, key: Any, given: Sequence[Any]) -> _Entry:
         """Of a signature. Plans hold on to the objects that they were made for: they serve a few such sets of objects."""
         entry = self._entries.setdefault(key, _Entry())
-        if objects := tuple(id(value) for value in given if not isinstance(value, type)):
+        if objects := tuple(id(value) for value in given if not isinstance(value, (type, ByContent))):
             self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]
             if len(self._objects) > _MAX_OBJECTS:
                 for old in self._objects.pop(next(iter(self._objects))):
@@ -321,18 +333,20 @@ class CompiledStep(LifeCycle):
                         inputs,
                         others,
                         lambda: self._within(entry, inputs, began=began),
+                        arrays,
                     )
             except ReadsShell as reason:
                 undo.now()
                 if before is not None:
                     before.put_back()
+                _put_back(arrays, contents)
                 self._drop(entry, began)
                 entry.reads_shells += 1
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
                 if entry.reads_shells > _MAX_SHELLS_READ:
                     return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
                 # Which knows what can be told
-                return self._record(entry, signature(args, kwargs, [])[0], args, kwargs, inputs), None
+                return self._record(entry, signature(args, kwargs, [], self._passing)[0], args, kwargs, inputs), None
             try:
                 missed = (
                     (shadow.refreshed and fitted[0])
@@ -357,7 +371,9 @@ class CompiledStep(LifeCycle):
                 shadow.done()
             return shadow.result, replay
 
-        may_run_twice = _catches(began) or began.recording.arrays
+        arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
+        contents = [copy.copy(array) for array in arrays]
+        may_run_twice = _catches(began) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True)
@@ -365,6 +381,7 @@ class CompiledStep(LifeCycle):
             if before is None or not _may_be_caught(began, error):
                 raise
             before.put_back()
+            _put_back(arrays, contents)
             return self._caught_or_not(entry, args, kwargs, inputs)
         if replay is not None:
             self._has_planned(replay)
@@ -465,6 +482,7 @@ class CompiledStep(LifeCycle):
                 within=self._within(entry, inputs, world),
                 regions=self._room.regions,
                 objects=entry.given,
+                passing=self._passing,
                 **known,
             )
         entry.eager_calls += 1
@@ -600,6 +618,12 @@ class CompiledStep(LifeCycle):
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }
+
+
+def _put_back(arrays: Sequence[Any], contents: Sequence[Any]) -> None:
+    for array, content in zip(arrays, contents):
+        if buffer_digest(array) != buffer_digest(content):
+            array[...] = content
 
 
 def _catches(replay: Replay) -> bool:

@@ -95,6 +95,11 @@ class HostReads(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _COMPOSITES:
             self._note(name, args, kwargs or {})
+            self._recorder.fills(True)
+            try:
+                return asked_for(func, args, kwargs or {})
+            finally:
+                self._recorder.fills(False)
         elif name == "tolist" or name in _ARRAYS:
             return self._told(func, name, args, kwargs or {})
         elif name == "data_ptr":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from stowage import _runtime
+from stowage._core import buffer_digest
 from stowage._torch import optimizer_steps
 from stowage._torch.private import (
     address,
@@ -31,7 +32,7 @@ from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.places import Place, is_plain, lasting_places
 from stowage.step.results import find_places, take_outputs
 from stowage.step.shared_memory import shared_memory
-from stowage.step.signature import Value, held, metadata, parts
+from stowage.step.signature import Passing, Value, held, metadata, parts
 from stowage.step.state import Holders
 from stowage.step.world import World
 
@@ -114,6 +115,7 @@ class Recording:
     nodes: Any = None  # autograd nodes of what the step finds (NodeHooks), and the hooks that were on them before it
     node_hooks: list[int] = field(default_factory=list)
     arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
+    over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -271,6 +273,7 @@ def record(
     earlier: Sequence[Any] = (),
     regions: compiled_regions.Regions | None = None,
     objects: Sequence[Any] = (),
+    passing: Passing | None = None,
 ) -> Recording:
     """Runs ``fn(*args, **kwargs)`` eagerly, once, and records it. Exceptions of the step pass through; nothing is kept
     then.
@@ -282,7 +285,7 @@ def record(
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
     earlier: tapes of the same step. regions: what is known of it; what is found is put there.
-    objects: among the arguments, that ``world`` has been given.
+    objects: among the arguments, that ``world`` has been given. passing: what comes anew with this call.
     """
     if _runtime.budget_active() and not fake:
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
@@ -304,6 +307,7 @@ def record(
             earlier,
             regions or compiled_regions.Regions(),
             objects,
+            passing or Passing(),
         )
     finally:
         recorder.close()
@@ -382,6 +386,7 @@ def _record(
     earlier: Sequence[Any],
     regions: compiled_regions.Regions,
     objects: Sequence[Any],
+    passing: Passing,
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
@@ -403,7 +408,9 @@ def _record(
     if any(t.requires_grad for t in inputs):
         recorder.refuse("an argument requires grad")
     before = [(p, p.grad) for p in world.model_parameters()]
-    held_before, storages, settings = held(args, kwargs), [storage_address(t) for t in arguments], Value(global_state())
+    arrays = [(array, buffer_digest(array)) for array in passing.arrays]
+    held_before, storages = held(args, kwargs, passing), [storage_address(t) for t in arguments]
+    settings = Value(global_state())
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
     session = _Session(recorder, world)
@@ -434,8 +441,11 @@ def _record(
         recording.remembers = recording.remembers or "an optimizer's step() calls a closure"
     if session.takes_number:
         recording.sets = "a scheduler's metric"
-    if held(args, kwargs) != held_before:
+    given_arrays = [("argument", array, buffer_digest(array) != was) for array, was in arrays]
+    if held(args, kwargs, passing) != held_before:
         recording.sets = "what its arguments hold"
+    if passing.iterator:
+        recording.remembers = recording.remembers or f"a {passing.iterator} is passed: where it stands cannot be seen"
     if Value(global_state()) != settings:
         recording.sets = "one of PyTorch's global settings"
     if storages != [storage_address(t) for t in arguments]:
@@ -464,7 +474,13 @@ def _record(
     if tape.refusal and not recording.refusal:
         recording.refusal = tape.refusal
     if not recording.refusal and not world.distributed and not any(is_fake(t) for t in world.parameters()[:1]):
-        recording.refusal, recording.arrays = shared_memory(tape, [*recording.inputs, *grads], world.arrays)
+        found = [*recording.inputs, *grads]
+        recording.refusal, recording.arrays = shared_memory(tape, found, world.arrays)
+        if not recording.refusal:
+            recording.refusal, over = shared_memory(tape, found, given_arrays)
+            recording.over_arrays = bool(over) or (tape.finds and bool(given_arrays))
+            if recording.over_arrays:
+                recording.remembers = recording.remembers or "a tensor lies over an array among its arguments"
     recording.inputs = []
     if not recording.refusal:
         recording.tape = tape

@@ -489,10 +489,12 @@ class Replay:
         arguments: list[torch.Tensor],
         others: list[Replay],
         within: Callable[[], contextlib.AbstractContextManager],
+        passing: Sequence[Any] = (),
     ) -> Shadow:
         """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then
         ``others``.
 
+        passing: arrays among the call's arguments, over which tensors may lie.
         within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the
         function passes through; what it did before has happened then, as in eager. Nothing has when it was interrupted
         before it left them."""
@@ -512,6 +514,7 @@ class Replay:
                 tapes = [other.recording.tape for other in others]
                 executors = [replay._executor if replay.trusted else None for replay in (self, *others)]
                 arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
+                arrays += passing
                 contents = ToldContents(matcher, arrays)
                 around = run_within if self.budget is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
-from stowage._core import class_dict, python_class, same_bits, slot_offset
+from stowage._core import buffer_digest, class_dict, python_class, same_bits, slot_offset
 from stowage._torch.private import global_state, local_tensor, setting_names, storage_address
 from stowage.errors import Unsupported
+from stowage.step.guards.given import ByContent
 from stowage.step.guards.reads import is_library_module, is_standard
 
 
@@ -33,17 +34,21 @@ def metadata(t: torch.Tensor) -> tuple:
     return type(t), t.shape, t.stride() if t.layout == torch.strided else None, t.dtype, t.device, t.layout
 
 
-def signature(args: tuple, kwargs: dict, given: list | None = None) -> tuple[tuple, list[torch.Tensor]]:
+def signature(
+    args: tuple, kwargs: dict, given: list | None = None, passing: Passing | None = None
+) -> tuple[tuple, list[torch.Tensor]]:
     """A hashable key, equal for calls that one recording can serve, and the tensors among the arguments in a fixed
     order.
 
     given: takes the objects that are told apart as objects (modules, optimizers, functions), and the classes of others;
-    what Python can read of them has to be watched.
+    what Python can read of them has to be watched; and ByContent(function) for others. passing: takes what comes anew with each call.
 
     Raises Unsupported for arguments that cannot be compared by value; of None for ``given``, for objects, too.
     """
     tensors: list[torch.Tensor] = []
-    describe = _Describer(tensors, given)
+    if passing is not None:
+        passing.begin()
+    describe = _Describer(tensors, given, passing)
     structure = (describe(args), describe(kwargs))
     sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
     return (structure, (sharing, _repeated(tensors)), Value(global_state())), tensors
@@ -65,11 +70,11 @@ def objects_of(args: tuple, kwargs: dict) -> list:
     return given
 
 
-def held(args: tuple, kwargs: dict) -> tuple | None:
+def held(args: tuple, kwargs: dict, passing: Passing | None = None) -> tuple | None:
     """What the arguments hold: equal before and after a call that changes no container, attribute or dataclass among
     them. None where that cannot be told."""
     tensors: list[torch.Tensor] = []
-    describe = _Describer(tensors, [])
+    describe = _Describer(tensors, [], passing)
     try:
         structure = (describe(args), describe(kwargs))
     except Unsupported:
@@ -121,14 +126,65 @@ class Same:
         return type(other) is Same and self._get() is other._get() and self._get() is not None
 
 
+class Content:
+    """Of an array, as part of a key: it may be another one in each call of a signature. Too large to be compared, it is
+    like no other."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, array: Any):
+        self._digest = buffer_digest(array) if memoryview(array).nbytes <= _MOST_COMPARED_BYTES else None
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Content and self._digest is not None and self._digest == other._digest
+
+
 def loosened(key: Any) -> Any:
-    """The signature without the values of Python's own numbers: a step number that is passed in is another one in every
-    call."""
+    """The signature without the values of Python's own numbers and strings, and without what arrays hold: a step number
+    that is passed in, or the name of a file, is another one in every call."""
     if not isinstance(key, tuple):
         return key
-    if len(key) == 2 and isinstance(key[0], type) and (key[0] in (int, float) or key[0] in _numpy_numbers()):
+    if (
+        len(key) == 2
+        and isinstance(key[0], type)
+        and (key[0] in (int, float, str, bytes) or key[0] in _numpy_numbers())
+    ):
         return key[:1]
-    return tuple(loosened(part) for part in key)
+    return tuple(loosened(part) for part in key if type(part) is not Content)
+
+
+class Passing:
+    """What comes anew with each call of one step.
+
+    An object is known by which one it is, until a call gives another one of its kind: a lambda that stands in the call, a
+    loss that is made for it. From then on such objects are known by what they hold, and the guards do not enter
+    them."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []  # among the arguments of the latest call; tensors may lie over them
+        self.iterator = ""  # the type of one among its arguments that is known by its type alone
+        self._kinds: set[Any] = set()  # of which calls give ever others
+        self._before: dict[Any, list[Any]] = {}  # by kind: weak references to those of the call before
+        self._now: dict[Any, list[Any]] = {}
+
+    def begin(self) -> None:
+        """Of a call."""
+        self._before, self._now = self._now, {}
+        self.end()
+
+    def end(self) -> None:
+        """Lets go of the call's arguments."""
+        self.arrays, self.iterator = [], ""
+
+    def is_other(self, kind: Any, value: Any) -> bool:
+        """Do calls give ever others of the kind, as this one does?"""
+        self._now.setdefault(kind, []).append(weakref.ref(value))
+        if kind in self._before and all(known() is not value for known in self._before[kind]):
+            self._kinds.add(kind)
+        return kind in self._kinds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,9 +287,11 @@ class _Describer:
     """What a recording assumes of an argument: of tensors their form, of containers and plain objects what they hold, of
     other objects which one it is."""
 
-    def __init__(self, tensors: list[torch.Tensor], given: list | None):
+    def __init__(self, tensors: list[torch.Tensor], given: list | None, passing: Passing | None = None):
         self._tensors = tensors
         self._given = given
+        self._passing = passing
+        self._functions: list[Any] = []  # that are being described
         self._depth = 0
         self._in_object = 0
         self._held = 0  # by objects
@@ -268,6 +326,16 @@ class _Describer:
             return (cls, content, self._attributes(value, but=fields))
         if cls in _numpy_numbers():
             return (cls, Value(value))
+        if isinstance(value, (set, frozenset)):  # the room that it takes decides where what is added comes
+            items = tuple(self(item) for item in value)
+            return (cls, items, value.__sizeof__(), self._attributes(value))
+        if isinstance(value, _VIEWS):
+            return (cls, tuple(self(item) for item in value))
+        if self._passing is not None and _is_array(value):
+            self._passing.arrays.append(value)
+            return (cls, _form(value), Content(value))
+        if self._passing is not None and isinstance(value, _ITERATORS):
+            return self._iterator(value)
         return self._object(value)
 
     def _tensor(self, value: torch.Tensor) -> Any:
@@ -275,7 +343,9 @@ class _Describer:
             return self._object(value)
         if value.layout != torch.strided:
             raise Unsupported(f"an argument is a tensor of layout {value.layout}")
-        if self._in_object and value.requires_grad:
+        if (self._in_object or self._functions) and value.requires_grad:
+            raise _Unlike
+        if self._functions and not self._is_passing_tensor(value):
             raise _Unlike
         self._tensors.append(value)
         return (
@@ -304,6 +374,8 @@ class _Describer:
             )
         if self._in_object and isinstance(value, _PARTS_OF_TRAINING):
             raise _Unlike
+        if self._passing is not None and not self._in_object and (told := self._passing_object(value)):
+            return told
         if isinstance(value, types.MethodType):
             return ("method", self._same(value.__func__), self._same(value.__self__))
         tensors, given, held = len(self._tensors), len(self._given), self._held
@@ -323,6 +395,68 @@ class _Describer:
         if self._in_object:
             raise _Unlike
         return self._same(value)
+
+    def _passing_object(self, value: Any) -> tuple | None:
+        """One of a kind of which calls give ever others, by what it holds."""
+        assert self._passing is not None and self._given is not None
+        if isinstance(value, types.FunctionType):
+            return self._function(value) if self._passing.is_other(value.__code__, value) else None
+        if type(value) is functools.partial:
+            if not self._passing.is_other((functools.partial, _code_or_type(value.func)), value):
+                return None
+            return (
+                functools.partial,
+                *(self._attribute(v) for v in (value.func, value.args, value.keywords, vars(value))),
+            )
+        if isinstance(value, types.MethodType):
+            owner = value.__self__
+            kind: Any = type(owner)
+            if not plain_object(kind) or not self._passing.is_other(("method", value.__func__), owner):
+                return None
+            return ("method", self._same(value.__func__), self._attribute(owner))
+        if isinstance(value, torch.nn.Module):
+            if next(value.parameters(), None) is not None or not self._passing.is_other(type(value), value):
+                return None
+            self._given.append(type(value))
+            return (type(value), tuple((name, self._attribute(item)) for name, item in vars(value).items()))
+        return None
+
+    def _function(self, value: types.FunctionType) -> tuple:
+        """Made from the same code as another, in the same module, it does the same where it holds the same."""
+        assert self._given is not None
+        for depth, known in enumerate(self._functions):
+            if known is value:
+                return ("function", depth)
+        self._functions.append(value)
+        try:
+            cells = tuple(self._cell(cell) for cell in value.__closure__ or ())
+            parts = (value.__defaults__, value.__kwdefaults__, vars(value), value.__name__, value.__qualname__)
+            told = tuple(self._attribute(part) for part in parts)
+        finally:
+            self._functions.pop()
+        self._given.append(ByContent(value))
+        return ("function", Same(value.__code__), Same(value.__globals__), cells, told)
+
+    def _is_passing_tensor(self, value: torch.Tensor) -> bool:
+        """Held by a function: another one in each call, as an argument is, or always the same."""
+        assert self._passing is not None
+        return self._passing.is_other(("tensor", self._functions[-1].__code__, self._held), value)
+
+    def _cell(self, cell: Any) -> Any:
+        try:
+            return self._attribute(cell.cell_contents)
+        except ValueError:  # not yet assigned
+            return _ABSENT
+
+    def _iterator(self, value: Any) -> tuple:
+        """Where it stands cannot be told; the step's Python will have to run."""
+        assert self._passing is not None
+        if self._in_object:
+            raise _Unlike
+        if isinstance(value, types.GeneratorType) and not self._passing.is_other(value.gi_code, value):
+            return self._same(value)
+        self._passing.iterator = type(value).__name__
+        return ("iterator", type(value))
 
     def _same(self, value: Any) -> Any:
         assert self._given is not None
@@ -388,7 +522,22 @@ _ATOMS = (
 _DEEPEST = 32
 _MOST_HELD = 1024  # parts of objects that are told by what they hold
 _BARE = {torch.Tensor, torch.nn.Parameter, dict, list, tuple, torch.Size}
-_CONTENT_UNKNOWN = (set, frozenset, bytearray, memoryview)
+_MOST_COMPARED_BYTES = 1 << 20  # of an array
+_CONTENT_UNKNOWN = (bytearray, memoryview)
+_EMPTY: dict = {}
+_VIEWS: Any = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_ITERABLES: tuple[Any, ...] = ([], (), range(0), range(1 << 70), set(), "", _EMPTY, _EMPTY.values(), _EMPTY.items())
+_ITERATORS: tuple[type, ...] = (
+    types.GeneratorType,
+    *(type(iter(made)) for made in _ITERABLES),
+    type(reversed([])),
+    type(reversed(_EMPTY)),
+    enumerate,
+    filter,
+    map,
+    reversed,
+    zip,
+)
 # Which one it is, is what counts
 _PARTS_OF_TRAINING = (
     torch.nn.Module,
@@ -425,6 +574,20 @@ def is_library_class(cls: type) -> bool:
     """Whose private attributes are its own affair."""
     module = sys.modules.get(str(cls.__module__))
     return module is not None and (is_standard(module.__name__) or is_library_module(module))
+
+
+def _is_array(value: Any) -> bool:
+    """Of NumPy, that holds nothing but bytes."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is getattr(numpy, "ndarray", None) and not value.dtype.hasobject
+
+
+def _form(array: Any) -> tuple:
+    return array.shape, array.strides, array.dtype.str, array.dtype, array.flags.writeable
+
+
+def _code_or_type(value: Any) -> Any:
+    return getattr(value, "__code__", None) or type(value)
 
 
 def _numpy_numbers() -> frozenset[type]:

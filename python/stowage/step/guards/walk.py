@@ -37,6 +37,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from stowage._core import Guard, buffer_digest, buffer_memory, class_dict, python_class, slot_offset
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import draws, is_quiet, matters, module_of, type_name, why
+from stowage.step.guards.given import ByContent
 from stowage.step.guards.reads import is_library, is_library_module, is_own, is_standard, reads
 from stowage.step.guards.settings import context_content, decimal_context, numpy_errors
 
@@ -187,7 +188,10 @@ class Walk:
         for hooks in global_hooks():  # as they are now: recording adds some of its own for a while
             self._reach(self._root, None, hooks, "hooks of all modules or optimizers", True)
         self._reach(self._root, None, root, path, False)
+        self._passing = [value.function for value in given if isinstance(value, ByContent)]
         for value in given:
+            if isinstance(value, ByContent):
+                continue
             self._reach(
                 self._root, None, value, type_name(value) if isinstance(value, type) else _argument_name(value), False
             )
@@ -216,7 +220,8 @@ class Walk:
             self._edges[self._root].append((None, self._code(code, globals_)))
         self._nested.update(c for c in code.co_consts if isinstance(c, types.CodeType))
         # A function made within the step holds what the step has made: only functions that were there before are kept.
-        if function is not None and function.__closure__ and code not in self._nested:
+        kept = function is not None and code not in self._nested and all(f is not function for f in self._passing)
+        if kept and function.__closure__:
             self._reach(self._root, None, function, function.__qualname__, read.library)
         for index, fn, path in self._unrun.pop(code, ()):
             self._enter_function(index, fn, path)
