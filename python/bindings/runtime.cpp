@@ -442,8 +442,20 @@ void bind_matcher(nb::module_& m) {
           },
           "executor"_a, "watched"_a = false)
       .def(
-          "watch", [](rt::Matcher& matcher, const rt::Executor& executor) { matcher.watch(executor.replaced()); },
-          "executor"_a, "In the next plain run: the ops that the executor's plan replaces.")
+          "watch",
+          [](rt::Matcher& matcher, const rt::Executor& executor) {
+            matcher.watch(executor.replaced(), executor.tiles());
+          },
+          "executor"_a, "In the next plain run: what the executor's plan replaces.")
+      .def_prop_ro(
+          "tile_error",
+          [](const rt::Matcher& matcher) {
+            const rt::TileError& error = matcher.tile_error();
+            return std::make_tuple(error.relative, error.absolute, error.where, error.too_large);
+          },
+          "Of the tiles in the latest plain run: the largest difference as a part of the largest number of its result, "
+          "the "
+          "largest one in numbers, the op that the first is of, and whether it is larger than roundings make it.")
       .def("remember", &rt::Matcher::remember)
       .def("roll_back", &rt::Matcher::roll_back);
 }
@@ -468,6 +480,15 @@ void bind_executor(nb::module_& m) {
           "wrong"_a = false, "product_columns"_a = rt::RowSlicing().product_columns,
           "wrong: for tests, one bit of each result is another one. product_columns: of a slice at least; 0: no "
           "products.");
+  nb::class_<rt::TileOptions>(m, "TileOptions", "Which loss heads are done some rows at a time.")
+      .def(
+          "__init__",
+          [](rt::TileOptions* self, bool on, std::int64_t tile_bytes, std::int64_t least_bytes, bool wrong) {
+            new (self) rt::TileOptions{on, tile_bytes, least_bytes, wrong};
+          },
+          "on"_a = false, "tile_bytes"_a = rt::TileOptions().tile_bytes,
+          "least_bytes"_a = rt::TileOptions().least_bytes, "wrong"_a = false,
+          "wrong: for tests, a number of each result is another one.");
   nb::class_<LoweredHandle>(m, "Lowered")
       .def_prop_ro("graph", [](const LoweredHandle& l) { return l.lowered->graph; })
       .def_prop_ro(
@@ -476,6 +497,17 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro(
           "products", [](const LoweredHandle& l) { return l.lowered->products.size(); },
           "Products that may take the memory of their operand.")
+      .def_prop_ro(
+          "tiled",
+          [](const LoweredHandle& l) {
+            std::size_t members = 0;
+            for (const rt::Tiles& tiles : l.lowered->tiles) members += tiles.members.size();
+            return members;
+          },
+          "Kernels that run on tiles.")
+      .def_prop_ro(
+          "tile_refusal", [](const LoweredHandle& l) { return l.lowered->tile_refusal; },
+          "Why not all loss heads are tiled, where that is asked for.")
       .def(
           "set_costs_ns",
           [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {
@@ -485,12 +517,16 @@ void bind_executor(nb::module_& m) {
           "costs"_a, "Of the graph's ops.");
   m.def(
       "lower",
-      [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving) {
-        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, leaving))};
+      [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving,
+         const rt::TileOptions& tiles) {
+        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, tiles, leaving))};
         rt::fix_numbers(*tape.tape, handle.lowered->chains);
         return handle;
       },
-      "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "leaving: residents are marked that may wait on the host.");
+      "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "tiles"_a = rt::TileOptions(),
+      nb::sig("def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ...) "
+              "-> Lowered"),
+      "leaving: residents are marked that may wait on the host.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",

@@ -284,7 +284,13 @@ class Matcher:
     def first_difference(self, executor: Executor, watched: bool = False) -> str: ...
 
     def watch(self, executor: Executor) -> None:
-        """In the next plain run: the ops that the executor's plan replaces."""
+        """In the next plain run: what the executor's plan replaces."""
+
+    @property
+    def tile_error(self) -> tuple[float, float, str, bool]:
+        """
+        Of the tiles in the latest plain run: the largest difference as a part of the largest number of its result, the largest one in numbers, the op that the first is of, and whether it is larger than roundings make it.
+        """
 
     def remember(self) -> None: ...
 
@@ -312,6 +318,12 @@ class RowSlicing:
         wrong: for tests, one bit of each result is another one. product_columns: of a slice at least; 0: no products.
         """
 
+class TileOptions:
+    """Which loss heads are done some rows at a time."""
+
+    def __init__(self, on: bool = False, tile_bytes: int = 16777216, least_bytes: int = 1048576, wrong: bool = False) -> None:
+        """wrong: for tests, a number of each result is another one."""
+
 class Lowered:
     @property
     def graph(self) -> stowage._core.Graph: ...
@@ -324,10 +336,18 @@ class Lowered:
     def products(self) -> int:
         """Products that may take the memory of their operand."""
 
+    @property
+    def tiled(self) -> int:
+        """Kernels that run on tiles."""
+
+    @property
+    def tile_refusal(self) -> str:
+        """Why not all loss heads are tiled, where that is asked for."""
+
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False) -> Lowered:
+def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ...) -> Lowered:
     """leaving: residents are marked that may wait on the host."""
 
 class Host:

@@ -15,6 +15,11 @@ void AllocationScript::end_op(bool takes_all) {
 }
 
 void* AllocationScript::take(std::size_t n) {
+  if (pool_ != nullptr) {
+    void* const address = pool_->take(n);
+    misses_ += address == nullptr ? 1 : 0;
+    return address;
+  }
   const auto bytes = static_cast<std::int64_t>(n);
   const auto* entry = std::find_if(next_, end_, [&](const PlannedAllocation& e) { return e.bytes == bytes; });
   if (entry == end_) {
@@ -44,6 +49,7 @@ void AllocationScript::add_live(const void* address, std::int64_t padded_bytes) 
 }
 
 bool AllocationScript::give_back(const void* address) {
+  if (pool_ != nullptr && pool_->give_back(address)) return true;
   const auto it = live_.find(address);
   if (it == live_.end()) return false;
   live_bytes_ -= it->second;
@@ -75,6 +81,7 @@ void AllocationScript::reset_counters() {
   live_.clear();
   heirs_.clear();
   next_ = end_ = nullptr;
+  pool_ = nullptr;
 }
 
 }  // namespace stowage::runtime

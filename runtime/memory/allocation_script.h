@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "runtime/memory/arena.h"
+#include "runtime/memory/pool.h"
 
 namespace stowage::runtime {
 
@@ -37,6 +38,9 @@ class AllocationScript {
   void* take(std::size_t n);
   bool give_back(const void* address);  // false when the address is not in the arena
 
+  // Until it is called with nullptr, all allocations lie in the pool; what has no room there is a miss.
+  void use_pool(Pool* pool) { pool_ = pool; }
+
   // Does a block that is live lie in [from, to)?
   [[nodiscard]] bool any_live(const char* from, const char* to) const;
 
@@ -55,6 +59,7 @@ class AllocationScript {
 
   Arena& arena_;
   std::int64_t align_;
+  Pool* pool_ = nullptr;
   const PlannedAllocation* next_ = nullptr;
   const PlannedAllocation* end_ = nullptr;
   std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes

@@ -108,6 +108,7 @@ struct TapeOp {
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
   int fixed_number = -1;
+  std::int64_t tile_pool_bytes = 0;  // that the tiles named by it were seen to need (tiles.h)
 
   TapeOp(c10::OperatorHandle op) : handle(op) {}  // NOLINT: OperatorHandle has no default
 };

@@ -184,7 +184,7 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
   }
   if (parts_ && tells_value(op.handle)) told_ = stack;
-  keep_results(op, stack);
+  if (instruction.tile < 0) keep_results(op, stack);
   stack.clear();
 }
 
@@ -194,7 +194,9 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
   const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
   script_.begin_op(allocations_.data() + instruction.script_from, own);
   if (fails_in_ >= 0) fail_as_injected();
-  if (instruction.chain >= 0) {
+  if (instruction.tile >= 0) {
+    call_tiles(instruction);
+  } else if (instruction.chain >= 0) {
     call_chain(instruction, stack);
   } else if (instruction.product >= 0) {
     call_product(instruction, stack);
@@ -209,7 +211,7 @@ void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& st
 }
 
 void Executor::push_arguments(const Instruction& instruction, torch::jit::Stack& stack) {
-  if (instruction.chain >= 0) return;  // each member has its own
+  if (instruction.chain >= 0 || instruction.tile >= 0) return;  // each member has its own
   const TapeOp& op = tape_->op(instruction.op);
   stack.insert(stack.end(), op.arguments.begin(), op.arguments.end());
   for (const Argument& argument : instruction.arguments) {

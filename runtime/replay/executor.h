@@ -128,6 +128,7 @@ class Executor {
 
   // Ops of the tape whose results a rehearsal digests, as chains of rows have made them.
   [[nodiscard]] std::vector<TapeOpId> replaced() const;
+  [[nodiscard]] const std::vector<Tiles>& tiles() const { return lowered_.tiles; }
   // The last learning run saw a chain of rows allocate otherwise than was planned.
   [[nodiscard]] bool chain_surprised() const { return chain_surprised_; }
 
@@ -159,11 +160,12 @@ class Executor {
     std::vector<BlockId> drop_blocks;   // whose placement ends with this step
     int chain = -1;                     // the op stands for this chain of rows
     int product = -1;                   // its result takes the memory of its operand
+    int tile = -1;                      // the op stands for these tiles
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;
 
-    [[nodiscard]] bool is_replaced() const { return chain >= 0 || product >= 0; }
+    [[nodiscard]] bool is_replaced() const { return chain >= 0 || product >= 0 || tile >= 0; }
   };
 
   // A run that has stopped to tell a number (numbers.h).
@@ -205,6 +207,9 @@ class Executor {
   void call_member(const RowChain& chain, std::size_t index, std::int64_t row, std::int64_t count,
                    const std::vector<at::Tensor>& whole, std::vector<at::Tensor>& made, torch::jit::Stack& stack) const;
   [[nodiscard]] static std::vector<std::size_t> chain_scripts(const RowChain& chain);
+  void write_tiles_script(const Tiles& tiles, std::int32_t step,
+                          const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
+  void call_tiles(const Instruction& instruction);
   void note_time(const Instruction& instruction, std::int64_t ns);
   void write_chain_script(const RowChain& chain, std::int32_t step,
                           const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);

@@ -102,6 +102,7 @@ void Executor::write_instructions() {
       ran[step.op.index()] = true;
       instruction.chain = lowered_.chain[step.op.index()];
       instruction.product = lowered_.product[step.op.index()];
+      instruction.tile = lowered_.tile[step.op.index()];
       write_op(step.op, instruction);
     } else {
       instruction.swap = next_swap++;
@@ -114,6 +115,10 @@ void Executor::write_instructions() {
   ran_at_.assign(tape_->ops.size(), instructions_.size());
   for (std::size_t i = instructions_.size(); i-- > 0;) {
     if (instructions_[i].op.valid()) ran_at_[instructions_[i].op.index()] = i;
+    if (instructions_[i].tile >= 0) {
+      for (const TileMember& member : lowered_.tiles[static_cast<std::size_t>(instructions_[i].tile)].members)
+        ran_at_[member.op.index()] = i;
+    }
     if (instructions_[i].chain < 0) continue;
     for (const RowMember& member : lowered_.chains[static_cast<std::size_t>(instructions_[i].chain)].members)
       ran_at_[member.op.index()] = i;
@@ -123,7 +128,7 @@ void Executor::write_instructions() {
 
 void Executor::write_op(OpId id, Instruction& instruction) {
   instruction.op = lowered_.tape_op[id.index()];
-  if (instruction.chain >= 0) return;
+  if (instruction.chain >= 0 || instruction.tile >= 0) return;
   const TapeOp& op = tape_->op(instruction.op);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
@@ -179,17 +184,25 @@ void Executor::write_script() {
     const TapeOp& op = tape_->op(instruction.op);
     const RowChain* const chain =
         instruction.chain < 0 ? nullptr : &lowered_.chains[static_cast<std::size_t>(instruction.chain)];
-    if (chain != nullptr) {
+    const Tiles* const tiles =
+        instruction.tile < 0 ? nullptr : &lowered_.tiles[static_cast<std::size_t>(instruction.tile)];
+    if (tiles != nullptr) {
+      write_tiles_script(*tiles, step, scratch);
+    } else if (chain != nullptr) {
       write_chain_script(*chain, step, scratch);
     } else {
       for (const std::int64_t bytes : op.allocations) allocations_.push_back({bytes, PlannedAllocation::kUnplanned});
     }
-    for (const BlockId block : op.creates) {
+    const std::vector<BlockId> creates = tiles == nullptr ? op.creates : tiles->made();
+    for (std::size_t c = 0; c < creates.size(); ++c) {
+      const BlockId block = creates[c];
       const BufferId buffer = lowered_.buffer[block.index()];
       // It may have begun earlier, when the op runs again
       const auto covering = std::prev(placed.upper_bound({buffer, step}));
       if (covering->first.second != step) instruction.renew.push_back(block);
-      const int position = chain != nullptr ? 0 : tape_->blocks[block.index()].allocation;
+      const int position = tiles != nullptr   ? static_cast<int>(c)
+                           : chain != nullptr ? 0
+                                              : tape_->blocks[block.index()].allocation;
       if (position < 0) continue;  // no bytes
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
       allocation.offset = covering->second;
@@ -200,7 +213,7 @@ void Executor::write_script() {
       }
     }
     if (instruction.product >= 0 && !write_product_script(step, from, scratch)) instruction.product = -1;
-    for (std::size_t j = 0; chain == nullptr && j < op.scratch.size(); ++j) {
+    for (std::size_t j = 0; chain == nullptr && tiles == nullptr && j < op.scratch.size(); ++j) {
       const auto position = static_cast<std::size_t>(op.scratch_allocation[j]);
       allocations_[from + position].offset = scratch.at({step, static_cast<std::int32_t>(j)});
     }

@@ -202,19 +202,23 @@ std::vector<TapeOpId> Executor::replaced() const {
   return ops;
 }
 
-// Of a chain, each member has its share by what it was thought to cost.
+// Of a chain, or of tiles, each member has its share by what it was thought to cost.
 void Executor::note_time(const Instruction& instruction, std::int64_t ns) {
-  if (instruction.chain < 0) {
-    op_times_.emplace_back(instruction.op, ns);
-    return;
-  }
-  const std::vector<RowMember>& members = lowered_.chains[static_cast<std::size_t>(instruction.chain)].members;
+  std::vector<TapeOpId> members;
+  if (instruction.tile >= 0)
+    for (const TileMember& member : lowered_.tiles[static_cast<std::size_t>(instruction.tile)].members)
+      members.push_back(member.op);
+  else if (instruction.chain >= 0)
+    for (const RowMember& member : lowered_.chains[static_cast<std::size_t>(instruction.chain)].members)
+      members.push_back(member.op);
+  else
+    members.push_back(instruction.op);
   std::int64_t all = 0;
-  for (const RowMember& member : members) all += tape_->op(member.op).cost_ns;
-  for (const RowMember& member : members) {
-    const double share = all > 0 ? static_cast<double>(tape_->op(member.op).cost_ns) / static_cast<double>(all)
+  for (const TapeOpId member : members) all += tape_->op(member).cost_ns;
+  for (const TapeOpId member : members) {
+    const double share = all > 0 ? static_cast<double>(tape_->op(member).cost_ns) / static_cast<double>(all)
                                  : 1.0 / static_cast<double>(members.size());
-    op_times_.emplace_back(member.op, static_cast<std::int64_t>(share * static_cast<double>(ns)));
+    op_times_.emplace_back(member, static_cast<std::int64_t>(share * static_cast<double>(ns)));
   }
 }
 

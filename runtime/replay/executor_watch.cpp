@@ -68,7 +68,7 @@ void Executor::poison_dead(const std::vector<ArenaWatch::Range>& ranges) {
 }
 
 void Executor::note_results(const Instruction& instruction) {
-  if (!instruction.op.valid() || instruction.again) return;
+  if (!instruction.op.valid() || instruction.again || instruction.tile >= 0) return;
   traced_[instruction.op.index()] = digests_of_results(*tape_, tape_->op(instruction.op), storages_);
 }
 

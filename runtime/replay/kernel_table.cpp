@@ -128,9 +128,10 @@ std::vector<std::string> names_of(Listed listed) {
 
 }  // namespace
 
-const KernelFacts& facts_of(const c10::OperatorHandle& op) {
+const KernelFacts& facts_of(const c10::OperatorHandle& op) { return facts_named(full_name(op)); }
+
+const KernelFacts& facts_named(std::string_view name) {
   static constexpr KernelFacts kNone;
-  const std::string name = full_name(op);
   const auto* found =
       std::find_if(kKernels.begin(), kKernels.end(), [&](const KernelFacts& k) { return k.name == name; });
   return found == kKernels.end() ? kNone : *found;

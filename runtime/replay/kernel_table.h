@@ -41,6 +41,7 @@ struct KernelFacts {
 
 // What is not listed may do neither.
 const KernelFacts& facts_of(const c10::OperatorHandle& op);
+const KernelFacts& facts_named(std::string_view full_name);
 
 // Full names of those listed, sorted.
 std::vector<std::string> in_place_reuse_ops();

@@ -38,7 +38,7 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving)
+  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles, bool leaving)
       : tape_(tape),
         leaving_(leaving),
         on_the_side_(side_statistics(tape)),
@@ -46,12 +46,16 @@ class Lowering {
         chain_at_(tape.ops.size(), -1),
         within_chain_(tape.ops.size(), false),
         product_at_(tape.ops.size(), -1) {
-    out_.chains = find_row_chains(tape, slicing);
+    TilesFound found = find_tiles(tape, tiles);
+    out_.tiles = std::move(found.tiles);
+    out_.tile_refusal = std::move(found.refusal);
+    within_tiles_ = std::move(found.within);
+    out_.chains = find_row_chains(tape, slicing, within_tiles_);
     for (std::size_t c = 0; c < out_.chains.size(); ++c) {
       for (const RowMember& member : out_.chains[c].members) within_chain_[member.op.index()] = true;
       chain_at_[out_.chains[c].last().index()] = static_cast<int>(c);
     }
-    out_.products = find_products_over(tape, slicing, out_.chains);
+    out_.products = find_products_over(tape, slicing, out_.chains, within_tiles_);
     for (std::size_t p = 0; p < out_.products.size(); ++p)
       product_at_[out_.products[p].op.index()] = static_cast<int>(p);
     out_.graph.name = name;
@@ -63,8 +67,10 @@ class Lowering {
     for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
       if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
     }
+    std::size_t tiles = 0;
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (tape_.ops[i].role != TapeOp::Role::kKernel) continue;
+      while (tiles < out_.tiles.size() && out_.tiles[tiles].at.index() == i) add_tiles(static_cast<int>(tiles++));
+      if (tape_.ops[i].role != TapeOp::Role::kKernel || within_tiles_[i]) continue;
       if (chain_at_[i] >= 0) {
         add_chain(chain_at_[i]);
       } else if (!within_chain_[i]) {
@@ -77,6 +83,7 @@ class Lowering {
       const BufferId id = out_.buffer[tape_.slots[slot.index()].block.index()];
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
+    out_.tile.resize(out_.tape_op.size(), -1);
     if (leaving_) mark_leaving();
     hold_back_updates();
     hold_back_behind_checks();
@@ -190,6 +197,35 @@ class Lowering {
     out_.product.push_back(-1);
   }
 
+  // One op that does what all members do, tile by tile, in memory that a tile takes, and makes only what others need.
+  void add_tiles(int index) {
+    const Tiles& tiles = out_.tiles[static_cast<std::size_t>(index)];
+    const TapeOp& named = tape_.op(tiles.named);
+    Op op;
+    op.target = full_name(named.handle);
+    const std::string& schema_name = named.handle.schema().name();
+    op.name = names_.next("tiled_" + schema_name.substr(schema_name.find("::") + 2));
+    std::string members;
+    for (const TileMember& member : tiles.members) {
+      op.cost_ns += tape_.op(member.op).cost_ns;
+      members += (members.empty() ? "" : ",") + quoted(full_name(tape_.op(member.op).handle));
+    }
+    for (const BlockId block : tiles.reads) add_once(op.reads, out_.buffer[block.index()]);
+    for (const TileOutput& output : tiles.outputs)
+      op.creates.push_back(
+          add_buffer(output.block, op.creates.empty() ? op.name : op.name + "." + std::to_string(op.creates.size())));
+    op.scratch.push_back({tiles.pool_bytes, 0, op.ticks});
+    op.meta = "{\"in_tiles\":[" + members + "],\"tile_rows\":" + std::to_string(tiles.tile_rows);
+    if (named.line >= 0) op.meta += ",\"line\":" + quoted(tape_.lines[static_cast<std::size_t>(named.line)]);
+    op.meta += "}";
+    out_.graph.ops.push_back(std::move(op));
+    out_.tape_op.push_back(tiles.named);
+    out_.chain.push_back(-1);
+    out_.product.push_back(-1);
+    out_.tile.resize(out_.tape_op.size(), -1);
+    out_.tile.back() = index;
+  }
+
   // Batch norms that share running statistics update them in program order.
   void update_in_turn(BlockId statistics, Op& op) {
     OpId& last = updater_[statistics.index()];
@@ -289,8 +325,10 @@ class Lowering {
   }
 
   bool may_raise(std::size_t i) const {
-    const TapeOp& from = tape_.op(out_.tape_op[i]);
-    return checks_values(from.handle, from.backward);
+    const auto checks = [&](TapeOpId id) { return checks_values(tape_.op(id).handle, tape_.op(id).backward); };
+    if (out_.tile[i] < 0) return checks(out_.tape_op[i]);
+    const std::vector<TapeOpId> members = members_of(OpId(i));
+    return std::any_of(members.begin(), members.end(), checks);
   }
 
   // By op: some later one that is such an op cannot run before it.
@@ -380,9 +418,13 @@ class Lowering {
   }
 
   std::vector<TapeOpId> members_of(OpId id) const {
-    const int chain = out_.chain[id.index()];
-    if (chain < 0) return {out_.tape_op[id.index()]};
+    const int chain = out_.chain[id.index()], tile = out_.tile[id.index()];
     std::vector<TapeOpId> members;
+    if (tile >= 0) {
+      for (const TileMember& member : out_.tiles[static_cast<std::size_t>(tile)].members) members.push_back(member.op);
+      return members;
+    }
+    if (chain < 0) return {out_.tape_op[id.index()]};
     for (const RowMember& member : out_.chains[static_cast<std::size_t>(chain)].members) members.push_back(member.op);
     return members;
   }
@@ -410,14 +452,16 @@ class Lowering {
   std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
   std::vector<bool> within_chain_;
   std::vector<int> product_at_;  // by op of the tape, or -1
+  std::vector<bool> within_tiles_;
   Lowered out_;
   UniqueNames names_;
 };
 
 }  // namespace
 
-Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving) {
-  return Lowering(tape, name, slicing, leaving).run();
+Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles,
+              bool leaving) {
+  return Lowering(tape, name, slicing, tiles, leaving).run();
 }
 
 }  // namespace stowage::runtime

@@ -6,6 +6,7 @@
 #include "runtime/record/tape.h"
 #include "runtime/replay/product_over.h"
 #include "runtime/replay/row_slices.h"
+#include "runtime/replay/tiles.h"
 #include "stowage/graph.h"
 
 namespace stowage::runtime {
@@ -20,9 +21,13 @@ struct Lowered {
   std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
   std::vector<ProductOver> products;
   std::vector<int> product;  // by graph op, or -1
+  std::vector<Tiles> tiles;
+  std::vector<int> tile;     // by graph op: the tiles that it stands for, or -1; tape_op is the op that names them then
+  std::string tile_refusal;  // why not all heads are tiled, where that is asked for
 };
 
 // `leaving`: residents that may wait on the host are marked so (Buffer::leaves).
-Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, bool leaving = false);
+Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles = {},
+              bool leaving = false);
 
 }  // namespace stowage::runtime

@@ -35,6 +35,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
 #include "runtime/replay/numbers.h"
+#include "runtime/replay/tiles.h"
 #include "runtime/torch/generator.h"
 #include "runtime/torch/hook.h"
 #include "runtime/torch/tensors.h"
@@ -110,8 +111,11 @@ class Matcher final : public Interceptor {
   // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
   // differs, in the order of the program, "" for none.
   void look_closely() { looks_ = true; }
-  // In the next plain run, these ops' results are digested, whoever looks.
-  void watch(const std::vector<TapeOpId>& ops);
+  // In the next plain run, these ops' results are digested, whoever looks; and what these tiles make counts. They must
+  // stay until then.
+  void watch(const std::vector<TapeOpId>& ops, const std::vector<Tiles>& tiles);
+  // Of the tiles in the latest plain run.
+  [[nodiscard]] const TileError& tile_error() const { return tile_error_; }
   // `watched`: among these alone.
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
@@ -260,6 +264,8 @@ class Matcher final : public Interceptor {
   bool looks_ = false;
   std::vector<std::vector<Digest>> traced_;
   std::vector<bool> watched_;  // by op; or empty
+  const std::vector<Tiles>* tiles_ = nullptr;
+  TileError tile_error_;
 };
 
 }  // namespace stowage::runtime

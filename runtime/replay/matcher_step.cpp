@@ -155,6 +155,8 @@ void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
 
 void Matcher::run_plainly() {
   PlainRun run(*tape_, inputs_);
+  tile_error_ = {};
+  if (tiles_ != nullptr && !tiles_->empty()) run.replace(*std::exchange(tiles_, nullptr), tile_error_);
   run_up_to(run, tape_->ops.size());
 }
 
@@ -166,7 +168,8 @@ void Matcher::run_up_to(PlainRun& run, std::size_t to) {
   ++plain_runs_;
 }
 
-void Matcher::watch(const std::vector<TapeOpId>& ops) {
+void Matcher::watch(const std::vector<TapeOpId>& ops, const std::vector<Tiles>& tiles) {
+  tiles_ = &tiles;
   watched_.assign(ops.empty() ? 0 : tape_->ops.size(), false);
   for (const TapeOpId op : ops) watched_[op.index()] = true;
 }

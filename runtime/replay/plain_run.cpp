@@ -10,6 +10,7 @@
 
 #include "runtime/memory/plainly.h"
 #include "runtime/replay/saved_blocks.h"
+#include "runtime/replay/tile_run.h"
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/hook.h"
 #include "runtime/torch/op_facts.h"
@@ -86,6 +87,9 @@ std::vector<std::vector<BlockId>> PlainRun::last_uses(std::int32_t to) const {
     for (const BlockId block : op.creates) last[block.index()] = i;
     for_each_access(tape_, op, [&](BlockId block, Access) { last[block.index()] = i; });
   }
+  for (std::size_t t = 0; tiles_ != nullptr && t < tiles_->size(); ++t)
+    for (const BlockId block : (*tiles_)[t].reads)
+      last[block.index()] = std::max(last[block.index()], (*tiles_)[t].at.value);
   std::vector<std::vector<BlockId>> uses(static_cast<std::size_t>(to));
   for (std::size_t b = 0; b < last.size(); ++b) {
     if (last[b] >= 0 && !tape_.blocks[b].external) uses[static_cast<std::size_t>(last[b])].push_back(BlockId(b));
@@ -118,12 +122,59 @@ void PlainRun::run(std::int32_t to, Shells& shells, bool copies) {
 void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
   const TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
   if (index == 0) states_[0] = GeneratorState::current();
+  if (tiles_ != nullptr) run_tiles_at(index);
   if (op.role != TapeOp::Role::kKernel) return;
   op.jump.make(states_);
   call(op, stack);
   if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
+  if (tiles_ != nullptr) take_tiles(op);
   if (traced_ != nullptr && (only_.empty() || only_[static_cast<std::size_t>(index)]))
     (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);
+}
+
+void PlainRun::replace(const std::vector<Tiles>& tiles, TileError& error) {
+  tiles_ = &tiles;
+  error_ = &error;
+  tiled_.resize(tape_.blocks.size());
+  tile_output_.assign(tape_.blocks.size(), nullptr);
+  for (const Tiles& each : tiles)
+    for (const TileOutput& output : each.outputs) tile_output_[output.block.index()] = &output;
+}
+
+void PlainRun::run_tiles_at(std::int32_t index) {
+  for (const Tiles& tiles : *tiles_) {
+    if (tiles.at.value != index) continue;
+    std::vector<c10::Storage> outputs;
+    for (const TileOutput& output : tiles.outputs) {
+      const auto bytes = static_cast<std::size_t>(tape_.blocks[output.block.index()].bytes);
+      c10::Allocator* const allocator = c10::GetAllocator(tape_.device.type());
+      outputs.emplace_back(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator,
+                           /*resizable=*/true);
+    }
+    const TileRun::Memory memory{[&](SlotId slot) { return tensor(slot); },
+                                 [&](BlockId block) -> const c10::Storage& { return storages_[block.index()]; },
+                                 nullptr};
+    TileRun(tape_, tiles, memory).run(outputs);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const BlockId block = tiles.outputs[i].block;
+      tiled_[block.index()] = outputs[i];
+      if (!storages_[block.index()]) continue;
+      take_tiled(block);
+    }
+  }
+}
+
+// Where the tiles have run before the recorded kernels.
+void PlainRun::take_tiles(const TapeOp& op) {
+  for (const BlockId block : op.creates)
+    if (tiled_[block.index()]) take_tiled(block);
+}
+
+// What is wrong by more than roundings trains nobody.
+void PlainRun::take_tiled(BlockId block) {
+  c10::Storage tiled = std::exchange(tiled_[block.index()], c10::Storage());
+  c10::Storage& recorded = storages_[block.index()];
+  if (compare_tiles(tape_, *tile_output_[block.index()], tiled, recorded, *error_)) recorded = std::move(tiled);
 }
 
 void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {

@@ -13,6 +13,7 @@
 
 #include "runtime/record/tape.h"
 #include "runtime/replay/digest.h"
+#include "runtime/replay/tiles.h"
 #include "runtime/torch/generator.h"
 #include "runtime/torch/tensors.h"
 
@@ -34,6 +35,10 @@ class PlainRun {
     only_ = std::move(only);
   }
 
+  // Beside the recorded kernels these run, and what they make counts; `error` is what it differs by. All must outlive
+  // this.
+  void replace(const std::vector<Tiles>& tiles, TileError& error);
+
   // Runs one op and leaves its results on the stack. What it reads must have been made by earlier calls, or be
   // external.
   void call(const TapeOp& op, torch::jit::Stack& stack);
@@ -49,6 +54,9 @@ class PlainRun {
 
  private:
   class TakenBack;
+  void run_tiles_at(std::int32_t index);
+  void take_tiles(const TapeOp& op);
+  void take_tiled(BlockId block);
   void push_arguments(const TapeOp& op, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, const torch::jit::Stack& stack);
   void hand_over(Shells& shells, bool copies);
@@ -58,6 +66,10 @@ class PlainRun {
   std::vector<bool> only_;
   std::vector<c10::Storage> storages_;                 // by block
   std::vector<std::optional<GeneratorState>> states_;  // by draws
+  const std::vector<Tiles>* tiles_ = nullptr;
+  TileError* error_ = nullptr;
+  std::vector<const TileOutput*> tile_output_;  // by block
+  std::vector<c10::Storage> tiled_;             // by block
 };
 
 // Digests of what the op has created and written, as it lies now.

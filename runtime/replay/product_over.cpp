@@ -65,9 +65,8 @@ std::int64_t bytes_at(const Tape& tape, const TapeOp& op) {
 }  // namespace
 
 std::vector<ProductOver> find_products_over(const Tape& tape, const RowSlicing& options,
-                                            const std::vector<RowChain>& chains) {
+                                            const std::vector<RowChain>& chains, std::vector<bool> taken) {
   if (!options.on || options.product_columns <= 0 || !tape.device.is_cpu()) return {};
-  std::vector<bool> taken(tape.ops.size(), false);
   for (const RowChain& chain : chains)
     for (const RowMember& member : chain.members) taken[member.op.index()] = true;
   std::int64_t most = 0;

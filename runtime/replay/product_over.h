@@ -48,9 +48,9 @@ struct ProductOver {
   }
 };
 
-// Those that no chain has taken in.
+// Those that no chain has taken in, nor, as `taken` says, something else.
 std::vector<ProductOver> find_products_over(const Tape& tape, const RowSlicing& options,
-                                            const std::vector<RowChain>& chains);
+                                            const std::vector<RowChain>& chains, std::vector<bool> taken);
 
 // Columns c .. of all rows are left; makes them columns c + gone .., still packed to the end.
 void pack_columns(char* memory, const ProductOver& product, std::int64_t c, std::int64_t gone);

@@ -143,14 +143,15 @@ class MemberOf {
 
 class Finder {
  public:
-  Finder(const Tape& tape, const RowSlicing& options) : tape_(tape), options_(options) {}
+  Finder(const Tape& tape, const RowSlicing& options, const std::vector<bool>& taken)
+      : tape_(tape), options_(options), taken_(taken) {}
 
   std::vector<RowChain> find() {
     if (!options_.on || !tape_.device.is_cpu()) return {};
     note_uses();
     chains_.resize(tape_.ops.size());
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
-      if (facts_of(tape_.ops[i].handle).in_slices != InSlices::kNo) grow(TapeOpId(i));
+      if (!taken_[i] && facts_of(tape_.ops[i].handle).in_slices != InSlices::kNo) grow(TapeOpId(i));
     }
     std::vector<RowChain> found;
     for (std::optional<Growing>& growing : chains_) {
@@ -272,6 +273,7 @@ class Finder {
 
   const Tape& tape_;
   RowSlicing options_;
+  const std::vector<bool>& taken_;
   std::vector<std::set<std::size_t>> users_;      // by block: the ops that look at it; one beyond all: it is returned
   std::vector<std::vector<std::size_t>> writes_;  // by block
   std::vector<std::optional<Growing>> chains_;    // by op that ends them
@@ -279,8 +281,8 @@ class Finder {
 
 }  // namespace
 
-std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& options) {
-  return Finder(tape, options).find();
+std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& options, const std::vector<bool>& taken) {
+  return Finder(tape, options, taken).find();
 }
 
 void fix_numbers(Tape& tape, const std::vector<RowChain>& chains) {

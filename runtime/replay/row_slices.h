@@ -78,7 +78,8 @@ struct RowChain {
   }
 };
 
-std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& options);
+// `taken`: ops that something else stands for.
+std::vector<RowChain> find_row_chains(const Tape& tape, const RowSlicing& options, const std::vector<bool>& taken);
 
 // The tape learns which numbers the chains rely on (TapeOp::fixed_number), and forgets those that others relied on.
 void fix_numbers(Tape& tape, const std::vector<RowChain>& chains);

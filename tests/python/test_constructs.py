@@ -164,6 +164,15 @@ def test_operators_whose_python_changes_something(name):
     assert trained(False) == trained(True)
 
 
+class _Phase(complex):
+    """Its real and imag are members of C's, made anew when they are read, and nobody may set them."""
+
+
+def test_members_of_c_are_not_put_back():
+    phase = _Phase(0.5, 2.0)
+    same(lambda: simple(net(), lambda m, x: soft_clip(m(x) * phase.real, phase.imag).square().mean()))
+
+
 def test_channels_last():
     same(
         lambda: simple(

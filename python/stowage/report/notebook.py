@@ -62,7 +62,10 @@ def step_html(step: Any) -> str:
         return _page(f"A step that is not planned; {calls}", [f"<p>{html.escape(why)}</p>"])
     ratio = stats["step_ns"] / stats["eager_step_ns"] if stats["step_ns"] and stats["eager_step_ns"] else 0
     time = f"; {ratio:.2f} of eager's time" if ratio else ""
-    return _page(f"A planned step: {calls}{time}", [plan_html(step.plan, step.graph)])
+    parts = [plan_html(step.plan, step.graph)]
+    if words := step.tiles_in_words().strip():
+        parts.insert(0, f"<p>{html.escape(words)}</p>")
+    return _page(f"A planned step: {calls}{time}", parts)
 
 
 def budget_html(block: Any) -> str:

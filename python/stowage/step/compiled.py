@@ -100,9 +100,11 @@ class CompiledStep(LifeCycle):
         in_place_reuse: bool,
         lean_kernels: bool = True,
         leaving: bool = False,
+        tile_loss: bool = False,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
         self._lean_kernels = lean_kernels
+        self._tile_loss = tile_loss
         self._checking = Checking(check)
         self._in_place_reuse = in_place_reuse
         self._leaving = leaving
@@ -455,7 +457,14 @@ class CompiledStep(LifeCycle):
         entry.recorded()
         with self._planning(entry):
             replay = Replay(
-                recording, self._room, self._name, self._budget, self._in_place_reuse, self._lean_kernels, self._leaving
+                recording,
+                self._room,
+                self._name,
+                self._budget,
+                self._in_place_reuse,
+                self._lean_kernels,
+                self._leaving,
+                self._tile_loss,
             )
             replay.key = key
             entry.keep(replay)
@@ -531,6 +540,7 @@ class CompiledStep(LifeCycle):
             shadow.run_plainly()
         undo.keep()
         entry.eager_calls += 1
+        replay.note_tile_error(shadow)
         if rehearsal is None:
             with self._planning(entry):
                 replay.drop_replacements("a replaced kernel has raised")
@@ -579,7 +589,11 @@ class CompiledStep(LifeCycle):
                 if self.refusal
                 else "Nothing is planned yet: call the step three times\n"
             )
-        return self.plan.explain(self.graph, prices=prices, width=width)
+        return self.plan.explain(self.graph, prices=prices, width=width) + self.tiles_in_words()
+
+    def tiles_in_words(self) -> str:
+        """What tile_loss=True has come to in the latest plan; "" without it."""
+        return self._latest.tiles_in_words() if self._latest else ""
 
     def report(self, path: str, **sections) -> None:
         """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report().
@@ -615,6 +629,10 @@ class CompiledStep(LifeCycle):
             "check_ns": self._tally.check_ns,
             "replaced_ops": self._latest.replaced if self._latest else 0,
             "replacement_refusal": self._latest.replacement_refusal if self._latest else "",
+            "tiled_ops": self._latest.tiled if self._latest else 0,
+            "tile_error": self._latest.tile_error if self._latest else 0.0,
+            "tile_largest_error": self._latest.tile_largest_error if self._latest else 0.0,
+            "tile_refusal": self._latest.tile_refusal if self._latest else "",
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }
@@ -668,6 +686,7 @@ def compile(
     lean_kernels: bool = True,
     takeover: bool | None = None,
     residents: str = "stay",
+    tile_loss: bool = False,
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
     planned.
@@ -705,6 +724,11 @@ def compile(
             calls they are whole for whoever looks. Needs a budget, and a model on the CPU. Calls that run eagerly, to be
             recorded and compared, have all residents in memory: the budget is for planned calls alone.
 
+        tile_loss: do the loss head (the product that makes logits, cross entropy, the gradients) some rows at a time, so
+            that logits never exist whole. Planned calls then give other bits than eager: sums over rows are made in
+            another order. stats() has the largest error, measured against the recorded kernels. On the CPU. Where no
+            head can be tiled, a warning says why, and the plan is exact.
+
     Returns:
         A CompiledStep, called like ``train_step``.
 
@@ -725,6 +749,10 @@ def compile(
         raise Error("residents leave only to keep a budget: give one, as budget=")
     if residents == "leave" and link_gbps == 0:
         raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
+    if tile_loss not in (True, False):
+        raise Error(f"tile_loss must be True or False, not {tile_loss!r}")
     reuse = in_place_reuse if takeover is None else takeover
     leaving = residents == "leave"
-    return CompiledStep(train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels, leaving)
+    return CompiledStep(
+        train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels, leaving, tile_loss
+    )

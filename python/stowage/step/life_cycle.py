@@ -107,7 +107,7 @@ class LifeCycle(abc.ABC):
     def _falls_back(self, replay: Replay, agrees: bool) -> bool:
         """Where a plan with other kernels than the recorded ones has not done what they do, the next has those
         alone."""
-        why = "" if agrees else "the rehearsal gave other bits"
+        why = replay.tiles_wrong or ("" if agrees else "the rehearsal gave other bits")
         if replay.allocates_otherwise():
             why = why or "a replaced kernel has allocated otherwise than was planned"
         return bool(why) and replay.drop_replacements(why)

@@ -131,14 +131,12 @@ class PythonState:
         elif numpy is not None and isinstance(value, numpy.random.Generator):
             state = value.bit_generator.state
             self._back.append(lambda: setattr(value.bit_generator, "state", state))
-        for slot in (
-            name
-            for cls in type(value).__mro__
-            for name, part in vars(cls).items()
-            if isinstance(part, types.MemberDescriptorType)
-        ):
-            if type(value).__flags__ & (1 << 9):
-                self._keep_slot(value, slot)
+        for cls in type(value).__mro__:
+            if "__slots__" not in vars(cls):  # members of types of C are C's own; some are made anew when they are read
+                continue
+            for name, part in vars(cls).items():
+                if isinstance(part, types.MemberDescriptorType):
+                    self._keep_slot(value, name)
 
     def _keep_slot(self, value: Any, name: str) -> None:
         kept = getattr(value, name, _ABSENT)

@@ -16,7 +16,7 @@ from stowage import _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
-from stowage.errors import AFTER, BEFORE, Error, Infeasible, say
+from stowage.errors import AFTER, BEFORE, Error, Infeasible, UnsupportedWarning, say, warn
 from stowage.eviction.budget import OutOfMemory
 from stowage.planning import check, plan, plan_options
 from stowage.report.progress import shown
@@ -66,6 +66,11 @@ class Shadow:
     def run_plainly(self) -> None:
         self.began._matcher.watch(self.replay._executor)
         self.began._matcher.run_plainly()
+
+    @property
+    def tile_error(self) -> tuple[float, float, str, bool]:
+        """After run_plainly(): see Matcher.tile_error."""
+        return self.began._matcher.tile_error
 
     def replaced_agree(self) -> bool:
         """After a rehearsal and run_plainly(): what the plan makes by other kernels has the same bits in both."""
@@ -192,8 +197,14 @@ class Replay:
         in_place_reuse: bool = True,
         lean_kernels: bool = True,
         leaving: bool = False,
+        tile_loss: bool = False,
     ):
         self.recording = recording
+        # Why a loss head is not tiled, though that was asked for
+        self.tile_refusal = ""
+        self.tile_error = self.tile_largest_error = 0.0
+        self._tile_error_too_large = ""
+        self._tiling = _tiling(tile_loss)
         # Why the plan has the recorded kernels alone, though others were asked for
         self.replacement_refusal = ""
         self.room = room
@@ -249,7 +260,7 @@ class Replay:
             raise Error(
                 f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
             )
-        lowered = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving)
+        lowered = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving, self._tiling)
         link_gbps = self._lane_gbps()
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
@@ -265,6 +276,9 @@ class Replay:
         self.graph, self.plan, self._executor = graph, planned, executor
         self.replaced = lowered.replaced  # chains of kernels that one op stands for
         self.products = lowered.products  # that may take the memory of their operand
+        self.tiled = lowered.tiled  # kernels that run on tiles
+        if lowered.tile_refusal:
+            self._refuse_tiles(lowered.tile_refusal)
         if self.room.looks:
             self._executor.look_closely(self.room.looks == "paranoid")
 
@@ -273,16 +287,56 @@ class Replay:
         return self._executor.chain_surprised
 
     def drop_replacements(self, why: str) -> bool:
-        """From now on without products over their operands, or, where the plan has none, the recorded kernels alone:
-        planned anew and not trusted yet. False where the plan has no others. Raises what plan() raises."""
-        if not self.replaced and not self.products:
+        """From now on without tiles; where the plan has none, without products over their operands; where it has none
+        either, the recorded kernels alone: planned anew and not trusted yet. False where the plan has no others. Raises
+        what plan() raises."""
+        if not self.replaced and not self.products and not self.tiled:
             return False
-        self.replacement_refusal = why
-        # Those whose bits depend on how a library splits its sums go first
-        self._slicing = _slicing(True, 0) if self.products else _slicing(False)
+        if self.tiled:
+            self._tiling = _tiling(False)
+            self.tile_error = self.tile_largest_error = 0.0
+            self._tile_error_too_large = ""
+            self._refuse_tiles(why)
+        else:
+            self.replacement_refusal = why
+            # Those whose bits depend on how a library splits its sums go first
+            self._slicing = _slicing(True, 0) if self.products else _slicing(False)
         self._make_plan()
         self.rehearsals = 0
         return True
+
+    def _refuse_tiles(self, why: str) -> None:
+        if why == self.tile_refusal:
+            return
+        self.tile_refusal = why
+        what = "a loss head of this step is not tiled" if self.tiled else "tile_loss=True tiles nothing in this step"
+        warn(f"{what}, and all of it stays exact: {why}", UnsupportedWarning)
+
+    def note_tile_error(self, shadow: Shadow) -> None:
+        """After a rehearsal and run_plainly()."""
+        if not self.tiled:
+            return
+        relative, absolute, where, too_large = shadow.tile_error
+        self.tile_error = max(self.tile_error, relative)
+        self.tile_largest_error = max(self.tile_largest_error, absolute)
+        if too_large:
+            self._tile_error_too_large = (
+                f"the tiles' result of {where} differs by {relative:.2g} of its largest number, "
+                "more than sums in another order may"
+            )
+
+    @property
+    def tiles_wrong(self) -> str:
+        """By more than roundings do; "" where not."""
+        return self._tile_error_too_large
+
+    def tiles_in_words(self) -> str:
+        if not self.tiled:
+            return f"\nNo tiles: {self.tile_refusal}\n" if self.tile_refusal else ""
+        return (
+            f"\n{self.tiled} kernels of the loss head run on tiles of its rows: their results differ from those of whole "
+            f"rows by at most {self.tile_error:.2g} of a result's largest number ({self.tile_largest_error:.2g})\n"
+        )
 
     def _take_kept_costs(self, lowered: Any, options: dict) -> None:
         """Under a budget the plan depends on costs. Those of a plan that an earlier process made serve as well as new
@@ -623,7 +677,7 @@ class Replay:
                 self._make_plan()
                 return True
         self._guessed = self._costs.price(self.recording.tape)
-        self.graph = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving).graph
+        self.graph = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving, self._tiling).graph
         self.plan = self.plan.with_costs_of(self.graph)
         return False
 
@@ -643,6 +697,10 @@ def _slicing(on: bool, product_columns: int | None = None) -> _runtime.RowSlicin
     if product_columns is None:
         return _runtime.RowSlicing(on=on)
     return _runtime.RowSlicing(on=on, product_columns=product_columns)
+
+
+def _tiling(on: bool) -> _runtime.TileOptions:
+    return _runtime.TileOptions(on=on)
 
 
 def _nothing() -> None:
