@@ -58,8 +58,8 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
   const bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
                           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
-  traits->replayable = (own_kernel || traits->fills_by_itself) && schema.name().starts_with("aten::") && !changes_metadata(op) &&
-                       !reads_scalar(op) && schema.arguments().size() <= 64;
+  traits->replayable = (own_kernel || traits->fills_by_itself) && schema.name().starts_with("aten::") &&
+                       !changes_metadata(op) && !reads_scalar(op) && schema.arguments().size() <= 64;
   look_at_batch_norm(schema, *traits);
   for (std::size_t i = 0; i < schema.arguments().size() && i < 64; ++i) {
     if (stowage::runtime::writes_argument(op, i)) traits->writes |= std::uint64_t{1} << i;
