@@ -18,9 +18,10 @@ from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
 from bench.shard import shard_replay, shard_tables, strategy
 from bench.step import checking, executed, long_runs, loss_head, peak, repeatability, step_time, will_it_fit
-from bench.strangers import strangers_tables
+from bench.strangers import architectures, strangers_tables
 
 TABLES = {
+    "architectures": architectures.table,
     "batch": batch.table,
     "budget": budget_report.table,
     "budget_planning": budget_planning.table,
