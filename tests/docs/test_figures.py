@@ -30,7 +30,7 @@ def mib(count: int) -> str:
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     page = tmp_path_factory.mktemp("demo") / "demo.html"
-    command = [sys.executable, "-m", "stowage.demo", "--steps", "6", "--threads", "1", "--json", "--report", page]
+    command = [sys.executable, "-m", "stowage.demo", "--steps", "10", "--threads", "1", "--json", "--report", page]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "<html" in page.read_text()[:2000].lower()

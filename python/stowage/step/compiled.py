@@ -723,7 +723,6 @@ def compile(
             count), are fetched before their first use in the step and written back after their last write. Between
             calls they are whole for whoever looks. Needs a budget, and a model on the CPU. Calls that run eagerly, to be
             recorded and compared, have all residents in memory: the budget is for planned calls alone.
-
         tile_loss: do the loss head (the product that makes logits, cross entropy, the gradients) some rows at a time, so
             that logits never exist whole. Planned calls then give other bits than eager: sums over rows are made in
             another order. stats() has the largest error, measured against the recorded kernels. On the CPU. Where no
