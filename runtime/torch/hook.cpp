@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "runtime/torch/collectives.h"
+#include "runtime/torch/op_facts.h"
 #include "runtime/torch/op_traits.h"
 
 namespace stowage::runtime {
@@ -47,8 +48,7 @@ bool is_subclass(const at::Tensor& tensor) {
 bool is_leaf_itself(const OpTraits& op, const torch::jit::Stack& stack) {
   if (!op.fills_by_itself) return false;
   const at::Tensor& input = stack[stack.size() - op.arguments].toTensor();
-  return input.is_cpu() && !is_subclass(input) && !(input.requires_grad() && c10::GradMode::is_enabled()) &&
-         !input._fw_grad(0).defined();
+  return input.is_cpu() && !is_subclass(input) && !is_differentiated(input);
 }
 
 // Not for us: somebody above the kernels will take the op apart and call again. Autocast that has not had its turn

@@ -6,21 +6,20 @@
 //                             ──▶ none wanted:     max_pool1d              ──▶ interceptor ──▶ composite, fills memory
 //
 // Source: aten/src/ATen/native/Pooling.cpp in PyTorch 2.11 to 2.13.
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/max_pool1d_native.h>
 #include <ATen/ops/max_pool1d_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include "runtime/torch/hook.h"
+#include "runtime/torch/op_facts.h"
 
 namespace stowage::runtime {
 namespace {
 
 at::Tensor max_pool1d(c10::DispatchKeySet keys, const at::Tensor& input, at::IntArrayRef kernel, at::IntArrayRef stride,
                       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  const bool differentiated = (input.requires_grad() && c10::GradMode::is_enabled()) || input._fw_grad(0).defined();
-  if (!intercepting() || differentiated)
+  if (!intercepting() || is_differentiated(input))
     return at::native::max_pool1d(input, kernel, stride, padding, dilation, ceil_mode);
   const c10::DispatchKeySet next = keys & c10::after_autograd_keyset;
   return at::_ops::max_pool1d::redispatch(next, input, kernel, stride, padding, dilation, ceil_mode);

@@ -1,6 +1,7 @@
 #include "runtime/torch/op_facts.h"
 
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
@@ -43,6 +44,10 @@ bool is_composite(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
          !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
          !op.hasKernelForDispatchKey(DispatchKey::CPU);
+}
+
+bool is_differentiated(const at::Tensor& tensor) {
+  return (tensor.requires_grad() && c10::GradMode::is_enabled()) || tensor._fw_grad(0).defined();
 }
 
 bool fills_by_itself(const c10::OperatorHandle& op) { return in_aten(op) && base_name(op) == "max_pool1d"; }

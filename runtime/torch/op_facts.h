@@ -13,6 +13,9 @@ std::string full_name(const c10::OperatorHandle& op);
 // A composite has no kernel of its own for the device: redispatching it brings its inner ops back to the hook.
 bool is_composite(const c10::OperatorHandle& op);
 
+// Autograd keeps what an op does with the tensor, or forward-mode differentiation goes through it.
+bool is_differentiated(const at::Tensor& tensor);
+
 // A composite that, where no gradient is wanted, has no inner ops: it fills its result's memory itself.
 bool fills_by_itself(const c10::OperatorHandle& op);
 

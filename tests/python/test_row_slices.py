@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from heads import Head
 from torch import nn
 
 import stowage
@@ -141,19 +142,6 @@ def slicing(**options):
         replay_module._slicing = before
 
 
-class Head(nn.Module):
-    def __init__(self, vocabulary, width, tied, dtype):
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width, dtype=dtype)
-        self.body = nn.Linear(width, width, dtype=dtype)
-        self.out = nn.Linear(width, vocabulary, bias=not tied, dtype=dtype)
-        if tied:
-            self.out.weight = self.embed.weight
-
-    def forward(self, x):
-        return self.out(torch.tanh(self.body(self.embed(x))))
-
-
 class Case:
     """A random loss head: what it computes, and what else looks at its logits."""
 
@@ -239,7 +227,7 @@ class Case:
 
     def train(self, compiled, **options):
         torch.manual_seed(self.seed)
-        model = Head(self.vocabulary, 16, self.tied, self.dtype)
+        model = Head(self.vocabulary, 16, self.tied, not self.tied, self.dtype)
         optimizer = self.optimizer(model.parameters(), lr=0.05)
         weight = torch.rand(self.vocabulary).to(self.dtype) + 0.1 if self.weighted else None
         teacher = torch.randn(*self.batch, self.vocabulary)
@@ -409,7 +397,7 @@ def test_the_gradient_of_a_tied_table_is_added_row_by_row():
     made = {}
     for lean in (False, True):
         torch.manual_seed(0)
-        model = Head(3000, 64, tied=True, dtype=torch.float32)
+        model = Head(3000, 64, tied=True, bias=False, dtype=torch.float32)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(x, model=model, optimizer=optimizer):
@@ -483,7 +471,7 @@ def test_one_wrong_bit_makes_the_plan_do_without(strict):
 
     def train(compiled):
         torch.manual_seed(0)
-        model = Head(97, 16, False, torch.float32)
+        model = Head(97, 16, tied=False, bias=True, dtype=torch.float32)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(x, y):

@@ -10,6 +10,7 @@ import pytest
 import searches
 import torch
 import torch.nn.functional as F
+from heads import Head
 from torch import nn
 
 import stowage
@@ -31,19 +32,6 @@ def tiling(**options):
         yield
     finally:
         replay_module._tiling = before
-
-
-class Model(nn.Module):
-    def __init__(self, vocabulary, width, tied, bias, dtype):
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width, dtype=dtype)
-        self.body = nn.Linear(width, width, dtype=dtype)
-        self.out = nn.Linear(width, vocabulary, bias=bias, dtype=dtype)
-        if tied:
-            self.out.weight = self.embed.weight
-
-    def forward(self, x):
-        return self.out(torch.tanh(self.body(self.embed(x))))
 
 
 class Case:
@@ -101,7 +89,7 @@ class Case:
     def train(self, dtype=None, **options):
         """Losses of all calls, and parameters; ``options`` of stowage.compile, or none."""
         torch.manual_seed(self.seed)
-        model = Model(self.vocabulary, 16, self.tied, self.bias, self.dtype)
+        model = Head(self.vocabulary, 16, self.tied, self.bias, self.dtype)
         if dtype is not None:
             model = model.to(dtype)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

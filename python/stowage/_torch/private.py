@@ -253,7 +253,8 @@ def _default_devices() -> tuple[str, ...]:
 
 def foreign_mode() -> str:
     """What is open on this thread and means to see each operation of whoever runs now: a mode, by its class, one of
-    torch.func's transforms, or a level of forward-mode differentiation; "" for none. Modes of Stowage, default devices and FakeTensorMode do not count."""
+    torch.func's transforms, or a level of forward-mode differentiation; "" for none. Modes of Stowage, default devices
+    and FakeTensorMode do not count."""
     if (transform := torch._C._functorch.peek_interpreter_stack()) is not None:
         return f"torch.func's {transform.key().name.lower()}"
     if forward_ad._current_level >= 0:
