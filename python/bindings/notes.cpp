@@ -183,6 +183,9 @@ void bind_notes(nb::module_& m) {
       .def(nb::init<nb::object, nb::object, nb::object>(), "ran"_a, "matters"_a, "called"_a)
       .def("start", [](nb::handle self) { nb::cast<Notes&>(self).start(self); })
       .def("stop", &Notes::stop)
+      // In C to their ends: no interrupt comes before the hook is gone
+      .def("__enter__", [](nb::handle self) { nb::cast<Notes&>(self).start(self); })
+      .def("__exit__", [](Notes& self, const nb::args&) { self.stop(); })
       .def("pause", &Notes::pause)
       .def("resume", &Notes::resume)
       .def_prop_ro("calls", &Notes::calls);

@@ -146,7 +146,7 @@ bool Recorder::take_back() {
   if (!can_take_back_ || states_.empty()) return false;
   for (const auto& [storage, content] : saved_) content.put_back(storage);
   saved_.clear();
-  states_.front().restore();
+  states_.front().put_back(draws_begun_);
   return true;
 }
 
@@ -260,6 +260,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (draws && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
     refuse(full_name(handle) + ": " + why_not_repeatable(tape_->device));
   if (draws) op.jump = jump_here();
+  draws_begun_ |= (draws && !(drops_nothing(op) && tape_->device.is_cpu())) || !tags_tell_draws(handle);
 
   std::vector<AllocationEvent> events;
   {

@@ -119,6 +119,7 @@ class Recorder final : public Interceptor {
   Names names_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
+  bool draws_begun_ = false;            // an op that may draw has run, if not to its end
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
   std::vector<FilledInside> filled_;

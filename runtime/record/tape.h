@@ -105,6 +105,7 @@ struct TapeOp {
   bool backward = false;
   int section = -1;  // optimizer section, or -1
   int line = -1;     // position in Tape::lines
+  [[nodiscard]] bool draws() const { return random_order >= 0 && !draws_none; }
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
   int fixed_number = -1;
@@ -149,8 +150,11 @@ struct Tape {
   std::size_t kept = 0;
   bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
-  int drawing_ops = 0;          // of those; the others draw nothing the way they are called
-  GeneratorJump final_jump;     // of the generator, after the last op
+  int drawing_ops = 0;       // of those; the others draw nothing the way they are called
+  GeneratorJump final_jump;  // of the generator, after the last op
+  // Do its runs leave the generator elsewhere, or move it meanwhile? Where not, what has moved it is another thread's,
+  // and stays.
+  [[nodiscard]] bool moves_generator() const;
   bool below_autograd = false;  // at which level of the hook it was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;

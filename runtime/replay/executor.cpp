@@ -60,7 +60,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   if (parts_) {
     next = parts_->next;
     stats = parts_->stats;
-    if (tape_->drawing_ops > 0) parts_->after.restore();
+    if (tape_->moves_generator()) parts_->after.restore();
     parts_.reset();
   } else {
     begin(inputs);
@@ -174,12 +174,12 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   stack.clear();
   push_arguments(instruction, stack);
   const auto order = static_cast<std::size_t>(op.random_order);
-  if (op.random_order >= 0 && instruction.again) {
+  if (op.draws() && instruction.again) {
     const DrawAgain same_numbers(*before_draw_[order]);
     call_surely(instruction, stack);
   } else {
-    op.jump.make(states_);
-    if (op.random_order >= 0 && runs_again_[order]) before_draw_[order] = GeneratorState::current();
+    if (!instruction.again) op.jump.make(states_);
+    if (op.draws() && runs_again_[order]) before_draw_[order] = GeneratorState::current();
     call_surely(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
   }
@@ -188,8 +188,31 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   stack.clear();
 }
 
+namespace {
+
+// Has a kernel moved the generator that is not said to draw? Where another thread has meanwhile, nobody can tell.
+class ForeignDraws {
+ public:
+  ForeignDraws(const TapeOp& op, bool watched, bool& found) : found_(found) {
+    if (watched && op.random_order < 0 && !tags_tell_draws(op.handle)) before_ = GeneratorState::current();
+  }
+  ~ForeignDraws() {
+    if (before_ && !(GeneratorState::current() == *before_)) found_ = true;
+  }
+  ForeignDraws(const ForeignDraws&) = delete;
+  ForeignDraws& operator=(const ForeignDraws&) = delete;
+
+ private:
+  std::optional<GeneratorState> before_;
+  bool& found_;
+};
+
+}  // namespace
+
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
+  bool unwatched = false;
+  const ForeignDraws draws(op, rehearsal_ != nullptr, rehearsal_ != nullptr ? rehearsal_->foreign_draws : unwatched);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
   script_.begin_op(allocations_.data() + instruction.script_from, own);

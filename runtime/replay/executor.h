@@ -187,6 +187,7 @@ class Executor {
     std::vector<Digest> digests;                          // by saved
     std::vector<std::vector<std::size_t>> save_before;    // by step
     std::vector<std::vector<std::size_t>> restore_after;  // by step
+    bool foreign_draws = false;  // a kernel that is not PyTorch's and is not said to draw has moved the generator
   };
 
   void write_instructions();

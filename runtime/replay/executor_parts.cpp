@@ -14,10 +14,9 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
-  const bool draws = tape_->drawing_ops > 0;
-  const GeneratorState python = GeneratorState::current();  // which stays as it is where nothing draws
+  const bool moves = tape_->moves_generator();
   if (parts_) {
-    if (draws) parts_->after.restore();
+    if (moves) parts_->after.restore();
   } else {
     begin(inputs);
     parts_.emplace();
@@ -37,14 +36,14 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   parts_->stats.wall_ns +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current();
-  (draws ? parts_->before : python).put_back(draws);
+  if (moves) parts_->before.restore();
   return std::move(told_);
 }
 
 void Executor::take_back() {
   if (!parts_) return;
   take_back_writes();
-  if (tape_->drawing_ops > 0) parts_->before.restore();
+  if (tape_->moves_generator()) parts_->before.restore();
   parts_.reset();
   const ArmScript armed(script_);
   leave_step();

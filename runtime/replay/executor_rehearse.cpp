@@ -70,7 +70,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
     Executor& executor;
     GeneratorState generator = GeneratorState::current();
     ~BackAtEnd() {
-      generator.put_back(executor.tape_->drawing_ops > 0);
+      if (executor.tape_->moves_generator() || executor.rehearsal_->foreign_draws) generator.restore();
       executor.rehearsal_ = nullptr;
     }
   } back{*this};
@@ -90,7 +90,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
 }
 
 std::optional<GeneratorState> Executor::generator_left() const {
-  if (tape_->drawing_ops == 0 && !tape_->final_jump.moves()) return {};
+  if (!tape_->moves_generator()) return {};
   return GeneratorState::current();
 }
 

@@ -40,7 +40,8 @@ void Executor::begin_undo() {
   half_done_ = false;
   unsaved_writes_ = 0;
   late_error_ = nullptr;
-  if (tape_->random_ops > 0 || tape_->final_jump.moves()) generator_before_ = GeneratorState::current();
+  generator_before_.reset();
+  if (tape_->moves_generator()) generator_before_ = GeneratorState::current();
 }
 
 void Executor::before_writes(std::size_t index) {
@@ -65,7 +66,7 @@ void Executor::take_back_writes() {
 void Executor::call_surely(const Instruction& instruction, torch::jit::Stack& stack) {
   std::optional<GeneratorState> drawn;
   rows_written_ = false;
-  if (!can_take_back_ && tape_->op(instruction.op).random_order >= 0) drawn = GeneratorState::current();
+  if (!can_take_back_ && tape_->op(instruction.op).draws()) drawn = GeneratorState::current();
   try {
     return call_kernel(instruction, stack);
   } catch (...) {

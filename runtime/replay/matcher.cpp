@@ -422,7 +422,7 @@ void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
     ~Generator() {
       if (draws) python.restore();
     }
-  } const at_end{tape_->drawing_ops > 0};
+  } const at_end{tape_->moves_generator()};
   if (at_end.draws) python_generator_[0].restore();
   for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
 }

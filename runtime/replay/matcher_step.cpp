@@ -216,9 +216,9 @@ bool Matcher::kept_agree(const Executor& executor) const {
 void Matcher::take_back_numbers() {
   const GeneratorState python = GeneratorState::current();
   for (const auto& source : numbers_) source->take_back();
-  bool draws = own_->drawing_ops > 0;
-  for (const auto& other : others_) draws |= other->drawing_ops > 0;
-  python.put_back(draws);
+  bool moves = own_->moves_generator();
+  for (const auto& other : others_) moves |= other->moves_generator();
+  if (moves) python.restore();
 }
 
 void Matcher::forget_step() {

@@ -29,13 +29,12 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
-  const bool draws = tape_.drawing_ops > 0;
-  const GeneratorState python = GeneratorState::current();  // which stays as it is where nothing draws
+  const bool moves = tape_.moves_generator();
   if (!run_) {
     run_.emplace(tape_, inputs_);
     ends_ = run_->last_uses(static_cast<std::int32_t>(tape_.ops.size()));
     before_ = GeneratorState::current();
-  } else if (draws) {
+  } else if (moves) {
     after_->restore();
   }
   for (; next_ < to; ++next_) {
@@ -46,13 +45,13 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
     for (const BlockId block : ends_[static_cast<std::size_t>(next_)]) run_->storage(block) = c10::Storage();
   }
   after_ = GeneratorState::current();
-  (draws ? *before_ : python).put_back(draws);
+  if (moves) before_->restore();
 }
 
 void PlainNumbers::take_back() {
   if (!run_) return;
   saved_.restore([&](BlockId block) -> c10::Storage& { return run_->storage(block); });
-  if (tape_.drawing_ops > 0) before_->restore();
+  if (tape_.moves_generator()) before_->restore();
   run_.reset();
   next_ = 0;
 }

@@ -56,7 +56,7 @@ class PlainRun::TakenBack {
   ~TakenBack() {
     if (!can_) return;
     saved_.restore([&](BlockId block) -> c10::Storage& { return run_.storage(block); });
-    generator_.put_back(run_.tape_.drawing_ops > 0);
+    if (run_.tape_.moves_generator()) generator_.restore();
   }
   TakenBack(const TakenBack&) = delete;
   TakenBack& operator=(const TakenBack&) = delete;

@@ -89,7 +89,7 @@ bool GeneratorState::same_numbers(const GeneratorState& other) const {
 
 // The numbers of a block of 624 come from its state; the next block's is made of it.
 bool GeneratorState::engine_follows(const GeneratorState& before) const {
-  constexpr int kMostBlocks = 4096;  // some milliseconds
+  constexpr int kMostBlocks = 1 << 16;  // 40 million numbers, some 0.1 s
   const at::mt19937_data_pod now = engine_.data();
   at::mt19937 engine = before.engine_;
   at::mt19937_data_pod data = engine.data();
@@ -97,7 +97,9 @@ bool GeneratorState::engine_follows(const GeneratorState& before) const {
   const auto same_block = [&] { return std::memcmp(now.state_.data(), data.state_.data(), sizeof(now.state_)) == 0; };
   if (same_block()) return now.left_ <= data.left_;
   for (int block = 0; block < kMostBlocks; ++block) {
-    for (int left = data.left_; left > 0; --left) engine();
+    data.left_ = 1;  // the block's last number is drawn: the next one makes a block
+    engine.set_data(data);
+    engine();
     data = engine.data();
     if (same_block()) return true;
   }

@@ -24,8 +24,8 @@ class GeneratorState {
  public:
   static GeneratorState current();
   void restore() const;
-  // The same for a step: where it draws nothing (`draws`), what is there now may follow from this by draws, which are
-  // other threads', and stays.
+  // The same after Python of a step: where the step draws nothing (`draws`), what is there now may follow from this by
+  // draws, which are other threads', and stays. (Where only kernels have run, Tape::moves_generator() decides.)
   void put_back(bool draws) const;
   // By draws alone, or by what other threads have put back: no Python of this thread has seeded or set it meanwhile.
   // The same state is none that follows. Both are of one thread.

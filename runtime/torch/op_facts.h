@@ -34,6 +34,10 @@ bool lifts_host_data(const c10::OperatorHandle& op);
 // Draws from a random generator.
 bool draws_random_numbers(const c10::OperatorHandle& op);
 
+// Of PyTorch's own operators their tags say so. Of others nothing may be said: a kernel in Python that calls one that
+// draws, a kernel of an extension that asks the generator itself.
+bool tags_tell_draws(const c10::OperatorHandle& op);
+
 // Its result, or the shape of its result, depends on data: the step cannot be replayed with other data. The op's
 // arguments are on top of the stack.
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack);

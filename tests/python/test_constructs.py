@@ -136,32 +136,104 @@ changing.register_fake(lambda x, name: torch.empty_like(x))
 changing.register_autograd(lambda ctx, grad: (grad, None))
 
 
+class _Counter:
+    """Kernels that are a method, an object that can be called, and a function over variables of another one."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def count(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+    __call__ = count
+
+    def begin(self):
+        self.calls = 0
+
+
+def _counting_function():
+    calls = 0
+
+    def count(x: torch.Tensor, name: str) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x * calls
+
+    def begin():
+        nonlocal calls
+        calls = 0
+
+    return count, begin
+
+
+LIBRARY = torch.library.Library("stowage_test", "FRAGMENT")
+METHOD, OBJECT = _Counter(), _Counter()
+FUNCTION, begin_function = _counting_function()
+# By other ways than custom_op
+IN_LIBRARY = {
+    "impl": changing._init_fn,
+    "impl of a method": METHOD.count,
+    "impl of an object": OBJECT,
+    "impl of a closure": FUNCTION,
+    "library.impl": changing._init_fn,
+    "register_kernel": changing._init_fn,
+}
+
+
+def _in_library(way: str):
+    name = way.replace(" ", "_").replace(".", "_")
+    LIBRARY.define(f"{name}(Tensor x, str name) -> Tensor")
+    full = f"stowage_test::{name}"
+    if way == "library.impl":
+        torch.library.impl(full, "cpu", lib=LIBRARY)(IN_LIBRARY[way])
+    elif way == "register_kernel":
+        torch.library.register_kernel(full, "cpu", IN_LIBRARY[way], lib=LIBRARY)
+    else:
+        LIBRARY.impl(name, IN_LIBRARY[way], "CPU")
+    torch.library.register_autograd(full, lambda ctx, grad: (grad, None), lib=LIBRARY)
+    return getattr(torch.ops.stowage_test, name).default
+
+
+OPERATORS = {way: _in_library(way) for way in IN_LIBRARY}
+
+
+def _steps_of(op, name: str, compiled: bool) -> list:
+    torch.manual_seed(1)
+    random.seed(1)
+    OWN_RANDOM.seed(1)
+    MADE["calls"] = 0
+    METHOD.begin()
+    OBJECT.begin()
+    begin_function()
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def train_step(x):
+        loss = op(model(x), name).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step = stowage.compile(train_step) if compiled else train_step
+    seen = [(float(step(torch.ones(2, 4))), random.random(), float(torch.rand(1)), MADE["calls"]) for _ in range(8)]
+    if compiled:
+        assert step.stats()["planned_steps"] >= 4, step.refusal
+    return seen
+
+
 @pytest.mark.parametrize("name", list(CHANGING))
 def test_operators_whose_python_changes_something(name):
     """A rehearsal runs them twice: what the first has changed is put back."""
+    assert _steps_of(changing, name, compiled=False) == _steps_of(changing, name, compiled=True)
 
-    def trained(compiled: bool) -> list:
-        torch.manual_seed(1)
-        random.seed(1)
-        OWN_RANDOM.seed(1)
-        MADE["calls"] = 0
-        model = nn.Linear(4, 3)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
-        def train_step(x):
-            loss = changing(model(x), name).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        step = stowage.compile(train_step) if compiled else train_step
-        seen = [(float(step(torch.ones(2, 4))), random.random(), float(torch.rand(1)), MADE["calls"]) for _ in range(8)]
-        if compiled:
-            assert step.stats()["planned_steps"] >= 4, step.refusal
-        return seen
-
-    assert trained(False) == trained(True)
+@pytest.mark.parametrize(
+    "way, name", [(way, name) for way in OPERATORS for name in CHANGING if " " not in way or name == "counts"]
+)
+def test_kernels_in_python_of_a_library_that_change_something(way, name):
+    assert _steps_of(OPERATORS[way], name, compiled=False) == _steps_of(OPERATORS[way], name, compiled=True)
 
 
 class _Phase(complex):

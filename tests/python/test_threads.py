@@ -3,6 +3,7 @@ and without."""
 
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import stowage
 from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.cache.costs import CostFile
+from stowage.step.replay import Replay
 
 SEED = searches.first_seed()
 A_CHILD = 50
@@ -96,6 +98,131 @@ def test_a_step_that_draws_nothing_leaves_the_generator_to_others():
     in_threads([draw, train])
     assert all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))
     assert compiled.refusal == ""
+
+
+@torch.library.custom_op("threads::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """That there is such an operator makes the process one whose kernels may be Python's."""
+    return x * 2
+
+
+class OtherThread:
+    """Another thread that draws: in eager its numbers do not depend on what this one does, which draws nothing."""
+
+    def __init__(self):
+        torch.manual_seed(7)
+        random.seed(7)
+        self.expected = [self._now(3) for _ in range(64)]
+        torch.manual_seed(7)
+        random.seed(7)
+        self.drawn = []
+
+    def _now(self, count: int) -> tuple:
+        return torch.rand(count).tolist(), random.random()
+
+    def draws(self) -> None:
+        in_threads([lambda: self.drawn.append(self._now(3))])
+
+    def had_its_own(self) -> bool:
+        return len(self.drawn) > 0 and self.drawn == self.expected[: len(self.drawn)]
+
+
+def trained(between=lambda: None, attends=False, reads=False):
+    """A step that draws nothing. ``between`` is called within its Python; ``attends``: one of its operators could
+    draw; ``reads``: it reads a number of its own before that."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step(x):
+        out = model(x)
+        if attends:
+            heads = out.view(1, 2, 4, 8)
+            out = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.0)
+        loss = out.square().mean()
+        if reads:
+            loss.item()
+        between()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def test_a_rehearsal_leaves_the_generators_to_others(monkeypatch):
+    other = None
+
+    def rehearse(self, inputs, rehearse=Replay.rehearse_matched):
+        found = rehearse(self, inputs)
+        other.draws()
+        return found
+
+    compiled = stowage.compile(trained(), strict=True)
+    monkeypatch.setattr(Replay, "rehearse_matched", rehearse)
+    other = OtherThread()
+    for _ in range(4):
+        compiled(torch.ones(8, 8))
+        other.draws()
+    assert len(other.drawn) > 4 and other.had_its_own()
+    assert compiled.stats()["planned_steps"] > 0
+
+
+@pytest.mark.parametrize("attends", [False, True])
+def test_calls_in_which_another_thread_draws(attends):
+    """Within the step's own Python."""
+    now = []
+    compiled = stowage.compile(trained(lambda: now and now[0].draws(), attends), strict=True, check="always")
+    now.append(OtherThread())
+    for _ in range(6):
+        compiled(torch.ones(8, 8))
+    assert len(now[0].drawn) == 6 and now[0].had_its_own()
+    assert compiled.stats()["planned_steps"] == 3
+
+
+def test_a_call_in_which_another_thread_draws_much():
+    """More than could be followed number by number."""
+    count = 6_000_000
+    torch.manual_seed(7)
+    expected = [torch.rand(count)[-3:] for _ in range(6)]
+    drawn = []
+
+    def draw():
+        drawn.append(torch.rand(count)[-3:])
+
+    compiled = stowage.compile(trained(lambda: in_threads([draw])), strict=True, check="always")
+    torch.manual_seed(7)
+    for _ in range(6):
+        compiled(torch.ones(8, 8))
+    assert all(map(torch.equal, drawn, expected))
+    assert compiled.stats()["planned_steps"] == 3
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("attends", [False, True])
+@pytest.mark.parametrize("call", range(4))
+def test_interrupted_calls_in_which_another_thread_has_drawn(call, attends, reads):
+    """They are taken back, but for the numbers that are gone."""
+    other, calls = None, []
+
+    def between():
+        other.draws()
+        if len(calls) == call:
+            calls.append("interrupted")
+            raise KeyboardInterrupt
+
+    compiled = stowage.compile(trained(between, attends, reads), strict=True, check="always")
+    other = OtherThread()
+    for _ in range(4):
+        try:
+            compiled(torch.ones(8, 8))
+            calls.append("done")
+        except KeyboardInterrupt:
+            pass
+    other.draws()
+    assert len(other.drawn) == 5 and other.had_its_own()
+    assert calls.count("interrupted") == 1
 
 
 # ---- Turns

@@ -103,13 +103,6 @@ def tree_map(function, value: Any) -> Any:
     return _pytree.tree_map(function, value)
 
 
-def functions_of_operators() -> list[Any]:
-    """What the program has given to torch.library.custom_op: kernels that are Python."""
-    operators = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", {})
-    own = [op for op in list(operators.values()) if not str(op._init_fn.__module__).startswith("torch.")]
-    return [part for op in own for part in (op._init_fn, *op._backend_fns.values())]
-
-
 def in_backward() -> bool:
     """Autograd's engine is at work on this thread."""
     return torch._C._current_graph_task_id() != -1
@@ -481,7 +474,6 @@ __all__ = [
     "fake_mode_active",
     "flatten",
     "foreign_mode",
-    "functions_of_operators",
     "generated_code",
     "global_hooks",
     "global_state",

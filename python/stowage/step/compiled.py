@@ -23,7 +23,7 @@ import torch
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.private import fake_mode_active, foreign_mode, functions_of_operators
+from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
@@ -521,9 +521,6 @@ class CompiledStep(LifeCycle):
         replay = shadow.replay
         replay.rehearsals += 1
         rehearsal = None
-        of_operators = functions_of_operators()  # they run in both
-        python = PythonState(World(self._fn, [*entry.given, *of_operators])) if of_operators else None
-        generator = torch.get_rng_state() if of_operators else None
         try:
             rehearsal = replay.rehearse_matched(inputs)
         except Error:
@@ -533,9 +530,6 @@ class CompiledStep(LifeCycle):
                 with self._planning(entry):
                     replay.drop_replacements("a replaced kernel has raised")
                 raise
-        if python is not None and generator is not None:
-            python.put_back()
-            torch.set_rng_state(generator)
         with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
             shadow.run_plainly()
         undo.keep()

@@ -5,24 +5,35 @@
     state.put_back()               in place: whoever holds a container sees it
 
 What C keeps to itself (iterators, queues, files) stays as the run has left it; World.guard tells where that can be
-seen. O(objects)."""
+seen. O(objects).
+
+    kernels = PythonOfKernels()
+    with kernels.notes:            while kernels alone run, most of them without Python
+        ... the run ...
+    kernels.put_back()
+
+Nothing is kept before a kernel's Python runs, and of what runs only what it reaches: other threads may use the rest
+meanwhile."""
 
 from __future__ import annotations
 
 import array
 import collections
+import gc
 import os
 import random
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from stowage._torch.private import is_fake
-from stowage.step.guards.reads import is_library_module, is_standard
+from stowage._core import Notes
+from stowage._torch.private import generated_code, is_fake
+from stowage.step.guards.reads import is_library_module, is_own, is_standard
+from stowage.step.guards.walk import Found, Walk
 from stowage.step.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
@@ -30,10 +41,9 @@ _ABSENT = object()
 
 
 class PythonState:
-    def __init__(self, world: World):
+    def __init__(self, world: World | None = None):
         self._back: list[Callable[[], object]] = []
-        for value in world.reached():
-            self._keep(value)
+        self.keep(world.reached() if world is not None else ())
         self._environment = dict(os.environ)
         self._random = random.getstate()
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
@@ -46,6 +56,10 @@ class PythonState:
         random.setstate(self._random)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
+
+    def keep(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self._keep(value)
 
     def _keep(self, value: Any) -> None:
         if type(value) in weakref.ProxyTypes:  # what it stands for is reached by itself, or gone
@@ -148,6 +162,51 @@ class PythonState:
         self._back.append(back)
 
 
+class PythonOfKernels:
+    def __init__(self) -> None:
+        self.notes = Notes(self._begins, lambda function: False, lambda function, caller: None)
+        self._generated = tuple(generated_code())
+        self._walk: Walk | None = None
+        self._state: PythonState | None = None
+        self._kept = 0
+
+    def put_back(self) -> None:
+        state, self._walk, self._state = self._state, None, None
+        if state is not None:
+            state.put_back()
+
+    def _begins(self, code: types.CodeType, function: Any, globals_: dict) -> None:
+        """A function is about to run, for the first time: what it reaches is still as before."""
+        if is_own(code) or code.co_filename.startswith(self._generated):
+            return
+        if self._walk is None or self._state is None:
+            self._walk, self._state = Walk(None, "", Found()), PythonState()
+        if _is_standard(globals_):  # the kernel itself comes later
+            return
+        frame = sys._getframe(1)
+        self._walk.note(code, None, globals_)
+        # What a kernel makes meanwhile must not outlive it: tensors of the plan
+        if not self._walk.made_within(code):
+            self._walk.reach(f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType))
+        if _is_kernel(frame):
+            self._walk.reach(v for v in frame.f_locals.values() if not isinstance(v, (torch.Tensor, list, tuple)))
+        reached = self._walk.reached()
+        self._state.keep(reached[self._kept :])
+        self._kept = len(reached)
+
+
+def _is_standard(namespace: dict) -> bool:
+    return is_standard(str(namespace.get("__name__", "")))
+
+
+def _is_kernel(frame: types.FrameType) -> bool:
+    """Called by PyTorch, not by what the kernel calls: what it is given was there before, or comes from operators."""
+    caller = frame.f_back
+    while caller is not None and not is_own(caller.f_code) and _is_standard(caller.f_globals):
+        caller = caller.f_back
+    return caller is None or is_own(caller.f_code)
+
+
 def _same(a: list, b: list) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b))
 
@@ -167,4 +226,4 @@ def _of_library(namespace: dict) -> bool:
     return module is not None and (is_standard(module.__name__) or is_library_module(module))
 
 
-__all__ = ["PythonState"]
+__all__ = ["PythonOfKernels", "PythonState"]

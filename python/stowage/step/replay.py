@@ -23,6 +23,7 @@ from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions
 from stowage.step.host_reads import ToldContents
+from stowage.step.python_state import PythonOfKernels
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
 from stowage.step.signature import metadata
@@ -637,10 +638,12 @@ class Replay:
 
         After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed
         at one moment."""
+        kernels = PythonOfKernels()
         try:
-            with shown("rehearsing the plan"):
+            with shown("rehearsing the plan"), kernels.notes:
                 self.last_run, state = self._executor.rehearse(inputs, self._matcher)
         finally:
+            kernels.put_back()
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
         self._learn_costs()

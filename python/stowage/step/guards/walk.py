@@ -203,6 +203,16 @@ class Walk:
 
     # ---- What runs
 
+    def reach(self, values: Iterable[Any]) -> None:
+        """What code that is about to run has at hand."""
+        for value in values:
+            self._reach(self._root, None, value, _argument_name(value), False)
+        self._run()
+
+    def made_within(self, code: types.CodeType) -> bool:
+        """Of a function that code which ran may have made."""
+        return code in self._nested
+
     def note(self, code: types.CodeType, function: Any, globals_: dict) -> None:
         """``code`` is about to run for the first time, as the body of ``function`` where that is known."""
         read = reads(code)
