@@ -656,7 +656,7 @@ NB_MODULE(_runtime, m) {
       "Steps are planned on its device from now on.");
   nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators: the CPU's and the accelerator's.")
       .def("__init__", [](rt::GeneratorState* self) { new (self) rt::GeneratorState(rt::GeneratorState::current()); })
-      .def("put_back", &rt::GeneratorState::restore)
+      .def("put_back", [](const rt::GeneratorState& self) { self.restore(); })
       .def(
           "__eq__", [](const rt::GeneratorState& a, const rt::GeneratorState& b) { return a == b; }, nb::is_operator(),
           nb::sig("def __eq__(self, arg: object, /) -> bool"));

@@ -121,7 +121,7 @@ void Recorder::stop() {
   tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
   if (!intercept_) return;
   intercept_.reset();
-  tape_->final_jump = jump_here();
+  tape_->final_jump = jump_here(GeneratorState::current());
 }
 
 void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
@@ -208,18 +208,24 @@ int Recorder::current_line() {
   return static_cast<int>(tape_->lines.size()) - 1;
 }
 
-GeneratorJump Recorder::jump_here() const {
-  const GeneratorState now = GeneratorState::current();
-  if (now == states_.back()) return {};
-  const auto it = std::find(states_.rbegin(), states_.rend(), now);
-  if (it != states_.rend()) return {static_cast<int>(states_.rend() - it) - 1, nullptr};
-  if (now.follows(states_.back())) return {};  // another thread has drawn
-  return {-1, std::make_shared<const GeneratorState>(now)};
+GeneratorJump Recorder::jump_here(const GeneratorState& now) const {
+  GeneratorJump jump;
+  for (const GeneratorPart part : kGeneratorParts) {
+    if (now.same(part, states_.back())) continue;
+    const auto it = std::find_if(states_.rbegin(), states_.rend(), [&](const auto& s) { return now.same(part, s); });
+    if (it != states_.rend()) {
+      jump.to[part].draws = static_cast<int>(states_.rend() - it) - 1;
+    } else if (!now.same_or_follows(part, states_.back())) {  // else another thread has drawn
+      jump.to[part].state = std::make_shared<const GeneratorState>(now);
+    }
+  }
+  return jump;
 }
 
 int Recorder::repeated_draw(const TapeOp& op) const {
   for (std::size_t i = 0; i < draws_.size(); ++i) {
-    if (states_[i + 1] == states_.back() && draws_alike(*tape_, tape_->op(draws_[i]), op)) return static_cast<int>(i);
+    if (states_[i + 1].same(op.drawn_part(), states_.back()) && draws_alike(*tape_, tape_->op(draws_[i]), op))
+      return static_cast<int>(i);
   }
   return -1;
 }
@@ -259,8 +265,12 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   const bool draws = draws_random_numbers(handle);
   if (draws && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
     refuse(full_name(handle) + ": " + why_not_repeatable(tape_->device));
-  if (draws) op.jump = jump_here();
-  draws_begun_ |= (draws && !(drops_nothing(op) && tape_->device.is_cpu())) || !tags_tell_draws(handle);
+  std::optional<GeneratorState> before;
+  if (draws) before = GeneratorState::current();
+  if (draws) op.jump = jump_here(*before);
+  const bool may_draw = draws || !tags_tell_draws(handle);
+  draws_begun_[GeneratorPart::kHost] |= may_draw && !drops_nothing(op);
+  draws_begun_[GeneratorPart::kDevice] |= may_draw;
 
   std::vector<AllocationEvent> events;
   {
@@ -278,10 +288,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (draws) {
     op.random_order = tape_->random_ops++;
     states_.push_back(GeneratorState::current());
-    const auto draws_before = op.jump.draws >= 0 ? static_cast<std::size_t>(op.jump.draws) : states_.size() - 2;
-    const GeneratorState& before = op.jump.state ? *op.jump.state : states_[draws_before];
-    op.draws_on_device = !states_.back().same_on_device(before);
-    op.draws_none = (drops_nothing(op) && !op.draws_on_device) || states_.back() == before;
+    op.draws_on_device = !states_.back().same(GeneratorPart::kDevice, *before);
+    op.draws_none = (drops_nothing(op) && !op.draws_on_device) || states_.back() == *before;
     tape_->drawing_ops += op.draws_none ? 0 : 1;
     op.repeats = repeated_draw(op);
     draws_.push_back(TapeOpId(tape_->ops.size()));

@@ -111,7 +111,7 @@ class Recorder final : public Interceptor {
   void save(const at::Tensor& tensor);
   int current_line();
   // How Python has moved the generator since the latest draw.
-  [[nodiscard]] GeneratorJump jump_here() const;
+  [[nodiscard]] GeneratorJump jump_here(const GeneratorState& now) const;
   [[nodiscard]] int repeated_draw(const TapeOp& op) const;
 
   RecordOptions options_;
@@ -119,7 +119,7 @@ class Recorder final : public Interceptor {
   Names names_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
-  bool draws_begun_ = false;            // an op that may draw has run, if not to its end
+  OfGeneratorParts<bool> draws_begun_;  // an op that may draw has run, if not to its end
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;
   std::vector<FilledInside> filled_;

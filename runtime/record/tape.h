@@ -106,6 +106,9 @@ struct TapeOp {
   int section = -1;  // optimizer section, or -1
   int line = -1;     // position in Tape::lines
   [[nodiscard]] bool draws() const { return random_order >= 0 && !draws_none; }
+  [[nodiscard]] GeneratorPart drawn_part() const {
+    return draws_on_device ? GeneratorPart::kDevice : GeneratorPart::kHost;
+  }
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
   int fixed_number = -1;

@@ -192,6 +192,7 @@ class Executor {
 
   void write_instructions();
   void write_op(OpId id, Instruction& instruction);
+  void keep_states(const GeneratorJump& jump);
   void write_lifetimes();
   void write_script();
   void bind_residents();

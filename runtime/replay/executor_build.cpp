@@ -123,7 +123,12 @@ void Executor::write_instructions() {
     for (const RowMember& member : lowered_.chains[static_cast<std::size_t>(instructions_[i].chain)].members)
       ran_at_[member.op.index()] = i;
   }
-  if (tape_->final_jump.draws >= 0) keep_state_[static_cast<std::size_t>(tape_->final_jump.draws)] = true;
+  keep_states(tape_->final_jump);
+}
+
+void Executor::keep_states(const GeneratorJump& jump) {
+  for (const GeneratorPart part : kGeneratorParts)
+    if (jump.to[part].draws >= 0) keep_state_[static_cast<std::size_t>(jump.to[part].draws)] = true;
 }
 
 void Executor::write_op(OpId id, Instruction& instruction) {
@@ -144,7 +149,7 @@ void Executor::write_op(OpId id, Instruction& instruction) {
     }
     instruction.arguments.push_back(std::move(argument));
   }
-  if (op.jump.draws >= 0) keep_state_[static_cast<std::size_t>(op.jump.draws)] = true;
+  keep_states(op.jump);
   if (op.random_order >= 0 && instruction.again) runs_again_[static_cast<std::size_t>(op.random_order)] = true;
 }
 

@@ -258,7 +258,7 @@ class Matcher final : public Interceptor {
   // one mark.
   std::vector<GeneratorState> python_generator_;
   std::vector<TapeOpId> draws_;                     // matched so far
-  bool marked_ = false;                             // one of python_generator_ is no true state
+  OfGeneratorParts<bool> marked_;                   // one of python_generator_ has no true state
   std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes
   std::optional<GeneratorState> generator_at_end_;  // as Python left it
   bool looks_ = false;

@@ -37,7 +37,7 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   python_generator_.assign(1, GeneratorState::current());
   generator_at_end_.reset();
   true_generator_.clear();
-  marked_ = false;
+  marked_ = {};
   draws_.clear();
 }
 
@@ -109,33 +109,47 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   true_generator_.assign(1, python_generator_[0]);
   for (std::size_t draws = 1; draws < python_generator_.size(); ++draws)
     true_generator_.push_back(run.after_draws(draws));
-  if (marked_ || !(python == python_generator_[0] || python.follows(python_generator_[0]))) python.restore();
+  for (const GeneratorPart part : kGeneratorParts)
+    if (marked_[part] || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
 }
 
 // After leaving: Python may set the generator to a mark that it has read before.
 void Matcher::unmark_generator() {
-  if (true_generator_.empty() || !marked_) return;
-  const auto mark = std::find(python_generator_.begin(), python_generator_.end(), GeneratorState::current());
-  if (mark != python_generator_.end())
-    true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore();
+  if (true_generator_.empty()) return;
+  const GeneratorState now = GeneratorState::current();
+  for (const GeneratorPart part : kGeneratorParts) {
+    if (!marked_[part]) continue;
+    const auto mark = std::find_if(python_generator_.begin(), python_generator_.end(),
+                                   [&](const GeneratorState& state) { return now.same(part, state); });
+    if (mark != python_generator_.end())
+      true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore(part);
+  }
 }
 
 bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
   const GeneratorState now = GeneratorState::current();
-  if (recorded.state)
-    return now == *recorded.state || (now.is_seed() && recorded.state->is_seed() && !(now == python_generator_.back()));
-  const GeneratorState& expected =
-      recorded.draws >= 0 ? python_generator_[static_cast<std::size_t>(recorded.draws)] : python_generator_.back();
-  return now == expected || now.follows(expected);  // another thread has drawn
+  const GeneratorState& last = python_generator_.back();
+  return std::all_of(kGeneratorParts.begin(), kGeneratorParts.end(), [&](GeneratorPart part) {
+    const GeneratorJump::OfPart& jump = recorded.to[part];
+    if (jump.state)
+      return now.same(part, *jump.state) || (now.is_seed(part) && jump.state->is_seed(part) && !now.same(part, last));
+    const GeneratorState& expected = jump.draws >= 0 ? python_generator_[static_cast<std::size_t>(jump.draws)] : last;
+    return now.same_or_follows(part, expected);  // another thread has drawn
+  });
 }
 
 bool Matcher::take_seed(GeneratorJump& recorded) {
-  if (!recorded.state) return false;
+  if (!recorded.moves()) return false;
   const GeneratorState now = GeneratorState::current();
-  if (now == *recorded.state) return false;
-  recorded.state = std::make_shared<const GeneratorState>(now);
-  return true;
+  bool other = false;
+  for (const GeneratorPart part : kGeneratorParts) {
+    std::shared_ptr<const GeneratorState>& state = recorded.to[part].state;
+    if (!state || now.same(part, *state)) continue;
+    state = std::make_shared<const GeneratorState>(now);
+    other = true;
+  }
+  return other;
 }
 
 void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
@@ -143,13 +157,13 @@ void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
       op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
   draws_.emplace_back(cursor_ - 1);
   if (op.draws_none && !with_other_numbers) return python_generator_.push_back(GeneratorState::current());
-  marked_ = true;
+  marked_[op.drawn_part()] = true;
   if (op.draws_none) {  // it may draw now
     op.draws_none = false;
     ++tape_->drawing_ops;
   }
   python_generator_.push_back(GeneratorState::current().marked(
-      again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.draws_on_device));
+      again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.drawn_part()));
   python_generator_.back().restore();
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -51,32 +52,49 @@ GeneratorState GeneratorState::current() {
   return state;
 }
 
-void GeneratorState::restore() const {
+void GeneratorState::restore(const OfGeneratorParts<bool>& parts) const {
   at::CPUGeneratorImpl* impl = generator();
   const std::lock_guard lock(impl->mutex_);
   ++g_restored;
   ++tl_restored;
-  impl->set_engine(engine_);
-  impl->set_next_float_normal_sample(next_float_normal_);
-  impl->set_next_double_normal_sample(next_double_normal_);
+  if (parts[GeneratorPart::kHost]) {
+    impl->set_engine(engine_);
+    impl->set_next_float_normal_sample(next_float_normal_);
+    impl->set_next_double_normal_sample(next_double_normal_);
+  }
   c10::GeneratorImpl* const device = g_device_generator.load();
-  if (device == nullptr || !device_) return;
+  if (!parts[GeneratorPart::kDevice] || device == nullptr || !device_) return;
   const std::lock_guard device_lock(device->mutex_);
   if (device->current_seed() != device_->seed) device->set_current_seed(device_->seed);
   if (device->get_offset() != device_->offset) device->set_offset(device_->offset);
 }
 
-void GeneratorState::put_back(bool draws) const {
-  if (draws) return restore();
-  const GeneratorState now = current();
-  if (!(now == *this) && !now.follows(*this)) restore();
+void GeneratorState::restore() const {
+  OfGeneratorParts<bool> both;
+  for (const GeneratorPart part : kGeneratorParts) both[part] = true;
+  restore(both);
 }
 
-bool GeneratorState::follows(const GeneratorState& before) const {
-  if (*this == before) return false;
-  if (others_restored_ != before.others_restored_) return true;
-  if (device_ && before.device_ && !device_->follows(*before.device_)) return false;
-  return same_numbers(before) || engine_follows(before);
+void GeneratorState::restore(GeneratorPart part) const {
+  OfGeneratorParts<bool> it;
+  it[part] = true;
+  restore(it);
+}
+
+void GeneratorState::put_back(const OfGeneratorParts<bool>& draws) const {
+  const GeneratorState now = current();
+  for (const GeneratorPart part : kGeneratorParts)
+    if (draws[part] || !now.same_or_follows(part, *this)) restore(part);
+}
+
+bool GeneratorState::same_or_follows(GeneratorPart part, const GeneratorState& before) const {
+  if (same(part, before) || others_restored_ != before.others_restored_) return true;
+  return part == GeneratorPart::kHost ? engine_follows(before) : device_->follows(*before.device_);
+}
+
+bool GeneratorState::same(GeneratorPart part, const GeneratorState& other) const {
+  if (part == GeneratorPart::kHost) return same_numbers(other);
+  return !device_ || !other.device_ || *device_ == *other.device_;
 }
 
 bool GeneratorState::same_numbers(const GeneratorState& other) const {
@@ -106,40 +124,59 @@ bool GeneratorState::engine_follows(const GeneratorState& before) const {
   return false;
 }
 
-// One that was taken before the accelerator was watched knows nothing of it.
 bool GeneratorState::operator==(const GeneratorState& other) const {
-  return (!device_ || !other.device_ || *device_ == *other.device_) && same_numbers(other);
+  return same(GeneratorPart::kDevice, other) && same(GeneratorPart::kHost, other);
 }
 
-bool GeneratorState::is_seed() const {
-  return same_numbers(GeneratorState(at::mt19937(engine_.data().seed_))) && (!device_ || device_->offset == 0);
+bool GeneratorState::is_seed(GeneratorPart part) const {
+  if (part == GeneratorPart::kDevice) return !device_ || device_->offset == 0;
+  return same_numbers(GeneratorState(at::mt19937(engine_.data().seed_)));
 }
 
-GeneratorState GeneratorState::marked(std::size_t draws, bool on_device) const {
+GeneratorState GeneratorState::marked(std::size_t draws, GeneratorPart part) const {
   GeneratorState other = *this;
-  if (on_device && other.device_) {
+  if (part == GeneratorPart::kDevice && other.device_) {
     constexpr std::uint64_t kFar = std::uint64_t{1} << 60;  // no step draws so much, and no seed begins there
     other.device_->seed ^= 0x9E3779B97F4A7C15U * (draws + 1);
     other.device_->offset |= kFar;
     return other;
   }
   at::mt19937_data_pod data = engine_.data();
-  data.state_[draws % data.state_.size()] += 1 + static_cast<std::uint32_t>(draws / data.state_.size());
+  // Of the first word the next block takes the highest bit alone: a true state would seem to follow from the mark
+  const std::size_t words = data.state_.size() - 1;
+  data.state_[1 + draws % words] += 1 + static_cast<std::uint32_t>(draws / words);
   other.engine_.set_data(data);
   return other;
 }
 
-void GeneratorJump::make(const std::vector<std::optional<GeneratorState>>& after_draws) const {
-  if (state) state->restore();
-  if (draws >= 0) after_draws[static_cast<std::size_t>(draws)]->restore();
+namespace {
+
+bool same_jump(GeneratorPart part, const GeneratorJump::OfPart& a, const GeneratorJump::OfPart& b) {
+  return a.draws == b.draws && (a.state == b.state || (a.state && b.state && a.state->same(part, *b.state)));
 }
 
+}  // namespace
+
+void GeneratorJump::make(const std::vector<std::optional<GeneratorState>>& after_draws) const {
+  for (const GeneratorPart part : kGeneratorParts) {
+    const OfPart& jump = to[part];
+    if (jump.state) jump.state->restore(part);
+    if (jump.draws >= 0) after_draws[static_cast<std::size_t>(jump.draws)]->restore(part);
+  }
+}
+
+bool GeneratorJump::moves() const { return to[GeneratorPart::kHost].moves() || to[GeneratorPart::kDevice].moves(); }
+
 bool GeneratorJump::operator==(const GeneratorJump& other) const {
-  return draws == other.draws && (state == other.state || (state && other.state && *state == *other.state));
+  return std::all_of(kGeneratorParts.begin(), kGeneratorParts.end(),
+                     [&](GeneratorPart part) { return same_jump(part, to[part], other.to[part]); });
 }
 
 bool GeneratorJump::same_but_seed(const GeneratorJump& other) const {
-  return *this == other || (state && other.state && state->is_seed() && other.state->is_seed());
+  return std::all_of(kGeneratorParts.begin(), kGeneratorParts.end(), [&](GeneratorPart part) {
+    const OfPart &a = to[part], &b = other.to[part];
+    return same_jump(part, a, b) || (a.state && b.state && a.state->is_seed(part) && b.state->is_seed(part));
+  });
 }
 
 }  // namespace stowage::runtime

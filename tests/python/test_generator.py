@@ -28,11 +28,11 @@ FIRST = searches.first_seed(clock=True)
 class Program:
     """``acts``: (what, number). ``others``: acts of single calls, by call."""
 
-    def __init__(self, acts, others=None):
+    def __init__(self, acts, others=None, device="cpu"):
         self.acts = acts
         self.others = others or {}
         torch.manual_seed(0)
-        self.model = nn.Linear(16, 16)
+        self.model = nn.Linear(16, 16).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.kept = {i: _state_of_seed(100 + i) for i in range(3)}
         self.count = 0
@@ -75,22 +75,28 @@ def _state_of_seed(seed):
     return state
 
 
-def trained(acts, others=None, **options):
-    program = Program(acts, others)
+def _device_state(device):
+    return torch.zeros(0) if device is None else torch.get_device_module(device).get_rng_state()
+
+
+def trained(acts, others=None, device="cpu", watched=None, **options):
+    """``watched``: an accelerator whose generator must be where eager leaves it, too."""
+    program = Program(acts, others, device)
     step = stowage.compile(program.step, **options) if options else program.step
     torch.manual_seed(3)
     data = torch.Generator().manual_seed(1)
     history = []
     for call in range(CALLS):
         program.call = call
-        loss = step(torch.randn(8, 16, generator=data))
-        history.append([loss.clone(), torch.get_rng_state(), *(p.detach().clone() for p in program.model.parameters())])
+        loss = step(torch.randn(8, 16, generator=data).to(device))
+        history.append([loss.clone(), torch.get_rng_state(), _device_state(watched), *(p.detach().clone() for p in program.model.parameters())])
     return history, program.seen, step
 
 
 def as_eager(acts, others=None, **options):
-    expected, read, _ = trained(acts, others)
-    got, read_too, step = trained(acts, others, **(options or {"check": "auto"}))
+    where = {name: options.pop(name) for name in ("device", "watched") if name in options}
+    expected, read, _ = trained(acts, others, **where)
+    got, read_too, step = trained(acts, others, **where, **(options or {"check": "auto"}))
     for call, (a, b) in enumerate(zip(expected, got)):
         assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call} of {acts}, {others}"
     assert read == read_too
@@ -175,11 +181,13 @@ def test_a_number_is_read_between_two_states_and_nothing_draws(first, last):
     [("save", 0), ("draw", 0), ("back", 0), ("draw", 0)],
     [("draw", 0), ("seed", 42), ("save", 0), ("draw", 0), ("back", 0)],
     [("draw", 0)],
+    [("seed", 42), ("draw", 0)],
 ])  # fmt: skip
 def test_a_call_that_moves_it_otherwise(other):
     as_eager([("draw", 0), ("seed", 42), ("draw", 0)], {7: other}, check="always")
     as_eager([("draw", 0), ("draw", 0)], {7: other}, check="always")
     as_eager([("draw", 0), ("seed", 1), ("seed", 2)], {7: other}, check="always")
+    as_eager([("save", 0), ("seed", 42), ("draw", 0), ("back", 0), ("draw", 0)], {7: other}, check="always")
 
 
 def test_within_a_budget():
