@@ -107,10 +107,15 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   PlainRun run(*tape_, inputs_);
   run_up_to(run, cursor_);
   true_generator_.assign(1, python_generator_[0]);
+  const auto jumps = [&](GeneratorPart part) {
+    const auto at_op = [&](const TapeOp& op) { return op.jump.to[part].moves(); };
+    const bool at_end = cursor_ == tape_->ops.size() && tape_->final_jump.to[part].moves();
+    return at_end || std::any_of(tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), at_op);
+  };
   for (std::size_t draws = 1; draws < python_generator_.size(); ++draws)
     true_generator_.push_back(run.after_draws(draws));
   for (const GeneratorPart part : kGeneratorParts)
-    if (marked_[part] || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
+    if (marked_[part] || jumps(part) || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
 }
 
