@@ -13,6 +13,7 @@
 
 #include "blocks.h"
 #include "eager.h"
+#include "generator_sets.h"
 #include "lines.h"
 #include "node_hooks.h"
 #include "runtime/memory/allocator.h"
@@ -322,11 +323,13 @@ nb::object match_step(rt::Matcher& matcher, const nb::object& call) {
 void uninterrupted_call(const nb::object& function) {
   std::exception_ptr error;
   bool no_memory = false;  // for another thread
+  rt::OwnGeneratorSets& sets = rt::own_generator_sets();
   {
     const nb::gil_scoped_release release;
     try {
       std::thread([&] {
         const nb::gil_scoped_acquire acquire;
+        rt::own_generator_sets() = sets;
         try {
           function();
         } catch (nb::python_error& raised) {
@@ -335,6 +338,7 @@ void uninterrupted_call(const nb::object& function) {
         } catch (...) {
           error = std::current_exception();
         }
+        sets = rt::own_generator_sets();
       }).join();
     } catch (const std::exception&) {
       no_memory = true;
@@ -650,7 +654,10 @@ NB_MODULE(_runtime, m) {
   nb::set_leak_warnings(false);           // a process may end with plans alive
   nb::module_::import_("stowage._core");  // Graph and Plan
   nb::register_exception_translator(&translate);
-  m.def("install_allocator", &rt::install_allocator);
+  m.def("install_allocator", [] {
+    watch_generator_sets();
+    rt::install_allocator();
+  });
   m.def(
       "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
       "Steps are planned on its device from now on.");

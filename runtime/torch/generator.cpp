@@ -14,13 +14,29 @@ at::CPUGeneratorImpl* generator() {
   return at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
 }
 
-// Counted under the generator's lock.
-std::uint64_t g_restored = 0;
-thread_local std::uint64_t tl_restored = 0;
+// How often it was set, by whatever thread. Counted under the CPU generator's lock.
+OfGeneratorParts<std::uint64_t> g_set;
+thread_local OwnGeneratorSets tl_own;
 
 std::atomic<c10::GeneratorImpl*> g_device_generator{nullptr};  // lives as long as the process
 
+void count_set(GeneratorPart part) {
+  ++g_set[part];
+  ++tl_own.all[part];
+}
+
 }  // namespace
+
+OwnGeneratorSets& own_generator_sets() { return tl_own; }
+
+void note_set_by_python(const c10::GeneratorImpl* impl) {
+  const bool host = impl == generator();
+  if (!host && impl != g_device_generator.load()) return;
+  const GeneratorPart part = host ? GeneratorPart::kHost : GeneratorPart::kDevice;
+  const std::lock_guard lock(generator()->mutex_);
+  count_set(part);
+  ++tl_own.by_python[part];
+}
 
 std::string why_not_repeatable(c10::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -44,7 +60,8 @@ GeneratorState GeneratorState::current() {
   GeneratorState state(impl->engine());
   state.next_float_normal_ = impl->next_float_normal_sample();
   state.next_double_normal_ = impl->next_double_normal_sample();
-  state.others_restored_ = g_restored - tl_restored;
+  for (const GeneratorPart part : kGeneratorParts) state.set_by_others_[part] = g_set[part] - tl_own.all[part];
+  state.set_by_python_ = tl_own.by_python;
   if (c10::GeneratorImpl* const device = g_device_generator.load()) {
     const std::lock_guard device_lock(device->mutex_);
     state.device_ = Philox{device->current_seed(), device->get_offset()};
@@ -55,8 +72,8 @@ GeneratorState GeneratorState::current() {
 void GeneratorState::restore(const OfGeneratorParts<bool>& parts) const {
   at::CPUGeneratorImpl* impl = generator();
   const std::lock_guard lock(impl->mutex_);
-  ++g_restored;
-  ++tl_restored;
+  for (const GeneratorPart part : kGeneratorParts)
+    if (parts[part]) count_set(part);
   if (parts[GeneratorPart::kHost]) {
     impl->set_engine(engine_);
     impl->set_next_float_normal_sample(next_float_normal_);
@@ -88,7 +105,9 @@ void GeneratorState::put_back(const OfGeneratorParts<bool>& draws) const {
 }
 
 bool GeneratorState::same_or_follows(GeneratorPart part, const GeneratorState& before) const {
-  if (same(part, before) || others_restored_ != before.others_restored_) return true;
+  if (same(part, before)) return true;
+  if (set_by_python_[part] != before.set_by_python_[part]) return false;
+  if (set_by_others_[part] != before.set_by_others_[part]) return true;
   return part == GeneratorPart::kHost ? engine_follows(before) : device_->follows(*before.device_);
 }
 

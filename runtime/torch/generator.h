@@ -37,6 +37,16 @@ class OfGeneratorParts {
   std::array<T, kGeneratorParts.size()> parts_{};
 };
 
+// How often this thread has set the default generators, and how often its Python has.
+struct OwnGeneratorSets {
+  OfGeneratorParts<std::uint64_t> all, by_python;
+};
+// A thread that works for another one takes that one's, and hands them back.
+OwnGeneratorSets& own_generator_sets();
+
+// Python of this thread seeds this generator, or sets it; any generator, a default one or another.
+void note_set_by_python(const c10::GeneratorImpl* generator);
+
 class GeneratorState {
  public:
   static GeneratorState current();
@@ -46,8 +56,8 @@ class GeneratorState {
   // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moves_generator()
   // decides.)
   void put_back(const OfGeneratorParts<bool>& draws) const;
-  // The same, or by draws alone, or by what other threads have put back: no Python of this thread has seeded or set it
-  // meanwhile. Both are of one thread.
+  // The same, or by draws alone, or by what other threads have set or put back: no Python of this thread has seeded or
+  // set it meanwhile. Both are of one thread, or of one that works for it.
   [[nodiscard]] bool same_or_follows(GeneratorPart part, const GeneratorState& before) const;
   [[nodiscard]] bool same(GeneratorPart part, const GeneratorState& other) const;
   bool operator==(const GeneratorState& other) const;
@@ -74,8 +84,9 @@ class GeneratorState {
   };
 
   at::mt19937 engine_;
-  std::optional<Philox> device_;       // of one that was taken before the accelerator was watched, nothing is known
-  std::uint64_t others_restored_ = 0;  // so far, as seen by the thread that took it
+  std::optional<Philox> device_;  // of one that was taken before the accelerator was watched, nothing is known
+  // So far, as seen by the thread that took it: how often other threads have set it, and how often Python of its own.
+  OfGeneratorParts<std::uint64_t> set_by_others_, set_by_python_;
   std::optional<float> next_float_normal_;
   std::optional<double> next_double_normal_;
 };

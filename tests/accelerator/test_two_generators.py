@@ -40,7 +40,9 @@ def test_moved_generators_are_planned(where, acts, check):
 
 @pytest.mark.parametrize("other", PLANNED)
 def test_a_call_that_moves_them_otherwise(where, other):
-    programs.as_eager([("save", 0), ("seed", 42), ("draw", 0), ("back", 0), ("draw", 0)], {7: other}, check="always", **where)
+    programs.as_eager(
+        [("save", 0), ("seed", 42), ("draw", 0), ("back", 0), ("draw", 0)], {7: other}, check="always", **where
+    )
 
 
 def test_random_programs(where):

@@ -89,7 +89,14 @@ def trained(acts, others=None, device="cpu", watched=None, **options):
     for call in range(CALLS):
         program.call = call
         loss = step(torch.randn(8, 16, generator=data).to(device))
-        history.append([loss.clone(), torch.get_rng_state(), _device_state(watched), *(p.detach().clone() for p in program.model.parameters())])
+        history.append(
+            [
+                loss.clone(),
+                torch.get_rng_state(),
+                _device_state(watched),
+                *(p.detach().clone() for p in program.model.parameters()),
+            ]
+        )
     return history, program.seen, step
 
 
@@ -227,6 +234,67 @@ def test_an_exception_after_a_seed():
         return states
 
     assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True)))
+
+
+def test_an_interrupt_after_a_seed_of_a_step_that_draws_nothing():
+    """The call is taken back, its seed too."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    calls = []
+
+    def step(x):
+        torch.manual_seed(42)
+        torch.manual_seed(len(calls))
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    compiled = stowage.compile(step, check="always")
+    for _ in range(8):
+        torch.manual_seed(100)
+        before = torch.get_rng_state()
+        try:
+            compiled(torch.ones(2, 4))
+        except KeyboardInterrupt:
+            assert torch.equal(torch.get_rng_state(), before)
+        else:
+            assert torch.initial_seed() == len(calls)
+        calls.append(1)
+    assert compiled.stats()["planned_steps"] > 1
+
+
+def test_states_that_draws_would_lead_to():
+    """Each step sets one that lies ahead of where the generator is: it is not another thread that has drawn."""
+    ahead = []
+    torch.manual_seed(0)
+    for _ in range(CALLS):
+        ahead.append(torch.get_rng_state())
+        torch.rand(1000)
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        losses = []
+
+        def step(x):
+            torch.set_rng_state(ahead[len(losses)])
+            loss = nn.functional.dropout(model(x), 0.3).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = stowage.compile(step, check="always") if compiled else step
+        torch.manual_seed(0)
+        for _ in range(CALLS):
+            losses.append(run(torch.ones(8, 16)).item())
+        return losses
+
+    assert trained(False) == trained(True)
 
 
 def random_acts(r):

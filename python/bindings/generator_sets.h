@@ -1,0 +1,6 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+// From now on the runtime is told of each call of Python's that seeds or sets a generator of PyTorch's.
+void watch_generator_sets();
