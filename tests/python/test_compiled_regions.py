@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from inductor_models import compiled_anew, own_inductor_cache  # noqa: F401
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import stowage
@@ -475,3 +476,7 @@ def test_private_names():
     kernels = compiled_regions._KERNEL.findall(source)
     assert kernels and len(kernels) == source.count("async_compile.cpp_pybinding(")
     assert "empty_strided_cpu(" in source and callable(module.empty_strided_cpu)
+    check = torch._functorch._aot_autograd.runtime_wrappers._FirstInvocationContext()
+    with compiled_regions.seen(print):
+        assert isinstance(check(), contextlib.nullcontext)
+    assert isinstance(check(), TorchDispatchMode)

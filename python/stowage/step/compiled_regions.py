@@ -17,6 +17,9 @@ of the compiled step.
 - ``torch._dynamo.callback_handler``: tells when a compilation begins and ends. What it does in between is no part of the
   step. Functions of PyTorch's compile, too (torch.cond): where nothing compiled is reached beforehand, that is noticed
   then, and the step is recorded anew as one with compiled regions.
+- ``torch._functorch._aot_autograd.runtime_wrappers._FirstInvocationContext``: a region's first run is under a dispatch
+  mode that looks for aliases among what custom operators return. Before PyTorch 2.13 the operators under a mode are
+  unseen, so a run that is recorded or matched has none: the check comes with the region's next run without a listener.
 
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
 recorded run with these keys as well (``run_alike``), or each region would be compiled twice.
@@ -230,6 +233,21 @@ def _listen() -> None:
 
 
 when_imported("torch._dynamo.callback", _listen)
+
+
+def _put_off_first_check() -> None:
+    context = getattr(sys.modules["torch._functorch._aot_autograd.runtime_wrappers"], "_FirstInvocationContext", None)
+    if context is None:
+        return
+    check = context.__call__
+
+    def __call__(self: Any) -> contextlib.AbstractContextManager:
+        return check(self) if getattr(_here, "listener", None) is None else contextlib.nullcontext()
+
+    context.__call__ = __call__
+
+
+when_imported("torch._functorch._aot_autograd.runtime_wrappers", _put_off_first_check)
 
 
 @contextlib.contextmanager
