@@ -278,6 +278,22 @@ std::function<void(std::function<void()>)> called_with_work(const nb::object& fu
   };
 }
 
+// The kernels of what is told run without the GIL, as others do.
+rt::PythonOfKernels python_of_kernels(const nb::object& kernels) {
+  const auto held = std::make_shared<HeldObject>(kernels);
+  return {[held](const std::function<void()>& run) {
+            const nb::gil_scoped_acquire acquire;
+            held->object.attr("noted")(nb::cpp_function([&run] {
+              const nb::gil_scoped_release release;
+              run();
+            }));
+          },
+          [held] {
+            const nb::gil_scoped_acquire acquire;
+            held->object.attr("back")();
+          }};
+}
+
 // An interrupt has no moment between the beginning and the call, nor between the call and the end: those are C++.
 std::string match_section(rt::Matcher& matcher, int section, const nb::object& step) {
   struct End {
@@ -383,7 +399,8 @@ void bind_matcher(nb::module_& m) {
           "begin_step",
           [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
              const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors,
-             const nb::object& around, const nb::list& raised, const std::vector<bool>& decided) {
+             const nb::object& around, const nb::list& raised, const std::vector<bool>& decided,
+             const nb::object& kernels) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
@@ -396,6 +413,9 @@ void bind_matcher(nb::module_& m) {
                 numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1],
                                                                      tensors_at(inputs), run_within));
               }
+              if (!(i == 0 ? matcher.own_tape() : *tapes[i - 1]).foreign) continue;
+              numbers.back() =
+                  std::make_unique<rt::NotedNumbers>(std::move(numbers.back()), python_of_kernels(kernels));
             }
             std::function<void()> call;
             if (!before_leaving.is_none()) {
@@ -408,14 +428,15 @@ void bind_matcher(nb::module_& m) {
                                decided);
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
-          "decided"_a,
-          nb::sig("def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
-                  "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
-                  "around: object | None, raised: list, decided: collections.abc.Sequence[bool]) -> None"),
+          "decided"_a, "kernels"_a,
+          nb::sig(
+              "def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
+              "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
+              "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
           "limited. What either function "
           "raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each "
-          "tape's guards ask for as it has it?")
+          "tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).")
       .def("step", &match_step, "call"_a,
            "After begin_step(): calls call() and matches what it does; returns what it returns. `difference` says how "
            "it went.")

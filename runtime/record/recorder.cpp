@@ -269,6 +269,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (draws) before = GeneratorState::current();
   if (draws) op.jump = jump_here(*before);
   const bool may_draw = draws || !tags_tell_draws(handle);
+  tape_->foreign |= !tags_tell_draws(handle);
   draws_begun_[GeneratorPart::kHost] |= may_draw && !drops_nothing(op);
   draws_begun_[GeneratorPart::kDevice] |= may_draw;
 

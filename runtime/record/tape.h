@@ -158,6 +158,7 @@ struct Tape {
   // Do its runs leave the generator elsewhere, or move it meanwhile? Where not, what has moved it is another thread's,
   // and stays.
   [[nodiscard]] bool moves_generator() const;
+  bool foreign = false;         // it has kernels that are not PyTorch's, and may be in Python
   bool below_autograd = false;  // at which level of the hook it was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too
   bool absolute_inputs = false;

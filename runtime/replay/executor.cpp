@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "runtime/record/ticks.h"
+#include "runtime/replay/foreign_draws.h"
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
@@ -39,7 +40,7 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   }
   reserve();
   script_.reset_counters();
-  learned_something_ = chain_surprised_ = false;
+  learned_something_ = chain_surprised_ = foreign_draws_ = false;
   op_times_.clear();
   bind_inputs(inputs);
   make_results();
@@ -60,7 +61,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   if (parts_) {
     next = parts_->next;
     stats = parts_->stats;
-    if (tape_->moves_generator()) parts_->after.restore();
+    if (moves_generator()) parts_->after.restore();
     parts_.reset();
   } else {
     begin(inputs);
@@ -188,31 +189,9 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   stack.clear();
 }
 
-namespace {
-
-// Has a kernel moved the generator that is not said to draw? Where another thread has meanwhile, nobody can tell.
-class ForeignDraws {
- public:
-  ForeignDraws(const TapeOp& op, bool watched, bool& found) : found_(found) {
-    if (watched && op.random_order < 0 && !tags_tell_draws(op.handle)) before_ = GeneratorState::current();
-  }
-  ~ForeignDraws() {
-    if (before_ && !(GeneratorState::current() == *before_)) found_ = true;
-  }
-  ForeignDraws(const ForeignDraws&) = delete;
-  ForeignDraws& operator=(const ForeignDraws&) = delete;
-
- private:
-  std::optional<GeneratorState> before_;
-  bool& found_;
-};
-
-}  // namespace
-
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
-  bool unwatched = false;
-  const ForeignDraws draws(op, rehearsal_ != nullptr, rehearsal_ != nullptr ? rehearsal_->foreign_draws : unwatched);
+  const ForeignDraws draws(op, rehearsal_ != nullptr || parts_, foreign_draws_);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
   script_.begin_op(allocations_.data() + instruction.script_from, own);

@@ -83,6 +83,8 @@ class Executor {
   torch::jit::Stack tell(TapeOpId read, const std::vector<at::Tensor>& inputs);
   // Since tell() and before run(): has this op run?
   [[nodiscard]] bool has_run(TapeOpId op) const { return parts_ && ran_at_[op.index()] < parts_->next; }
+  // Since tell() and before run().
+  [[nodiscard]] bool tells() const { return parts_.has_value(); }
   // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
   void take_back();
 
@@ -187,7 +189,6 @@ class Executor {
     std::vector<Digest> digests;                          // by saved
     std::vector<std::vector<std::size_t>> save_before;    // by step
     std::vector<std::vector<std::size_t>> restore_after;  // by step
-    bool foreign_draws = false;  // a kernel that is not PyTorch's and is not said to draw has moved the generator
   };
 
   void write_instructions();
@@ -220,6 +221,7 @@ class Executor {
   void learn(const Instruction& instruction);
   // Where the last run has left the generator, if it draws at all.
   [[nodiscard]] std::optional<GeneratorState> generator_left() const;
+  [[nodiscard]] bool moves_generator() const { return tape_->moves_generator() || foreign_draws_; }
   void make_results();
   void copy_results();
   void drop(BlockId block);
@@ -299,6 +301,8 @@ class Executor {
   std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;
   std::unordered_set<const c10::StorageImpl*> resident_storages_;
   Rehearsal* rehearsal_ = nullptr;
+  // In a run that may be taken back: a kernel has moved the generator that is not said to draw
+  bool foreign_draws_ = false;
   std::optional<Parts> parts_;
   torch::jit::Stack told_;
   std::vector<std::size_t> ran_at_;      // by op of the tape: its first instruction; none: beyond all

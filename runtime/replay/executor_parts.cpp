@@ -14,9 +14,15 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
-  const bool moves = tape_->moves_generator();
+  struct AsPythonHasIt {
+    const Executor& executor;
+    GeneratorState python = GeneratorState::current();
+    ~AsPythonHasIt() {
+      if (executor.moves_generator()) python.restore();
+    }
+  } const at_end{*this};
   if (parts_) {
-    if (moves) parts_->after.restore();
+    if (moves_generator()) parts_->after.restore();
   } else {
     begin(inputs);
     parts_.emplace();
@@ -36,7 +42,6 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   parts_->stats.wall_ns +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   parts_->after = GeneratorState::current();
-  if (moves) parts_->before.restore();
   return std::move(told_);
 }
 

@@ -70,7 +70,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
     Executor& executor;
     GeneratorState generator = GeneratorState::current();
     ~BackAtEnd() {
-      if (executor.tape_->moves_generator() || executor.rehearsal_->foreign_draws) generator.restore();
+      if (executor.moves_generator()) generator.restore();
       executor.rehearsal_ = nullptr;
     }
   } back{*this};

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ class NumberSource {
   [[nodiscard]] virtual bool has_run(TapeOpId op) const = 0;
   // Nothing has run: residents and generator are as before the step.
   virtual void take_back() = 0;
+  // Something has run that take_back() would take back.
+  [[nodiscard]] virtual bool under_way() const = 0;
   // Python has come to the end of the tape.
   virtual void end() {}
 };
@@ -45,6 +48,7 @@ class PlannedNumbers final : public NumberSource {
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override;
   void take_back() override;
+  [[nodiscard]] bool under_way() const override;
 
  private:
   Executor& executor_;
@@ -61,10 +65,12 @@ class PlainNumbers final : public NumberSource {
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override { return static_cast<std::int32_t>(op.index()) < next_; }
   void take_back() override;
+  [[nodiscard]] bool under_way() const override { return run_.has_value(); }
   void end() override { take_back(); }
 
  private:
   void run_to(std::int32_t to, torch::jit::Stack& stack);
+  [[nodiscard]] bool moves_generator() const { return tape_.moves_generator() || foreign_draws_; }
 
   const Tape& tape_;
   std::vector<at::Tensor> inputs_;
@@ -74,7 +80,30 @@ class PlainNumbers final : public NumberSource {
   std::int32_t next_ = 0;
   std::optional<GeneratorState> before_;  // the step
   std::optional<GeneratorState> after_;   // the ops that have run
+  bool foreign_draws_ = false;
   SavedBlocks saved_;
+};
+
+// What the kernels' Python reaches: noted(run) calls run(), and back() puts back what that has changed since the first.
+struct PythonOfKernels {
+  std::function<void(const std::function<void()>&)> noted;
+  std::function<void()> back;
+};
+
+// Another source's, of a tape whose kernels may be in Python.
+class NotedNumbers final : public NumberSource {
+ public:
+  NotedNumbers(std::unique_ptr<NumberSource> of, PythonOfKernels python)
+      : of_(std::move(of)), python_(std::move(python)) {}
+  torch::jit::Stack tell(TapeOpId read) override;
+  [[nodiscard]] bool has_run(TapeOpId op) const override { return of_->has_run(op); }
+  void take_back() override;
+  [[nodiscard]] bool under_way() const override { return of_->under_way(); }
+  void end() override;
+
+ private:
+  std::unique_ptr<NumberSource> of_;
+  PythonOfKernels python_;
 };
 
 }  // namespace stowage::runtime

@@ -73,7 +73,9 @@ bool lifts_host_data(const c10::OperatorHandle& op) {
 
 bool draws_random_numbers(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::nondeterministic_seeded); }
 
-bool tags_tell_draws(const c10::OperatorHandle& op) { return in_aten(op); }
+bool tags_tell_draws(const c10::OperatorHandle& op) {
+  return in_aten(op) || op.schema().name().starts_with("stowage::");
+}
 
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (op.hasTag(at::Tag::data_dependent_output)) return true;

@@ -34,7 +34,7 @@ bool lifts_host_data(const c10::OperatorHandle& op);
 // Draws from a random generator.
 bool draws_random_numbers(const c10::OperatorHandle& op);
 
-// Of PyTorch's own operators their tags say so. Of others nothing may be said: a kernel in Python that calls one that
+// Of PyTorch's own operators their tags say so, and of Stowage's. Of others nothing may be said: a kernel in Python that calls one that
 // draws, a kernel of an extension that asks the generator itself.
 bool tags_tell_draws(const c10::OperatorHandle& op);
 

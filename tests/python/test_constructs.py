@@ -236,6 +236,40 @@ def test_kernels_in_python_of_a_library_that_change_something(way, name):
     assert _steps_of(OPERATORS[way], name, compiled=False) == _steps_of(OPERATORS[way], name, compiled=True)
 
 
+@pytest.mark.parametrize("options", [{"check": "always"}, {"budget": "1GiB"}], ids=["free", "limited"])
+@pytest.mark.parametrize("leaves_at", [0, 3, 5, 6])
+@pytest.mark.parametrize("name", ["counts", "draws", "draws from Python"])
+def test_numbers_that_kernels_in_python_have_made(name, leaves_at, options):
+    """Kernels run for a number that the step reads, and again where that is taken back: in a rehearsal, and in a call
+    that does otherwise than was recorded."""
+
+    def trained(options) -> list:
+        torch.manual_seed(1)
+        random.seed(1)
+        MADE["calls"] = 0
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        read = []
+
+        def train_step(x):
+            loss = changing(model(x), name).square().mean()
+            read.append(loss.item())
+            if len(read) == leaves_at:
+                loss = loss.exp()
+            (loss * 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = train_step if options is None else stowage.compile(train_step, **options)
+        seen = [(float(step(torch.ones(2, 4))), random.random(), float(torch.rand(1))) for _ in range(12)]
+        if options is not None:
+            assert step.stats()["planned_steps"] >= (leaves_at or 12) - 4, step.refusal
+        return [seen, read, MADE["calls"]]
+
+    assert trained(None) == trained(options)
+
+
 class _Phase(complex):
     """Its real and imag are members of C's, made anew when they are read, and nobody may set them."""
 

@@ -195,6 +195,24 @@ class PythonOfKernels:
         self._kept = len(reached)
 
 
+class ToldKernels:
+    """Of the kernels that run for a number while a step's Python runs: until back(), or for good."""
+
+    def __init__(self) -> None:
+        self._kernels: PythonOfKernels | None = None
+
+    def noted(self, run: Callable[[], None]) -> None:
+        if self._kernels is None:
+            self._kernels = PythonOfKernels()
+        with self._kernels.notes:
+            run()
+
+    def back(self) -> None:
+        kernels, self._kernels = self._kernels, None
+        if kernels is not None:
+            kernels.put_back()
+
+
 def _is_standard(namespace: dict) -> bool:
     return is_standard(str(namespace.get("__name__", "")))
 
@@ -226,4 +244,4 @@ def _of_library(namespace: dict) -> bool:
     return module is not None and (is_standard(module.__name__) or is_library_module(module))
 
 
-__all__ = ["PythonOfKernels", "PythonState"]
+__all__ = ["PythonOfKernels", "PythonState", "ToldKernels"]

@@ -23,7 +23,7 @@ from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions
 from stowage.step.host_reads import ToldContents
-from stowage.step.python_state import PythonOfKernels
+from stowage.step.python_state import PythonOfKernels, ToldKernels
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
 from stowage.step.signature import metadata
@@ -574,7 +574,15 @@ class Replay:
                 around = run_within if self.budget is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
-                    self.inputs(arguments), tapes, leaving, self.budget is not None, executors, around, raised, decided
+                    self.inputs(arguments),
+                    tapes,
+                    leaving,
+                    self.budget is not None,
+                    executors,
+                    around,
+                    raised,
+                    decided,
+                    ToldKernels(),
                 )
                 result = matcher.step(lambda: self._python_of(call, contents))
                 difference = matcher.difference
