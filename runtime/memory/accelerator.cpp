@@ -3,18 +3,22 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/sum.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "runtime/memory/accelerator_link.h"
+#include "runtime/memory/allocator.h"
 #include "runtime/memory/front.h"
 #include "runtime/memory/plainly.h"
 #include "stowage/error.h"
@@ -127,6 +131,45 @@ class Accelerator final : public Device {
   void to_host(void* to, const void* from, std::int64_t bytes) override { to_host(to, from, bytes, false); }
   void from_host(void* to, const void* from, std::int64_t bytes) override { from_host(to, from, bytes, false); }
 
+  Sums sums(const void* from, std::int64_t bytes) override {
+    Sums sums;
+    sums.of_lines.resize(static_cast<std::size_t>(bytes / align_bytes()));
+    sums.of_places.resize(static_cast<std::size_t>((bytes + kSummedBytes - 1) / kSummedBytes * words_a_line()));
+    std::int64_t* lines = sums.of_lines.data();
+    std::int64_t* places = sums.of_places.data();
+    const Plainly plainly;
+    const Unarmed unarmed;
+    const auto options = at::TensorOptions(where_).dtype(at::kLong);
+    for (std::int64_t at = 0; at < bytes; at += kSummedBytes) {
+      const std::int64_t count = std::min(kSummedBytes, bytes - at) / align_bytes();
+      const at::Tensor words = on_device(static_cast<const char*>(from) + at, count * align_bytes())
+                                   .view(at::kInt)
+                                   .view({count, words_a_line()});
+      const at::Tensor both = at::empty({count + words_a_line()}, options);
+      at::Tensor of_lines = both.narrow(0, 0, count);
+      at::Tensor of_places = both.narrow(0, count, words_a_line());
+      at::sum_out(of_lines, words, at::IntArrayRef{1}, /*keepdim=*/false, at::kLong);
+      at::sum_out(of_places, words, at::IntArrayRef{0}, /*keepdim=*/false, at::kLong);
+      const at::Tensor here = both.cpu();
+      std::copy_n(here.const_data_ptr<std::int64_t>(), count, lines);
+      std::copy_n(here.const_data_ptr<std::int64_t>() + count, words_a_line(), places);
+      lines += count;
+      places += words_a_line();
+    }
+    return sums;
+  }
+  bool same(const void* a, const void* b, std::int64_t bytes) override {
+    const Plainly plainly;
+    const Unarmed unarmed;
+    for (std::int64_t at = 0; at < bytes; at += kSummedBytes) {
+      const std::int64_t count = std::min(kSummedBytes, bytes - at);
+      if (!at::equal(on_device(static_cast<const char*>(a) + at, count),
+                     on_device(static_cast<const char*>(b) + at, count)))
+        return false;
+    }
+    return true;
+  }
+
   c10::DataPtr host_block(std::int64_t bytes) override {
     return at::getHostAllocator(where_.type())->allocate(static_cast<std::size_t>(bytes));
   }
@@ -148,6 +191,7 @@ class Accelerator final : public Device {
   [[nodiscard]] std::int64_t align_bytes() const override { return 512; }
 
  private:
+  [[nodiscard]] std::int64_t words_a_line() const { return align_bytes() / 4; }
   [[nodiscard]] at::Tensor on_device(const void* at, std::int64_t bytes) const {
     return byte_tensor(at, bytes, where_);
   }

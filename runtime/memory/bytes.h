@@ -48,7 +48,7 @@ inline std::string bytes_of(const c10::Storage& storage) {
 inline bool same_bytes(const c10::Storage& a, const c10::Storage& b) {
   if (a.nbytes() != b.nbytes() || a.device() != b.device()) return false;
   if (a.nbytes() == 0 || a.data() == b.data()) return true;
-  return a.device().is_cpu() ? std::memcmp(a.data(), b.data(), a.nbytes()) == 0 : bytes_of(a) == bytes_of(b);
+  return device_at(a.device()).same(a.data(), b.data(), static_cast<std::int64_t>(a.nbytes()));
 }
 
 }  // namespace stowage::runtime

@@ -44,6 +44,26 @@ class CpuDevice final : public Device {
   void copy(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
   void to_host(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
   void from_host(void* to, const void* from, std::int64_t bytes) override { move_bytes(to, from, bytes); }
+  Sums sums(const void* from, std::int64_t bytes) override {
+    const std::int64_t words = align_bytes() / 4;
+    Sums sums;
+    std::vector<std::int32_t> line(static_cast<std::size_t>(words));
+    for (std::int64_t at = 0; at < bytes; at += align_bytes()) {
+      if (at % kSummedBytes == 0) sums.of_places.resize(sums.of_places.size() + line.size());
+      std::memcpy(line.data(), static_cast<const char*>(from) + at, static_cast<std::size_t>(align_bytes()));
+      std::int64_t* const places = sums.of_places.data() + sums.of_places.size() - line.size();
+      std::int64_t sum = 0;
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        sum += line[i];
+        places[i] += line[i];
+      }
+      sums.of_lines.push_back(sum);
+    }
+    return sums;
+  }
+  bool same(const void* a, const void* b, std::int64_t bytes) override {
+    return std::memcmp(a, b, static_cast<std::size_t>(bytes)) == 0;
+  }
   c10::DataPtr host_block(std::int64_t bytes) override { return allocate(bytes); }
   void keep(void* block, const void* from, std::int64_t bytes) override { move_bytes(block, from, bytes); }
   void put_back(void* to, const void* block, std::int64_t bytes) override { move_bytes(to, block, bytes); }

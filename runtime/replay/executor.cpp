@@ -103,6 +103,7 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
   }
   before_writes(index);
+  if (watch_) watch_->begin(own_ranges(index));
   const auto start = options.time_ops ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   if (!instruction.op.valid()) {
     start_swap(instruction);
