@@ -12,6 +12,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -74,6 +75,36 @@ class CurrentStream final : public Device::Stream {
   c10::impl::VirtualGuardImpl guard_;
   c10::Device where_;
   c10::Stream stream_;
+};
+
+class EventStopwatch final : public Device::Stopwatch {
+ public:
+  explicit EventStopwatch(c10::Device where) : guard_(where.type()), where_(where) {}
+
+  void begin() override { mark(); }
+  void end() override { mark(); }
+  std::vector<std::int64_t> times_ns() override {
+    std::vector<std::int64_t> times;
+    if (marks_.empty()) return times;
+    marks_.back().synchronize();
+    try {
+      for (std::size_t i = 0; i + 1 < marks_.size(); i += 2)
+        times.push_back(static_cast<std::int64_t>(marks_[i].elapsedTime(marks_[i + 1]) * 1e6));
+    } catch (const c10::Error&) {  // its events keep no time
+      times.clear();
+    }
+    return times;
+  }
+
+ private:
+  void mark() {
+    marks_.emplace_back(where_.type(), c10::EventFlag::BACKEND_DEFAULT);  // PyTorch's own default keeps no time
+    marks_.back().record(guard_.getStream(where_));
+  }
+
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Device where_;
+  std::deque<c10::Event> marks_;
 };
 
 class Accelerator final : public Device {
@@ -179,6 +210,7 @@ class Accelerator final : public Device {
   void wait() override { guard_.synchronizeDevice(where_.index()); }
   std::unique_ptr<Order> order() override { return std::make_unique<StreamOrder>(where_); }
   std::unique_ptr<Stream> current_stream() override { return std::make_unique<CurrentStream>(where_); }
+  std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<EventStopwatch>(where_); }
 
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return pinned_store(where_, limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override {

@@ -1,7 +1,9 @@
 // The CPU as a device: its memory is the host's, and nothing runs behind the host.
 #include <c10/core/CPUAllocator.h>
 
+#include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "runtime/memory/accelerator.h"
 #include "runtime/memory/allocator.h"
@@ -24,6 +26,17 @@ class NoStream final : public Device::Stream {
  public:
   [[nodiscard]] bool is_current() const override { return true; }
   void run(const std::function<void()>& work) override { work(); }
+};
+
+class HostStopwatch final : public Device::Stopwatch {
+ public:
+  void begin() override { start_ = std::chrono::steady_clock::now(); }
+  void end() override { times_.push_back(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start_).count()); }
+  std::vector<std::int64_t> times_ns() override { return std::move(times_); }
+
+ private:
+  std::chrono::steady_clock::time_point start_;
+  std::vector<std::int64_t> times_;
 };
 
 class CpuDevice final : public Device {
@@ -70,6 +83,7 @@ class CpuDevice final : public Device {
   void wait() override {}
   std::unique_ptr<Order> order() override { return std::make_unique<NoOrder>(); }
   std::unique_ptr<Stream> current_stream() override { return std::make_unique<NoStream>(); }
+  std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<HostStopwatch>(); }
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return memory_store(limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override { return threaded_link(std::move(store), 0); }
   [[nodiscard]] std::int64_t stream() const override { return 0; }

@@ -87,6 +87,22 @@ class Device {
   };
   virtual std::unique_ptr<Order> order() = 0;
 
+  // How long each piece of work takes there, the host's way of asking included where the device has to wait for it. Not
+  // what it waits for before the piece: copies, and kernels of earlier ones. The host waits in times_ns() alone, so the
+  // pieces run as close together as they do unwatched.
+  //
+  //   host     ask 1 ask 2 ask 3
+  //   device         |─ 1 ─||─── 2 ───||─ 3 ─|         an event before and after each
+  class Stopwatch {
+   public:
+    virtual ~Stopwatch() = default;
+    virtual void begin() = 0;
+    virtual void end() = 0;
+    // Of all pieces in order; none where the device cannot tell.
+    virtual std::vector<std::int64_t> times_ns() = 0;
+  };
+  virtual std::unique_ptr<Stopwatch> stopwatch() = 0;
+
   // The stream that is current on this thread.
   class Stream {
    public:

@@ -173,7 +173,7 @@ void Recorder::save(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
   if (!can_take_back_) return saved_.clear();
-  saved_.emplace_back(storage, KeptBytes(storage));
+  saved_.emplace_back(storage, KeptBytes(storage, Kept::kOnce));
 }
 
 void Recorder::close() {

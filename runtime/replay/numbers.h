@@ -74,7 +74,7 @@ class PlainNumbers final : public NumberSource {
   std::int32_t next_ = 0;
   std::optional<GeneratorState> before_;  // the step
   std::optional<GeneratorState> after_;   // the ops that have run
-  SavedBlocks saved_;
+  SavedBlocks saved_{Kept::kInEachStep};
 };
 
 }  // namespace stowage::runtime
