@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils.deterministic
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,6 +43,13 @@ def start(device: str) -> None:
         standin.configure(limit_bytes=4 << 30)
     elif not torch.cuda.is_available():
         raise SystemExit("gpu: torch sees no GPU here (torch.cuda.is_available() is false)")
+
+
+def deterministic() -> None:
+    """PyTorch's deterministic algorithms. Not with ``warn_only``: cuDNN's attention is then as it was. What is made
+    without content stays so."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def free_memory() -> None:

@@ -64,6 +64,16 @@ def eagerly(config: dict, **options: Any) -> tuple[Bits, dict]:
     return bits, took
 
 
+def repeated(config: dict) -> tuple[Bits, dict]:
+    """As eagerly(), in the way in which eager repeats its bits: as PyTorch comes, else by deterministic algorithms."""
+    first, took = eagerly(config)
+    if config.get("deterministic") or not first.first_difference(eagerly(config)[0]):
+        return first, took | {"deterministic": torch.are_deterministic_algorithms_enabled()}
+    models.deterministic()
+    first, took = eagerly(config)
+    return first, took | {"deterministic": True, "repeats": not first.first_difference(eagerly(config)[0])}
+
+
 def planned(config: dict, training: models.Training, **options: Any) -> tuple[Any, Bits, dict]:
     """The compiled step after STEPS calls; memory of the last two, which are planned."""
     import stowage
@@ -109,7 +119,7 @@ def eager_repeats(config: dict) -> dict:
     found = took | {"bits": first.lines, "differs": differs, "op": "", "deterministic_differs": ""}
     if differs:
         found["op"] = _first_op(config)
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        models.deterministic()
         found["deterministic_differs"] = eagerly(config)[0].first_difference(eagerly(config)[0])
     assert "stowage" not in sys.modules
     return found | {"good": not differs}
@@ -127,7 +137,8 @@ def _first_op(config: dict) -> str:
         def __torch_dispatch__(self, op, types, args=(), kwargs=None):
             result = op(*args, **(kwargs or {}))
             for t in tree_leaves(result):
-                if isinstance(t, torch.Tensor) and t.device.type == config["device"] and t.numel() > 0:
+                # Numbers alone: attention without dropout leaves the seed that it returns unwritten
+                if isinstance(t, torch.Tensor) and t.device.type == config["device"] and t.is_floating_point():
                     self.ops.append(str(op))
                     self.sums.append(models.sums_of(t))
             return result
@@ -167,7 +178,7 @@ def records_twice(config: dict) -> dict:
 
 
 def armed_replay(config: dict) -> dict:
-    eager, _ = eagerly(config)
+    eager, _ = repeated(config)
     step, bits, took = planned(config, new(config), strict="paranoid")
     found = figures(step) | took | {"differs": eager.first_difference(bits), "bits": eager.lines}
     return found | {"good": not found["differs"] and holds(found)}
@@ -207,7 +218,7 @@ def link(config: dict) -> dict:
 
 def dropout(config: dict) -> dict:
     """No link, so that what leaves comes back by recomputation alone. A limit that needs nothing of it shows nothing."""
-    eager, _ = eagerly(config)
+    eager, _ = repeated(config)
     full, _, _ = planned(config, new(config), link_gbps=0)
     stats = full.stats()
     del full
@@ -246,7 +257,7 @@ def _within(config: dict, budget: int, eager: Bits, **options: Any) -> dict:
 
 
 def budget(config: dict) -> dict:
-    eager, took = eagerly(config)
+    eager, took = repeated(config)
     found: dict = {}
     limit = int(took["peak_bytes"] * config["share"]) if config["share"] else 1
     for _ in range(3 if not config["share"] else 1):
@@ -266,7 +277,7 @@ def eager_budget(config: dict) -> dict:
     """stowage.budget around a plain loop, at 70 % of what eager takes: bits, peak, time beside eager's."""
     import stowage
 
-    eager, took = eagerly(config)
+    eager, took = repeated(config)
     limit = int(took["peak_bytes"] * 0.7)
     training = new(config)
     with stowage.budget(limit) as block:
@@ -362,7 +373,7 @@ def stowage_error() -> type[Exception]:
 
 def rival(config: dict) -> dict:
     name, rounds = config["rival"], config["rounds"]
-    eager, took = eagerly(config)
+    eager, took = repeated(config)
     training = new(config)
     step = _rival_of(training, config["device"], name)
     bits, most = settled(training, step, STEPS, 2)
@@ -417,7 +428,7 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     models.start(config["device"])
     if config.get("deterministic"):
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        models.deterministic()
     with contextlib.redirect_stdout(sys.stderr):
         found = PARTS[config["part"]](config)
     with open(sys.argv[2], "w") as file:

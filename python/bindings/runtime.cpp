@@ -459,7 +459,7 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("left", &rt::Matcher::left)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
       .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)
-      .def("look_closely", &rt::Matcher::look_closely)
+      .def("look_closely", &rt::Matcher::look_closely, "on"_a)
       .def(
           "first_difference",
           [](const rt::Matcher& matcher, const rt::Executor& executor, bool watched) {
@@ -615,7 +615,7 @@ void bind_executor(nb::module_& m) {
                    "The last rehearsal saw a replacement allocate otherwise than was planned.")
       .def_prop_ro("runs", &rt::Executor::runs)
       .def_prop_ro("half_done", &rt::Executor::half_done)
-      .def("look_closely", &rt::Executor::look_closely, "paranoid"_a)
+      .def("look_closely", &rt::Executor::look_closely, "on"_a, "paranoid"_a)
       .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1,
            "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)

@@ -1,8 +1,11 @@
 // Bringing back all that is away: the budget ends, or sleeps. One after the other, so that what fails is named after all
 // the rest is back.
+#include <string>
+
 #include "runtime/evict/block.h"
 #include "runtime/evict/restorer.h"
 #include "runtime/evict/running.h"
+#include "runtime/memory/what.h"
 
 namespace stowage::runtime::evict {
 
@@ -23,7 +26,8 @@ std::vector<StoragePtr> Restorer::hold_storages_away() {
 
 std::string Restorer::bring_all_back() {
   const owners::Unasked ours;
-  std::string failures;
+  std::string failure;  // the first
+  std::int64_t failed = 0;
   Values away;
   {
     const std::lock_guard lock(state_.lock);
@@ -48,13 +52,13 @@ std::string Restorer::bring_all_back() {
     } catch (const std::exception& error) {
       const std::lock_guard lock(state_.lock);
       if (one.front()->storage == nullptr) continue;
-      if (!failures.empty()) failures += "; ";
-      failures += error.what();
+      if (failed++ == 0) failure = what_of(error);
     }
   }
   const std::lock_guard lock(state_.lock);
   one.clear();
-  return failures;
+  if (failed > 1) failure += " (and " + std::to_string(failed - 1) + " more)";
+  return failure;
 }
 
 }  // namespace stowage::runtime::evict

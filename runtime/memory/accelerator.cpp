@@ -3,18 +3,23 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/sum.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "runtime/memory/accelerator_link.h"
+#include "runtime/memory/allocator.h"
 #include "runtime/memory/front.h"
 #include "runtime/memory/plainly.h"
 #include "stowage/error.h"
@@ -72,6 +77,36 @@ class CurrentStream final : public Device::Stream {
   c10::Stream stream_;
 };
 
+class EventStopwatch final : public Device::Stopwatch {
+ public:
+  explicit EventStopwatch(c10::Device where) : guard_(where.type()), where_(where) {}
+
+  void begin() override { mark(); }
+  void end() override { mark(); }
+  std::vector<std::int64_t> times_ns() override {
+    std::vector<std::int64_t> times;
+    if (marks_.empty()) return times;
+    marks_.back().synchronize();
+    try {
+      for (std::size_t i = 0; i + 1 < marks_.size(); i += 2)
+        times.push_back(static_cast<std::int64_t>(marks_[i].elapsedTime(marks_[i + 1]) * 1e6));
+    } catch (const c10::Error&) {  // its events keep no time
+      times.clear();
+    }
+    return times;
+  }
+
+ private:
+  void mark() {
+    marks_.emplace_back(where_.type(), c10::EventFlag::BACKEND_DEFAULT);  // PyTorch's own default keeps no time
+    marks_.back().record(guard_.getStream(where_));
+  }
+
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Device where_;
+  std::deque<c10::Event> marks_;
+};
+
 class Accelerator final : public Device {
  public:
   explicit Accelerator(c10::Device where) : where_(where), guard_(where.type()) {}
@@ -127,6 +162,45 @@ class Accelerator final : public Device {
   void to_host(void* to, const void* from, std::int64_t bytes) override { to_host(to, from, bytes, false); }
   void from_host(void* to, const void* from, std::int64_t bytes) override { from_host(to, from, bytes, false); }
 
+  Sums sums(const void* from, std::int64_t bytes) override {
+    Sums sums;
+    sums.of_lines.resize(static_cast<std::size_t>(bytes / align_bytes()));
+    sums.of_places.resize(static_cast<std::size_t>((bytes + kSummedBytes - 1) / kSummedBytes * words_a_line()));
+    std::int64_t* lines = sums.of_lines.data();
+    std::int64_t* places = sums.of_places.data();
+    const Plainly plainly;
+    const Unarmed unarmed;
+    const auto options = at::TensorOptions(where_).dtype(at::kLong);
+    for (std::int64_t at = 0; at < bytes; at += kSummedBytes) {
+      const std::int64_t count = std::min(kSummedBytes, bytes - at) / align_bytes();
+      const at::Tensor words = on_device(static_cast<const char*>(from) + at, count * align_bytes())
+                                   .view(at::kInt)
+                                   .view({count, words_a_line()});
+      const at::Tensor both = at::empty({count + words_a_line()}, options);
+      at::Tensor of_lines = both.narrow(0, 0, count);
+      at::Tensor of_places = both.narrow(0, count, words_a_line());
+      at::sum_out(of_lines, words, at::IntArrayRef{1}, /*keepdim=*/false, at::kLong);
+      at::sum_out(of_places, words, at::IntArrayRef{0}, /*keepdim=*/false, at::kLong);
+      const at::Tensor here = both.cpu();
+      std::copy_n(here.const_data_ptr<std::int64_t>(), count, lines);
+      std::copy_n(here.const_data_ptr<std::int64_t>() + count, words_a_line(), places);
+      lines += count;
+      places += words_a_line();
+    }
+    return sums;
+  }
+  bool same(const void* a, const void* b, std::int64_t bytes) override {
+    const Plainly plainly;
+    const Unarmed unarmed;
+    for (std::int64_t at = 0; at < bytes; at += kSummedBytes) {
+      const std::int64_t count = std::min(kSummedBytes, bytes - at);
+      if (!at::equal(on_device(static_cast<const char*>(a) + at, count),
+                     on_device(static_cast<const char*>(b) + at, count)))
+        return false;
+    }
+    return true;
+  }
+
   c10::DataPtr host_block(std::int64_t bytes) override {
     return at::getHostAllocator(where_.type())->allocate(static_cast<std::size_t>(bytes));
   }
@@ -136,6 +210,7 @@ class Accelerator final : public Device {
   void wait() override { guard_.synchronizeDevice(where_.index()); }
   std::unique_ptr<Order> order() override { return std::make_unique<StreamOrder>(where_); }
   std::unique_ptr<Stream> current_stream() override { return std::make_unique<CurrentStream>(where_); }
+  std::unique_ptr<Stopwatch> stopwatch() override { return std::make_unique<EventStopwatch>(where_); }
 
   std::shared_ptr<HostStore> host_store(std::int64_t limit_bytes) override { return pinned_store(where_, limit_bytes); }
   std::unique_ptr<Link> link(std::shared_ptr<HostStore> store) override {
@@ -148,6 +223,7 @@ class Accelerator final : public Device {
   [[nodiscard]] std::int64_t align_bytes() const override { return 512; }
 
  private:
+  [[nodiscard]] std::int64_t words_a_line() const { return align_bytes() / 4; }
   [[nodiscard]] at::Tensor on_device(const void* at, std::int64_t bytes) const {
     return byte_tensor(at, bytes, where_);
   }

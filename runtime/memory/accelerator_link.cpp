@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/memory/plainly.h"
+#include "runtime/memory/what.h"
 #include "stowage/bytes.h"
 #include "stowage/error.h"
 
@@ -42,7 +43,7 @@ class PinnedStore final : public HostStore {
       }
     } catch (const std::exception& error) {
       release();
-      throw Error("host store: " + in_words(bytes) + " of pinned memory cannot be had: " + error.what());
+      throw Error("host store: " + in_words(bytes) + " of pinned memory cannot be had: " + what_of(error));
     }
     bytes_ = chunks_.back().from + chunks_.back().bytes;
   }

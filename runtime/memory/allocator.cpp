@@ -321,4 +321,10 @@ void LiveBlocks::stop() {
 ArmScript::ArmScript(AllocationScript& script) : previous_(tl_script) { tl_script = &script; }
 ArmScript::~ArmScript() { tl_script = previous_; }
 
+Unarmed::Unarmed() : script_(std::exchange(tl_script, nullptr)), events_(std::exchange(tl_events, nullptr)) {}
+Unarmed::~Unarmed() {
+  tl_script = script_;
+  tl_events = events_;
+}
+
 }  // namespace stowage::runtime

@@ -77,6 +77,20 @@ class ArmScript {
   AllocationScript* previous_;
 };
 
+// While alive, no script answers the calling thread's allocations, and nobody notes them: the runtime needs memory for
+// itself.
+class Unarmed {
+ public:
+  Unarmed();
+  ~Unarmed();
+  Unarmed(const Unarmed&) = delete;
+  Unarmed& operator=(const Unarmed&) = delete;
+
+ private:
+  AllocationScript* script_;
+  std::vector<AllocationEvent>* events_;
+};
+
 // Takes the place of the CPU allocator, whoever put it there; that one serves what no plan does. Idempotent; call
 // before the tensors of interest are made.
 void install_allocator();

@@ -5,30 +5,51 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <optional>
 #include <string>
 
 #include "runtime/memory/device.h"
+#include "runtime/memory/host_pages.h"
 
 namespace stowage::runtime {
 
-// A copy that may have to be put back. Made, and put back, in the order of the kernels: the host does not wait.
+// How often a copy is made.
+enum class Kept : std::uint8_t {
+  kInEachStep,  // the host does not wait
+  kOnce,        // what is large waits, and its memory costs less
+};
+
+// A copy that may have to be put back. Made, and put back, in the order of the kernels.
 class KeptBytes {
  public:
-  explicit KeptBytes(const c10::Storage& from) : bytes_(static_cast<std::int64_t>(from.nbytes())) {
+  KeptBytes(const c10::Storage& from, Kept often) : bytes_(static_cast<std::int64_t>(from.nbytes())) {
     if (bytes_ == 0) return;
     Device& device = device_at(from.device());
-    block_ = device.host_block(bytes_);
-    device.keep(block_.get(), from.data(), bytes_);
+    if (often == Kept::kOnce && bytes_ >= kLarge && !from.device().is_cpu()) {
+      pages_.emplace(bytes_);
+      device.to_host(pages_->data(), from.data(), bytes_);
+    } else {
+      block_ = device.host_block(bytes_);
+      device.keep(block_.get(), from.data(), bytes_);
+    }
   }
   void put_back(const c10::Storage& into) const {
     const std::int64_t bytes = std::min(bytes_, static_cast<std::int64_t>(into.nbytes()));
-    if (bytes > 0) device_at(into.device()).put_back(into.mutable_data(), block_.get(), bytes);
+    if (bytes == 0) return;
+    Device& device = device_at(into.device());
+    if (pages_) {
+      device.from_host(into.mutable_data(), pages_->data(), bytes);
+    } else {
+      device.put_back(into.mutable_data(), block_.get(), bytes);
+    }
   }
 
  private:
+  static constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+
   std::int64_t bytes_;
   c10::DataPtr block_;
+  std::optional<HostPages> pages_;
 };
 
 // All bytes of `from`, as far as both have them. Both lie in one place. In the order of the kernels.
@@ -48,7 +69,7 @@ inline std::string bytes_of(const c10::Storage& storage) {
 inline bool same_bytes(const c10::Storage& a, const c10::Storage& b) {
   if (a.nbytes() != b.nbytes() || a.device() != b.device()) return false;
   if (a.nbytes() == 0 || a.data() == b.data()) return true;
-  return a.device().is_cpu() ? std::memcmp(a.data(), b.data(), a.nbytes()) == 0 : bytes_of(a) == bytes_of(b);
+  return device_at(a.device()).same(a.data(), b.data(), static_cast<std::int64_t>(a.nbytes()));
 }
 
 }  // namespace stowage::runtime

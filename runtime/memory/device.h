@@ -1,7 +1,7 @@
 // A device: where tensors and arenas of a step lie. The one face that the rooms below know of memory that the host may
 // not touch.
 //
-//   bytes    copy, to_host, from_host, fill      in the order of the kernels that this thread has asked for so far
+//   bytes    copy, to_host, from_host, fill, sums, same      in the order of the kernels that this thread has asked for so far
 //   blocks   allocate                            beside all plans, by whoever lies below the front
 //   front    install, allocator                  allocator.h hears of every block, and may answer from a plan
 //   lanes    link                                copies to the host and back beside the kernels (link.h)
@@ -11,7 +11,7 @@
 //                      pinned memory; its front (front.h), and how CUDA's differs (cuda_front.cpp)
 //
 // An accelerator's kernels run when they come to it, in the order of their stream. So does what is asked for here: the
-// host waits in to_host(), from_host() and wait() alone. The stream is the calling thread's current one.
+// host waits in to_host(), from_host(), sums(), same() and wait() alone. The stream is the calling thread's current one.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "runtime/memory/host_store.h"
 #include "runtime/memory/link.h"
@@ -52,6 +53,22 @@ class Device {
   virtual void to_host(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void from_host(void* to, const void* from, std::int64_t bytes) = 0;
 
+  // By which contents are told apart where they lie, without bringing them to the host: sums of 32-bit words, as signed
+  // numbers, over memory that is seen as lines of align_bytes() each.
+  //
+  //   of lines     Σ► Σ► Σ►        one for each line
+  //   of places    Σ▼ Σ▼ Σ▼ Σ▼     one for each word of a line, over the lines of each kSummedBytes
+  //
+  // No sum overflows. A difference in one word shows in two sums, and one in several hides only where it adds up to
+  // nothing in each line and in each place.
+  struct Sums {
+    std::vector<std::int64_t> of_lines, of_places;
+  };
+  static constexpr std::int64_t kSummedBytes = std::int64_t{64} << 20;
+  // Of whole lines; `from` is a multiple of 4.
+  virtual Sums sums(const void* from, std::int64_t bytes) = 0;
+  virtual bool same(const void* a, const void* b, std::int64_t bytes) = 0;
+
   // Host memory that the device can copy to and from while the host goes on. Copies to and from it are made in the
   // order of the kernels; it may be freed while they are under way.
   virtual c10::DataPtr host_block(std::int64_t bytes) = 0;
@@ -69,6 +86,22 @@ class Device {
     virtual void end() = 0;
   };
   virtual std::unique_ptr<Order> order() = 0;
+
+  // How long each piece of work takes there, the host's way of asking included where the device has to wait for it. Not
+  // what it waits for before the piece: copies, and kernels of earlier ones. The host waits in times_ns() alone, so the
+  // pieces run as close together as they do unwatched.
+  //
+  //   host     ask 1 ask 2 ask 3
+  //   device         |─ 1 ─||─── 2 ───||─ 3 ─|         an event before and after each
+  class Stopwatch {
+   public:
+    virtual ~Stopwatch() = default;
+    virtual void begin() = 0;
+    virtual void end() = 0;
+    // Of all pieces in order; none where the device cannot tell.
+    virtual std::vector<std::int64_t> times_ns() = 0;
+  };
+  virtual std::unique_ptr<Stopwatch> stopwatch() = 0;
 
   // The stream that is current on this thread.
   class Stream {

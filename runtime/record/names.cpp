@@ -13,10 +13,19 @@ using c10::DispatchKey;
 constexpr c10::DispatchKeySet kStrangeKeys({DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper,
                                             DispatchKey::Functionalize, DispatchKey::ZeroTensor});
 
+// Of one whose elements do not lie one beside the other in a storage.
+std::string without_storage(const at::Tensor& tensor) {
+  if (tensor.is_nested()) return "a nested tensor; padded to one length, it is planned";
+  if (tensor.layout() == c10::kMkldnn) return "an opaque tensor (layout mkldnn); dense ones are planned";
+  if (tensor.layout() != c10::kStrided)
+    return "a sparse tensor; dense ones are planned, such as the gradients of nn.Embedding(sparse=False)";
+  return "a tensor without a storage";
+}
+
 }  // namespace
 
 std::string Names::unsupported(const at::Tensor& tensor) const {
-  if (tensor.layout() != c10::kStrided || !tensor.has_storage()) return "a sparse, nested or opaque tensor";
+  if (tensor.is_nested() || tensor.layout() != c10::kStrided || !tensor.has_storage()) return without_storage(tensor);
   if (tensor.is_quantized()) return "a quantized tensor";
   if (tensor.key_set().has_any(kStrangeKeys)) return "a functorch, functional or zero tensor";
   if (fake_) return {};

@@ -173,7 +173,7 @@ void Recorder::save(const at::Tensor& tensor) {
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
   if (!can_take_back_) return saved_.clear();
-  saved_.emplace_back(storage, KeptBytes(storage));
+  saved_.emplace_back(storage, KeptBytes(storage, Kept::kOnce));
 }
 
 void Recorder::close() {
@@ -319,7 +319,10 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
-      refuse(full_name(op.handle) + ": an explicit generator, storage, stream or object as argument");
+      refuse(full_name(op.handle) +
+             (value.isGenerator()
+                  ? ": a random generator as argument; without one, draws are planned (torch.manual_seed)"
+                  : ": a storage, stream or object as argument"));
     }
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) lift(value.toTensor());

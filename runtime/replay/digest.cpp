@@ -1,8 +1,11 @@
 #include "runtime/replay/digest.h"
 
+#include <array>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "runtime/memory/device.h"
 
@@ -29,11 +32,32 @@ Digest digest(const void* data, std::int64_t bytes) {
   return lanes;
 }
 
-Digest digest(const void* data, std::int64_t bytes, c10::Device where) {
-  if (where.is_cpu() || bytes == 0) return digest(data, bytes);
+namespace {
+
+constexpr std::int64_t kBroughtBytes = 64 << 10;  // so little is copied to the host in the time of some kernels
+
+Digest digest_on_host(const void* data, std::int64_t bytes, Device& device) {
   std::string content(static_cast<std::size_t>(bytes), '\0');
-  device_at(where).to_host(content.data(), data, bytes);
+  if (bytes > 0) device.to_host(content.data(), data, bytes);
   return digest(content.data(), bytes);
+}
+
+Digest digest_of(const std::vector<std::int64_t>& words) {
+  return digest(words.data(), static_cast<std::int64_t>(words.size() * sizeof(words[0])));
+}
+
+}  // namespace
+
+Digest digest(const void* data, std::int64_t bytes, c10::Device where) {
+  if (where.is_cpu()) return digest(data, bytes);
+  Device& device = device_at(where);
+  if (bytes <= kBroughtBytes || reinterpret_cast<std::uintptr_t>(data) % 4 != 0)
+    return digest_on_host(data, bytes, device);
+  const std::int64_t whole = bytes / device.align_bytes() * device.align_bytes();
+  const Device::Sums sums = device.sums(data, whole);
+  const std::array<Digest, 3> parts = {digest_of(sums.of_lines), digest_of(sums.of_places),
+                                       digest_on_host(static_cast<const char*>(data) + whole, bytes - whole, device)};
+  return digest(parts.data(), static_cast<std::int64_t>(sizeof(parts)));
 }
 
 }  // namespace stowage::runtime

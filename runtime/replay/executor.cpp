@@ -66,6 +66,8 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   } else {
     begin(inputs);
   }
+  timed_.clear();
+  if (options.time_ops) stopwatch_ = arena_->device().stopwatch();
   {
     // Dropped inside the armed script, so that the arena blocks are given back.
     const ArmScript armed(script_);
@@ -76,6 +78,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
     try {
       torch::jit::Stack stack;
       for (; next < instructions_.size(); ++next) run_step(next, options, stack, stats);
+      note_times();
       copy_results();
     } catch (...) {
       give_up(std::current_exception());
@@ -104,7 +107,9 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     for (const std::size_t i : rehearsal_->save_before[index]) save_resident(*rehearsal_, i);
   }
   before_writes(index);
-  const auto start = options.time_ops ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  if (watch_) watch_->begin(own_ranges(index));
+  const bool timed = stopwatch_ && instruction.op.valid();
+  if (timed) stopwatch_->begin();
   if (!instruction.op.valid()) {
     start_swap(instruction);
   } else if (!options.learn) {
@@ -117,8 +122,10 @@ void Executor::run_step(std::size_t index, RunOptions options, torch::jit::Stack
     }
     learn(instruction);
   }
-  if (options.time_ops) arena_->device().wait();
-  if (options.time_ops && instruction.op.valid()) note_time(instruction, since_ns(start));
+  if (timed) {
+    stopwatch_->end();
+    timed_.push_back(index);
+  }
   for (const std::size_t swap : instruction.finish) finish_swap(swap, stats);
   if (looks_ || (rehearsal_ != nullptr && instruction.is_replaced())) note_results(instruction);
   std::vector<ArenaWatch::Range> dead;
@@ -145,6 +152,7 @@ void Executor::leave_step() {
   abandon_copies();
   arena_->end_use();
   watch_.reset();
+  stopwatch_.reset();
   if (rehearsal_ != nullptr) {
     for (std::size_t i = 0; i < rehearsal_->saved.size(); ++i) {
       if (rehearsal_->saved[i].content) restore_resident(*rehearsal_, i);

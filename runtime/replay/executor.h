@@ -108,7 +108,7 @@ class Executor {
 
   // From now on each op's results are digested, and, if `paranoid`, it is seen to that it writes nothing else in the
   // arena, and that the way back is open to the end.
-  void look_closely(bool paranoid) { looks_ = true, paranoid_ = paranoid; }
+  void look_closely(bool on, bool paranoid) { looks_ = on, paranoid_ = paranoid; }
   // Of the last run that was looked at, by op of the tape: its results in the op's first run.
   [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
 
@@ -213,6 +213,7 @@ class Executor {
   void write_tiles_script(const Tiles& tiles, std::int32_t step,
                           const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
   void call_tiles(const Instruction& instruction);
+  void note_times();
   void note_time(const Instruction& instruction, std::int64_t ns);
   void write_chain_script(const RowChain& chain, std::int32_t step,
                           const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
@@ -277,7 +278,7 @@ class Executor {
   std::vector<std::vector<Digest>> traced_;
   // The way back (executor_undo.cpp):
   std::size_t saves_until_ = 0;  // instructions before this one save what they write first
-  SavedBlocks saved_;
+  SavedBlocks saved_{Kept::kInEachStep};
   std::optional<GeneratorState> generator_before_;
   bool can_take_back_ = true;
   bool half_done_ = false;
@@ -308,6 +309,8 @@ class Executor {
   std::vector<std::size_t> ran_at_;      // by op of the tape: its first instruction; none: beyond all
   std::vector<AllocationEvent> events_;  // of the op that runs, while learning
   std::vector<std::pair<TapeOpId, std::int64_t>> op_times_;
+  std::unique_ptr<Device::Stopwatch> stopwatch_;  // of a run whose ops are timed
+  std::vector<std::size_t> timed_;                // the instructions that it has timed
   bool learned_something_ = false;
   bool chain_surprised_ = false;
   bool rows_written_ = false;  // by the chain or product that runs: it cannot run once more

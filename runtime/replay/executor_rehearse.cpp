@@ -51,7 +51,7 @@ Executor::Rehearsal Executor::plan_rehearsal() const {
 
 void Executor::save_resident(Rehearsal& rehearsal, std::size_t i) {
   Rehearsal::Saved& saved = rehearsal.saved[i];
-  saved.content.emplace(storages_[saved.block.index()]);
+  saved.content.emplace(storages_[saved.block.index()], Kept::kOnce);
 }
 
 void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {

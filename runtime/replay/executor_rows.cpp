@@ -202,6 +202,12 @@ std::vector<TapeOpId> Executor::replaced() const {
   return ops;
 }
 
+void Executor::note_times() {
+  if (!stopwatch_) return;
+  const std::vector<std::int64_t> times = stopwatch_->times_ns();
+  for (std::size_t i = 0; i < times.size(); ++i) note_time(instructions_[timed_[i]], times[i]);
+}
+
 // Of a chain, or of tiles, each member has its share by what it was thought to cost.
 void Executor::note_time(const Instruction& instruction, std::int64_t ns) {
   std::vector<TapeOpId> members;

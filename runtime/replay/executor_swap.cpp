@@ -94,7 +94,7 @@ void Executor::abandon_copies() {
 
 void Executor::rescue(const Swap& swap, RunStats& stats) {
   const c10::Storage& storage = storages_[lowered_.block[swap.buffer.index()].index()];
-  rescued_[swap.buffer.index()].emplace(storage);
+  rescued_[swap.buffer.index()].emplace(storage, Kept::kInEachStep);
   stats.rescued_bytes += lowered_.graph.buffer(swap.buffer).bytes;
 }
 

@@ -16,6 +16,7 @@
 // Throws at every op of 8 models, all of this file's roads taken: tests/python/test_torn_state.py.
 #include <stdexcept>
 
+#include "runtime/memory/what.h"
 #include "runtime/replay/executor.h"
 #include "runtime/torch/op_facts.h"
 #include "stowage/error.h"
@@ -90,7 +91,7 @@ void Executor::give_up(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& e) {
-    what = e.what();
+    what = what_of(e);
   } catch (...) {  // says nothing
   }
   throw Error(what + "; the step is half done (" + std::to_string(unsaved_writes_) +

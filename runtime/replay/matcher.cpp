@@ -143,7 +143,8 @@ std::vector<c10::Storage> Matcher::host_written() const {
 
 void Matcher::remember() {
   saved_.clear();
-  for (const c10::Storage& storage : host_written()) saved_.emplace_back(storage, KeptBytes(storage));
+  for (const c10::Storage& storage : host_written())
+    saved_.emplace_back(storage, KeptBytes(storage, Kept::kInEachStep));
 }
 
 void Matcher::roll_back() {

@@ -110,7 +110,7 @@ class Matcher final : public Interceptor {
   void run_plainly();
   // run_plainly() notes what each op makes, to be compared with what it made in the plan's last run: the first that
   // differs, in the order of the program, "" for none.
-  void look_closely() { looks_ = true; }
+  void look_closely(bool on) { looks_ = on; }
   // In the next plain run, these ops' results are digested, whoever looks; and what these tiles make counts. They must
   // stay until then.
   void watch(const std::vector<TapeOpId>& ops, const std::vector<Tiles>& tiles);

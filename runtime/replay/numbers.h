@@ -81,7 +81,7 @@ class PlainNumbers final : public NumberSource {
   std::optional<GeneratorState> before_;  // the step
   std::optional<GeneratorState> after_;   // the ops that have run
   bool foreign_draws_ = false;
-  SavedBlocks saved_;
+  SavedBlocks saved_{Kept::kInEachStep};
 };
 
 // What the kernels' Python reaches: noted(run) calls run(), and back() puts back what that has changed since the first.

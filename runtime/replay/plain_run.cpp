@@ -75,7 +75,7 @@ class PlainRun::TakenBack {
   PlainRun& run_;
   std::int32_t until_;
   GeneratorState generator_;
-  SavedBlocks saved_;
+  SavedBlocks saved_{Kept::kOnce};
   // An eager budget may have put elsewhere what would be saved; it keeps copies of its own
   bool can_ = !thread_attached();
 };

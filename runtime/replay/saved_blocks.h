@@ -12,6 +12,8 @@ namespace stowage::runtime {
 
 class SavedBlocks {
  public:
+  explicit SavedBlocks(Kept often) : often_(often) {}
+
   // Before `op` runs. storage(block) is where the block lies now.
   template <class StorageOf>
   void add_written(const Tape& tape, const TapeOp& op, StorageOf storage) {
@@ -24,7 +26,7 @@ class SavedBlocks {
     });
   }
   // Of a block that is not there yet.
-  void add(BlockId block, const c10::Storage& from) { contents_.emplace_back(block, KeptBytes(from)); }
+  void add(BlockId block, const c10::Storage& from) { contents_.emplace_back(block, KeptBytes(from, often_)); }
   void clear() { contents_.clear(); }
 
   // Puts all back, and forgets it.
@@ -35,6 +37,7 @@ class SavedBlocks {
   }
 
  private:
+  Kept often_;
   std::vector<std::pair<BlockId, KeptBytes>> contents_;
 };
 

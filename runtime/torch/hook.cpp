@@ -55,7 +55,7 @@ bool is_leaf_itself(const OpTraits& op, const torch::jit::Stack& stack) {
 // casts the arguments; modes and subclasses of Python's, and functorch's transforms, see tensors that have no bytes of
 // their own.
 bool comes_back(const OpTraits& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
-  return (op.composite && !is_leaf_itself(op, stack)) || (op.autocasts && keys.has(c10::DispatchKey::AutocastCPU)) ||
+  return (op.composite && !is_leaf_itself(op, stack)) || keys.has_any(op.autocasts) ||
          keys.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 

@@ -51,7 +51,9 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
   traits->marker = is_marker(op);
   traits->composite = is_composite(op);
   traits->fills_by_itself = traits->composite && fills_by_itself(op);
-  traits->autocasts = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU);
+  for (const c10::DispatchKey key : c10::autocast_dispatch_keyset) {
+    if (op.hasKernelForDispatchKey(key)) traits->autocasts = traits->autocasts.add(key);
+  }
   traits->view = only_views(schema);
   traits->draws = draws_random_numbers(op);
   traits->lists = is_elementwise_list_op(op);

@@ -348,3 +348,46 @@ def test_stowage_run_waits_for_the_model_and_limits_its_device(loaded, share, ca
     assert ending.peak["bytes"] > 0.6 * peak
     if limit is not None:
         assert most <= rounded(limit) - before and ending.evictions > 0
+
+
+class Products(nn.Module):
+    """Operators that autocast casts and that have kernels, called by themselves."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.other = (nn.Parameter(torch.randn(width, width) / width**0.5) for _ in range(2))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        y = torch.nn.functional.gelu(torch.addmm(self.bias, x, self.weight))
+        return torch.softmax(torch.mm(y, self.other), 1).exp().log() + x
+
+
+@pytest.mark.parametrize("release", ["recompute", "swap", "both"])
+def test_autocast(loaded, release):
+    """An operator whose arguments autocast is about to cast is not the one that runs."""
+    loaded.configure(poison=True, check_order=True, link_gbps=1.0)
+
+    def train():
+        torch.manual_seed(0)
+        model = loaded.move(nn.Sequential(*(Products(64) for _ in range(4))))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            x = torch.randn(512, 64, generator=generator).to(DEVICE)
+            with torch.autocast("standin", torch.bfloat16):
+                loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield loss.detach().cpu()
+        yield from (p.detach().cpu() for p in model.parameters())
+
+    wanted, before, peak = peak_of(lambda: list(train()))
+    limit = before + int(0.6 * peak)
+    with stowage.budget(limit, release=release, debug=True, device=DEVICE) as b:
+        got, _, most = peak_of(lambda: list(train()))
+    assert all(map(torch.equal, wanted, got))
+    assert before + most <= rounded(limit)
+    stats = b.stats()
+    assert stats["evictions"] > 10 and (release != "recompute" or stats["recomputed_ops"] > 10), stats

@@ -142,6 +142,17 @@ def test_a_plan_that_breaks_bits_is_named(monkeypatch):
             compiled(BATCHES[i % 3])
 
 
+def test_what_breaks_bits_is_named_by_the_later_rehearsals():
+    """Nobody has asked for it: the first rehearsal that disagrees makes the next ones look closely."""
+    _model, step = with_metric(torch.ops.verify.twice)
+    compiled = stowage.compile(step)
+    words = r"first verify::twice \(.*test_verify.py:\d+\); where a kernel adds .* torch.use_deterministic_algorithms"
+    with pytest.warns(stowage.errors.UnsupportedWarning, match=words):
+        for i in range(12):
+            compiled(BATCHES[i % 3])
+    assert "verify::twice" in compiled.refusal
+
+
 def test_a_kernel_that_writes_outside_its_memory():
     model, step = with_metric(torch.ops.verify.beyond)
     before = model.weight.detach().clone()

@@ -17,6 +17,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from stowage import _runtime
 from stowage.errors import AFTER, BEFORE, Error, UnsupportedWarning, say, warn
 from stowage.sizes import in_words
@@ -85,6 +87,7 @@ class LifeCycle(abc.ABC):
         for bit."""
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
         settled = False
+        replay.look_closely(not agrees)
         with self._planning(entry):
             settled = not self._falls_back(replay, agrees) and not replay.replan_if_learned()
         settled = self._everywhere(settled)
@@ -98,7 +101,10 @@ class LifeCycle(abc.ABC):
         elif replay.rehearsals >= _MAX_REHEARSALS:
             self._drop(entry, replay)
             where = f": first {first_difference}" if first_difference else ""
-            self._refuse(entry, f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}")
+            self._refuse(
+                entry,
+                f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}{_how_to_repeat()}",
+            )
             if self._strict:
                 error = Error(entry.refusal)
                 say(error, AFTER)
@@ -170,6 +176,12 @@ class LifeCycle(abc.ABC):
             "planned_steps": self._tally.planned_steps,
             "step_ns": self._tally.planned_ns,
         }
+
+
+def _how_to_repeat() -> str:
+    if torch.are_deterministic_algorithms_enabled():
+        return ""
+    return "; where a kernel adds in any order, torch.use_deterministic_algorithms(True) makes it repeat its bits"
 
 
 def _anew(error: Error) -> Error:

@@ -224,6 +224,7 @@ class Replay:
         self._timed_runs = 0
         self._rehearsed = False
         self._finish: Callable[[], None] = _nothing
+        self._looks = room.looks
         self._make_plan()
         self._grads = recording.gradients
         self._parameters = recording.world.parameters()
@@ -242,8 +243,7 @@ class Replay:
         self._optimizers = recording.world.optimizers
         self._schedulers = recording.world.schedulers
         self._matcher = _runtime.Matcher(recording.tape)
-        if room.looks:
-            self._matcher.look_closely()
+        self._matcher.look_closely(bool(self._looks))
         self._memory: list[torch.Tensor | None] = []
         self._shells: dict[tuple[int, int], torch.Tensor] = {}
         for event in self.events:
@@ -280,8 +280,7 @@ class Replay:
         self.tiled = lowered.tiled  # kernels that run on tiles
         if lowered.tile_refusal:
             self._refuse_tiles(lowered.tile_refusal)
-        if self.room.looks:
-            self._executor.look_closely(self.room.looks == "paranoid")
+        self._executor.look_closely(bool(self._looks), self._looks == "paranoid")
 
     def allocates_otherwise(self) -> bool:
         """The last rehearsal saw it of a replaced kernel."""
@@ -664,6 +663,14 @@ class Replay:
         """After the same step done without a plan: has it done the same, bit for bit? ``inputs``: as they were before
         it. ``kept``: so are the tensors that Python keeps."""
         return kept and rehearsal.agrees(self._executor.state(inputs, self._matcher), result, self._grads.returned)
+
+    def look_closely(self, on: bool) -> None:
+        """Whether rehearsals note which op differs first, where nobody has said so (Room.looks)."""
+        if self.room.looks:
+            return
+        self._looks = "closely" if on else ""
+        self._matcher.look_closely(on)
+        self._executor.look_closely(on, False)
 
     def _learn_costs(self) -> None:
         self._costs.add((self._cost_keys[op], ns) for op, ns in self._executor.op_times())

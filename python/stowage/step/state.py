@@ -70,7 +70,7 @@ class State:
 
     def __init__(self, world: World, own: list[Range]):
         self.holders = Holders.of(world)
-        self._content = [(t, start, bytes_of(t, start, end)) for t, start, end in own]
+        self._content = [(t, start, content_of(t, start, end)) for t, start, end in own]
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
         self._generators = _runtime.GeneratorState()
@@ -78,7 +78,7 @@ class State:
     def put_back(self) -> None:
         self.holders.put_back()
         for tensor, start, content in self._content:
-            if tensor.device.type == "cpu":
+            if isinstance(content, bytes):
                 ctypes.memmove(tensor.untyped_storage().data_ptr() + start, content, len(content))
             else:
                 _set_bytes(tensor, start, content)
@@ -90,22 +90,20 @@ def on_accelerator(own: list[Range]) -> torch.Tensor | None:
     return next((t for t, _, _ in own if t.device.type != "cpu"), None)
 
 
-def bytes_of(tensor: torch.Tensor, start: int = 0, end: int | None = None) -> bytes:
-    """Of its storage, all of it or a range."""
-    end = tensor.untyped_storage().nbytes() if end is None else end
+def content_of(tensor: torch.Tensor, start: int, end: int) -> bytes | torch.Tensor:
+    """A copy of a range of its storage on the host; of what lies on an accelerator as a tensor, which is copied once."""
     if tensor.device.type == "cpu":
         return ctypes.string_at(tensor.untyped_storage().data_ptr() + start, end - start)
     here: Any = _runtime.unrecorded(lambda: _byte_view(tensor, start, end - start).cpu())
-    return ctypes.string_at(here.data_ptr(), end - start)
+    return here
 
 
-def _set_bytes(tensor: torch.Tensor, start: int, content: bytes) -> None:
-    here = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    _runtime.unrecorded(lambda: _byte_view(tensor, start, len(content)).copy_(here))
+def _set_bytes(tensor: torch.Tensor, start: int, content: torch.Tensor) -> None:
+    _runtime.unrecorded(lambda: _byte_view(tensor, start, content.numel()).copy_(content))
 
 
 def _byte_view(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage(), start, (size,), (1,))
 
 
-__all__ = ["Holders", "State", "bytes_of", "on_accelerator", "own_ranges"]
+__all__ = ["Holders", "State", "content_of", "on_accelerator", "own_ranges"]

@@ -76,8 +76,9 @@ _READERS_OF_ALL = {
 _ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
-_HANDLERS = [dis.opmap[name] for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH", "SETUP_FINALLY")
-             if name in dis.opmap]  # fmt: skip
+# Numbers past a byte are of the compiler's own, and stand in no code
+_HANDLERS = [op for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH", "SETUP_FINALLY")
+             if (op := dis.opmap.get(name, 256)) < 256]  # fmt: skip
 _PUSH, _WITH = (
     dis.opmap.get(name, -1) if "PUSH_EXC_INFO" in dis.opmap else -1 for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 )
