@@ -19,6 +19,7 @@ import contextlib
 import enum
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.utils.deterministic
@@ -79,16 +80,17 @@ def told_to_repeat() -> Iterator[None]:
     """PyTorch's deterministic algorithms, of the whole process. What is made without content stays so.
 
     Raises, within: RuntimeError, by an operator that has no such algorithm."""
-    mode, fills = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    filling: Any = torch.utils.deterministic
+    mode, fills = torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
     config = os.environ.get(_CUBLAS)
     try:
         os.environ.setdefault(_CUBLAS, ":4096:8")
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        filling.fill_uninitialized_memory = False
         torch.use_deterministic_algorithms(True)
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        filling.fill_uninitialized_memory = fills
         if config is None:
             os.environ.pop(_CUBLAS, None)
 
