@@ -616,6 +616,7 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("runs", &rt::Executor::runs)
       .def_prop_ro("half_done", &rt::Executor::half_done)
       .def("look_closely", &rt::Executor::look_closely, "on"_a, "paranoid"_a)
+      .def_prop_ro("again_otherwise", &rt::Executor::again_otherwise)
       .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1,
            "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)
@@ -637,12 +638,12 @@ void bind_executor(nb::module_& m) {
           "inputs"_a, "time_ops"_a = false)
       .def(
           "rehearse",
-          [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
+          [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.rehearse(in, matcher.host_written());
+            return executor.rehearse(in, matcher.host_written(), learn);
           },
-          "inputs"_a, "matcher"_a)
+          "inputs"_a, "matcher"_a, "learn"_a = true)
       .def(
           "state",
           [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {

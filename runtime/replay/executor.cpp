@@ -48,6 +48,7 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   arena_->begin_use();
   begin_undo();
   if (looks_ || rehearsal_ != nullptr) traced_.assign(tape_->ops.size(), {});
+  again_otherwise_.clear();
   if (paranoid_) watch_.emplace(*arena_);
 }
 

@@ -111,6 +111,8 @@ class Executor {
   void look_closely(bool on, bool paranoid) { looks_ = on, paranoid_ = paranoid; }
   // Of the last run that was looked at, by op of the tape: its results in the op's first run.
   [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
+  // In that run, the first op that was made again and gave other results than before; "" where none did.
+  [[nodiscard]] const std::string& again_otherwise() const { return again_otherwise_; }
 
   // For tests: the kernel after so many others raises, and so do the next ones; `times` in all.
   void inject(std::int64_t ops, std::int64_t times);
@@ -121,9 +123,9 @@ class Executor {
 
   // Runs the step, with both options, and puts everything back: residents, written inputs and the generator are as
   // before, also after an exception. The digest is of what the step would have left: those tensors, `host_written` as
-  // they are, the generator.
+  // they are, the generator. `learn`: false where kernels are not those of other runs.
   std::pair<RunStats, StateDigest> rehearse(const std::vector<at::Tensor>& inputs,
-                                            const std::vector<c10::Storage>& host_written);
+                                            const std::vector<c10::Storage>& host_written, bool learn);
   // The digest of what is there now, in the same order.
   [[nodiscard]] StateDigest state(const std::vector<at::Tensor>& inputs,
                                   const std::vector<c10::Storage>& host_written) const;
@@ -276,6 +278,7 @@ class Executor {
   bool paranoid_ = false;
   std::optional<ArenaWatch> watch_;
   std::vector<std::vector<Digest>> traced_;
+  std::string again_otherwise_;
   // The way back (executor_undo.cpp):
   std::size_t saves_until_ = 0;  // instructions before this one save what they write first
   SavedBlocks saved_{Kept::kInEachStep};

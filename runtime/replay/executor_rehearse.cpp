@@ -63,7 +63,7 @@ void Executor::restore_resident(Rehearsal& rehearsal, std::size_t i) {
 }
 
 std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor>& inputs,
-                                                    const std::vector<c10::Storage>& host_written) {
+                                                    const std::vector<c10::Storage>& host_written, bool learn) {
   bind_inputs(inputs);
   Rehearsal rehearsal = plan_rehearsal();
   struct BackAtEnd {
@@ -75,7 +75,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
     }
   } back{*this};
   rehearsal_ = &rehearsal;
-  const RunStats stats = run(inputs, {.learn = true, .time_ops = true});
+  const RunStats stats = run(inputs, {.learn = learn, .time_ops = learn});
   for (std::size_t i = 0; i < rehearsal.saved.size(); ++i) {
     const Rehearsal::Saved& saved = rehearsal.saved[i];
     if (!away(saved.block)) continue;

@@ -68,8 +68,14 @@ void Executor::poison_dead(const std::vector<ArenaWatch::Range>& ranges) {
 }
 
 void Executor::note_results(const Instruction& instruction) {
-  if (!instruction.op.valid() || instruction.again || instruction.tile >= 0) return;
-  traced_[instruction.op.index()] = digests_of_results(*tape_, tape_->op(instruction.op), storages_);
+  if (!instruction.op.valid() || instruction.tile >= 0) return;
+  std::vector<Digest> now = digests_of_results(*tape_, tape_->op(instruction.op), storages_);
+  std::vector<Digest>& first = traced_[instruction.op.index()];
+  if (!instruction.again) {
+    first = std::move(now);
+  } else if (again_otherwise_.empty() && now != first) {
+    again_otherwise_ = name_with_line(*tape_, tape_->op(instruction.op));
+  }
 }
 
 }  // namespace stowage::runtime

@@ -540,3 +540,31 @@ def test_steps_of_several_lengths_take_nothing_more_once_all_are_planned(loaded)
     assert torch.accelerator.memory_stats()["reserved_bytes.all.peak"] == most
     of_the_test = sum(batch.nbytes for batch in batches)
     assert most <= others_bytes + largest + of_the_test + 4096  # results and alignment
+
+
+def test_a_kernel_that_does_not_repeat_its_bits(loaded):
+    """As many do on a GPU: planned when rehearsals by deterministic algorithms agree; all else has eager's bits."""
+    from test_repetition import sum_rows, told
+
+    def train(planned):
+        torch.manual_seed(0)
+        model = loaded.move(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x):
+            y = model(x)
+            loss = y.square().mean() + sum_rows(y.detach()).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = stowage.compile(step) if planned else step
+        generator = torch.Generator().manual_seed(1)
+        _, said = told(lambda: [run(torch.randn(512, 64, generator=generator).to("standin")) for _ in range(12)])
+        if planned:
+            assert run.refusal == "" and run.stats()["planned_steps"] >= 4
+            assert any("repetition::sum_rows" in words for words in said), said
+        return [p.detach().cpu() for p in model.parameters()]
+
+    assert all(map(torch.equal, train(True), train(False)))

@@ -37,6 +37,7 @@ from stowage.step.novelty import Novelty
 from stowage.step.places import Place
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
+from stowage.step.repetition import told_to_repeat
 from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
 from stowage.step.signature import Passing, loosened, signature
 from stowage.step.world import World
@@ -521,20 +522,28 @@ class CompiledStep(LifeCycle):
         replay = shadow.replay
         replay.rehearsals += 1
         rehearsal = None
-        try:
-            rehearsal = replay.rehearse_matched(inputs)
-        except Error:
-            raise
-        except Exception:  # a kernel has raised, and will again
-            if _catches(replay):
-                with self._planning(entry):
-                    replay.drop_replacements("a replaced kernel has raised")
+        told = replay.repetition.told
+        with contextlib.ExitStack() as kernels:
+            if told:
+                kernels.enter_context(told_to_repeat())
+            try:
+                rehearsal = replay.rehearse_matched(inputs, learn=not told)
+            except Error:
                 raise
-        with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
-            shadow.run_plainly()
+            except Exception:  # a kernel has raised, and will again
+                kernels.close()
+                if _catches(replay) and not told:
+                    with self._planning(entry):
+                        replay.drop_replacements("a replaced kernel has raised")
+                    raise
+            with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
+                shadow.run_plainly()
         undo.keep()
         entry.eager_calls += 1
         replay.note_tile_error(shadow)
+        if rehearsal is None and told:
+            self._judge(entry, replay, False, replay.repetition.first)
+            return shadow.result
         if rehearsal is None:
             with self._planning(entry):
                 replay.drop_replacements("a replaced kernel has raised")
@@ -627,6 +636,7 @@ class CompiledStep(LifeCycle):
             "tile_error": self._latest.tile_error if self._latest else 0.0,
             "tile_largest_error": self._latest.tile_largest_error if self._latest else 0.0,
             "tile_refusal": self._latest.tile_refusal if self._latest else "",
+            "unrepeatable_op": self._latest.repetition.accepted if self._latest else "",
             "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
             **(_device_bytes(self._latest) if self._latest else {}),
         }

@@ -22,6 +22,7 @@ import torch
 from stowage import _runtime
 from stowage.errors import AFTER, BEFORE, Error, UnsupportedWarning, say, warn
 from stowage.sizes import in_words
+from stowage.step.repetition import Stage
 from stowage.step.replay import Replay
 from stowage.step.tally import Tally
 
@@ -30,6 +31,7 @@ _MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
 _SERVED_SHARE = 0.25  # of those calls: where recordings serve so many, it keeps them, and records no more for a while
 _MAX_REHEARSALS = 4
+_MAX_TOLD = 8  # with those by deterministic algorithms
 _LOG = logging.getLogger("stowage")
 
 
@@ -86,21 +88,36 @@ class LifeCycle(abc.ABC):
         """After a rehearsal and the same step without a plan, whose result counts. ``agrees``: both did the same, bit
         for bit."""
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
-        settled = False
-        replay.look_closely(not agrees)
+        repetition, otherwise = replay.repetition, replay.again_otherwise
+        if repetition.told:
+            repetition.answers(agrees)
+            if agrees:
+                return
+        elif repetition.stage is Stage.AGAIN and not otherwise:
+            agrees = True
+        replay.look_closely(not agrees or repetition.stage is not Stage.USUAL)
+        settled, fell_back = False, True
         with self._planning(entry):
-            settled = not self._falls_back(replay, agrees) and not replay.replan_if_learned()
+            fell_back = self._falls_back(replay, agrees)
+            settled = not fell_back and not replay.replan_if_learned()
         settled = self._everywhere(settled)
+        if not agrees and not fell_back and not self._strict:
+            repetition.suspects(first_difference)
         if entry.over_budget is not None:
             self._drop(entry, replay)
-        elif agrees and (settled or replay.rehearsals >= _MAX_REHEARSALS):
+        elif agrees and not repetition.told and (settled or replay.rehearsals >= _MAX_REHEARSALS):
             replay.trusted = True
+            replay.look_closely(False)
+            if repetition.stage is Stage.AGAIN:
+                warn(f"in {self._name}, {repetition.in_words()}")
             summary = replay.plan.summary()
             arena, residents = in_words(summary["arena_bytes"]), in_words(summary["resident_bytes"])
             _LOG.info("%s is planned: arena %s beside %s of residents", self._name, arena, residents)
-        elif replay.rehearsals >= _MAX_REHEARSALS:
+        elif replay.rehearsals >= (_MAX_TOLD if repetition.tries else _MAX_REHEARSALS):
             self._drop(entry, replay)
             where = f": first {first_difference}" if first_difference else ""
+            if repetition.stage is Stage.AGAIN:
+                where = f": {otherwise} is made again, and does not repeat its bits"
             self._refuse(
                 entry,
                 f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}{_how_to_repeat()}",

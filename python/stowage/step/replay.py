@@ -26,6 +26,7 @@ from stowage.step.host_reads import ToldContents
 from stowage.step.python_state import PythonOfKernels, ToldKernels
 from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
+from stowage.step.repetition import Repetition
 from stowage.step.signature import metadata
 from stowage.step.state import Holders
 
@@ -225,6 +226,7 @@ class Replay:
         self._rehearsed = False
         self._finish: Callable[[], None] = _nothing
         self._looks = room.looks
+        self.repetition = Repetition()
         self._make_plan()
         self._grads = recording.gradients
         self._parameters = recording.world.parameters()
@@ -275,12 +277,18 @@ class Replay:
             check(graph, planned)
             executor = _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
         self.graph, self.plan, self._executor = graph, planned, executor
+        self.repetition.plan_changes()
         self.replaced = lowered.replaced  # chains of kernels that one op stands for
         self.products = lowered.products  # that may take the memory of their operand
         self.tiled = lowered.tiled  # kernels that run on tiles
         if lowered.tile_refusal:
             self._refuse_tiles(lowered.tile_refusal)
         self._executor.look_closely(bool(self._looks), self._looks == "paranoid")
+
+    @property
+    def again_otherwise(self) -> str:
+        """The first op that the last rehearsal made again with other results than before, where it looked."""
+        return self._executor.again_otherwise
 
     def allocates_otherwise(self) -> bool:
         """The last rehearsal saw it of a replaced kernel."""
@@ -639,21 +647,22 @@ class Replay:
         """The recording holds what this one holds."""
         return not self.recording.tape.same_program(recording.tape)
 
-    def rehearse_matched(self, inputs: list[int]) -> Rehearsal:
+    def rehearse_matched(self, inputs: list[int], learn: bool = True) -> Rehearsal:
         """Runs the planned step, remembers a digest of what it did, and puts everything back. Learns the ops' true
-        allocations.
+        allocations, but where ``learn`` says that its kernels are not those of later calls.
 
         After match() or shadow(). Needs the plan's memory, and beside it that of the residents that are being changed
         at one moment."""
         kernels = PythonOfKernels()
         try:
             with shown("rehearsing the plan"), kernels.notes:
-                self.last_run, state = self._executor.rehearse(inputs, self._matcher)
+                self.last_run, state = self._executor.rehearse(inputs, self._matcher, learn)
         finally:
             kernels.put_back()
             self.arena.release()  # the eager step that follows has its own memory
             self.host.release()
-        self._learn_costs()
+        if learn:
+            self._learn_costs()
         outputs = self._fresh_outputs()
         self._executor.hand_out(inputs, addresses(outputs))
         self._executor.drop_returned()

@@ -1,0 +1,98 @@
+"""Steps whose kernels do not repeat their bits.
+
+Some kernels add in any order, as many on GPUs do. Eager itself then gives other bits each time, and no rehearsal can give
+those of one run. What a plan has to keep is that each operator gets eager's inputs and runs eager's kernel. That is shown
+by rehearsals of three kinds:
+
+    rehearsal     kernels          what it shows
+    the first     as they come     bits differ; the first operator whose results do is named
+    told          deterministic    planned and plain give the same bits: the plan reads and writes what eager does
+    again         as they come     what the plan makes again has the bits that it had the first time
+
+"Told": PyTorch's deterministic algorithms are switched on for that rehearsal alone. An operator that has none raises, and
+the step is refused, as is one whose bits differ all the same. With ``strict`` nothing of this is tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # PyTorch asks for it before it calls cuBLAS repeatable; one stream is, anyway
+
+
+class Stage(enum.Enum):
+    USUAL = "bits are compared"
+    TOLD = "the next rehearsal is by deterministic algorithms"
+    AGAIN = "it gave the same bits by these; what is made again is compared"
+    FAILED = "it gave other bits by these, too, or there are none"
+
+
+class Repetition:
+    """Of one replay."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.USUAL
+        self.first = ""  # the operator that gave other bits
+
+    @property
+    def told(self) -> bool:
+        return self.stage is Stage.TOLD
+
+    @property
+    def tries(self) -> bool:
+        """Other rehearsals may still show that the plan is right."""
+        return self.stage in (Stage.TOLD, Stage.AGAIN)
+
+    @property
+    def accepted(self) -> str:
+        """The operator, of a plan that is trusted although its bits are not eager's; else ""."""
+        return self.first if self.stage is Stage.AGAIN else ""
+
+    def suspects(self, first: str) -> None:
+        """Bits differ, first those of an operator, where that is known."""
+        if self.stage is Stage.USUAL and first and not torch.are_deterministic_algorithms_enabled():
+            self.stage, self.first = Stage.TOLD, first
+
+    def answers(self, agrees: bool) -> None:
+        """After a rehearsal by deterministic algorithms."""
+        self.stage = Stage.AGAIN if agrees else Stage.FAILED
+
+    def plan_changes(self) -> None:
+        if self.stage is Stage.AGAIN:
+            self.stage = Stage.TOLD
+
+    def in_words(self) -> str:
+        return (
+            f"{self.first} does not repeat its bits: planned calls run the same kernels on the same inputs, and gave "
+            "eager's bits when these were told to repeat them (torch.use_deterministic_algorithms)"
+        )
+
+
+@contextlib.contextmanager
+def told_to_repeat() -> Iterator[None]:
+    """PyTorch's deterministic algorithms, of the whole process. What is made without content stays so.
+
+    Raises, within: RuntimeError, by an operator that has no such algorithm."""
+    filling: Any = torch.utils.deterministic
+    mode, fills = torch.get_deterministic_debug_mode(), filling.fill_uninitialized_memory
+    config = os.environ.get(_CUBLAS)
+    try:
+        os.environ.setdefault(_CUBLAS, ":4096:8")
+        filling.fill_uninitialized_memory = False
+        torch.use_deterministic_algorithms(True)
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+        filling.fill_uninitialized_memory = fills
+        if config is None:
+            os.environ.pop(_CUBLAS, None)
+
+
+__all__ = ["Repetition", "Stage", "told_to_repeat"]
