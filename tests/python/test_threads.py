@@ -154,8 +154,10 @@ def trained(between=lambda: None, attends=False, reads=False):
 def test_a_rehearsal_leaves_the_generators_to_others(monkeypatch):
     other = None
 
-    def rehearse(self, inputs, rehearse=Replay.rehearse_matched):
-        found = rehearse(self, inputs)
+    rehearse_matched = Replay.rehearse_matched
+
+    def rehearse(self, *args, **kwargs):
+        found = rehearse_matched(self, *args, **kwargs)
         other.draws()
         return found
 
