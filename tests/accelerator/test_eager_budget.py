@@ -391,3 +391,32 @@ def test_autocast(loaded, release):
     assert before + most <= rounded(limit)
     stats = b.stats()
     assert stats["evictions"] > 10 and (release != "recompute" or stats["recomputed_ops"] > 10), stats
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_adds_in_any_order_is_not_made_again(loaded, deterministic):
+    """On an accelerator index_add has no fixed order: made again, the backward pass would see other numbers than the
+    forward pass has used. Told to repeat its bits, it may be."""
+
+    def messages():
+        torch.manual_seed(0)
+        x = torch.randn(400, 64).to(DEVICE).requires_grad_()
+        rows = torch.randint(0, 400, (400,)).to(DEVICE)
+        y = x
+        for _ in range(12):
+            y = torch.zeros_like(y).index_add(0, rows, y.sin())
+        y.square().mean().backward()
+        return x.grad.cpu()
+
+    wanted, before, peak = peak_of(messages)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        with stowage.budget(before + int(0.5 * peak), release="recompute", debug=True, device=DEVICE) as b:
+            if not deterministic:
+                with pytest.raises(stowage.OutOfMemory, match="cannot be computed again"):
+                    messages()
+                return
+            assert torch.equal(messages(), wanted)
+        assert "aten::index_add" in {e["op"] for e in b.timeline() if e["event"] == "recompute"}
+    finally:
+        torch.use_deterministic_algorithms(False)
