@@ -107,6 +107,7 @@ bool left_out(const OpTraits& op, const torch::jit::Stack& stack, const Operand&
 
 bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Operands& operands) {
   if (!op.replayable) return false;
+  if (op.any_order && !budget_device().is_cpu() && !at::globalContext().deterministicAlgorithms()) return false;
   const std::size_t first = first_argument(op, stack);
   for (std::size_t a = 0; a < op.arguments; ++a) {
     const c10::IValue& value = stack[first + a];

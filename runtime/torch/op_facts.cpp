@@ -147,6 +147,23 @@ int absolute_offset_argument(const c10::OperatorHandle& op) {
   return position.value_or(-1);
 }
 
+bool adds_in_any_order(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 15> kForward = {
+      "index_add",  "index_put",          "_index_put_impl",  "_unsafe_index_put", "scatter_add", "scatter_reduce",
+      "histc",      "bincount",           "cumsum",           "kthvalue",          "median",      "nanmedian",
+      "max_unpool", "nll_loss2d_forward", "repeat_interleave"};
+  static constexpr std::array<std::string_view, 16> kBackward = {
+      "grid_sampler_",     "adaptive_avg_pool",   "_adaptive_avg_pool",  "avg_pool3d",
+      "adaptive_max_pool", "fractional_max_pool", "max_pool3d",          "max_pool2d",
+      "upsample_",         "_upsample_",          "reflection_pad",      "replication_pad",
+      "_ctc_loss",         "_embedding_bag",      "_scaled_dot_product", "convolution"};
+  if (!in_aten(op)) return false;
+  const std::string_view name = base_name(op);
+  const auto begins = [name](std::string_view with) { return name.starts_with(with); };
+  if (name == "put" || name == "put_" || std::any_of(kForward.begin(), kForward.end(), begins)) return true;
+  return name.find("_backward") != std::string_view::npos && std::any_of(kBackward.begin(), kBackward.end(), begins);
+}
+
 bool changes_metadata(const c10::OperatorHandle& op) { return op.hasTag(at::Tag::inplace_view); }
 
 bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {

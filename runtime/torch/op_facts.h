@@ -31,6 +31,10 @@ bool returns_uninitialized(const c10::OperatorHandle& op);
 // Its argument was filled by Python on the host, outside the dispatcher (torch.tensor, torch.as_tensor).
 bool lifts_host_data(const c10::OperatorHandle& op);
 
+// Has a kernel that adds in any order on some accelerator, so that it does not repeat its bits there: PyTorch's own list
+// (torch.use_deterministic_algorithms), and backward passes of convolutions and attention, whose libraries choose.
+bool adds_in_any_order(const c10::OperatorHandle& op);
+
 // Draws from a random generator.
 bool draws_random_numbers(const c10::OperatorHandle& op);
 

@@ -55,6 +55,7 @@ std::unique_ptr<OpTraits> look_at(const c10::OperatorHandle& op) {
     if (op.hasKernelForDispatchKey(key)) traits->autocasts = traits->autocasts.add(key);
   }
   traits->view = only_views(schema);
+  traits->any_order = adds_in_any_order(op);
   traits->draws = draws_random_numbers(op);
   traits->lists = is_elementwise_list_op(op);
   const bool own_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||

@@ -19,6 +19,7 @@ struct OpTraits {
   bool fills_by_itself = false;   // a composite that may have no inner ops
   bool view = false;              // results alias arguments, nothing is read or written
   bool replayable = false;        // a kernel of PyTorch's own below autograd: running it again gives the same bits
+  bool any_order = false;         // ... but on accelerators: it adds there in any order
   bool draws = false;             // from a random generator
   bool lists = false;             // element i of its lists is treated alone
   bool batch_norm = false;        // running statistics are written on the side while `training`

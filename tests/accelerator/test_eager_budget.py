@@ -1,6 +1,7 @@
 """stowage.budget on an accelerator: the bits of a run without a limit, and never more live bytes than the limit. Memory that
 is let go is filled, kernels and copies are checked for races, and links are slow, so that whatever comes too early shows."""
 
+import contextlib
 import os
 import random
 import subprocess
@@ -391,3 +392,30 @@ def test_autocast(loaded, release):
     assert before + most <= rounded(limit)
     stats = b.stats()
     assert stats["evictions"] > 10 and (release != "recompute" or stats["recomputed_ops"] > 10), stats
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_adds_in_any_order_is_not_made_again(loaded, deterministic):
+    """On an accelerator index_add has no fixed order: made again, the backward pass would see other numbers than the
+    forward pass has used. Told to repeat its bits, it may be."""
+
+    def messages():
+        torch.manual_seed(0)
+        x = torch.randn(400, 64).to(DEVICE).requires_grad_()
+        rows = torch.randint(0, 400, (400,)).to(DEVICE)
+        y = x
+        for _ in range(12):
+            y = torch.zeros_like(y).index_add(0, rows, y.sin())
+        y.square().mean().backward()
+        return x.grad.cpu()
+
+    wanted, before, peak = peak_of(messages)
+    torch.use_deterministic_algorithms(deterministic)
+    fails = contextlib.nullcontext() if deterministic else pytest.raises(stowage.OutOfMemory, match="computed again")
+    try:
+        with fails, stowage.budget(before + int(0.5 * peak), release="recompute", debug=True, device=DEVICE) as b:
+            assert torch.equal(messages(), wanted)
+        made_again = {event["op"] for event in b.timeline() if event["event"] == "recompute"}
+        assert ("aten::index_add" in made_again) == deterministic
+    finally:
+        torch.use_deterministic_algorithms(False)
