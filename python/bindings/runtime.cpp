@@ -575,12 +575,12 @@ void bind_executor(nb::module_& m) {
       .def("release", &rt::Hosts::release)
       .def(
           "measure_gbps",
-          [](rt::Hosts& hosts, const std::string& device) {
+          [](rt::Hosts& hosts, const std::string& device, std::int64_t room_bytes) {
             const c10::Device where(device);
             const rt::Host host = hosts.at(where);
-            return rt::measure_gbps(*host.store, *host.link, rt::device_at(where));
+            return rt::measure_gbps(*host.store, *host.link, rt::device_at(where), room_bytes);
           },
-          "device"_a = "cpu", nb::call_guard<nb::gil_scoped_release>());
+          "device"_a = "cpu", "room_bytes"_a = rt::kTrialBytes, nb::call_guard<nb::gil_scoped_release>());
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
         "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
         "what was left.");

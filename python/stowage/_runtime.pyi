@@ -235,7 +235,7 @@ class Matcher:
 
     def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
         """
-        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it?
+        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).
         """
 
     def step(self, call: object) -> object:
@@ -366,7 +366,7 @@ class Host:
 
     def release(self) -> None: ...
 
-    def measure_gbps(self, device: str = 'cpu') -> float: ...
+    def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
 
 def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
     """

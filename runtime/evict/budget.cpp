@@ -18,9 +18,9 @@ namespace {
 
 std::atomic<Budget*> g_active{nullptr};
 
-// What each lane of a device's link moves: measured once in a process, and only where nobody has said it. On the host,
-// copies are as fast as memory is.
-double link_gbps(c10::Device where) {
+// What each lane of a device's link moves: measured once in a process where there is room, and only where nobody has said
+// it. On the host, copies are as fast as memory is.
+double link_gbps(c10::Device where, std::int64_t limit_bytes) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, double> known;  // of the one kind of accelerator that a process has
   const std::lock_guard lock(mutex);
@@ -29,13 +29,15 @@ double link_gbps(c10::Device where) {
   Device& device = device_at(where);
   device.install();
   const std::shared_ptr<HostStore> store = device.host_store(0);
-  const double gbps = measure_gbps(*store, *device.link(store), device);
-  if (gbps > 0) known.emplace(where.index(), gbps);
+  const std::int64_t room_bytes = limit_bytes - live_bytes(where);
+  const double gbps = measure_gbps(*store, *device.link(store), device, room_bytes);
+  if (gbps > 0 && room_bytes >= kTrialBytes) known.emplace(where.index(), gbps);
   return gbps;
 }
 
 BudgetOptions with_link(BudgetOptions options) {
-  if (!options.where.is_cpu() && options.link_gbps <= 0) options.link_gbps = link_gbps(options.where);
+  if (!options.where.is_cpu() && options.link_gbps <= 0)
+    options.link_gbps = link_gbps(options.where, options.limit_bytes);
   return options;
 }
 

@@ -341,33 +341,34 @@ std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbp
   return std::make_unique<ThreadedLink>(store, gbps);
 }
 
-double measure_gbps(HostStore& store, Link& link, Device& device) {
-  constexpr std::int64_t kBytes = std::int64_t{32} << 20;
+double measure_gbps(HostStore& store, Link& link, Device& device, std::int64_t room_bytes) {
+  constexpr std::int64_t kPart = std::int64_t{64} << 10;
   constexpr int kTrials = 5;
+  const std::int64_t bytes = std::min(kTrialBytes, room_bytes) / 2 / kPart * kPart;  // each way
+  if (bytes <= 0) return 0;
   try {
-    store.reserve(2 * kBytes);
+    store.reserve(2 * bytes);
   } catch (const Error&) {
     return 0;
   }
   c10::DataPtr memory;
   try {
-    memory = device.allocate(2 * kBytes);
+    memory = device.allocate(2 * bytes);
   } catch (const std::exception&) {
     store.release();
     return 0;
   }
   char* const data = static_cast<char*>(memory.get());
-  device.fill(data, 1, 2 * kBytes);
+  device.fill(data, 1, 2 * bytes);
   device.wait();
   std::vector<double> seen;
   for (int trial = 0; trial < kTrials; ++trial) {
     const Clock::time_point begin = Clock::now();
-    const Link::Ticket out = link.start({Copy::Direction::kOut, data, 0, kBytes});
-    const Link::Ticket in = link.start({Copy::Direction::kIn, data + kBytes, kBytes, kBytes});
+    const Link::Ticket out = link.start({Copy::Direction::kOut, data, 0, bytes});
+    const Link::Ticket in = link.start({Copy::Direction::kIn, data + bytes, bytes, bytes});
     if (!link.finish(out).empty() || !link.finish(in).empty()) return 0;
     device.wait();
-    seen.push_back(static_cast<double>(kBytes) /
-                   std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
+    seen.push_back(static_cast<double>(bytes) / std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
   }
   link.abandon();
   store.release();

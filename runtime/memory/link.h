@@ -62,8 +62,12 @@ std::unique_ptr<Link> threaded_link(std::shared_ptr<HostStore> store, double gbp
 // left: -1 when its thread ended.
 std::int64_t end_copy_thread(std::int64_t after_parts, bool no_more);
 
-// 10^9 bytes a second that each lane moves when both are busy: the median of a few copies. 0 when the store cannot hold
-// the trial, or the device has no room for it. What the store held is lost.
-double measure_gbps(HostStore& store, Link& link, Device& device);
+// So much of the device's memory a trial of its lanes takes, where there is room; with less it tells less.
+constexpr std::int64_t kTrialBytes = std::int64_t{64} << 20;
+
+// 10^9 bytes a second that each lane moves when both are busy: the median of a few copies, which take at most
+// `room_bytes` of the device. 0 when the store cannot hold the trial, or the device has no room for it. What the store
+// held is lost.
+double measure_gbps(HostStore& store, Link& link, Device& device, std::int64_t room_bytes);
 
 }  // namespace stowage::runtime

@@ -18,6 +18,7 @@ from test_families import OPTIMIZERS, steps
 from torch import nn
 
 import stowage
+import stowage.cache.costs
 
 DEVICE = "standin:0"
 
@@ -290,7 +291,10 @@ def test_reads_past_the_dispatcher(loaded):
 # ---- Compiled steps: the calls before there is a plan
 
 
-def test_the_first_calls_of_a_compiled_step_keep_its_budget(loaded):
+def test_the_first_calls_of_a_compiled_step_keep_its_budget(loaded, tmp_path, monkeypatch):
+    """Nobody has measured the link before: that takes no more than there is room for, either."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stowage.cache.costs, "_FILES", {})
     loaded.configure(poison=True, check_order=True)
 
     def train(budget):

@@ -32,6 +32,7 @@ _ENOUGH = 4
 _MOST_BYTES = 64 << 20  # of the file
 _MOST_NS = 1 << 53
 _MOST_GBPS = 1e6
+_TRIAL_BYTES = 64 << 20  # of the device, for a trial of its link
 _FILES: dict[Path, CostFile] = {}
 
 
@@ -84,13 +85,16 @@ class CostFile:
         guessed = sum(ns for key, ns in zip(keys, costs) if key and key not in known)
         return guessed / max(1, sum(costs))
 
-    def lane_gbps(self, host, store: str, device: str = "cpu") -> float | None:
-        """What each lane between a device and the host store moves, measured once; None where it cannot be."""
+    def lane_gbps(self, host, store: str, device: str = "cpu", room_bytes: int = _TRIAL_BYTES) -> float | None:
+        """What each lane between a device and the host store moves, measured once; None where it cannot be.
+        ``room_bytes``: what the trial may take of the device; with less than it wants it tells less, and is not kept."""
         kind = store if device == "cpu" else f"{device} {store}"
         if kind not in self.link_gbps:
-            gbps = host.measure_gbps(device)
+            gbps = host.measure_gbps(device, room_bytes)
             if gbps <= 0:
                 return None
+            if room_bytes < _TRIAL_BYTES:
+                return gbps
             self.link_gbps[kind] = gbps
             self.save()
         return self.link_gbps[kind]

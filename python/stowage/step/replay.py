@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stowage import _runtime
+from stowage import _core, _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
@@ -264,7 +264,7 @@ class Replay:
                 f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
             )
         lowered = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving, self._tiling)
-        link_gbps = self._lane_gbps()
+        link_gbps = self._lane_gbps(lowered.graph)
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
             self._take_kept_costs(lowered, options)
@@ -360,11 +360,14 @@ class Replay:
             lowered.set_costs_ns(costs_ns)
             self._guessed = 1.0
 
-    def _lane_gbps(self) -> float | None:
+    def _lane_gbps(self, graph: _core.Graph) -> float | None:
         if self.room.link_gbps is not None or self.budget is None:
             return self.room.link_gbps
+        device = self.recording.tape.device
         with shown("measuring copies to the host"):
-            return self._costs.lane_gbps(self.host, self.room.store, self.recording.tape.device)
+            if device == "cpu":
+                return self._costs.lane_gbps(self.host, self.room.store)
+            return self._costs.lane_gbps(self.host, self.room.store, device, self.budget - graph.resident_bytes)
 
     @property
     def host_bytes(self) -> int:
