@@ -50,6 +50,7 @@ STATS_KEYS = {
     "plan_from_cache",
     "replaced_ops",
     "replacement_refusal",
+    "unrepeatable_op",
     "tiled_ops",
     "tile_error",
     "tile_largest_error",
