@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import stowage
+from stowage.step.repetition import Repetition, Stage
 
 
 def _noise() -> float:
@@ -172,6 +173,15 @@ def test_what_does_not_repeat_is_not_made_again():
     finally:
         torch.use_deterministic_algorithms(False)
     assert repeats.refusal == "" and repeats.stats()["recomputed_ops"] > 0
+
+
+def test_pytorchs_own_kernels_of_the_cpu_are_not_suspected():
+    """They repeat their bits there; where they differ, the plan is to blame, whatever deterministic algorithms give."""
+    repetition = Repetition()
+    repetition.suspects("aten::mm (train.py:3)", "cpu")
+    assert repetition.stage is Stage.USUAL
+    repetition.suspects("aten::mm (train.py:3)", "cuda:0")
+    assert repetition.told
 
 
 def test_strict_wants_eagers_bits():

@@ -102,7 +102,7 @@ class LifeCycle(abc.ABC):
             settled = not fell_back and not replay.replan_if_learned()
         settled = self._everywhere(settled)
         if not agrees and not fell_back and not self._strict:
-            repetition.suspects(first_difference)
+            repetition.suspects(first_difference, replay.recording.tape.device)
         if entry.over_budget is not None:
             self._drop(entry, replay)
         elif agrees and not repetition.told and (settled or replay.rehearsals >= _MAX_REHEARSALS):
