@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import searches
@@ -19,6 +20,7 @@ import stowage
 from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.cache.costs import CostFile
+from stowage.step.compiled import CompiledStep
 from stowage.step.replay import Replay
 
 SEED = searches.first_seed()
@@ -392,6 +394,58 @@ def test_steps_with_budgets_beside_a_block_of_the_user():
         return results
 
     assert all(torch.equal(a, b) for a, b in zip(trained(False, False), trained(True, True), strict=True))
+
+
+@pytest.mark.parametrize("calls_before", [0, 1, 2, 3, 8])
+def test_a_block_begins_while_a_call_waits_to_be_alone(calls_before):
+    """The call then runs eagerly in it, as one that comes later does. Whatever it was about to do: run eagerly within its
+    own budget, record, rehearse, check."""
+
+    def trained(compile_it):
+        torch.manual_seed(1)
+        loop = WORLDS["mlp"]()
+        step = stowage.compile(loop.step, "1GiB", check="always") if compile_it else loop.step
+        made = torch.Generator().manual_seed(3)
+
+        def call():
+            results.append(step(torch.randn(4, 6, 8, generator=made), torch.randint(0, 5, (4, 6), generator=made)))
+
+        def block():
+            under_way.wait(20)
+            with stowage.budget("1GiB", progress=False):
+                called.wait(20)
+
+        def entry(*arguments):
+            under_way.set()
+            time.sleep(0.1)  # the block waits to be alone meanwhile, and so does this call after it
+            return CompiledStep._entry(step, *arguments)
+
+        def last_call():
+            step._entry = entry
+            try:
+                call()
+            finally:
+                del step._entry
+                called.set()
+
+        results = []
+        under_way, called = threading.Event(), threading.Event()
+        for _ in range(calls_before):
+            call()
+        if compile_it:
+            with ThreadPoolExecutor(2) as pool:
+                with _runtime.Turn():  # a planned call of a third thread, say
+                    both = [pool.submit(block), pool.submit(last_call)]
+                    time.sleep(0.3)
+                for one in both:
+                    one.result()
+        else:
+            call()
+        for _ in range(3):
+            call()
+        return results
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
 
 
 def test_costs_are_measured_while_they_are_saved(tmp_path, monkeypatch):

@@ -52,6 +52,10 @@ _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that come
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
+class _BlockBegan(Exception):
+    """Another thread's stowage.budget, while the call waited to be alone: it is as if the call came only now."""
+
+
 class _Entry(SignatureState):
     """Of one signature, whatever Python's own numbers among the arguments are."""
 
@@ -137,7 +141,8 @@ class CompiledStep(LifeCycle):
         with _runtime.Turn(self._gate) as turn:
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
-                return self._step(turn, args, kwargs)
+                with contextlib.suppress(_BlockBegan):
+                    return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
     def _within_mode(self, mode: str, args: tuple, kwargs: dict) -> Any:
@@ -264,8 +269,13 @@ class CompiledStep(LifeCycle):
 
     def _alone(self, turn: _runtime.Turn) -> bool:
         """A call that may run within its budget's block: no other thread may allocate meanwhile, or use what has to
-        make room."""
-        return self._budget is not None and turn.alone()
+        make room. Nothing of the call has happened.
+
+        Raises _BlockBegan."""
+        waited = self._budget is not None and turn.alone()
+        if waited and _runtime.budget_active():
+            raise _BlockBegan
+        return waited
 
     def _forget_idle(self, entry: _Entry) -> None:
         if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
