@@ -67,6 +67,7 @@ class Device {
   static constexpr std::int64_t kSummedBytes = std::int64_t{64} << 20;
   // Of whole lines; `from` is a multiple of 4.
   virtual Sums sums(const void* from, std::int64_t bytes) = 0;
+  // All bytes. Both lie on the device.
   virtual bool same(const void* a, const void* b, std::int64_t bytes) = 0;
 
   // Host memory that the device can copy to and from while the host goes on. Copies to and from it are made in the
