@@ -726,7 +726,7 @@ def compile(
         strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid":
             besides, poison lies in the arena where no buffer is, and after each operator it is seen to that it has
             written nothing but its own memory. Else the call raises Error, which names the operator and its line, and
-            has changed nothing. This costs a copy of the arena, and a look at all of it after each operator.
+            has changed nothing. This costs a look at all of the arena after each operator.
         in_place_reuse: let kernels that work element by element write their result over an input that dies there.
         lean_kernels: let kernels that work row by row run on some rows at a time, so that a loss head holds its logits
             once. The bits are those of the recorded kernels; where a rehearsal finds other ones, the plan is made anew
