@@ -1,5 +1,5 @@
 // Host memory for what is large and kept for a moment: mapped by itself, in huge pages where the system has them, and
-// given back whole. To pin it would take longer than to copy into it (1 GB a second, on one machine, against 8).
+// given back whole. Not pinned: that is worth its time for what is copied in each step.
 #pragma once
 
 #include <sys/mman.h>

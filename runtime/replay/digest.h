@@ -6,8 +6,8 @@
 // Each lane's step is a bijection of the lane for a given word, and of the word for a given lane: a difference in one
 // word always shows; differences in several hide with probability 2^-64. Not meant against an adversary.
 //
-// Of what lies on an accelerator, sums are made there (Device::sums()), and the digest is of these: to bring all of it to
-// the host would take a hundred times as long.
+// Of what lies on an accelerator, sums are made there (Device::sums()), and the digest is of these: all of it need not
+// come to the host.
 #pragma once
 
 #include <c10/core/Storage.h>

@@ -1,6 +1,7 @@
 """Planned steps on an accelerator: the bits of the same step run eagerly there, at the planned addresses, within the
 device's own limit. That the host never touches the device's memory needs no assertion: it ends the process."""
 
+import os
 import random
 
 import pytest
@@ -568,3 +569,49 @@ def test_a_kernel_that_does_not_repeat_its_bits(loaded):
         return [p.detach().cpu() for p in model.parameters()]
 
     assert all(map(torch.equal, train(True), train(False)))
+
+
+def _place(count):
+    return int.from_bytes(os.urandom(4), "little") % count
+
+
+@torch.library.custom_op("contents::one_word", mutates_args=())
+def one_word(x: torch.Tensor) -> torch.Tensor:
+    out = x.clone()
+    out[_place(x.numel())] += 1
+    return out
+
+
+@torch.library.custom_op("contents::two_words", mutates_args=())
+def two_words(x: torch.Tensor) -> torch.Tensor:
+    """Beside each other, in one line of memory: the line's sum stays."""
+    out, at = x.clone(), 2 * _place(x.numel() // 2)
+    out[at : at + 2] = x[at : at + 2].flip(0)
+    return out
+
+
+@pytest.mark.parametrize("op", [one_word, two_words], ids=lambda op: op._name)
+def test_large_contents_are_told_apart_on_the_device(loaded, op):
+    """In so large a buffer by sums: what is otherwise in a word, or stands elsewhere, is seen by the rehearsals."""
+    model = loaded.move(nn.Linear(8, 8))
+    content = torch.randint(0, 1 << 20, (1 << 16,), dtype=torch.int32, generator=torch.Generator().manual_seed(1))
+    model.register_buffer("large", content.to("standin"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+    def step(x):
+        model.large.copy_(op(model.large))
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    compiled = stowage.compile(step)
+    with pytest.warns(UnsupportedWarning, match=f"contents::{op._name}"):
+        for _ in range(12):
+            compiled(torch.ones(4, 8).to("standin"))
+    assert compiled.stats()["planned_steps"] == 0
+
+
+for _op in (one_word, two_words):
+    _op.register_fake(torch.empty_like)
