@@ -22,6 +22,7 @@ struct Summary {
   std::array<std::int64_t, kBufferKindNames.size()> bytes_of_kind{};
   std::int64_t rng_ops = 0;
   std::int64_t effect_ops = 0;
+  std::int64_t once_ops = 0;
   std::int64_t cost_ns = 0;
   std::int64_t resident_bytes = 0;
   std::int64_t program_peak_bytes = 0;
@@ -35,6 +36,7 @@ Summary summarize(const Graph& graph) {
   for (const Op& op : graph.ops) {
     summary.rng_ops += op.rng;
     summary.effect_ops += op.effect;
+    summary.once_ops += op.once;
   }
   summary.cost_ns = program_step_ns(graph);
   summary.resident_bytes = resident_bytes(graph);
@@ -61,6 +63,7 @@ std::string as_json(const Graph& graph, const Summary& summary) {
   object.field("lower_bound_bytes", summary.lower_bound_bytes);
   object.field("rng_ops", summary.rng_ops);
   object.field("effect_ops", summary.effect_ops);
+  object.field("once_ops", summary.once_ops);
   object.field("cost_ns", summary.cost_ns);
   object.field("sha256", graph.sha256);
   object.close();
@@ -82,6 +85,7 @@ std::string as_text(const Graph& graph, const Summary& summary) {
   out += "align              " + std::to_string(graph.align) + "\n";
   out += "random ops         " + std::to_string(summary.rng_ops) + "\n";
   out += "effect ops         " + std::to_string(summary.effect_ops) + "\n";
+  out += "ops that run once  " + std::to_string(summary.once_ops) + "\n";
   out += "run time           " + std::to_string(summary.cost_ns) + " ns\n";
   return out;
 }

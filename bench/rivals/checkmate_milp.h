@@ -8,8 +8,8 @@
 //         2      .   .   1              S[t+1][c] <= S[t][c] + R[t][maker of c]
 //         3      1   .   .   1          live bytes at every op of every stage <= limit;   minimise the sum of cost · R
 //
-// For ops that run once the program knows so: effects, and those that write a resident; no reader of a resident runs in
-// stages after its next write. Columns that cannot be of use are left out (stages.h). O(n · uses) columns.
+// For ops that run once the program knows so: effects, those with the trait "once", and those that write a resident; no
+// reader of a resident runs in stages after its next write. Columns that cannot be of use are left out (stages.h). O(n · uses) columns.
 //
 // Differs: a row bounds M[t][b][k] >= R of each later use in the stage, and >= S[t+1], the bytes of b at op k, in place
 // of the products FREE; both say the same of whole numbers, and these need no large constants. Contents, not ops, are

@@ -42,7 +42,7 @@ class Reader {
 
  private:
   void read(std::int32_t i, const Op& op) {
-    if (op.effect) limit_[i] = i;
+    if (op.effect || op.once) limit_[i] = i;
     for (const BufferId b : op.reads) {
       if (contains(op.writes, b)) continue;
       if (s_.graph->buffer(b).resident)

@@ -71,6 +71,7 @@ struct Op {
   std::int64_t cost_ns = 0;
   bool rng = false;     // all rng ops keep their program order
   bool effect = false;  // all effect ops keep their program order, and none runs twice
+  bool once = false;    // never runs twice: its kernel does not repeat its bits
   // What in-place reuse may use; named as in the file
   std::vector<ReusePair> takeover;
   std::vector<OpId> after;  // smaller ids that must run earlier, besides what the buffers imply

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -543,15 +544,17 @@ void bind_executor(nb::module_& m) {
   m.def(
       "lower",
       [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving,
-         const rt::TileOptions& tiles) {
-        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, tiles, leaving))};
+         const rt::TileOptions& tiles, const std::set<std::string>& once) {
+        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, tiles, leaving, once))};
         rt::fix_numbers(*tape.tape, handle.lowered->chains);
         return handle;
       },
       "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "tiles"_a = rt::TileOptions(),
-      nb::sig("def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ...) "
-              "-> Lowered"),
-      "leaving: residents are marked that may wait on the host.");
+      "once"_a = std::set<std::string>(),
+      nb::sig("def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., "
+              "once: "
+              "set[str] = ...) -> Lowered"),
+      "leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again.");
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(
           "__init__",
@@ -617,6 +620,10 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("half_done", &rt::Executor::half_done)
       .def("look_closely", &rt::Executor::look_closely, "on"_a, "paranoid"_a)
       .def_prop_ro("again_otherwise", &rt::Executor::again_otherwise)
+      .def_prop_ro(
+          "do_not_repeat", &rt::Executor::do_not_repeat,
+          "Kinds of ops that the last run that was looked at made again, on the same inputs, with other results.")
+      .def_prop_ro("made_again", &rt::Executor::made_again, "Kinds of ops that the plan makes again.")
       .def("inject", &rt::Executor::inject, "ops"_a, "times"_a = 1,
            "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)

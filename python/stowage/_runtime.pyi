@@ -347,8 +347,10 @@ class Lowered:
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ...) -> Lowered:
-    """leaving: residents are marked that may wait on the host."""
+def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., once: set[str] = ...) -> Lowered:
+    """
+    leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again.
+    """
 
 class Host:
     """Where swapped buffers wait, and the link that leads there."""
@@ -427,6 +429,16 @@ class Executor:
 
     @property
     def again_otherwise(self) -> str: ...
+
+    @property
+    def do_not_repeat(self) -> set[str]:
+        """
+        Kinds of ops that the last run that was looked at made again, on the same inputs, with other results.
+        """
+
+    @property
+    def made_again(self) -> set[str]:
+        """Kinds of ops that the plan makes again."""
 
     def inject(self, ops: int, times: int = 1) -> None:
         """For tests: the kernel after so many others raises, so many times."""

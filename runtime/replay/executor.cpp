@@ -49,6 +49,9 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   begin_undo();
   if (looks_ || rehearsal_ != nullptr) traced_.assign(tape_->ops.size(), {});
   again_otherwise_.clear();
+  do_not_repeat_.clear();
+  doubtful_.assign(looks_ ? tape_->blocks.size() : 0, false);
+  ran_on_doubtful_.assign(looks_ ? tape_->ops.size() : 0, false);
   if (paranoid_) watch_.emplace(*arena_);
 }
 

@@ -17,6 +17,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -113,6 +115,10 @@ class Executor {
   [[nodiscard]] const std::vector<std::vector<Digest>>& traced() const { return traced_; }
   // In that run, the first op that was made again and gave other results than before; "" where none did.
   [[nodiscard]] const std::string& again_otherwise() const { return again_otherwise_; }
+  // The kinds (kind_of()) of all that did, on inputs as they were before: their kernels do not repeat their bits.
+  [[nodiscard]] const std::set<std::string>& do_not_repeat() const { return do_not_repeat_; }
+  // The kinds of what the plan makes again.
+  [[nodiscard]] std::set<std::string> made_again() const;
 
   // For tests: the kernel after so many others raises, and so do the next ones; `times` in all.
   void inject(std::int64_t ops, std::int64_t times);
@@ -260,6 +266,8 @@ class Executor {
   void look_around(std::size_t index);
   void poison_dead(const std::vector<ArenaWatch::Range>& ranges);
   void note_results(const Instruction& instruction);
+  // The ops of the tape that it runs.
+  [[nodiscard]] std::vector<TapeOpId> members_of(const Instruction& instruction) const;
   [[nodiscard]] bool overlap(const std::vector<at::Tensor>& inputs) const;
   [[noreturn]] void fail_swap(const Swap& swap, const std::string& why);
 
@@ -279,6 +287,9 @@ class Executor {
   std::optional<ArenaWatch> watch_;
   std::vector<std::vector<Digest>> traced_;
   std::string again_otherwise_;
+  std::set<std::string> do_not_repeat_;
+  // In a run that is looked at, by block and by op: it is not known to be as in the program
+  std::vector<bool> doubtful_, ran_on_doubtful_;
   // The way back (executor_undo.cpp):
   std::size_t saves_until_ = 0;  // instructions before this one save what they write first
   SavedBlocks saved_{Kept::kInEachStep};

@@ -1,6 +1,8 @@
 // Looking at each op of a run: what it has written (arena_watch.h), and digests of what it has made, to be compared
 // with those of the same ops run plainly.
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "runtime/replay/executor.h"
 #include "runtime/replay/plain_run.h"
@@ -67,15 +69,60 @@ void Executor::poison_dead(const std::vector<ArenaWatch::Range>& ranges) {
   }
 }
 
-void Executor::note_results(const Instruction& instruction) {
-  if (!instruction.op.valid() || instruction.tile >= 0) return;
-  std::vector<Digest> now = digests_of_results(*tape_, tape_->op(instruction.op), storages_);
-  std::vector<Digest>& first = traced_[instruction.op.index()];
-  if (!instruction.again) {
-    first = std::move(now);
-  } else if (again_otherwise_.empty() && now != first) {
-    again_otherwise_ = name_with_line(*tape_, tape_->op(instruction.op));
+std::vector<TapeOpId> Executor::members_of(const Instruction& instruction) const {
+  std::vector<TapeOpId> members;
+  if (instruction.tile >= 0) {
+    for (const TileMember& member : lowered_.tiles[static_cast<std::size_t>(instruction.tile)].members)
+      members.push_back(member.op);
+  } else if (instruction.chain >= 0) {
+    for (const RowMember& member : lowered_.chains[static_cast<std::size_t>(instruction.chain)].members)
+      members.push_back(member.op);
+  } else if (instruction.op.valid()) {
+    members.push_back(instruction.op);
   }
+  return members;
+}
+
+std::set<std::string> Executor::made_again() const {
+  std::set<std::string> kinds;
+  for (const Instruction& instruction : instructions_) {
+    if (!instruction.again) continue;
+    for (const TapeOpId member : members_of(instruction)) kinds.insert(kind_of(tape_->op(member)));
+  }
+  return kinds;
+}
+
+// An op that is made again with other results is to blame only where what it reads is as it was the first time. What
+// follows from other results is not known to be as in the program either:
+//
+//   A   B(A)   …   A'   B'(A')        A' differs: its kernel does not repeat its bits. B' differs, too, and says nothing
+void Executor::note_results(const Instruction& instruction) {
+  if (!instruction.op.valid()) return;
+  if (instruction.tile >= 0) {  // nobody knows what these should have made
+    if (looks_)
+      for (const TileOutput& output : lowered_.tiles[static_cast<std::size_t>(instruction.tile)].outputs)
+        doubtful_[output.block.index()] = instruction.again;
+    return;
+  }
+  const TapeOp& op = tape_->op(instruction.op);
+  std::vector<Digest> now = digests_of_results(*tape_, op, storages_);
+  std::vector<Digest>& first = traced_[instruction.op.index()];
+  const bool differs = instruction.again && now != first;
+  if (differs && again_otherwise_.empty()) again_otherwise_ = name_with_line(*tape_, op);
+  if (!instruction.again) first = std::move(now);
+  if (!looks_) return;
+  const std::vector<TapeOpId> members = members_of(instruction);
+  bool on_doubtful = false;
+  for (const TapeOpId member : members)
+    for_each_access(*tape_, tape_->op(member),
+                    [&](BlockId block, Access) { on_doubtful = on_doubtful || doubtful_[block.index()]; });
+  if (differs && !on_doubtful && !ran_on_doubtful_[instruction.op.index()])
+    for (const TapeOpId member : members) do_not_repeat_.insert(kind_of(tape_->op(member)));
+  if (!instruction.again) ran_on_doubtful_[instruction.op.index()] = on_doubtful;
+  for (const BlockId block : op.creates) doubtful_[block.index()] = on_doubtful || differs;
+  for_each_access(*tape_, op, [&](BlockId block, Access access) {
+    if (access == Access::kWrite) doubtful_[block.index()] = on_doubtful || differs;
+  });
 }
 
 }  // namespace stowage::runtime

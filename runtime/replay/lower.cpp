@@ -38,9 +38,11 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles, bool leaving)
+  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles, bool leaving,
+           const std::set<std::string>& once)
       : tape_(tape),
         leaving_(leaving),
+        once_(once),
         on_the_side_(side_statistics(tape)),
         updater_(tape.blocks.size()),
         chain_at_(tape.ops.size(), -1),
@@ -85,6 +87,7 @@ class Lowering {
     }
     out_.tile.resize(out_.tape_op.size(), -1);
     if (leaving_) mark_leaving();
+    if (!once_.empty()) mark_once();
     hold_back_updates();
     hold_back_behind_checks();
     hold_back_behind_reads();
@@ -111,9 +114,8 @@ class Lowering {
   void add_op(TapeOpId id) {
     const TapeOp& from = tape_.op(id);
     Op op;
-    const bool generated = is_compiled_kernel(from.handle);
-    const std::string called = generated ? kernel_title(from.arguments[0]) : from.handle.schema().name();
-    op.target = generated ? called : full_name(from.handle);
+    op.target = kind_of(from);
+    const std::string called = is_compiled_kernel(from.handle) ? op.target : from.handle.schema().name();
     op.name = names_.next(called.substr(called.find("::") + 2));
     for_each_access(tape_, from, [&](BlockId block, Access access) {
       if (on_the_side_[block.index()]) {
@@ -253,6 +255,15 @@ class Lowering {
       const bool whole = static_cast<std::int64_t>(storage.nbytes()) == block.bytes && block.bytes > 0;
       const bool movable = storage.resizable() || at_home(*storage.unsafeGetStorageImpl());
       if (whole && movable && storage.data() != nullptr) out_.graph.buffers[out_.buffer[i].index()].leaves = true;
+    }
+  }
+
+  void mark_once() {
+    for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
+      const std::vector<TapeOpId> members = members_of(OpId(i));
+      out_.graph.ops[i].once = std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
+        return once_.contains(kind_of(tape_.op(id))) || once_.contains(full_name(tape_.op(id).handle));
+      });
     }
   }
 
@@ -447,6 +458,7 @@ class Lowering {
 
   const Tape& tape_;
   bool leaving_;
+  const std::set<std::string>& once_;
   std::vector<bool> on_the_side_;  // by block: side_statistics()
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
   std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
@@ -459,9 +471,13 @@ class Lowering {
 
 }  // namespace
 
+std::string kind_of(const TapeOp& op) {
+  return is_compiled_kernel(op.handle) ? kernel_title(op.arguments[0]) : full_name(op.handle);
+}
+
 Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles,
-              bool leaving) {
-  return Lowering(tape, name, slicing, tiles, leaving).run();
+              bool leaving, const std::set<std::string>& once) {
+  return Lowering(tape, name, slicing, tiles, leaving, once).run();
 }
 
 }  // namespace stowage::runtime

@@ -1,6 +1,8 @@
 // Lowering: Tape in, Graph out. Bytes and dependencies only; torch stays behind.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/record/tape.h"
@@ -26,8 +28,12 @@ struct Lowered {
   std::string tile_refusal;  // why not all heads are tiled, where that is asked for
 };
 
-// `leaving`: residents that may wait on the host are marked so (Buffer::leaves).
+// What an op does, whatever it does it to: its name with its overload, or the title of a generated kernel.
+std::string kind_of(const TapeOp& op);
+
+// `leaving`: residents that may wait on the host are marked so (Buffer::leaves). `once`: kinds of ops whose kernels do not
+// repeat their bits (Op::once).
 Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles = {},
-              bool leaving = false);
+              bool leaving = false, const std::set<std::string>& once = {});
 
 }  // namespace stowage::runtime

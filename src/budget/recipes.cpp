@@ -24,7 +24,7 @@ Recipes::Recipes(const AnalysedGraph& of, bool in_place_reuse)
   for (std::int32_t k = 0; k < ops; ++k) {
     const Op& op = g.ops[k];
     cost.push_back(op.cost_ns);
-    if (op.effect) repeatable[k] = 0;
+    if (op.effect || op.once) repeatable[k] = 0;
     const auto need = [&](BufferId b, bool written) {
       needs[k].push_back({b.value, static_cast<std::int32_t>(makers[b.index()].size()), written});
     };

@@ -5,8 +5,8 @@
 //   op 5  pool   reads y              op 5 needs y at version 2
 //
 // To have y at version 2 again, ops 3 and 4 run again, in this order, on a fresh placement (docs/formats.md, section 2,
-// rule 2). An op cannot run again when it acts outside its buffers, when it writes a resident, or when a resident that
-// it reads has been written since.
+// rule 2). An op cannot run again when it acts outside its buffers or does not repeat its bits (Op::once), when it writes a
+// resident, or when a resident that it reads has been written since.
 #pragma once
 
 #include <cstdint>

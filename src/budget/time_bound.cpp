@@ -51,7 +51,7 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
   const Graph& graph = *recipes.graph;
   for (std::int32_t k = 0; k < recipes.ops; ++k) {
     const Op& op = graph.ops[k];
-    once_[k] = op.effect ||
+    once_[k] = op.effect || op.once ||
                std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return graph.buffer(b).resident; });
   }
   if (link.there()) {

@@ -138,8 +138,9 @@ class GraphReader {
   void read_traits(Value value, const Where& where, Op& op) {
     json_.read_list(value, where, [&](std::int64_t index, Value entry) {
       const std::string trait = JsonReader::read_string(entry, where.at(index));
-      if (trait != "rng" && trait != "effect") where.at(index).fail(concat("unknown trait ", quote(trait)));
-      bool& flag = trait == "rng" ? op.rng : op.effect;
+      if (trait != "rng" && trait != "effect" && trait != "once")
+        where.at(index).fail(concat("unknown trait ", quote(trait)));
+      bool& flag = trait == "rng" ? op.rng : trait == "effect" ? op.effect : op.once;
       if (flag) where.at(index).fail(concat(quote(trait), " is in the list twice"));
       flag = true;
     });

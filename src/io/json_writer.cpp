@@ -98,9 +98,10 @@ void append_op(std::string& out, const Op& op) {
   ids_field(out, object, "creates", op.creates);
   if (op.cost_ns != 0) object.field("cost_ns", op.cost_ns);
   inside_fields(out, object, op);
-  if (op.rng || op.effect) {
-    object.raw("traits", op.rng && op.effect ? R"(["rng","effect"])" : op.rng ? R"(["rng"])" : R"(["effect"])");
-  }
+  std::string traits;
+  for (const auto& [trait, name] : {std::pair{op.rng, R"("rng")"}, {op.effect, R"("effect")"}, {op.once, R"("once")"}})
+    if (trait) traits += (traits.empty() ? "[" : ",") + std::string(name);
+  if (!traits.empty()) object.raw("traits", traits + "]");
   if (!op.takeover.empty()) {
     object.key("takeover");
     append_list(out, op.takeover, append_reuse_pair);

@@ -9,6 +9,7 @@
 // planner.
 #include "stowage/check.h"
 
+#include <utility>
 #include <vector>
 
 #include "plan/occupancy.h"
@@ -42,7 +43,8 @@ class FirstRuns {
     }
     const Op& op = graph_.op(id);
     if (ran_[id]) {
-      if (op.effect) fail(1, "step ", step, " runs ", describe(graph_, id), " again, which has the trait 'effect'");
+      for (const auto& [trait, name] : {std::pair{op.effect, "effect"}, std::pair{op.once, "once"}})
+        if (trait) fail(1, "step ", step, " runs ", describe(graph_, id), " again, which has the trait '", name, "'");
       return;
     }
     ran_[id] = true;

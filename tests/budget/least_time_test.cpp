@@ -5,6 +5,7 @@
 #include <optional>
 #include <random>
 
+#include "stowage/io.h"
 #include "stowage/planner.h"
 #include "support/builder.h"
 #include "support/least_time.h"
@@ -85,6 +86,34 @@ TEST(LeastTimeInPlace, AReaderMayRunAfterTheNextWriter) {
   const PlanResult result = plan(graph, options);
   EXPECT_LE(result.budget_bound_bytes, 110);
   EXPECT_LE(result.step_bound_ns.value_or(0), *least);
+}
+
+// Of two contents that could make room for a large one, the cheaper may not be made again.
+TEST(LeastTimeOnce, TheDearerOfTwoIsMadeAgain) {
+  GraphBuilder g;
+  const int a = g.buffer(100), b = g.buffer(100), c = g.buffer(1), big = g.buffer(100), d = g.buffer(1),
+            e = g.buffer(1);
+  const int out = g.returned(1);
+  g.op({}, {}, {a}).cost_ns = 10;
+  g.op({}, {}, {b}).cost_ns = 1000;
+  g.op({a, b}, {}, {c});
+  g.op({c}, {}, {big});
+  g.op({big}, {}, {d});
+  g.op({a, d}, {}, {e});
+  g.op({b, e}, {}, {out});
+  for (const bool once : {false, true}) {
+    Graph graph = g.build();
+    graph.ops[0].once = once;
+    seal(graph);
+    PlanOptions options;
+    options.link_gbps = 0;
+    options.budget_bytes = 250;
+    const PlanResult result = plan(graph, options);
+    ASSERT_TRUE(result.plan.has_value());
+    EXPECT_EQ(result.step_ns, once ? 2010 : 1020);
+    EXPECT_EQ(result.step_ns, least_ns(graph, 250));
+    EXPECT_EQ(result.step_ns, result.step_bound_ns);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, LeastTime,

@@ -88,6 +88,7 @@ class Decoder {
     op.cost_ns = bytes_.draw(0, 20) * cost_unit_;
     op.rng = (traits & 6) == 6;
     op.effect = (traits & 24) == 24;
+    op.once = (traits & 24) == 8 && (traits & 6) == 2;
     if ((traits & 96) == 96 && !graph_.ops.empty())
       op.after.emplace_back(static_cast<std::int32_t>(bytes_.draw(0, std::ssize(graph_.ops) - 1)));
     if ((traits & 128) != 0) add_inside(op);

@@ -215,7 +215,7 @@ TEST(GraphReader, ReadsEveryField) {
   const Graph g = parse_graph(
       graph(kThree + R"(,{"bytes":8,"kind":"temporary","meta":{"shape":[1, 2]}})",
             R"({"name":"m","target":"aten::mm","reads":[0],"creates":[1],"cost_ns":7,"ticks":3,"born":[2],)"
-            R"("scratch":[{"to":2,"bytes":5,"from":1}],"traits":["effect","rng"],"meta":{"k":"v"}},)"
+            R"("scratch":[{"to":2,"bytes":5,"from":1}],"traits":["once","effect","rng"],"meta":{"k":"v"}},)"
             R"({"name":"n","reads":[1],"writes":[0],"creates":[3,2],"takeover":[[1,3],[1,2]],"after":[0]})"),
       "g");
   EXPECT_EQ(g.name, "g");
@@ -232,7 +232,7 @@ TEST(GraphReader, ReadsEveryField) {
   EXPECT_EQ(m.cost_ns, 7);
   EXPECT_EQ(m.ticks, 3);
   EXPECT_EQ(m.born, std::vector<std::int32_t>{2});
-  EXPECT_TRUE(m.rng && m.effect);
+  EXPECT_TRUE(m.rng && m.effect && m.once);
   ASSERT_EQ(m.scratch.size(), 1U);
   EXPECT_EQ(m.scratch[0].bytes, 5);
   EXPECT_EQ(m.scratch[0].from, 1);

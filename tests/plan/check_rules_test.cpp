@@ -68,7 +68,7 @@ const Case kCases[] = {
     {"OpNegative", 1, "out of range", [](Plan& p) { p.steps.push_back(run(-1)); }},
     {"RngOrder", 1, "rng ops keep", [](Plan& p) { move_step(p, 1, 0); }},
     {"EffectOrder", 1, "effect ops keep", [](Plan& p) { move_step(p, 5, 4); }},
-    {"EffectTwice", 1, "again", [](Plan& p) { p.steps.push_back(run(4)); }},
+    {"EffectTwice", 1, "again, which has the trait 'effect'", [](Plan& p) { p.steps.push_back(run(4)); }},
     {"AfterIsEarlier", 1, "which it comes after", [](Plan& p) { move_step(p, 5, 2); }},
     {"ReadWithoutPlacement", 2, "step 3 runs op 3 'op3': buffer 1 'b1' has no placement",
      [](Plan& p) { p.placements[0].to = 3; }},
@@ -196,6 +196,17 @@ TEST(CheckRecompute, ChainRunsAgainOnAFreshPlacement) {
   const CheckReport report = check(graph, plan);
   EXPECT_TRUE(report.valid) << report.message;
   EXPECT_EQ(report.peak_bytes, 16);
+}
+
+TEST(CheckRecompute, WhatRunsOnceDoesNotRunAgain) {
+  for (const std::size_t op : {0U, 1U}) {
+    auto [graph, plan] = recomputed_chain();
+    graph.ops[op].once = true;
+    const CheckReport report = check(graph, plan);
+    EXPECT_EQ(report.rule, 1);
+    EXPECT_NE(report.message.find("again, which has the trait 'once'"), std::string::npos) << report.message;
+    EXPECT_FALSE(naive_peak(graph, plan).has_value());
+  }
 }
 
 TEST(CheckRecompute, ChainRunsAgainInPlace) {

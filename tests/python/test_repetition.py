@@ -1,6 +1,7 @@
 """Steps with kernels that do not repeat their bits, as those that add in any order do. Here they are told apart by numbers
 that nobody can foresee: a kernel that adds none of them where PyTorch's deterministic algorithms are on."""
 
+import json
 import os
 import struct
 import warnings
@@ -159,20 +160,68 @@ def waves(**options):
     return compiled
 
 
-def test_what_does_not_repeat_is_not_made_again():
+def made_again(compiled):
+    """The targets of what the plan makes again."""
+    ops = json.loads(compiled.graph.to_json())["ops"]
+    runs = [step["op"] for step in json.loads(compiled.plan._plan.to_json())["steps"] if "op" in step]
+    return {ops[k]["target"] for k in runs if runs.count(k) > 1}
+
+
+def once(compiled):
+    """The targets of what must not be made again; all ops of such a target are."""
+    ops = json.loads(compiled.graph.to_json())["ops"]
+    found = {op["target"] for op in ops if "once" in op.get("traits", [])}
+    assert all("once" in op.get("traits", []) for op in ops if op["target"] in found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def free():
+    """Without a limit."""
+    compiled = waves(link_gbps=0)
+    assert compiled.refusal == "" and compiled.stats()["planned_steps"] >= 4
+    assert compiled.stats()["recomputed_ops"] == 0
+    return compiled
+
+
+def least_arena(graph, **options):
+    with pytest.raises(stowage.Infeasible) as told:
+        stowage.plan(graph, graph.resident_bytes, link_gbps=0, **options)
+    return told.value.smallest_bytes - graph.resident_bytes
+
+
+def without_waves_again(graph):
+    as_json = json.loads(graph.to_json())
+    for op in as_json["ops"]:
+        if op["target"] == "repetition::wave":
+            op["traits"] = ["once"]
+    return stowage.Graph.parse(json.dumps(as_json), "once")
+
+
+def test_what_does_not_repeat_is_not_made_again(free):
     """Eager's backward pass sees the numbers of its own forward pass; a plan that makes them anew would show it others."""
-    free = waves(link_gbps=0)
-    assert free.refusal == "" and free.stats()["planned_steps"] >= 4 and free.stats()["recomputed_ops"] == 0
-    budget = free.stats()["resident_bytes"] + int(0.45 * free.stats()["arena_bytes"])
-    tight = waves(link_gbps=0, budget=budget)
-    assert tight.stats()["planned_steps"] == 0
-    assert "repetition::wave" in tight.refusal and "is made again, and does not repeat its bits" in tight.refusal
+    budget = free.stats()["resident_bytes"] + least_arena(without_waves_again(free.graph))
     torch.use_deterministic_algorithms(True)
     try:
         repeats = waves(link_gbps=0, budget=budget)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert repeats.refusal == "" and repeats.stats()["recomputed_ops"] > 0
+    assert repeats.refusal == "" and "repetition::wave" in made_again(repeats), "it is worth making again"
+    tight = waves(link_gbps=0, budget=budget)
+    assert tight.refusal == "" and tight.stats()["planned_steps"] >= 4
+    assert once(tight) == {"repetition::wave"}, "what follows from it is not to blame"
+    assert made_again(tight) and not made_again(tight) & once(tight)
+    assert tight.stats()["resident_bytes"] + tight.stats()["measured_peak_bytes"] <= budget
+    assert tight.stats()["unrepeatable_op"].startswith("repetition::wave")
+
+
+def test_where_no_plan_does_without_the_step_is_refused(free):
+    least, least_without = least_arena(free.graph), least_arena(without_waves_again(free.graph))
+    assert least < least_without
+    tight = waves(link_gbps=0, budget=free.stats()["resident_bytes"] + (least + least_without) // 2)
+    assert tight.stats()["planned_steps"] == 0
+    assert "repetition::wave" in tight.refusal and "is made again, and does not repeat its bits" in tight.refusal
+    assert "the smallest that works" in tight.refusal
 
 
 def test_pytorchs_own_kernels_of_the_cpu_are_not_suspected():

@@ -169,7 +169,7 @@ class AllSchedules {
   std::optional<State> run(const State& state) const {
     const std::size_t k = state.next;
     const Op& op = graph_.ops[k];
-    if (k < state.stage && op.effect) return std::nullopt;
+    if (k < state.stage && (op.effect || op.once)) return std::nullopt;
     for (const auto* list : {&op.reads, &op.writes})
       for (const BufferId b : *list)
         if (state.held[b.index()] != seen_[k][b.index()]) return std::nullopt;

@@ -43,6 +43,7 @@ class StepStage {
         exchange([this](const Op& a, const Op& b) { return std::ranges::find(b.after, id_of(a)) != b.after.end(); });
         break;
       case Fault::kRepeatsAnEffect: repeat([](const Op& op) { return op.effect; }, 1); break;
+      case Fault::kRepeatsWhatRunsOnce: repeat([](const Op& op) { return op.once; }, 1); break;
       case Fault::kRepeatsAWriter: repeat([](const Op& op) { return !op.writes.empty(); }, 1); break;
       case Fault::kRepeatsAfterAWrite:
         repeat([](const Op& op) { return !op.creates.empty() && !op.reads.empty(); }, std::ssize(steps_));
@@ -416,6 +417,7 @@ constexpr std::array<std::string_view, static_cast<std::size_t>(Fault::kCount)> 
     "exchanges effects",
     "ignores after",
     "repeats an effect",
+    "repeats what runs once",
     "repeats a writer",
     "repeats after a write",
     "forgets to run again",

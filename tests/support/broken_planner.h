@@ -23,6 +23,7 @@ enum class Fault : std::uint8_t {
   kExchangesEffects,
   kIgnoresAfter,
   kRepeatsAnEffect,
+  kRepeatsWhatRunsOnce,
   kRepeatsAWriter,
   kRepeatsAfterAWrite,
   kForgetsToRunAgain,

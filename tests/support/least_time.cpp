@@ -71,7 +71,7 @@ class AllStates {
   bool may_run(const State& state, std::size_t k) const {
     const Op& op = graph_.ops[k];
     if ((state.ran >> k & 1) != 0) {
-      if (op.effect) return false;
+      if (op.effect || op.once) return false;
     } else {
       for (std::size_t j = 0; j < k; ++j) {
         const Op& other = graph_.ops[j];

@@ -65,7 +65,7 @@ class NaiveChecker {
       if (mine < 0) return false;
       const Op& op = graph_.op(OpId(k));
       for (int i = mine + 1; i < steps_; ++i) {
-        if (op.effect && is_run(i) && step(i).op == OpId(k)) return false;
+        if ((op.effect || op.once) && is_run(i) && step(i).op == OpId(k)) return false;
       }
       for (std::int32_t j = 0; j < k; ++j) {
         const Op& earlier = graph_.op(OpId(j));

@@ -26,6 +26,7 @@ class Generator {
     }
     for (int i = 0; i < options_.ops; ++i) add_op(i);
     for (Buffer& buffer : graph_.buffers) buffer.returned = !buffer.resident && chance(random_, 10);
+    for (Op& op : graph_.ops) op.once = options_.ordering && chance(random_, 10);
     validate(graph_);
     seal(graph_);
     return graph_;

@@ -16,7 +16,7 @@ struct RandomGraphOptions {
   bool in_place = true;  // writes
   int most_writes = 3;   // of one op
   bool insides = true;   // ticks, scratch, born, reuse pairs
-  bool ordering = true;  // rng, effect, after
+  bool ordering = true;  // rng, effect, once, after
   int leaving = 0;       // percent of residents that may wait on the host
   bool targets = false;  // of training: those that explain's rules look for; else all alike
 };

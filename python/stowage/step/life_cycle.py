@@ -89,20 +89,27 @@ class LifeCycle(abc.ABC):
         for bit."""
         agrees = self._everywhere(agrees and replay.last_run.escaped_blocks == 0)
         repetition, otherwise = replay.repetition, replay.again_otherwise
+        did_not_repeat = replay.did_not_repeat
         if repetition.told:
             repetition.answers(agrees)
             if agrees:
+                with self._planning(entry):
+                    replay.make_once(repetition.kinds)
                 return
         elif repetition.stage is Stage.AGAIN and not otherwise:
             agrees = True
         replay.look_closely(not agrees or repetition.stage is not Stage.USUAL)
+        if repetition.stage is Stage.AGAIN and otherwise:
+            with self._planning(entry):
+                if replay.make_once(did_not_repeat):
+                    return
         settled, fell_back = False, True
         with self._planning(entry):
             fell_back = self._falls_back(replay, agrees)
             settled = not fell_back and not replay.replan_if_learned()
         settled = self._everywhere(settled)
         if not agrees and not fell_back and not self._strict:
-            repetition.suspects(first_difference, replay.recording.tape.device)
+            repetition.suspects(first_difference, replay.recording.tape.device, did_not_repeat)
         if entry.over_budget is not None:
             self._drop(entry, replay)
         elif agrees and not repetition.told and (settled or replay.rehearsals >= _MAX_REHEARSALS):
@@ -118,6 +125,7 @@ class LifeCycle(abc.ABC):
             where = f": first {first_difference}" if first_difference else ""
             if repetition.stage is Stage.AGAIN:
                 where = f": {otherwise} is made again, and does not repeat its bits"
+                where += f"; {repetition.no_way}" if repetition.no_way else ""
             self._refuse(
                 entry,
                 f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}{_how_to_repeat()}",

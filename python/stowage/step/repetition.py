@@ -9,6 +9,9 @@ by rehearsals of three kinds:
     told          deterministic    planned and plain give the same bits: the plan reads and writes what eager does
     again         as they come     what the plan makes again has the bits that it had the first time
 
+An operator that was seen to give other bits is made once: a plan that makes it again is made anew without (the trait
+"once" of the graph), as far as the budget allows, and rehearsed anew.
+
 "Told": PyTorch's deterministic algorithms are switched on for that rehearsal alone. An operator that has none raises, and
 the step is refused, as is one whose bits differ all the same. With ``strict`` nothing of this is tried, nor where the
 operator is PyTorch's own and runs on the CPU.
@@ -41,6 +44,8 @@ class Repetition:
     def __init__(self) -> None:
         self.stage = Stage.USUAL
         self.first = ""  # the operator that gave other bits
+        self.kinds: set[str] = set()  # of the operators that then did not repeat their bits
+        self.no_way = ""  # why there is no plan that makes such operators once
 
     @property
     def told(self) -> bool:
@@ -56,12 +61,16 @@ class Repetition:
         """The operator, of a plan that is trusted although its bits are not eager's; else ""."""
         return self.first if self.stage is Stage.AGAIN else ""
 
-    def suspects(self, first: str, device: str) -> None:
+    def suspects(self, first: str, device: str, made_otherwise: set[str] | None = None) -> None:
         """Bits differ, first those of an operator, where that is known. PyTorch's own kernels for the CPU repeat theirs:
-        where they differ, the plan is to blame."""
+        where they differ, the plan is to blame.
+
+        made_otherwise: kinds of operators that the plan has made again with other results; what differs may follow from
+        these."""
         own = device == "cpu" and first.startswith("aten::")
         if self.stage is Stage.USUAL and first and not own and not torch.are_deterministic_algorithms_enabled():
             self.stage, self.first = Stage.TOLD, first
+            self.kinds = set(made_otherwise or {first.partition(" (")[0]})
 
     def answers(self, agrees: bool) -> None:
         """After a rehearsal by deterministic algorithms."""

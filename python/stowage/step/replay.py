@@ -227,6 +227,7 @@ class Replay:
         self._finish: Callable[[], None] = _nothing
         self._looks = room.looks
         self.repetition = Repetition()
+        self._once: set[str] = set()  # kinds of ops that no plan makes again
         self._make_plan()
         self._grads = recording.gradients
         self._parameters = recording.world.parameters()
@@ -263,7 +264,7 @@ class Replay:
             raise Error(
                 f"residents='leave' is for the CPU; this step runs on {self.recording.tape.device}: leave it out"
             )
-        lowered = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving, self._tiling)
+        lowered = self._lower()
         link_gbps = self._lane_gbps(lowered.graph)
         options = plan_options(self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
         if self.budget is not None:
@@ -285,10 +286,38 @@ class Replay:
             self._refuse_tiles(lowered.tile_refusal)
         self._executor.look_closely(bool(self._looks), self._looks == "paranoid")
 
+    def _lower(self) -> _runtime.Lowered:
+        return _runtime.lower(
+            self.recording.tape, self.name, self._slicing, self.leaving, self._tiling, once=self._once
+        )
+
     @property
     def again_otherwise(self) -> str:
         """The first op that the last rehearsal made again with other results than before, where it looked."""
         return self._executor.again_otherwise
+
+    def make_once(self, kinds: set[str]) -> bool:
+        """From now on no plan makes ops of these kinds again. True where the one at hand did: it has been made anew, and is
+        not trusted yet. Where none does without within the budget, this one stays."""
+        fresh = kinds - self._once
+        if not fresh & self._executor.made_again:
+            self._once |= fresh
+            return False
+        before = self._once
+        self._once = before | fresh
+        try:
+            self._make_plan()
+        except Error as error:
+            self._once = before
+            self.repetition.no_way = str(error)
+            return False
+        self.rehearsals = 0
+        return True
+
+    @property
+    def did_not_repeat(self) -> set[str]:
+        """Kinds of ops that the last rehearsal, where it looked, has made again with other results on the same inputs."""
+        return self._executor.do_not_repeat
 
     def allocates_otherwise(self) -> bool:
         """The last rehearsal saw it of a replaced kernel."""
@@ -707,7 +736,7 @@ class Replay:
                 self._make_plan()
                 return True
         self._guessed = self._costs.price(self.recording.tape)
-        self.graph = _runtime.lower(self.recording.tape, self.name, self._slicing, self.leaving, self._tiling).graph
+        self.graph = self._lower().graph
         self.plan = self.plan.with_costs_of(self.graph)
         return False
 
