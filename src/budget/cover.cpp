@@ -56,12 +56,15 @@ struct Candidate {
   Move move;
   std::int32_t from = 0, to = 0;  // positions it helps
   double price = 0;
+  double luck = 1;
+  std::int32_t at = -1;        // of a swap: where the buffer is to be away at least
+  std::size_t lanes_seen = 0;  // of a swap: copies on the lanes when it was priced
 };
 
 class Round {
  public:
   Round(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Link link, const CoverRule& rule,
-        std::int64_t round)
+        std::int64_t round, std::int64_t& again_ns, std::int64_t& latest_ns)
       : recipes_(recipes),
         sequence_(sequence),
         ledger_(recipes, sequence),
@@ -69,7 +72,9 @@ class Round {
         rule_(rule),
         lanes_(ledger_, link),
         restorer_(ledger_, capacity),
-        random_(rule.seed * 1'000'003 + static_cast<std::uint64_t>(round)) {}
+        random_(rule.seed * 1'000'003 + static_cast<std::uint64_t>(round)),
+        again_ns_(again_ns),
+        latest_ns_(latest_ns) {}
 
   [[nodiscard]] bool fits() const { return ledger_.live().max() <= capacity_; }
   // Bytes over the capacity, summed over the positions.
@@ -96,8 +101,12 @@ class Round {
       if (recipes_.bytes[b] == 0 || ledger_.events(b).empty()) continue;
       ledger_.gaps(b, gaps);
       for (const Gap& gap : gaps) {
-        const bool taken = gap.swap < 0 && ledger_.gain(gap.from, b) > 0;  // dropped, a result could reuse it at once
-        if (gap.swap >= 0 || gap.to - gap.from < (taken ? 1 : 2)) continue;
+        if (gap.swap >= 0) {
+          consider_widening(gap, over, worst);
+          continue;
+        }
+        const bool taken = ledger_.gain(gap.from, b) > 0;  // dropped, a result could reuse it at once
+        if (gap.to - gap.from < (taken ? 1 : 2)) continue;
         const std::size_t first = over.index(gap.from + (taken ? 0 : 1));
         if (first == over.at.size() || over.at[first] >= gap.to) continue;
         if (work <= 0) return;
@@ -111,33 +120,59 @@ class Round {
   void consider(const Gap& gap, bool taken, const Overload& over, std::int32_t worst) {
     const double luck = rule_.noise == 0 ? 1 : 1 + rule_.noise * (random_.unit() * 2 - 1);
     if (rule_.recompute)
-      if (auto move = restorer_.drop(gap)) add(gap, std::move(*move), gap.from + (taken ? 0 : 1), gap.to, over, luck);
+      if (auto move = restorer_.drop(gap))
+        add({.gap = gap, .move = std::move(*move), .from = gap.from + (taken ? 0 : 1), .to = gap.to, .luck = luck},
+            over);
     if (!rule_.swap) return;
+    Candidate swap{.gap = gap, .luck = luck};
     bool reaches = false;
-    if (auto move = lanes_.swap(gap)) {
-      const std::int32_t from = ledger_.position(move->swap->out_by), to = ledger_.position(move->swap->in_from);
-      reaches = from <= worst && worst < to;
-      add(gap, std::move(*move), from, to, over, luck);
+    if (time(swap)) {
+      reaches = swap.from <= worst && worst < swap.to;
+      add(swap, over);
     }
-    if (!reaches && gap.from < worst && worst < gap.to)
-      if (auto move = lanes_.swap(gap, worst)) {
-        const std::int32_t from = ledger_.position(move->swap->out_by), to = ledger_.position(move->swap->in_from);
-        add(gap, std::move(*move), from, to, over, luck);
-      }
+    swap.at = worst;
+    if (!reaches && gap.from < worst && gap.to > worst && time(swap)) add(std::move(swap), over);
   }
 
-  void add(const Gap& gap, Move move, std::int32_t from, std::int32_t to, const Overload& over, double luck) {
-    const std::int64_t bytes = recipes_.bytes[gap.buffer];
-    const std::int64_t help = over.help(from, to, bytes);
-    if (help == 0) return;
-    double price = static_cast<double>(move.cost) * luck + 1 + 1e-6 * static_cast<double>(bytes) +
-                   static_cast<double>(move.runs.size());
-    if (move.swap) price += rule_.lane_price * static_cast<double>(bytes) * lane_ns_per_byte();
-    if (move.overload > 0)
-      price *= move.overload >= help ? 1e6 : static_cast<double>(help) / static_cast<double>(help - move.overload);
-    found_.push_back({static_cast<double>(help) / price, gap, std::move(move), from, to, price});
+  // Away for longer, where it would be late.
+  void consider_widening(const Gap& gap, const Overload& over, std::int32_t worst) {
+    if (!rule_.swap) return;
+    std::optional<Move> move = lanes_.widen(gap, worst);
+    if (!move) return;
+    const std::int32_t from = ledger_.position(move->swap->out_by), to = ledger_.position(move->swap->in_from);
+    const bool earlier = worst < gap.gone;
+    add({.gap = gap, .move = std::move(*move), .from = earlier ? from : gap.back, .to = earlier ? gap.gone : to}, over);
   }
-  [[nodiscard]] double lane_ns_per_byte() const { return lanes_.ns_per_byte(); }
+
+  // Puts a swap where the lanes are free now. False: there is no such place.
+  bool time(Candidate& c) const {
+    std::optional<Move> move = lanes_.swap(c.gap, c.at);
+    if (!move) return false;
+    c.move = std::move(*move);
+    c.from = ledger_.position(c.move.swap->out_by);
+    c.to = ledger_.position(c.move.swap->in_from);
+    c.lanes_seen = copies_;
+    return true;
+  }
+
+  // False when it is of no help.
+  bool price(Candidate& c, const Overload& over) const {
+    const std::int64_t bytes = recipes_.bytes[c.gap.buffer];
+    const std::int64_t help = over.help(c.from, c.to, bytes);
+    if (help == 0) return false;
+    c.price = static_cast<double>(c.move.cost) * c.luck + 1 + 1e-6 * static_cast<double>(bytes) +
+              static_cast<double>(c.move.runs.size());
+    if (c.move.swap && c.move.widens < 0)
+      c.price += rule_.lane_price * static_cast<double>(bytes) * lanes_.ns_per_byte();
+    if (c.move.overload > 0)
+      c.price *=
+          c.move.overload >= help ? 1e6 : static_cast<double>(help) / static_cast<double>(help - c.move.overload);
+    c.score = static_cast<double>(help) / c.price;
+    return true;
+  }
+  void add(Candidate c, const Overload& over) {
+    if (price(c, over)) found_.push_back(std::move(c));
+  }
 
   bool choose(Overload& over) {
     const std::size_t most =
@@ -155,6 +190,14 @@ class Round {
       const std::size_t i = heap.top();
       heap.pop();
       Candidate& c = found_[i];
+      if (c.move.swap && c.move.widens < 0 && c.lanes_seen != copies_) {  // others have taken its time on the lanes
+        const double before = c.score;
+        if (!time(c) || !price(c, over)) continue;
+        if (c.score < before * 0.999) {
+          heap.push(i);
+          continue;
+        }
+      }
       const double score = static_cast<double>(over.help(c.from, c.to, recipes_.bytes[c.gap.buffer])) / c.price;
       if (score <= 0) continue;
       if (score < c.score * 0.999) {
@@ -175,11 +218,19 @@ class Round {
   }
 
   void apply(const Candidate& c, std::vector<Insertion>& insertions, std::vector<char>& removed) {
+    if (c.move.widens >= 0) {
+      latest_ns_ = std::max(latest_ns_, c.move.cost);
+      sequence_.swaps[c.move.widens] = *c.move.swap;
+      return;
+    }
     if (c.move.swap) {
+      latest_ns_ = std::max(latest_ns_, c.move.cost);
       lanes_.add(c.move, c.gap);
+      ++copies_;
       sequence_.swaps.push_back(*c.move.swap);
       return;
     }
+    again_ns_ = capped_sum(again_ns_, c.move.cost);
     for (const std::int32_t op : c.move.runs) insertions.push_back({c.move.at, sequence_.make(op)});
     for (const std::int32_t at : c.move.remove) removed[ledger_.node(at)] = 1;
   }
@@ -193,6 +244,9 @@ class Round {
   Restorer restorer_;
   Random random_;
   std::vector<Candidate> found_;
+  std::size_t copies_ = 0;   // that this round has put on the lanes
+  std::int64_t& again_ns_;   // cost of the runs again
+  std::int64_t& latest_ns_;  // by which the latest copy is late
 };
 
 }  // namespace
@@ -201,14 +255,15 @@ bool cover(const Recipes& recipes, Sequence& sequence, std::int64_t capacity, Li
            std::int64_t& work) {
   const std::size_t longest = 4 * static_cast<std::size_t>(recipes.ops) + 100;
   const std::int64_t rounds = 200 + 2LL * recipes.ops;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max(), since = 0;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max(), since = 0, again_ns = 0, latest_ns = 0;
   for (std::int64_t round = 0; round < rounds && since < kPatience; ++round, ++since) {
-    Round now(recipes, sequence, capacity, link, rule, round);
+    Round now(recipes, sequence, capacity, link, rule, round, again_ns, latest_ns);
     if (now.fits()) return true;
     if (now.overload() < least) {
       least = now.overload();
       since = 0;
     }
+    if (capped_sum(again_ns, latest_ns) > rule.most_cost) return false;
     if (work <= 0 || sequence.line.size() + sequence.swaps.size() > longest || !now.step(work)) return false;
   }
   return false;

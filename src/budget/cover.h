@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "budget/lanes.h"
 #include "budget/sequence.h"
@@ -26,6 +27,8 @@ struct CoverRule {
   bool recompute = true;
   bool swap = true;
   std::int32_t batch = 0;  // moves a round; 0: by the size of the graph
+  // ns: given up when the runs again take more, or a copy is late by more
+  std::int64_t most_cost = std::numeric_limits<std::int64_t>::max();
 };
 
 // True when `sequence` fits `capacity` afterwards; `work` (about a ns a unit) may run out before.

@@ -5,7 +5,8 @@
 namespace stowage::budget {
 namespace {
 
-constexpr int kLooks = 8;  // rungs below the first one that are looked at in a graph of more than kSmall ops
+// In a graph of more than kSmall ops: rungs below the first one that are looked at, and those of them whose plan is improved
+constexpr int kLooks = 8, kImproved = 3;
 constexpr std::int32_t kSmall = 300;
 
 // More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below
@@ -37,15 +38,23 @@ const std::optional<Fitted>& Ladder::at(std::int64_t capacity) {
   return entry->second;
 }
 
+const std::optional<Fitted>& Ladder::improved_at(std::int64_t capacity) {
+  at(capacity);
+  std::optional<Fitted>& fitted = fitted_.at(capacity);
+  if (improved_.insert(capacity).second && fitted) improve_fit(recipes_, *fitted, capacity, options_);
+  return fitted;
+}
+
 std::optional<Fitted> Ladder::best_within(std::int64_t capacity) {
   const Fitted* best = nullptr;
+  int looks = 0;
   const auto consider = [&](std::int64_t bytes) {
-    const std::optional<Fitted>& fitted = at(bytes);
+    const bool improved = recipes_.ops <= kSmall || looks <= kImproved;
+    const std::optional<Fitted>& fitted = improved ? improved_at(bytes) : at(bytes);
     if (fitted && (best == nullptr || fitted->schedule.step_ns < best->schedule.step_ns)) best = &*fitted;
     return fitted.has_value();
   };
   bound_.at(capacity);
-  int looks = 0;
   bool failed = false;
   for (std::int32_t i = rungs_ - 1; i >= 0 && !stopped(); --i) {
     if (rung(i) > capacity) continue;

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Ladder {
  private:
   [[nodiscard]] std::int64_t rung(std::int32_t i) const;
   const std::optional<Fitted>& at(std::int64_t capacity);
+  // at(), improved.
+  const std::optional<Fitted>& improved_at(std::int64_t capacity);
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
 
   const Recipes& recipes_;
@@ -51,6 +54,7 @@ class Ladder {
   std::int32_t rungs_;
   TimeBound bound_;
   std::map<std::int64_t, std::optional<Fitted>> fitted_;  // by capacity
+  std::set<std::int64_t> improved_;                       // capacities
   std::optional<std::int64_t> smallest_;
 };
 

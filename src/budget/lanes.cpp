@@ -32,7 +32,9 @@ Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
   if (!link.there()) return;
   struct Copy {
     std::int64_t issued, duration;
+    std::int32_t swap;
   };
+  of_swap_.resize(ledger.sequence().swaps.size());
   std::vector<Copy> out, in;
   std::vector<Gap> gaps;
   for (const Swap& swap : ledger.sequence().swaps) {
@@ -41,8 +43,9 @@ Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
     for (const Gap& gap : gaps) {
       if (gap.swap < 0 || &ledger.sequence().swaps[gap.swap] != &swap) continue;
       if (!gap.host)
-        out.push_back({ledger.start(swap.out_at >= 0 ? ledger.position(swap.out_at) : gap.from + 1), duration});
-      in.push_back({ledger.start(gap.back), duration});
+        out.push_back(
+            {ledger.start(swap.out_at >= 0 ? ledger.position(swap.out_at) : gap.from + 1), duration, gap.swap});
+      in.push_back({ledger.start(gap.back), duration, gap.swap});
     }
   }
   for (auto [copies, lane] : {std::pair{&out, &out_}, {&in, &in_}}) {
@@ -51,6 +54,9 @@ Lanes::Lanes(const Ledger& ledger, Link link) : ledger_(ledger), link_(link) {
     for (const Copy& copy : *copies) {
       const std::int64_t from = std::max(free, copy.issued);
       lane->take(from, free = capped_sum(from, copy.duration));
+      Times& times = of_swap_[static_cast<std::size_t>(copy.swap)];
+      (lane == &out_ ? times.out_from : times.in_from) = from;
+      (lane == &out_ ? times.out_to : times.in_to) = free;
     }
   }
 }
@@ -86,6 +92,28 @@ std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
   move.at = gone;
   move.buffers.push_back(gap.buffer);
   move.swap = Swap{gap.buffer, ledger_.node(issue), ledger_.node(gone), ledger_.node(back)};
+  return move;
+}
+
+std::optional<Move> Lanes::widen(const Gap& gap, std::int32_t at) const {
+  if (gap.swap < 0 || at <= gap.from || at >= gap.to || (gap.gone <= at && at < gap.back)) return std::nullopt;
+  const Swap& swap = ledger_.sequence().swaps[gap.swap];
+  const Times& t = of_swap_[static_cast<std::size_t>(gap.swap)];
+  const std::int32_t gone = std::min(gap.gone, at), back = std::max(gap.back, at + 1);
+  if (back >= ledger_.size()) return std::nullopt;
+  const auto late_out = [&](std::int32_t by) {
+    return gap.host ? 0 : std::max<std::int64_t>(0, t.out_to - ledger_.start(by));
+  };
+  const auto late_in = [&](std::int32_t from) {
+    const std::int64_t done = capped_sum(std::max(t.in_from, ledger_.start(from)), t.in_to - t.in_from);
+    return std::max<std::int64_t>(0, done - ledger_.start(gap.to));
+  };
+  Move move;
+  move.at = gone;
+  move.cost = late_out(gone) - late_out(gap.gone) + late_in(back) - late_in(gap.back);
+  move.buffers.push_back(gap.buffer);
+  move.swap = Swap{gap.buffer, swap.out_at, ledger_.node(gone), ledger_.node(back)};
+  move.widens = gap.swap;
   return move;
 }
 

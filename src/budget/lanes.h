@@ -54,6 +54,8 @@ class Lanes {
   // The swap of a gap that holds up nothing; none: the copies would meet. With `at` in the gap, the buffer is away at
   // least there, and the cost is the time that the step has to wait.
   [[nodiscard]] std::optional<Move> swap(const Gap& gap, std::int32_t at = -1) const;
+  // The swap of a gap that is away already, so that it is away at `at`, too.
+  [[nodiscard]] std::optional<Move> widen(const Gap& gap, std::int32_t at) const;
   [[nodiscard]] double ns_per_byte() const { return link_.there() ? 1 / link_.bytes_per_ns : 0; }
   // Accounts for a swap that was chosen.
   void add(const Move& move, const Gap& gap);
@@ -67,6 +69,7 @@ class Lanes {
   const Ledger& ledger_;
   Link link_;
   Lane out_, in_;
+  std::vector<Times> of_swap_;  // by Sequence::swaps
 };
 
 }  // namespace stowage::budget

@@ -28,6 +28,7 @@ struct Move {
   std::vector<Extension> extensions;
   std::vector<std::int32_t> buffers;  // what it relies on or changes
   std::optional<Swap> swap;           // a swap instead of runs
+  std::int32_t widens = -1;           // in the place of this one of Sequence::swaps
   std::int64_t cost = 0;              // ns
   std::int64_t overload = 0;          // bytes over the capacity while `runs` run, summed over them
 };

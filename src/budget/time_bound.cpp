@@ -92,13 +92,18 @@ TimeBound::Pivot TimeBound::pivot(std::int32_t op) const {
 }
 
 TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_factor) {
-  std::vector<std::int32_t> needed_node(recipes_.buffers, -1), op_node(recipes_.ops, -1);
-  FlowNetwork net(2);  // 0: source, 1: sink
-  std::vector<std::int32_t> buffers, ops;
+  constexpr std::int32_t kSource = 0, kSink = 1;  // has not run when the pivot does; has run
+  FlowNetwork net(2);
+  std::vector<std::int32_t> run_node(recipes_.ops), needed_node(recipes_.buffers, -1), op_node(recipes_.ops, -1);
+  for (std::int32_t k = 0; k < recipes_.ops; ++k)
+    run_node[k] = k == pivot.op || pivot.relation[k] == kAfter ? kSource
+                  : pivot.relation[k] == kBefore               ? kSink
+                                                               : net.add_node();
+  std::vector<std::int32_t> buffers;
   std::vector<char> free(recipes_.buffers, 0);
   for (const Need& need : recipes_.needs[pivot.op]) free[need.buffer] = 1;
   const auto need = [&](std::int32_t from, std::int32_t b) {
-    if (free[b] || recipes_.bytes[b] == 0 || pivot.relation[recipes_.makers[b][0]] != kBefore) return;
+    if (free[b] || recipes_.bytes[b] == 0 || run_node[recipes_.makers[b][0]] == kSource) return;
     if (needed_node[b] < 0) {
       needed_node[b] = net.add_node();
       net.add_node();
@@ -108,48 +113,58 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
     }
     net.add_arc(from, needed_node[b], FlowNetwork::kInfinite);
   };
-  for (std::int32_t k = 0; k < recipes_.ops; ++k)
-    if (pivot.relation[k] == kAfter)
-      for (const Need& n : recipes_.needs[k])
-        if (pivot.relation[recipes_.makers[n.buffer][n.version - 1]] == kBefore) need(0, n.buffer);
+  const auto again = [&](std::int32_t maker) {
+    op_node[maker] = net.add_node();
+    bool never = once_[maker] != 0;
+    for (const std::int32_t end : recipes_.ends[maker]) {
+      never |= end == pivot.op || run_node[end] == kSink;
+      if (end != pivot.op && run_node[end] > kSink)
+        net.add_arc(op_node[maker], run_node[end], FlowNetwork::kInfinite);
+    }
+    net.add_arc(op_node[maker], run_node[maker],
+                never ? FlowNetwork::kInfinite : units(cost_factor * static_cast<double>(recipes_.cost[maker])));
+    for (const Need& n : recipes_.needs[maker])
+      if (!n.written) need(op_node[maker], n.buffer);
+  };
+  for (std::int32_t k = 0; k < recipes_.ops; ++k) {
+    if (run_node[k] == kSink) continue;
+    if (k != pivot.op)
+      for (const Need& n : recipes_.needs[k]) need(run_node[k], n.buffer);
+    if (run_node[k] == kSource) continue;
+    for (const std::int32_t pred : deps_.preds[k])
+      if (run_node[pred] > kSink) net.add_arc(run_node[pred], run_node[k], FlowNetwork::kInfinite);
+  }
   for (std::int32_t b = 0; b < recipes_.buffers; ++b)
-    if (recipes_.returned[b] && pivot.relation[recipes_.makers[b].back()] == kBefore) need(0, b);
+    if (recipes_.returned[b]) need(kSource, b);
   for (std::size_t next = 0; next < buffers.size(); ++next) {
     const std::int32_t b = buffers[next];
     for (std::int32_t v = 0; v < std::max(1, version_wanted_[b]); ++v) {
       const std::int32_t maker = recipes_.makers[b][v];
-      if (pivot.relation[maker] != kBefore) break;
-      if (op_node[maker] < 0) {
-        op_node[maker] = net.add_node();
-        const bool spoilt =
-            std::any_of(recipes_.ends[maker].begin(), recipes_.ends[maker].end(),
-                        [&](std::int32_t end) { return pivot.relation[end] == kBefore || end == pivot.op; });
-        net.add_arc(op_node[maker], 1,
-                    once_[maker] || spoilt ? FlowNetwork::kInfinite
-                                           : units(cost_factor * static_cast<double>(recipes_.cost[maker])));
-        for (const Need& n : recipes_.needs[maker])
-          if (!n.written) need(op_node[maker], n.buffer);
-      }
+      if (run_node[maker] == kSource) break;
+      if (op_node[maker] < 0) again(maker);
       net.add_arc(needed_node[b] + 1, op_node[maker], FlowNetwork::kInfinite);
     }
   }
-  const std::int64_t flow = net.maximize(0, 1, work_);
-  const std::vector<char> side = net.source_side(0);
+  const std::int64_t flow = net.maximize(kSource, kSink, work_);
+  const std::vector<char> side = net.source_side(kSource);
   Cut result;
   for (const std::int32_t b : buffers)
     if (side[needed_node[b]] && !side[needed_node[b] + 1]) result.kept_bytes += recipes_.bytes[b];
   result.cost_ns = static_cast<double>(flow) / kUnits - price * static_cast<double>(result.kept_bytes);
   const double lane = price * bandwidth_;
-  if (cost_factor == 1)
-    lines_.push_back({static_cast<double>(program_ns_) + static_cast<double>(flow) / kUnits +
-                          price * static_cast<double>(pivot.own_bytes) + lane * static_cast<double>(pivot.side_ns),
-                      price, 1 + lane});
+  const double without = static_cast<double>(program_ns_) + static_cast<double>(flow) / kUnits +
+                         price * static_cast<double>(pivot.own_bytes);
+  if (cost_factor == 1) {
+    lines_.push_back({without + lane * static_cast<double>(pivot.side_ns), price, 1 + lane});
+    if (lane > 0) lines_.push_back({without, price, 1 + lane / 2});
+  }
   return result;
 }
 
 double TimeBound::slope(const Pivot& pivot, const Cut& cut, std::int64_t capacity) const {
-  return static_cast<double>(cut.kept_bytes + pivot.own_bytes - capacity) +
-         bandwidth_ * (static_cast<double>(pivot.side_ns) - static_cast<double>(program_ns_) - cut.cost_ns);
+  const double ns = static_cast<double>(program_ns_) + cut.cost_ns;
+  return static_cast<double>(cut.kept_bytes + pivot.own_bytes - capacity) -
+         bandwidth_ * std::min(ns - static_cast<double>(pivot.side_ns), ns / 2);
 }
 
 // Between a price that is too low and one that is too high, the lines of both ways meet at the next price to try.

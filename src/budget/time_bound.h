@@ -13,8 +13,8 @@
 //
 // so that every plan takes T >= P + g(x) - x · (C - m(v) + what the link brings back in T), P the sum of all costs
 // (Lagrange; a knapsack with closures). Contents that came back left before v and returned after it, each way at the
-// link's bandwidth, hence at most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v))) bytes. Solved for T; the
-// largest over several v and x is the bound. Cuts do not depend on C: each is a line that bounds all limits. One cut: a
+// link's bandwidth, hence at most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v)), T / 2) bytes: what is before v
+// and what is after it make up T. Solved for T; the largest over several v and x is the bound. Cuts do not depend on C: each is a line that bounds all limits. One cut: a
 // maximum flow on the ancestors of v.
 #pragma once
 
