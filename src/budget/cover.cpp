@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMostCritical = 256;
 constexpr std::int64_t kPatience = 40;  // rounds that do not lower the overload
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 4;
 
 // The positions that are over, thinned out to local maxima.
 struct Overload {
@@ -71,7 +72,7 @@ class Round {
         capacity_(capacity),
         rule_(rule),
         lanes_(ledger_, link),
-        restorer_(ledger_, capacity),
+        restorer_(ledger_, rule.keep_inputs ? kUnlimited : capacity),
         random_(rule.seed * 1'000'003 + static_cast<std::uint64_t>(round)),
         again_ns_(again_ns),
         latest_ns_(latest_ns) {}
@@ -205,9 +206,7 @@ class Round {
         heap.push(i);
         continue;
       }
-      if (std::any_of(c.move.buffers.begin(), c.move.buffers.end(), [&](std::int32_t b) { return touched[b] != 0; }))
-        continue;
-      for (const std::int32_t b : c.move.buffers) touched[b] = 1;
+      if (conflicts(c.move, touched)) continue;
       over.relieve(c.from, c.to, recipes_.bytes[c.gap.buffer]);
       apply(c, insertions, removed);
       ++taken;
@@ -215,6 +214,16 @@ class Round {
     if (taken == 0) return false;
     edit(sequence_, insertions, removed);
     return true;
+  }
+
+  // One changes what the other relies on, or both change it. If not, `move` takes what it touches.
+  static bool conflicts(const Move& move, std::vector<char>& touched) {
+    constexpr char kRelied = 1, kChanged = 2;
+    for (std::size_t i = 0; i < move.buffers.size(); ++i)
+      if (touched[move.buffers[i]] >= (move.changes[i] != 0 ? kRelied : kChanged)) return true;
+    for (std::size_t i = 0; i < move.buffers.size(); ++i)
+      touched[move.buffers[i]] = std::max(touched[move.buffers[i]], move.changes[i] != 0 ? kChanged : kRelied);
+    return false;
   }
 
   void apply(const Candidate& c, std::vector<Insertion>& insertions, std::vector<char>& removed) {

@@ -26,6 +26,9 @@ struct CoverRule {
   std::uint64_t seed = 0;
   bool recompute = true;
   bool swap = true;
+  // What a chain needs is kept for it, even where it does not fit: that pays where others can be made from the same, as
+  // concatenations of the same parts can
+  bool keep_inputs = false;
   std::int32_t batch = 0;  // moves a round; 0: by the size of the graph
   // ns: given up when the runs again take more, or a copy is late by more
   std::int64_t most_cost = std::numeric_limits<std::int64_t>::max();

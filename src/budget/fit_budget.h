@@ -22,7 +22,7 @@ struct FitOptions {
   std::int64_t layout_node_budget = 60'000;
   std::uint64_t seed = 0;
   std::int64_t work = 600'000'000;          // for one limit of live bytes; about a ns a unit
-  std::int64_t improve_work = 400'000'000;   // of improve_fit(), less in small graphs
+  std::int64_t improve_work = 400'000'000;  // of improve_fit(), less in small graphs
   std::int64_t bound_work = 1'000'000'000;  // for the bounds of all capacities
   std::int64_t* spent = nullptr;            // what is used is added to it
   std::function<bool()> should_stop;        // outer stop; empty: never

@@ -25,8 +25,7 @@ void improve(const Recipes& recipes, Attempt start, const ImproveOptions& option
   for (std::int64_t i = 0; i < options.tries && best > options.least_ns && work > 0 && !stopped(); ++i) {
     Attempt now = from;
     const auto size = static_cast<double>(now.sequence.line.size());
-    const auto length =
-        std::min(size, kLeastStretch * std::pow(std::max(1.0, size / kLeastStretch), random.unit()));
+    const auto length = std::min(size, kLeastStretch * std::pow(std::max(1.0, size / kLeastStretch), random.unit()));
     const auto first = random.below(1 + static_cast<std::int64_t>(size - length));
     work -= 300 * static_cast<std::int64_t>(size);
     undo(recipes, now.sequence, static_cast<std::int32_t>(first), static_cast<std::int32_t>(first + std::ceil(length)));
@@ -34,6 +33,7 @@ void improve(const Recipes& recipes, Attempt start, const ImproveOptions& option
     rule.swap = options.link.there();
     rule.lane_price = options.lane_price * std::exp2(4 * random.unit() - 2);
     rule.noise = 0.6 * random.unit();
+    rule.keep_inputs = random.below(4) == 0;
     rule.most_cost = 2 * (from.ns - options.least_ns);
     rule.seed = options.seed + static_cast<std::uint64_t>(i) + 1;
     if (!cover(recipes, now.sequence, options.limit, options.link, rule, work)) continue;

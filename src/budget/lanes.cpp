@@ -91,6 +91,7 @@ std::optional<Move> Lanes::swap(const Gap& gap, std::int32_t at) const {
       std::clamp(ledger_.at_time(t.out_from + 1) - 1, gap.made + 1, std::max(gap.made + 1, gone - 1));
   move.at = gone;
   move.buffers.push_back(gap.buffer);
+  move.changes.push_back(1);
   move.swap = Swap{gap.buffer, ledger_.node(issue), ledger_.node(gone), ledger_.node(back)};
   return move;
 }
@@ -112,6 +113,7 @@ std::optional<Move> Lanes::widen(const Gap& gap, std::int32_t at) const {
   move.at = gone;
   move.cost = late_out(gone) - late_out(gap.gone) + late_in(back) - late_in(gap.back);
   move.buffers.push_back(gap.buffer);
+  move.changes.push_back(1);
   move.swap = Swap{gap.buffer, swap.out_at, ledger_.node(gone), ledger_.node(back)};
   move.widens = gap.swap;
   return move;

@@ -36,6 +36,7 @@ std::int64_t Portfolio::cover_by(const std::vector<OpId>& order, const CoverRule
 
 void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
   cover_by(order, {.swap = false});
+  cover_by(order, {.swap = false, .keep_inputs = true});
   if (!swap) return;
   std::map<int, std::int64_t> tried;
   const auto at = [&](int exponent) {
@@ -50,6 +51,7 @@ void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
       if (std::min(dearer, cheaper) >= at(exponent_)) break;
       exponent_ += dearer <= cheaper ? step : -step;
     }
+  cover_by(order, {.lane_price = lane_price(), .keep_inputs = true});
   first_ = false;
 }
 

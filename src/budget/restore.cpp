@@ -73,7 +73,7 @@ bool Restorer::want(std::int32_t buffer, std::int32_t version) {
     for (const Gap& gap : gaps)
       if (gap.from == previous.at && gap.swap >= 0) return false;  // away: not now
     seen_[buffer] = version;
-    move_.buffers.push_back(buffer);
+    touch(buffer, false);
     return true;
   }
   const std::int64_t bytes = recipes_.bytes[buffer];
@@ -81,7 +81,7 @@ bool Restorer::want(std::int32_t buffer, std::int32_t version) {
   const bool room = loss <= 0 || ledger_.live().at(previous.at) + loss <= capacity_;
   if (previous.after == version && room && fits(previous.at + 1, move_.at, bytes)) {
     seen_[buffer] = version;
-    move_.buffers.push_back(buffer);
+    touch(buffer, false);
     move_.extensions.push_back({buffer, previous.at + 1, move_.at});
     return true;
   }
@@ -108,6 +108,7 @@ bool Restorer::hoist(std::int32_t buffer, const Event& next) {
   move_.extensions.resize(extended);
   for (std::size_t i = touched; i < move_.buffers.size(); ++i) seen_[move_.buffers[i]] = 0;
   move_.buffers.resize(touched);
+  move_.changes.resize(touched);
   move_.cost = cost;
   return false;
 }
@@ -115,7 +116,7 @@ bool Restorer::hoist(std::int32_t buffer, const Event& next) {
 bool Restorer::rerun(std::int32_t buffer, std::int32_t version) {
   if (seen_[buffer] != 0) return false;
   seen_[buffer] = -1;  // in the making: a chain that comes back to it is refused
-  move_.buffers.push_back(buffer);
+  touch(buffer, true);
   for (std::int32_t v = 1; v <= version; ++v)
     if (!run(recipes_.makers[buffer][v - 1], buffer)) return false;
   seen_[buffer] = version;
@@ -138,7 +139,7 @@ bool Restorer::run(std::int32_t op, std::int32_t chain_buffer) {
                              : recipes_.returned[created] && events.back().after != 1)
       return false;
     seen_[created] = 1;
-    move_.buffers.push_back(created);
+    touch(created, true);
   }
   move_.runs.push_back(op);
   move_.cost += recipes_.cost[op];

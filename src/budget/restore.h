@@ -26,7 +26,8 @@ struct Move {
   std::vector<std::int32_t> runs;    // ops
   std::vector<std::int32_t> remove;  // positions of runs that go away
   std::vector<Extension> extensions;
-  std::vector<std::int32_t> buffers;  // what it relies on or changes
+  std::vector<std::int32_t> buffers;  // what it relies on or changes,
+  std::vector<char> changes;          // and which of these it changes: others may rely on the rest, too
   std::optional<Swap> swap;           // a swap instead of runs
   std::int32_t widens = -1;           // in the place of this one of Sequence::swaps
   std::int64_t cost = 0;              // ns
@@ -51,6 +52,10 @@ class Restorer {
 
  private:
   bool want(std::int32_t buffer, std::int32_t version);
+  void touch(std::int32_t buffer, bool changes) {
+    move_.buffers.push_back(buffer);
+    move_.changes.push_back(changes ? 1 : 0);
+  }
   bool hoist(std::int32_t buffer, const Event& next);
   bool rerun(std::int32_t buffer, std::int32_t version);
   bool run(std::int32_t op, std::int32_t chain_buffer);

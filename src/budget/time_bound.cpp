@@ -118,8 +118,7 @@ TimeBound::Cut TimeBound::cut(const Pivot& pivot, double price, double cost_fact
     bool never = once_[maker] != 0;
     for (const std::int32_t end : recipes_.ends[maker]) {
       never |= end == pivot.op || run_node[end] == kSink;
-      if (end != pivot.op && run_node[end] > kSink)
-        net.add_arc(op_node[maker], run_node[end], FlowNetwork::kInfinite);
+      if (end != pivot.op && run_node[end] > kSink) net.add_arc(op_node[maker], run_node[end], FlowNetwork::kInfinite);
     }
     net.add_arc(op_node[maker], run_node[maker],
                 never ? FlowNetwork::kInfinite : units(cost_factor * static_cast<double>(recipes_.cost[maker])));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/capped.h"
+
 namespace stowage::budget {
 namespace {
 
@@ -39,15 +41,27 @@ class Trimmer {
     std::vector<std::int32_t> repeats;
     for (std::int32_t at = 0; at < ledger_.size(); ++at)
       if (ledger_.repeat(at) && !ledger_.out(at)) repeats.push_back(at);
-    std::stable_sort(repeats.begin(), repeats.end(), [&](std::int32_t a, std::int32_t b) {
-      return recipes_.cost[ledger_.op(a)] > recipes_.cost[ledger_.op(b)];
-    });
+    std::vector<double> price(static_cast<std::size_t>(ledger_.size()), 0);
+    for (const std::int32_t at : repeats) price[at] = price_per_byte(ledger_.op(at));
+    std::stable_sort(repeats.begin(), repeats.end(),
+                     [&](std::int32_t a, std::int32_t b) { return price[a] > price[b]; });
     bool changed = false;
     for (const std::int32_t at : repeats) {
       work -= 3000;
       if (!ledger_.out(at)) changed |= remove(at);
     }
     return changed;
+  }
+
+  // Of all that runs to have its results, over their bytes.
+  [[nodiscard]] double price_per_byte(std::int32_t op) const {
+    std::int64_t cost = recipes_.creates[op].empty() ? 0 : recipes_.cost[op], bytes = 1;
+    for (const std::int32_t b : recipes_.creates[op]) {
+      bytes += recipes_.bytes[b];
+      for (std::size_t v = 1; v < recipes_.makers[b].size(); ++v)
+        cost = capped_sum(cost, recipes_.cost[recipes_.makers[b][v]]);
+    }
+    return static_cast<double>(cost) / static_cast<double>(bytes);
   }
 
   // The run at `at`, together with the repeated in-place runs that follow it on the same copy.

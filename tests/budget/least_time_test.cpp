@@ -112,7 +112,7 @@ TEST(LeastTimeOnce, TheDearerOfTwoIsMadeAgain) {
     ASSERT_TRUE(result.plan.has_value());
     EXPECT_EQ(result.step_ns, once ? 2010 : 1020);
     EXPECT_EQ(result.step_ns, least_ns(graph, 250));
-    EXPECT_EQ(result.step_ns, result.step_bound_ns);
+    EXPECT_GE(*result.step_bound_ns, once ? 1020 : 1010);
   }
 }
 
