@@ -19,6 +19,7 @@ constexpr int kLeast = -6, kMost = 5;  // exponents
 double Portfolio::price_of(int exponent) { return std::ldexp(0.04, exponent); }
 
 std::int64_t Portfolio::cover_by(const std::vector<OpId>& order, const CoverRule& rule) {
+  if (!pool_.empty() && pool_[0].ns <= program_ns_) return kNone;  // nothing is faster
   Attempt now{Sequence::of(order), 0};
   CoverRule within = rule;
   // What is undone later makes up for a part of it
@@ -35,9 +36,11 @@ std::int64_t Portfolio::cover_by(const std::vector<OpId>& order, const CoverRule
 }
 
 void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
-  cover_by(order, {.swap = false});
-  cover_by(order, {.swap = false, .keep_inputs = true});
-  if (!swap) return;
+  if (swap) find_price(order);
+  for (const bool keep_inputs : {false, true}) cover_by(order, {.swap = false, .keep_inputs = keep_inputs});
+}
+
+void Portfolio::find_price(const std::vector<OpId>& order) {
   std::map<int, std::int64_t> tried;
   const auto at = [&](int exponent) {
     if (exponent < kLeast || exponent > kMost) return kNone;
@@ -47,12 +50,12 @@ void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
   };
   for (int step = first_ ? 2 : 1; step > 0; --step)
     while (true) {
-      const std::int64_t dearer = at(exponent_ + step), cheaper = at(exponent_ - step);
-      if (std::min(dearer, cheaper) >= at(exponent_)) break;
+      const std::int64_t here = at(exponent_), dearer = at(exponent_ + step), cheaper = at(exponent_ - step);
+      if (std::min(dearer, cheaper) >= here) break;
       exponent_ += dearer <= cheaper ? step : -step;
     }
-  cover_by(order, {.lane_price = lane_price(), .keep_inputs = true});
   first_ = false;
+  cover_by(order, {.lane_price = lane_price(), .keep_inputs = true});
 }
 
 }  // namespace stowage::budget
