@@ -3,8 +3,9 @@
 //   bytes │      ╭─╮ over            A gap helps at the positions inside it, by at most its bytes and at most what is over there.
 //   limit │─ ─ ╭─┼─┼─╮ ─ ─           Its price: the chain that runs again (restore.h), or lane time and stall (lanes.h).
 //         │ ╭──╯ │ │ ╰──╮            Greedy by help per price, help counted anew as positions get covered (lazily, on a heap).
-//         ╰──────────────── time     A round applies many moves that do not touch each other; then all is accounted anew, with
-//                                    the runs that came in as positions of their own, and their copies as gaps of their own.
+//         ╰──────────────── time     A round applies many moves of which none changes what another relies on, each copy where the
+//                                    lanes are free by then; then all is accounted anew, with the runs that came in as
+//                                    positions of their own, and their copies as gaps of their own.
 //
 // Just-in-time recomputation, several copies, and block-wise checkpoints come out of it: what a chain makes again is
 // kept for its own later use unless its gap in turn is dropped. Covering by ratio: Dobson, "Worst-case analysis of

@@ -1,8 +1,8 @@
 // Fitting a byte limit: the step of least predicted time whose laid-out plan fits an arena of a given size.
 //
-//   base orders ─▶ cover (drop, recompute, swap) ─▶ trim ─▶ schedule ─▶ layout ─▶ fits?
-//                       ▲                                     ▲            │ no: the next fastest of the pool (small graphs)
-//                       │                                     └────────────┤
+//   base orders ─▶ cover (drop, recompute, swap) ─▶ trim ─▶ schedule ─▶ layout ─▶ fits? ── yes: improve.h
+//                       ▲   by each of several rules          ▲            │ no: the next fastest of the pool (small graphs)
+//                       │   (portfolio.h)                     └────────────┤
 //                       └───── a lower limit for live bytes ◀──────────────┘ no: by so much too high
 #pragma once
 

@@ -1,5 +1,5 @@
 // Ruin and recreate (Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle", J.
-// Comp. Phys. 159, 2000; here only improvements stay).
+// Comp. Phys. 159, 2000; here what is a little worse than the best stays, too, and ever less of it).
 //
 //   line   A  B  [C  B' D  A' E]  F        what was done in a stretch of the line is undone: runs again, and copies that
 //   best   ─────── undone ──────           end there. Then it is covered again, by other prices of the lanes and with other
@@ -24,7 +24,7 @@ struct ImproveOptions {
   std::function<bool()> should_stop;
 };
 
-// `found` is called with what fits, and says whether it becomes the one to go on from.
+// `found` is called with each that is faster than all before, and says whether it is the best from now on.
 void improve(const Recipes& recipes, Attempt start, const ImproveOptions& options, std::int64_t& work,
              const std::function<bool(const Attempt&)>& found);
 

@@ -7,6 +7,8 @@
 //                 │  rung 1   ◀── then this, …         of a faster plan (covering is a heuristic, and layouts have luck), in
 //                 │                                    graphs of more than 300 ops 8 of them, and none below one without a plan:
 //                 │                                    there a plan further down that is faster still would go unseen.
+//                 │                                    Plans that are looked at are improved (improve.h), in such graphs the
+//                 │                                    first few.
 //         floor ──┴── what one op needs
 //
 // The least rung with a plan is searched by halving, then between rungs, so that "smallest feasible" depends on the

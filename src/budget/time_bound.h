@@ -1,21 +1,26 @@
 // A lower bound on the step time of every plan within a byte limit: any order, any recomputation, any swapping.
 //
 //   before v's first run        at v                     after v's first run
-//   anc(v) have run        ┌─ C bytes, of which ─┐       desc(v) run, and need contents that anc(v) made:
-//                          │ v itself takes m(v) │         kept at v      its bytes lie in C - m(v)
+//   R have run: anc(v), and┌─ C bytes, of which ─┐       all others run, desc(v) among them, and need contents that R made:
+//   perhaps ops beside them│ v itself takes m(v) │         kept at v      its bytes lie in C - m(v)
 //                          └─────────────────────┘         came back      its bytes went over the link after v
 //                                                          made again     its maker runs again, and so on for what that needs
 //
-// For a price of x ns per byte kept, the cheapest way to serve all contents is a minimum cut g(x):
+// For a price of x ns per byte kept, the cheapest way to serve all contents is a minimum cut g(x), over all R that an
+// order allows:
 //
-//   s ──∞──▶ b needed ──x·bytes──▶ b not kept ──∞──▶ maker of b ──cost──▶ t        cut at b: kept; cut at the maker: made again
-//                                                       └──∞──▶ needed by it …     (infinite for what cannot run again)
+//   s ──∞──▶ k not in R ──∞──▶ b needed ──x·bytes──▶ b not kept ──∞──▶ maker again ──cost──▶ maker in R ──∞──▶ t
 //
-// so that every plan takes T >= P + g(x) - x · (C - m(v) + what the link brings back in T), P the sum of all costs
-// (Lagrange; a knapsack with closures). Contents that came back left before v and returned after it, each way at the
-// link's bandwidth, hence at most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v)), T / 2) bytes: what is before v
-// and what is after it make up T. Solved for T; the largest over several v and x is the bound. Cuts do not depend on C: each is a line that bounds all limits. One cut: a
-// maximum flow on the ancestors of v.
+//            k in desc(v): from s                         cut: it is kept         cut: it runs again (∞ for what cannot);
+//                                                                                 ──∞──▶ needed by it …
+//
+// A maker of anc(v) is in R for certain: its last arc is there. That of an op beside v is not: with the maker outside of R
+// nothing is cut. An op outside of R keeps what depends on it outside, too. So every plan takes
+// T >= P + g(x) - x · (C - m(v) + what the link brings back in T), P the sum of all costs (Lagrange; a knapsack with
+// closures). Contents that came back left before v and returned after it, each way at the link's bandwidth, hence at
+// most bandwidth · min(T - cost(v + desc(v)), T - cost(anc(v)), T / 2) bytes: what is before v and what is after it make
+// up T. Solved for T; the largest over several v and x is the bound. Cuts do not depend on C: each is a line that bounds
+// all limits. One cut: a maximum flow on all ops but desc(v).
 #pragma once
 
 #include <cstdint>
