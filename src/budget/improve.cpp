@@ -42,8 +42,8 @@ void improve(const Recipes& recipes, Attempt start, const ImproveOptions& option
                                      1 - static_cast<double>(work) / static_cast<double>(all));
     const auto slack = static_cast<std::int64_t>(kWorse * (1 - std::min(progress, 1.0)) *
                                                  static_cast<double>(best - options.least_ns));
-    const bool better = now.ns < best;
-    if (better ? found(now) : now.ns <= best + slack) {
+    const bool better = now.ns < best, best_from_now_on = found(now);
+    if (better ? best_from_now_on : now.ns <= best + slack) {
       best = std::min(best, now.ns);
       from = std::move(now);
     }

@@ -24,7 +24,7 @@ struct ImproveOptions {
   std::function<bool()> should_stop;
 };
 
-// `found` is called with each that is faster than all before, and says whether it is the best from now on.
+// `found` is called with each that fits, and says whether it is the best from now on.
 void improve(const Recipes& recipes, Attempt start, const ImproveOptions& options, std::int64_t& work,
              const std::function<bool(const Attempt&)>& found);
 

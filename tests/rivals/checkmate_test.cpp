@@ -196,7 +196,7 @@ class AllSchedules {
 
 TEST(Checkmate, IsTheBestOfAllSchedules) {
   int again = 0, none = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 80; ++i) {
     const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
     std::mt19937_64 random(seed);
     RandomGraphOptions shape;
