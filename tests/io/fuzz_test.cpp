@@ -46,6 +46,7 @@ std::string error_of(Action action) {
 
 // Digits are changed more than they are in bytes taken at random: these texts stay readable.
 void change_digits(std::string& text, std::mt19937_64& random) {
+  if (text.empty()) return;
   for (int tries = 0; tries < 50; ++tries) {
     const auto at = static_cast<std::size_t>(draw(random, 0, std::ssize(text) - 1));
     if (text[at] >= '0' && text[at] <= '9') {
