@@ -54,7 +54,7 @@ struct Advice {
 struct ExplainOptions {
   PlanOptions plan;
   bool prices = true;                       // plan other budgets, too
-  std::int64_t price_work = 1'500'000'000;  // for all of them, about a nanosecond a unit; those beyond it are left out
+  std::int64_t price_work = 2'500'000'000;  // for all of them, about a nanosecond a unit; those beyond it are left out
   bool advice = true;
 };
 

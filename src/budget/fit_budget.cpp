@@ -41,6 +41,9 @@ class BudgetFit {
   std::optional<Fitted> run() {
     std::optional<Fitted> fitted = search();
     if (fitted || !swap_) return fitted;
+    swap_ = false;
+    if ((fitted = search())) return fitted;  // what fits without a link fits with one
+    swap_ = true;
     covering_ = kFastLink;
     return search();  // what fits with a fast link fits with a slow one, and waits
   }
