@@ -41,7 +41,6 @@ budget::FitOptions BudgetedPlans::fit_options(const PlanOptions& options, const 
   how.should_stop = should_stop;
   if (work_ > 0) {
     how.bound_work = std::min(how.bound_work, work_ / 4);
-    how.improve_work = std::min(how.improve_work, work_ / 64);
     how.should_stop = [this, should_stop] { return spent_all() || (should_stop && should_stop()); };
   }
   return how;
