@@ -36,11 +36,6 @@ std::int64_t Portfolio::cover_by(const std::vector<OpId>& order, const CoverRule
 }
 
 void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
-  if (swap) find_price(order);
-  for (const bool keep_inputs : {false, true}) cover_by(order, {.swap = false, .keep_inputs = keep_inputs});
-}
-
-void Portfolio::find_price(const std::vector<OpId>& order) {
   std::map<int, std::int64_t> tried;
   const auto at = [&](int exponent) {
     if (exponent < kLeast || exponent > kMost) return kNone;
@@ -48,6 +43,9 @@ void Portfolio::find_price(const std::vector<OpId>& order) {
     if (fresh) entry->second = cover_by(order, {.lane_price = price_of(exponent)});
     return entry->second;
   };
+  if (swap) at(exponent_);  // where copies cost nothing, nothing else is looked at
+  for (const bool keep_inputs : {false, true}) cover_by(order, {.swap = false, .keep_inputs = keep_inputs});
+  if (!swap) return;
   for (int step = first_ ? 2 : 1; step > 0; --step)
     while (true) {
       const std::int64_t here = at(exponent_), dearer = at(exponent_ + step), cheaper = at(exponent_ - step);

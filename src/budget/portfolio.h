@@ -40,7 +40,6 @@ class Portfolio {
   [[nodiscard]] std::int64_t spent() const { return options_.work - left_; }
 
  private:
-  void find_price(const std::vector<OpId>& order);
   static double price_of(int exponent);
   // Its time; kNone: it does not fit.
   std::int64_t cover_by(const std::vector<OpId>& order, const CoverRule& rule);
