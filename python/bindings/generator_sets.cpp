@@ -45,6 +45,12 @@ void watch_all(nb::handle type, std::index_sequence<I...>) {
 
 }  // namespace
 
+at::Generator generator_of(nb::handle object) {
+  if (!nb::isinstance(object, nb::module_::import_("torch").attr("_C").attr("Generator")))
+    throw nb::type_error("a torch.Generator is needed");
+  return reinterpret_cast<THPGenerator*>(object.ptr())->cdata;
+}
+
 void watch_generator_sets() {
   watch_all(nb::module_::import_("torch").attr("_C").attr("Generator"), std::make_index_sequence<kSetters.size()>());
 }

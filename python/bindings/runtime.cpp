@@ -159,6 +159,12 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro(
           "finds", [](const TapeHandle& t) { return t.tape->finds; }, "Each call comes by other tensors by itself.")
       .def_prop_ro(
+          "makes_generators",
+          [](const TapeHandle& t) {
+            return std::ranges::any_of(t.tape->generators, [](const auto& known) { return rt::is_made(known.first); });
+          },
+          "It draws from random generators that it makes, or comes by.")
+      .def_prop_ro(
           "outdated", [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
           "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
@@ -206,6 +212,8 @@ void bind_recorder(nb::module_& m) {
             r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
           },
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
+      .def("know_generator", [](rt::Recorder& r, nb::handle generator) { r.know(generator_of(generator)); },
+           "generator"_a, "One that the step can reach, before it may be drawn from or set.")
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)
@@ -683,8 +691,20 @@ NB_MODULE(_runtime, m) {
   m.def(
       "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
       "Steps are planned on its device from now on.");
-  nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators: the CPU's and the accelerator's.")
-      .def("__init__", [](rt::GeneratorState* self) { new (self) rt::GeneratorState(rt::GeneratorState::current()); })
+  nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators, the CPU's and the accelerator's, and of others.")
+      .def(
+          "__init__",
+          [](rt::GeneratorState* self, const nb::list& others) {
+            rt::Generators generators;
+            for (const nb::handle other : others) {
+              const at::Generator generator = generator_of(other);
+              const rt::GeneratorPart part = rt::part_of(generator.unsafeGetGeneratorImpl());
+              const bool default_one = part == rt::kHostGenerator || part == rt::kDeviceGenerator;
+              if (!default_one && rt::why_not_repeatable(generator).empty()) generators[part] = generator;
+            }
+            new (self) rt::GeneratorState(rt::GeneratorState::current(generators));
+          },
+          "others"_a = nb::list())
       .def("put_back", [](const rt::GeneratorState& self) { self.restore(); })
       .def(
           "__eq__", [](const rt::GeneratorState& a, const rt::GeneratorState& b) { return a == b; }, nb::is_operator(),

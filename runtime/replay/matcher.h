@@ -48,7 +48,11 @@ inline constexpr const char* kCaughtText = "stowage: Python has caught what a ke
 struct Handover {
   Shells shells;  // by block
 
-  // After the step was executed: what it returns and what Python keeps gets its content.
+  // As Python has them: of the step's generators, those that it makes
+  Generators generators;
+
+  // After the step was executed: what it returns and what Python keeps gets its content, and the generators that Python
+  // has made are where the executed ones are.
   void take_results(Executor& executor) const;
 };
 
@@ -119,7 +123,7 @@ class Matcher final : public Interceptor {
   // `watched`: among these alone.
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
-  [[nodiscard]] Handover handover() const { return Handover{shells_}; }
+  [[nodiscard]] Handover handover() const { return Handover{shells_, made_generators()}; }
   // After run_plainly(): is what Python keeps the same as in the rehearsal?
   [[nodiscard]] bool kept_agree(const Executor& executor) const;
   // Forgets the shells.
@@ -208,6 +212,13 @@ class Matcher final : public Interceptor {
                torch::jit::Stack* stack);
   void run_up_to(PlainRun& run, std::size_t to);
   void run_plainly_and_follow(const GeneratorState& python);
+  // Random generators that Python draws from. Those that the step makes are other objects than those of the tape, which
+  // take their place in it.
+  void know_generators();
+  void take_generators(const torch::jit::Stack& stack, std::size_t count);
+  [[nodiscard]] GeneratorPart part_of_generator(const at::Generator& generator) const;
+  [[nodiscard]] Generators made_generators() const;
+  [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(generators_); }
   void unmark_generator();
   void generator_back() const;
   // Has Python moved the generator as was recorded, but for seeds, which are numbers?
@@ -257,6 +268,9 @@ class Matcher final : public Interceptor {
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
   // one mark.
   std::vector<GeneratorState> python_generator_;
+  Generators generators_;         // that Python may draw from
+  GeneratorState made_as_found_;  // of those that it has made, as they were when it first drew from them
+  std::size_t made_ = 0;
   std::vector<TapeOpId> draws_;                     // matched so far
   OfGeneratorParts<bool> marked_;                   // one of python_generator_ has no true state
   std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes

@@ -34,7 +34,8 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   forget_passing();
   add_externals(*tape_, passing_);
   add_inputs(*tape_, passing_);
-  python_generator_.assign(1, GeneratorState::current());
+  know_generators();
+  python_generator_.assign(1, generators_now());
   generator_at_end_.reset();
   true_generator_.clear();
   marked_ = {};
@@ -56,7 +57,7 @@ void Matcher::end_step() {
     leave("the step leaves the random generator otherwise than was recorded");
   if (mode_ != Mode::kStep) return;
   refreshed_ |= take_seed(tape_->final_jump) && tape_ == own_;
-  generator_at_end_ = GeneratorState::current();
+  generator_at_end_ = generators_now();
   numbers().end();
   generator_back();
 }
@@ -93,14 +94,57 @@ void Matcher::leave(const std::string& why) {
   left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   mode_ = Mode::kLeft;
   take_back_numbers();
-  const GeneratorState python = generator_at_end_ ? *generator_at_end_ : GeneratorState::current();
+  const GeneratorState python = generator_at_end_ ? *generator_at_end_ : generators_now();
   generator_back();  // whoever takes the call back from here on finds no mark
   if (before_leaving_) before_leaving_();
   run_plainly_and_follow(python);
 }
 
 // To where it was when the step began, where its ops are still to run.
-void Matcher::generator_back() const { python_generator_[0].put_back(marked_); }
+void Matcher::generator_back() const {
+  python_generator_[0].put_back(marked_);
+  made_as_found_.restore();
+}
+
+// Of a call, before Python has made any.
+void Matcher::know_generators() {
+  generators_ = {};
+  made_as_found_ = {};
+  made_ = 0;
+  const auto know = [&](const Tape& tape) {
+    for (const auto& [part, generator] : tape.generators)
+      if (!is_made(part)) generators_[part] = generator;
+  };
+  know(*own_);
+  for (const auto& other : others_) know(*other);
+}
+
+void Matcher::take_generators(const torch::jit::Stack& stack, std::size_t count) {
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+    if (!stack[i].isGenerator()) continue;
+    const at::Generator generator = stack[i].toGenerator();
+    if (part_of_generator(generator) != GeneratorPart{} || !why_not_repeatable(generator).empty()) continue;
+    const GeneratorPart part = made_generator(made_++);
+    generators_[part] = generator;
+    made_as_found_.add(part, generator);
+  }
+}
+
+// None for one that is not known.
+GeneratorPart Matcher::part_of_generator(const at::Generator& generator) const {
+  const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
+  if (part == kHostGenerator || part == kDeviceGenerator) return part;
+  const auto is_it = [&](const auto& known) { return known.second == generator; };
+  const auto known = std::find_if(generators_.begin(), generators_.end(), is_it);
+  return known != generators_.end() ? known->first : GeneratorPart{};
+}
+
+Generators Matcher::made_generators() const {
+  Generators made;
+  for (const auto& [part, generator] : generators_)
+    if (is_made(part)) made[part] = generator;
+  return made;
+}
 
 // What has been matched draws first; then the generator is where Python has set it since the last draw.
 void Matcher::run_plainly_and_follow(const GeneratorState& python) {
@@ -109,12 +153,12 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   true_generator_.assign(1, python_generator_[0]);
   const auto jumps = [&](GeneratorPart part) {
     const auto at_op = [&](const TapeOp& op) { return op.jump.to[part].moves(); };
-    const bool at_end = cursor_ == tape_->ops.size() && tape_->final_jump.to[part].moves();
+    const bool at_end = cursor_ == tape_->ops.size() && std::as_const(tape_->final_jump.to)[part].moves();
     return at_end || std::any_of(tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), at_op);
   };
   for (std::size_t draws = 1; draws < python_generator_.size(); ++draws)
     true_generator_.push_back(run.after_draws(draws));
-  for (const GeneratorPart part : kGeneratorParts)
+  for (const GeneratorPart part : python.parts())
     if (marked_[part] || jumps(part) || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
 }
@@ -122,21 +166,29 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
 // After leaving: Python may set the generator to a mark that it has read before.
 void Matcher::unmark_generator() {
   if (true_generator_.empty()) return;
-  const GeneratorState now = GeneratorState::current();
-  for (const GeneratorPart part : kGeneratorParts) {
+  const GeneratorState now = generators_now();
+  for (const GeneratorPart part : now.parts()) {
     if (!marked_[part]) continue;
     const auto mark = std::find_if(python_generator_.begin(), python_generator_.end(),
                                    [&](const GeneratorState& state) { return now.same(part, state); });
     if (mark != python_generator_.end())
-      true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore(part);
+      true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore_into(part, generators_);
   }
 }
 
 bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
-  const GeneratorState now = GeneratorState::current();
+  const GeneratorState now = generators_now();
   const GeneratorState& last = python_generator_.back();
-  return std::all_of(kGeneratorParts.begin(), kGeneratorParts.end(), [&](GeneratorPart part) {
+  const auto is_mark = [&](GeneratorPart part) {
+    return std::any_of(python_generator_.begin() + 1, python_generator_.end(),
+                       [&](const GeneratorState& mark) { return mark.has(part) && now.same(part, mark); });
+  };
+  const auto has = [&](const auto& jump) { return jump.first == kDeviceGenerator || now.has(jump.first); };
+  if (!std::all_of(recorded.to.begin(), recorded.to.end(), has)) return false;
+  const std::vector<GeneratorPart> parts = now.parts();
+  return std::all_of(parts.begin(), parts.end(), [&](GeneratorPart part) {
     const GeneratorJump::OfPart& jump = recorded.to[part];
+    if (jump.state && is_made(part)) return !is_mark(part);
     if (jump.state)
       return now.same(part, *jump.state) || (now.is_seed(part) && jump.state->is_seed(part) && !now.same(part, last));
     const GeneratorState& expected = jump.draws >= 0 ? python_generator_[static_cast<std::size_t>(jump.draws)] : last;
@@ -146,30 +198,29 @@ bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
 
 bool Matcher::take_seed(GeneratorJump& recorded) {
   if (!recorded.moves()) return false;
-  const GeneratorState now = GeneratorState::current();
-  bool other = false;
-  for (const GeneratorPart part : kGeneratorParts) {
-    std::shared_ptr<const GeneratorState>& state = recorded.to[part].state;
-    if (!state || now.same(part, *state)) continue;
-    state = std::make_shared<const GeneratorState>(now);
-    other = true;
-  }
-  return other;
+  const GeneratorState now = generators_now();
+  std::vector<GeneratorPart> other;
+  for (const auto& [part, jump] : recorded.to)
+    if (jump.state && !now.same(part, *jump.state)) other.push_back(part);
+  for (const GeneratorPart part : other) recorded.to[part].state = std::make_shared<const GeneratorState>(now);
+  return !other.empty();
 }
 
 void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
   const bool again =
       op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
   draws_.emplace_back(cursor_ - 1);
-  if (op.draws_none && !with_other_numbers) return python_generator_.push_back(GeneratorState::current());
-  marked_[op.drawn_part()] = true;
+  if (op.draws_none && !with_other_numbers) return python_generator_.push_back(generators_now());
   if (op.draws_none) {  // it may draw now
     op.draws_none = false;
     ++tape_->drawing_ops;
+    if (op.generator < 0 && !tape_->device.is_cpu()) op.drawn_from = kDeviceGenerator;
+    tape_->moved[op.drawn_from] = true;
   }
-  python_generator_.push_back(GeneratorState::current().marked(
-      again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.drawn_part()));
-  python_generator_.back().restore();
+  marked_[op.drawn_from] = true;
+  python_generator_.push_back(
+      generators_now().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.drawn_from));
+  python_generator_.back().restore(op.drawn_from);
 }
 
 void Matcher::run_plainly() {
@@ -177,6 +228,8 @@ void Matcher::run_plainly() {
   tile_error_ = {};
   if (tiles_ != nullptr && !tiles_->empty()) run.replace(*std::exchange(tiles_, nullptr), tile_error_);
   run_up_to(run, tape_->ops.size());
+  const GeneratorState left = GeneratorState::current(tape_->generators);
+  for (const auto& [part, generator] : made_generators()) left.restore_into(part, generators_);
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {
@@ -217,6 +270,8 @@ void Handover::take_results(Executor& executor) const {
     fill_shell(storage, std::move(content->_mutable_data_ptr_no_checks()), content->nbytes());
   }
   executor.drop_results();
+  const GeneratorState left = executor.generators_now();
+  for (const auto& [part, generator] : generators) left.restore_into(part, generators);
 }
 
 bool Matcher::kept_agree(const Executor& executor) const {
@@ -233,11 +288,12 @@ bool Matcher::kept_agree(const Executor& executor) const {
 
 // The generator stays as Python has it.
 void Matcher::take_back_numbers() {
-  const GeneratorState python = GeneratorState::current();
+  const GeneratorState python = generators_now();
   for (const auto& source : numbers_) source->take_back();
-  bool moves = own_->moves_generator();
-  for (const auto& other : others_) moves |= other->moves_generator();
-  if (moves) python.restore();
+  OfGeneratorParts<bool> moved = own_->moved;
+  for (const auto& other : others_)
+    for (const auto& [part, moves] : other->moved) moved[part] |= moves;
+  python.restore(moved);
 }
 
 void Matcher::forget_step() {
@@ -249,6 +305,8 @@ void Matcher::forget_step() {
   inputs_.clear();
   others_.clear();
   before_leaving_ = nullptr;
+  generators_ = {};
+  made_as_found_ = {};
   forget_passing();
 }
 

@@ -116,6 +116,7 @@ class Recording:
     node_hooks: list[int] = field(default_factory=list)
     arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
+    makes_generators: bool = False  # it draws from random generators that it makes, or comes by
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -236,6 +237,7 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         declare_optimizer(recorder, optimizer)
     for path, tensor in world.tensors:
         recorder.declare(address(tensor), "constant", path)
+    world.know_generators(recorder.know_generator)
 
 
 def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
@@ -467,6 +469,7 @@ def _record(
         replaced=addresses(_found_anew(recording, fn, objects, anew)),
         earlier=earlier,
     )
+    recording.makes_generators = tape.makes_generators
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
     if regions.inside and world.compiled is None:

@@ -178,6 +178,8 @@ def why_python_must_run(recording: Recording) -> str:
         return f"the step sets {recording.sets} by itself"
     if recording.remembers:
         return recording.remembers
+    if recording.makes_generators:
+        return "it draws from a random generator that it makes"
     if recording.returns:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
