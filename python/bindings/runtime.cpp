@@ -212,8 +212,9 @@ void bind_recorder(nb::module_& m) {
             r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
           },
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
-      .def("know_generator", [](rt::Recorder& r, nb::handle generator) { r.know(generator_of(generator)); },
-           "generator"_a, "One that the step can reach, before it may be drawn from or set.")
+      .def(
+          "know_generator", [](rt::Recorder& r, nb::handle generator) { r.know(generator_of(generator)); },
+          "generator"_a, "One that the step can reach, before it may be drawn from or set.")
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)
@@ -691,7 +692,8 @@ NB_MODULE(_runtime, m) {
   m.def(
       "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
       "Steps are planned on its device from now on.");
-  nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators, the CPU's and the accelerator's, and of others.")
+  nb::class_<rt::GeneratorState>(m, "GeneratorState",
+                                 "Of the default generators, the CPU's and the accelerator's, and of others.")
       .def(
           "__init__",
           [](rt::GeneratorState* self, const nb::list& others) {

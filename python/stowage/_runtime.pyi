@@ -10,9 +10,11 @@ def take_up(tensor: int) -> None:
     """Steps are planned on its device from now on."""
 
 class GeneratorState:
-    """Of the default generators: the CPU's and the accelerator's."""
+    """
+    Of the default generators, the CPU's and the accelerator's, and of others.
+    """
 
-    def __init__(self) -> None: ...
+    def __init__(self, others: list = []) -> None: ...
 
     def put_back(self) -> None: ...
 
@@ -118,6 +120,10 @@ class Tape:
         """Each call comes by other tensors by itself."""
 
     @property
+    def makes_generators(self) -> bool:
+        """It draws from random generators that it makes, or comes by."""
+
+    @property
     def outdated(self) -> bool:
         """A later call came by another tensor than one that it holds."""
 
@@ -147,6 +153,9 @@ class Recorder:
     def declare(self, tensor: int, kind: str, name: str) -> None: ...
 
     def declare_input(self, tensor: int, kind: str, name: str, input: int, start_bytes: int, end_bytes: int) -> None: ...
+
+    def know_generator(self, generator: object) -> None:
+        """One that the step can reach, before it may be drawn from or set."""
 
     def start(self) -> None: ...
 

@@ -117,8 +117,7 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
       return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
-      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, k) && may_vary(y, k)) &&
-          !same_argument(x, y, k))
+      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, k) && may_vary(y, k)) && !same_argument(x, y, k))
         return false;
     }
   }

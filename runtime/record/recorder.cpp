@@ -299,8 +299,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     states_.back().share(*before);
     const GeneratorState& after = states_.back();
     if (op.generator < 0 && !after.same(kDeviceGenerator, *before)) op.drawn_from = kDeviceGenerator;
-    op.draws_none =
-        (drops_nothing(op) && op.drawn_from == kHostGenerator) || after.same(op.drawn_from, *before);
+    op.draws_none = (drops_nothing(op) && op.drawn_from == kHostGenerator) || after.same(op.drawn_from, *before);
     tape_->drawing_ops += op.draws_none ? 0 : 1;
     op.repeats = repeated_draw(op);
     draws_.push_back(TapeOpId(tape_->ops.size()));
@@ -352,7 +351,8 @@ void Recorder::take_generator(TapeOp& op, std::size_t argument, const at::Genera
   if (known != tape_->generators.end()) op.drawn_from = known->first;
   const bool other = op.drawn_from != kHostGenerator && op.drawn_from != kDeviceGenerator;
   if (!other || known != tape_->generators.end() || options_.fake) return;
-  if (const std::string why = why_not_repeatable(generator); !why.empty()) return refuse(full_name(op.handle) + ": " + why);
+  if (const std::string why = why_not_repeatable(generator); !why.empty())
+    return refuse(full_name(op.handle) + ": " + why);
   if (op.section >= 0) return refuse(full_name(op.handle) + ": a random generator that an optimizer's step() makes");
   // Of no state before this draw anything is known: that it has now comes from outside
   op.drawn_from = made_generator(made_generators_++);

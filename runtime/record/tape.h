@@ -92,12 +92,12 @@ struct TapeOp {
   std::vector<std::int32_t> born;  // one per created block
   std::int32_t ticks = 1;
   std::int64_t cost_ns = 0;
-  int random_order = -1;         // position among the ops that draw random numbers, or -1
-  bool draws_none = false;       // such an op, but the generator stayed as it was (dropout_p=0)
+  int random_order = -1;    // position among the ops that draw random numbers, or -1
+  bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
   GeneratorPart drawn_from = kHostGenerator;
-  int generator = -1;            // which argument says so, or -1
-  bool asks_shape = false;       // it tells what decides the next op's shape (shape_questions.h)
-  bool varies = false;           // some call has given it other numbers, or looked elsewhere
+  int generator = -1;       // which argument says so, or -1
+  bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
+  bool varies = false;      // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op

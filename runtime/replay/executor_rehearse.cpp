@@ -89,9 +89,7 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
   return {stats, {std::move(rehearsal.digests), generators_left()}};
 }
 
-GeneratorState Executor::generators_left() const {
-  return generators_now().only(tape_->moved);
-}
+GeneratorState Executor::generators_left() const { return generators_now().only(tape_->moved); }
 
 StateDigest Executor::state(const std::vector<at::Tensor>& inputs,
                             const std::vector<c10::Storage>& host_written) const {

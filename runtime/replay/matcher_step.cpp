@@ -340,7 +340,11 @@ bool Matcher::change_to(std::size_t other) {
   if (!hand_over_places(cursor_, *next, places, moves)) return false;
   take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
+    const int generator = next->ops[i].generator;  // each tape has its own
+    const c10::IValue own =
+        generator >= 0 ? next->ops[i].arguments[static_cast<std::size_t>(generator)] : c10::IValue();
     next->ops[i].arguments = tape_->ops[i].arguments;
+    if (generator >= 0) next->ops[i].arguments[static_cast<std::size_t>(generator)] = own;
     next->ops[i].jump = tape_->ops[i].jump;
     if (next->ops[i].role == TapeOp::Role::kView && tells_value(next->ops[i].handle) && !next->ops[i].asks_shape)
       next->ops[i].values = tape_->ops[i].values;  // as this call has decided

@@ -70,7 +70,8 @@ PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs)
 // Puts back what the ops have written when it dies, unless it was told to forget.
 class PlainRun::TakenBack {
  public:
-  TakenBack(PlainRun& run, std::int32_t until) : run_(run), until_(until), generator_(GeneratorState::current(run.tape_.generators)) {}
+  TakenBack(PlainRun& run, std::int32_t until)
+      : run_(run), until_(until), generator_(GeneratorState::current(run.tape_.generators)) {}
   ~TakenBack() {
     if (!can_) return;
     saved_.restore([&](BlockId block) -> c10::Storage& { return run_.storage(block); });
@@ -144,7 +145,8 @@ void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
   if (op.role != TapeOp::Role::kKernel) return;
   op.jump.make(states_, tape_.generators);
   call(op, stack);
-  if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current(tape_.generators);
+  if (op.random_order >= 0)
+    states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current(tape_.generators);
   if (tiles_ != nullptr) take_tiles(op);
   if (traced_ != nullptr && (only_.empty() || only_[static_cast<std::size_t>(index)]))
     (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);

@@ -140,8 +140,7 @@ GeneratorState::Part GeneratorState::part_now(GeneratorPart part, const at::Gene
   Part now{part, generator, nullptr, count_of(g_set, key) - count_of(tl_own.all, key), count_of(tl_own.by_python, key)};
   const std::lock_guard lock(impl->mutex_);
   if (auto* const twister = dynamic_cast<at::CPUGeneratorImpl*>(impl)) {
-    content->of =
-        Twister{twister->engine(), twister->next_float_normal_sample(), twister->next_double_normal_sample()};
+    content->of = Twister{twister->engine(), twister->next_float_normal_sample(), twister->next_double_normal_sample()};
   } else {
     content->of = Philox{impl->current_seed(), impl->get_offset()};
   }

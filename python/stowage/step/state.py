@@ -73,7 +73,7 @@ class State:
         self._content = [(t, start, content_of(t, start, end)) for t, start, end in own]
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
-        self._generators = _runtime.GeneratorState()
+        self._generators = _runtime.GeneratorState(world.generators)
 
     def put_back(self) -> None:
         self.holders.put_back()
