@@ -389,7 +389,7 @@ class CompiledStep(LifeCycle):
         may_run_twice = _catches(began) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
-            result, replay = began.transaction(step, others, python=True)
+            result, replay = began.transaction(step, others, python=True, arguments=inputs)
         except Exception as error:
             if before is None or not _may_be_caught(began, error):
                 raise

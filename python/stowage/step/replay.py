@@ -28,7 +28,7 @@ from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
 from stowage.step.repetition import Repetition
 from stowage.step.signature import metadata
-from stowage.step.state import Holders
+from stowage.step.state import Holders, leaves_of
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
 _GUESSED_ENOUGH = 0.02  # share of the step's cost
@@ -114,7 +114,7 @@ class Undo:
     eager. now() says in ``error`` which of the two it is.
     """
 
-    def __init__(self, began: Replay, others: Sequence[Replay], python: bool):
+    def __init__(self, began: Replay, others: Sequence[Replay], python: bool, arguments: Sequence[torch.Tensor] = ()):
         """python: the user's function runs, whose optimizers may count in Python objects."""
         world = began.recording.world
         self.error: BaseException | None = None
@@ -126,7 +126,8 @@ class Undo:
         # Not held meanwhile: the step's first act on them is to let them go
         cleared = {id(p) for p in began._grads.cleared}
         self._cleared = began._grads.cleared
-        self._holders = Holders((p for p in began._parameters if id(p) not in cleared), world.counters(python))
+        kept = [p for p in began._parameters if id(p) not in cleared]
+        self._holders = Holders([*kept, *leaves_of(arguments)], world.counters(python))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = self._happened = False
 
@@ -508,15 +509,23 @@ class Replay:
             if mismatch:
                 raise Mismatch(mismatch)
 
-    def transaction(self, step: Callable[[Undo], Any], others: Sequence[Replay] = (), *, python: bool = False) -> Any:
+    def transaction(
+        self,
+        step: Callable[[Undo], Any],
+        others: Sequence[Replay] = (),
+        *,
+        python: bool = False,
+        arguments: Sequence[torch.Tensor] = (),
+    ) -> Any:
         """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers'
         Python has changed goes back, unless the step has happened.
 
-        others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
+        others: recordings of the same function, one of which may come to be executed instead. python, arguments: see
+        Undo.
         """
         self._executor.reserve()
         self.taken_back = False
-        undo = Undo(self, others, python)
+        undo = Undo(self, others, python, arguments)
         try:
             return step(undo)
         # Here no signal's handler can run before the next call returns, and in there none does
