@@ -406,10 +406,10 @@ void bind_matcher(nb::module_& m) {
            "what differed, or \"\".")
       .def(
           "begin_step",
-          [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
-             const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors,
-             const nb::object& around, const nb::list& raised, const std::vector<bool>& decided,
-             const nb::object& kernels) {
+          [](rt::Matcher& matcher, const std::vector<std::vector<Address>>& inputs,
+             const std::vector<TapeHandle>& others, const nb::object& before_leaving, bool copies,
+             const std::vector<rt::Executor*>& executors, const nb::object& around, const nb::list& raised,
+             const std::vector<bool>& decided, const nb::object& kernels) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
@@ -417,10 +417,10 @@ void bind_matcher(nb::module_& m) {
             std::vector<std::unique_ptr<rt::NumberSource>> numbers;
             for (std::size_t i = 0; i <= tapes.size(); ++i) {
               if (executors.at(i) != nullptr) {
-                numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs)));
+                numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs.at(i))));
               } else {
                 numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1],
-                                                                     tensors_at(inputs), run_within));
+                                                                     tensors_at(inputs.at(i)), run_within));
               }
               if (!(i == 0 ? matcher.own_tape() : *tapes[i - 1]).foreign) continue;
               numbers.back() =
@@ -433,13 +433,16 @@ void bind_matcher(nb::module_& m) {
                 noting_what_it_raises(*errors, [&] { before_leaving->object(); });
               };
             }
-            matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers),
+            std::vector<std::vector<at::Tensor>> tensors;
+            for (const std::vector<Address>& each : inputs) tensors.push_back(tensors_at(each));
+            matcher.begin_step(std::move(tensors), std::move(tapes), std::move(call), copies, std::move(numbers),
                                decided);
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
           "decided"_a, "kernels"_a,
           nb::sig(
-              "def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
+              "def begin_step(self, inputs: collections.abc.Sequence[collections.abc.Sequence[int]], others: "
+              "collections.abc.Sequence[Tape], "
               "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
               "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "

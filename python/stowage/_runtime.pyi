@@ -242,7 +242,7 @@ class Matcher:
         Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or "".
         """
 
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
+    def begin_step(self, inputs: Sequence[Sequence[int]], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
         """
         executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).
         """

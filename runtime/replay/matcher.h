@@ -80,8 +80,8 @@ class Matcher final : public Interceptor {
 
   // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the
   // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`, `decided` (is
-  // what its guards ask for as on the tape?): one for each tape, this one's first.
-  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+  // what its guards ask for as on the tape?), `inputs`: one for each tape, this one's first.
+  void begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                   std::function<void()> before_leaving, bool copies, std::vector<std::unique_ptr<NumberSource>> numbers,
                   std::vector<bool> decided);
   // Between them the function runs.
@@ -181,6 +181,8 @@ class Matcher final : public Interceptor {
                                       std::vector<bool>& moves) const;
   void has_moved(SlotId slot);
   bool change_to(std::size_t other);
+  [[nodiscard]] bool same_inputs(const Tape& next, const std::vector<at::Tensor>& inputs,
+                                 const std::vector<BlockId>& now_called) const;
   // To one that goes on with `op`, or where `fits` is true.
   bool change_where(const std::function<bool()>& fits);
   // Onto the tape, with the places of views. `changed`: they are others than before. False where one tensor would be at
@@ -248,7 +250,8 @@ class Matcher final : public Interceptor {
   std::size_t end_ = 0;
   // Of a step:
   std::shared_ptr<Tape> own_;
-  std::vector<at::Tensor> inputs_;
+  std::vector<at::Tensor> inputs_;                      // of tape_
+  std::vector<std::vector<at::Tensor>> inputs_of_all_;  // of own_, then of others_
   std::vector<std::shared_ptr<Tape>> others_;
   std::function<void()> before_leaving_;
   bool copies_ = false;

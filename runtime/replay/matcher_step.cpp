@@ -12,13 +12,14 @@
 
 namespace stowage::runtime {
 
-void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                          std::function<void()> before_leaving, bool copies,
                          std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
-  inputs_ = std::move(inputs);
+  inputs_of_all_ = std::move(inputs);
+  inputs_ = inputs_of_all_.at(0);
   others_ = std::move(others);
   before_leaving_ = std::move(before_leaving);
   copies_ = copies;
@@ -303,6 +304,7 @@ void Matcher::forget_step() {
   mode_ = Mode::kSection;
   tape_ = own_;
   inputs_.clear();
+  inputs_of_all_.clear();
   others_.clear();
   before_leaving_ = nullptr;
   generators_ = {};
@@ -316,8 +318,8 @@ bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
-  const auto before =
-      std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_);
+  const auto before = std::make_tuple(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_,
+                                      places_, moves_, end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
@@ -325,9 +327,24 @@ bool Matcher::change_where(const std::function<bool()>& fits) {
       other_in_step_ |= !in_section;
       return true;
     }
-    std::tie(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_) = before;
+    std::tie(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_,
+             chosen_) = before;
   }
   return false;
+}
+
+// Gradients come after the arguments, of each recording those that it found: one place may be two tensors'.
+bool Matcher::same_inputs(const Tape& next, const std::vector<at::Tensor>& inputs,
+                          const std::vector<BlockId>& now_called) const {
+  const auto storage = [](const Block& block, const std::vector<at::Tensor>& of) -> const c10::StorageImpl* {
+    const auto i = static_cast<std::size_t>(block.input);
+    return i < of.size() && of[i].defined() ? of[i].storage().unsafeGetStorageImpl() : nullptr;
+  };
+  for (std::size_t b = 0; b < now_called.size(); ++b) {
+    if (!now_called[b].valid() || tape_->blocks[b].input < 0) continue;
+    if (storage(tape_->blocks[b], inputs_) != storage(next.blocks[now_called[b].index()], inputs)) return false;
+  }
+  return true;
 }
 
 // Goes on with another tape, when it begins with what has been matched so far.
@@ -335,6 +352,7 @@ bool Matcher::change_to(std::size_t other) {
   const std::shared_ptr<Tape>& next = others_[other];
   std::vector<BlockId> now_called(tape_->blocks.size());
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
+  if (!same_inputs(*next, inputs_of_all_.at(other + 1), now_called)) return false;
   std::vector<PlaceNow> places(next->slots.size(), PlaceNow::kUnseen);
   std::vector<bool> moves(next->blocks.size(), false);
   if (!hand_over_places(cursor_, *next, places, moves)) return false;
@@ -354,6 +372,7 @@ bool Matcher::change_to(std::size_t other) {
     const Block& constant = next->blocks[now_called[b].index()];
     if (constant.of_python) copy_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage());
   }
+  inputs_ = inputs_of_all_.at(other + 1);
   Storages passing;
   add_externals(*next, passing);
   add_inputs(*next, passing);

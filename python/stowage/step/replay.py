@@ -595,7 +595,7 @@ class Replay:
                 around = run_within if self.budget is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
-                    self.inputs(arguments),
+                    [replay.inputs(arguments) for replay in (self, *others)],
                     tapes,
                     leaving,
                     self.budget is not None,
