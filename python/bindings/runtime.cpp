@@ -389,7 +389,9 @@ void uninterrupted(const nb::object& function, const nb::object& error, const Th
 }
 
 void bind_matcher(nb::module_& m) {
-  nb::class_<rt::Handover>(m, "Handover").def("take_results", &rt::Handover::take_results, "executor"_a);
+  nb::class_<rt::Handover>(m, "Handover")
+      .def("begin", &rt::Handover::begin, "executor"_a)
+      .def("take_results", &rt::Handover::take_results, "executor"_a);
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def(
@@ -460,6 +462,7 @@ void bind_matcher(nb::module_& m) {
           "tensors"_a)
       .def("run_plainly", &rt::Matcher::run_plainly, nb::call_guard<nb::gil_scoped_release>())
       .def("handover", &rt::Matcher::handover)
+      .def_prop_ro("keeps_lost_states", &rt::Matcher::keeps_lost_states)
       .def("kept_agree", &rt::Matcher::kept_agree, "executor"_a)
       .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())

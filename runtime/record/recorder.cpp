@@ -556,6 +556,17 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
+// Those that the step has made are Python's own; the tape's kernels draw from others.
+void Recorder::part_from_made_generators() {
+  Generators own;
+  for (const auto& [part, generator] : tape_->generators)
+    own[part] = is_made(part) ? at::Generator(generator.unsafeGetGeneratorImpl()->clone()) : generator;
+  tape_->generators = std::move(own);
+  for (TapeOp& op : tape_->ops)
+    if (op.generator >= 0 && is_made(op.drawn_from))
+      op.arguments[static_cast<std::size_t>(op.generator)] = std::as_const(tape_->generators)[op.drawn_from];
+}
+
 void Recorder::note_found() {
   for (const TapeOp& op : tape_->ops) {
     for (const TensorRef& ref : op.tensors) {
@@ -605,6 +616,7 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   if (tape_->refusal.empty()) settle_filled(*tape_, filled_);
+  part_from_made_generators();
   tape_->settle_moved();
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);

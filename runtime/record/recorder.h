@@ -107,6 +107,7 @@ class Recorder final : public Interceptor {
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
   void settle_device(const at::Tensor& tensor);
+  void part_from_made_generators();
   void note_found();
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   void save_written(const TapeOp& op, const torch::jit::Stack& stack);

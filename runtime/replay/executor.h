@@ -101,6 +101,9 @@ class Executor {
   [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
   [[nodiscard]] bool is_result(std::size_t i) const;
   void drop_results() { results_.clear(); }
+  // The generators' state after so many draws is wanted after the next run, and here it is then.
+  void keep_state(std::size_t draws) { keep_state_[draws] = true; }
+  [[nodiscard]] const std::optional<GeneratorState>& kept_state(std::size_t draws) const { return states_[draws]; }
   [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(tape_->generators); }
   void drop_returned();  // all but what Python keeps
 

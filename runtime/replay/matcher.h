@@ -44,19 +44,32 @@ namespace stowage::runtime {
 
 inline constexpr const char* kCaughtText = "stowage: Python has caught what a kernel of this step has raised";
 
+// A state of a generator that Python has taken out of it after so many draws of the step, where that is a mark.
+struct ToldState {
+  c10::weak_intrusive_ptr<c10::TensorImpl> state;
+  GeneratorPart part;
+  std::size_t draws = 0;
+
+  // Where Python still has it.
+  void take(const GeneratorState& true_state) const;
+};
+
 // What Python holds of a step that it has run over shells.
 struct Handover {
   Shells shells;  // by block
 
   // As Python has them: of the step's generators, those that it makes
   Generators generators;
+  std::vector<ToldState> told;
 
+  // Before the step is executed.
+  void begin(Executor& executor) const;
   // After the step was executed: what it returns and what Python keeps gets its content, and the generators that Python
   // has made are where the executed ones are.
   void take_results(Executor& executor) const;
 };
 
-class Matcher final : public Interceptor {
+class Matcher final : public Interceptor, private GeneratorStateListener {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
   Matcher(const Matcher&) = delete;
@@ -123,9 +136,11 @@ class Matcher final : public Interceptor {
   // `watched`: among these alone.
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
-  [[nodiscard]] Handover handover() const { return Handover{shells_, made_generators()}; }
+  [[nodiscard]] Handover handover() const { return Handover{shells_, made_generators(), told_states_}; }
   // After run_plainly(): is what Python keeps the same as in the rehearsal?
   [[nodiscard]] bool kept_agree(const Executor& executor) const;
+  // Does Python keep a state of a generator that is not known, and that the rest of the planned run would not tell?
+  [[nodiscard]] bool keeps_lost_states() const;
   // Forgets the shells.
   void forget_step();
   // From now on the step runs eagerly, with `why` as what differed; for what Python does beside the dispatcher.
@@ -222,6 +237,7 @@ class Matcher final : public Interceptor {
   [[nodiscard]] Generators made_generators() const;
   [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(generators_); }
   void unmark_generator();
+  void on_state_told(const at::Generator& generator, const at::Tensor& state) override;
   void generator_back() const;
   // Has Python moved the generator as was recorded, but for seeds, which are numbers?
   [[nodiscard]] bool jumps_alike(const GeneratorJump& recorded) const;
@@ -274,6 +290,8 @@ class Matcher final : public Interceptor {
   Generators generators_;         // that Python may draw from
   GeneratorState made_as_found_;  // of those that it has made, as they were when it first drew from them
   std::size_t made_ = 0;
+  std::vector<ToldState> told_states_;
+  std::optional<GeneratorStateListener*> listener_before_;
   std::vector<TapeOpId> draws_;                     // matched so far
   OfGeneratorParts<bool> marked_;                   // one of python_generator_ has no true state
   std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes

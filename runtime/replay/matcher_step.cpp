@@ -41,9 +41,13 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   true_generator_.clear();
   marked_ = {};
   draws_.clear();
+  told_states_.clear();
 }
 
-void Matcher::start() { intercept_ = std::make_unique<Intercept>(*this); }
+void Matcher::start() {
+  intercept_ = std::make_unique<Intercept>(*this);
+  listener_before_ = listen_to_generator_states(this);
+}
 
 void Matcher::end_step() {
   if (mode_ == Mode::kStep && told_in_vain_) throw std::runtime_error(kCaughtText);
@@ -80,6 +84,8 @@ bool Matcher::returns(const std::vector<at::Tensor>& tensors) {
 
 void Matcher::stop() {
   intercept_.reset();
+  if (listener_before_) listen_to_generator_states(*listener_before_);
+  listener_before_.reset();
   if (mode_ == Mode::kStep) generator_back();
   if (mode_ == Mode::kLeft) unmark_generator();
 }
@@ -162,6 +168,33 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   for (const GeneratorPart part : python.parts())
     if (marked_[part] || jumps(part) || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
+  for (const ToldState& told : told_states_) told.take(true_generator_[told.draws]);
+  told_states_.clear();
+}
+
+void Matcher::on_state_told(const at::Generator& generator, const at::Tensor& state) {
+  const GeneratorPart part = part_of_generator(generator);
+  if (mode_ != Mode::kStep || telling_ || !std::as_const(marked_)[part]) return;
+  const GeneratorState now = generators_now();
+  const auto told = std::find_if(python_generator_.begin(), python_generator_.end(),
+                                 [&](const GeneratorState& known) { return now.same(part, known); });
+  if (told == python_generator_.begin() || told == python_generator_.end()) return;  // a true one
+  told_states_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(state.getIntrusivePtr()), part,
+                          static_cast<std::size_t>(told - python_generator_.begin())});
+}
+
+void ToldState::take(const GeneratorState& true_state) const {
+  if (const auto held = state.lock()) true_state.write_to(part, at::Tensor(held));
+}
+
+bool Matcher::keeps_lost_states() const {
+  if (told_states_.empty() || !numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way()) return false;
+  return std::any_of(told_states_.begin(), told_states_.end(),
+                     [](const ToldState& told) { return !told.state.expired(); });
+}
+
+void Handover::begin(Executor& executor) const {
+  for (const ToldState& each : told) executor.keep_state(each.draws);
 }
 
 // After leaving: Python may set the generator to a mark that it has read before.
@@ -231,6 +264,7 @@ void Matcher::run_plainly() {
   run_up_to(run, tape_->ops.size());
   const GeneratorState left = GeneratorState::current(tape_->generators);
   for (const auto& [part, generator] : made_generators()) left.restore_into(part, generators_);
+  for (const ToldState& told : told_states_) told.take(run.after_draws(told.draws));
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {
@@ -273,6 +307,8 @@ void Handover::take_results(Executor& executor) const {
   executor.drop_results();
   const GeneratorState left = executor.generators_now();
   for (const auto& [part, generator] : generators) left.restore_into(part, generators);
+  for (const ToldState& each : told)
+    if (const std::optional<GeneratorState>& state = executor.kept_state(each.draws)) each.take(*state);
 }
 
 bool Matcher::kept_agree(const Executor& executor) const {
@@ -309,6 +345,7 @@ void Matcher::forget_step() {
   before_leaving_ = nullptr;
   generators_ = {};
   made_as_found_ = {};
+  told_states_.clear();
   forget_passing();
 }
 

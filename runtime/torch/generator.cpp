@@ -18,6 +18,7 @@ c10::GeneratorImpl* host_generator() { return at::detail::getDefaultCPUGenerator
 std::mutex g_lock;
 std::unordered_map<std::uintptr_t, std::uint64_t> g_set;
 thread_local OwnGeneratorSets tl_own;
+thread_local GeneratorStateListener* tl_listener = nullptr;
 
 std::atomic<c10::GeneratorImpl*> g_device_generator{nullptr};  // lives as long as the process
 
@@ -103,6 +104,14 @@ void note_set_by_python(const c10::GeneratorImpl* impl) {
   const std::lock_guard lock(g_lock);
   count_set(key);
   ++tl_own.by_python[key];
+}
+
+GeneratorStateListener* listen_to_generator_states(GeneratorStateListener* listener) {
+  return std::exchange(tl_listener, listener);
+}
+
+void tell_generator_state(const at::Generator& generator, const at::Tensor& state) {
+  if (tl_listener != nullptr) tl_listener->on_state_told(generator, state);
 }
 
 std::string why_not_repeatable(c10::Device device) {
@@ -236,6 +245,16 @@ void GeneratorState::put_back(const OfGeneratorParts<bool>& draws) const {
   }
   for (const Part& part : parts_)
     if (draws[part.part] || !now.same_or_follows(part.part, *this)) set(part, part.from);
+}
+
+void GeneratorState::write_to(GeneratorPart part, const at::Tensor& state) const {
+  const Part* const known = find(part);
+  if (known == nullptr) return;
+  const at::Generator other(known->from.unsafeGetGeneratorImpl()->clone());
+  set(*known, other);
+  const at::Tensor now = other.get_state();
+  if (now.nbytes() == state.nbytes() && state.is_cpu())
+    std::memcpy(state.mutable_data_ptr(), now.const_data_ptr(), now.nbytes());
 }
 
 // ---- Comparing

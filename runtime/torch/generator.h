@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <algorithm>
@@ -77,6 +78,16 @@ OwnGeneratorSets& own_generator_sets();
 // Python of this thread seeds this generator, or sets it; any generator, a default one or another.
 void note_set_by_python(const c10::GeneratorImpl* generator);
 
+// Told of each state that this thread's Python takes out of a generator (Generator.get_state()), a tensor of bytes.
+class GeneratorStateListener {
+ public:
+  virtual ~GeneratorStateListener() = default;
+  virtual void on_state_told(const at::Generator& generator, const at::Tensor& state) = 0;
+};
+// Of this thread, or none. Returns the one before.
+GeneratorStateListener* listen_to_generator_states(GeneratorStateListener* listener);
+void tell_generator_state(const at::Generator& generator, const at::Tensor& state);
+
 class GeneratorState {
  public:
   // Of the default ones, and of these.
@@ -95,6 +106,8 @@ class GeneratorState {
   // The same after Python of a step: of a part that the step does not draw from (`draws`), what is there now may follow
   // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moved decides.)
   void put_back(const OfGeneratorParts<bool>& draws) const;
+  // As Generator.get_state() tells it.
+  void write_to(GeneratorPart part, const at::Tensor& state) const;
   // Of these parts alone.
   [[nodiscard]] GeneratorState only(const OfGeneratorParts<bool>& parts) const;
 

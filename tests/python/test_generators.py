@@ -6,6 +6,7 @@ A program is a list of acts that its step does in order, each with one of its ge
     draw     a number for each element of what has been made so far     read     the loss so far, as a number
     seed K   manual_seed(K)                                              count    manual_seed(how many steps there were)
     save I   keep the state as I                                         back I   set it to what was kept, before the step or in it
+    keep     keep the state beyond the end of the step, and the generator where the step has made it
     drop     a dropout, which draws from the default generator           mix      another operator that draws
 """
 
@@ -44,6 +45,8 @@ class Program:
         self.kept = [torch.Generator().manual_seed(100 + i).get_state() for i in range(3)]
         self.call = self.count = 0
         self.seen = []
+        self.states = []  # that the step has taken out of generators
+        self.lasting = []  # generators that it has made
 
     def outside(self):
         return {"global": GLOBAL, "closure": self.closure, "attribute": self.model.noise, "given": self.given}
@@ -76,6 +79,10 @@ class Program:
                     g.manual_seed(500 + self.count)
                 elif what == "save":
                     kept[number] = g.get_state()
+                elif what == "keep":
+                    self.states.append(g.get_state())
+                    if which == "made":
+                        self.lasting.append(g)
                 else:
                     g.set_state(kept[number])
             self.count += 1
@@ -112,6 +119,8 @@ def trained(acts, others=None, between=None, **options):
         loss = run(torch.randn(8, 16, generator=data), program.given, anew)
         for what, number, which in program.between.get(call, ()):
             g = program.outside()[which]
+            if program.lasting:
+                torch.rand(3, generator=program.lasting[len(program.lasting) // 2])
             g.manual_seed(number) if what == "seed" else torch.rand(number + 1, generator=g)
         history.append(
             [
@@ -119,6 +128,8 @@ def trained(acts, others=None, between=None, **options):
                 torch.get_rng_state(),
                 anew.get_state(),
                 *(g.get_state() for g in program.outside().values()),
+                *(state.clone() for state in program.states[-4:]),
+                *(g.get_state() for g in program.lasting[-4:]),
                 *(p.detach().clone() for p in program.model.parameters()),
             ]
         )
@@ -142,6 +153,7 @@ def as_eager(acts, others=None, between=None, **options):
     [("seed", 5), ("draw", 0)],
     [("draw", 0), ("count", 0), ("mix", 1)],
     [("draw", 0), ("seed", 7)],
+    [("draw", 0), ("keep", 0), ("draw", 0), ("keep", 0)],
     [("save", 0), ("draw", 0), ("back", 0), ("draw", 0)],
     [("draw", 0), ("read", 0), ("draw", 0), ("read", 0)],
     [("back", 1), ("draw", 0), ("save", 2), ("draw", 0), ("back", 2), ("draw", 0)],
@@ -161,6 +173,36 @@ def test_seeded_by_the_step_and_drawn_from_by_others(which):
     assert step.stats()["planned_steps"] > 4
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_checkpoint_within_the_step_has_the_true_state(reads):
+    def trained(planned):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept, numbers = [], []
+
+        def step(x):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            if reads:
+                kept.append(torch.get_rng_state())
+                numbers.append(loss.item())
+            loss.backward()
+            optimizer.step()
+            kept.append(torch.get_rng_state())
+            return loss.detach()
+
+        run = stowage.compile(step) if planned else step
+        losses = []
+        for call in range(12):
+            losses.append(run(torch.randn(8, 4)))
+            if call in (7, 10):
+                torch.set_rng_state(kept[call - 5])
+        return [*losses, *kept]
+
+    assert _equal(trained(False), trained(True))
+
+
 @pytest.mark.parametrize("which", OUTSIDE)
 def test_moved_between_calls(which):
     between = {5: [("seed", 3, which)], 7: [("draw", 3, which)], 8: [("draw", 700, which), ("seed", 9, "global")]}
@@ -169,7 +211,7 @@ def test_moved_between_calls(which):
 
 
 def random_acts(r):
-    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop"]
+    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop", "keep"]
     generators = r.sample(KINDS, r.randrange(1, 4))
     return [(r.choice(kinds), r.randrange(3), r.choice(generators)) for _ in range(r.randrange(1, 9))]
 
@@ -189,7 +231,7 @@ def search(seed):
     r = random.Random(f"options {seed}")
     options = {"check": r.choice(["auto", "always"])}
     if r.random() < 0.3:
-        options["budget"] = "48KiB"
+        options["budget"] = "128KiB"
     as_eager(*random_program(seed), **options)
 
 

@@ -611,6 +611,9 @@ class Replay:
                 if not difference and not self._returns(chosen, result):
                     difference = "the step returns or keeps other tensors than when it was recorded"
                     matcher.leave(difference)
+                if not difference and self._keeps_lost_states():
+                    difference = "the step keeps a state of a random generator, and reads numbers"
+                    matcher.leave(difference)
             except BaseException as error:
                 matcher.forget_step()
                 if raised and isinstance(error, RuntimeError) and type(raised[-1]).__name__ in str(error):
@@ -640,6 +643,7 @@ class Replay:
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
         handover = shadow.began._matcher.handover()
+        handover.begin(self._executor)
         self._execute(inputs, lambda: handover.take_results(self._executor))
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
@@ -654,6 +658,11 @@ class Replay:
             return True
         gc.collect()  # what only cycles hold is nobody's
         return self._matcher.returns(addresses(chosen._held(result)))
+
+    def _keeps_lost_states(self) -> bool:
+        if self._matcher.keeps_lost_states:
+            gc.collect()
+        return self._matcher.keeps_lost_states
 
     # ---- Trust
 
