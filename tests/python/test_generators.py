@@ -231,7 +231,7 @@ def search(seed):
     r = random.Random(f"options {seed}")
     options = {"check": r.choice(["auto", "always"])}
     if r.random() < 0.3:
-        options["budget"] = "128KiB"
+        options["budget"] = "1MiB"
     as_eager(*random_program(seed), **options)
 
 
