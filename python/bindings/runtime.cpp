@@ -616,6 +616,7 @@ void bind_executor(nb::module_& m) {
           },
           "tape"_a, "lowered"_a, "plan"_a, "arena"_a, "host"_a)
       .def("reserve", &rt::Executor::reserve)
+      .def("reserve_host", &rt::Executor::reserve_host)
       .def_prop_ro("host_bytes", [](const rt::Executor& executor) { return executor.swaps().host_bytes; })
       .def(
           "op_times",

@@ -64,6 +64,7 @@ class Executor {
   // Takes all memory that run() will need: arena and host store. Throws Error when there is not enough, with nothing
   // changed.
   void reserve();
+  void reserve_host();  // the host store's part alone
 
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;

@@ -14,8 +14,12 @@
 namespace stowage::runtime {
 
 void Executor::reserve() {
-  if (swaps_.host_bytes > 0) host_.store->reserve(swaps_.host_bytes);
+  reserve_host();
   arena_->reserve(tape_->device, plan_.arena_bytes);
+}
+
+void Executor::reserve_host() {
+  if (swaps_.host_bytes > 0) host_.store->reserve(swaps_.host_bytes);
 }
 
 void Executor::start_swap(const Instruction& instruction) {

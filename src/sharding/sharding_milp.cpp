@@ -21,6 +21,8 @@ class ShardingMilp {
 
   MilpAnswer run() {
     met_ = find_meetings(space_);
+    // Known choices need not be those that meet
+    if (request_.within != nullptr) met_.assign(space_.homes.size(), nullptr);
     find_exact();
     add_homes();
     add_units();
@@ -63,7 +65,8 @@ class ShardingMilp {
       std::vector<int>& columns = home_column_.emplace_back();
       std::vector<Term> one;
       for (std::size_t i = 0; i < home.codes.size(); ++i) {
-        const bool fits = space_.least_bytes - least + home.bytes[i] <= request_.byte_budget * (1 + 1e-12) &&
+        const bool fits = (request_.within == nullptr || request_.within->homes[h][i] != 0) &&
+                          space_.least_bytes - least + home.bytes[i] <= request_.byte_budget * (1 + 1e-12) &&
                           (met_[h] == nullptr || wanted.contains(space_.home_code(*met_[h], home.codes[i])));
         columns.push_back(fits ? problem_.add_binary(price(home.ns[i])) : -1);
         if (!fits) continue;
@@ -81,7 +84,12 @@ class ShardingMilp {
       const double count = space_.quotient.units[static_cast<std::size_t>(unit.unit_class)].count;
       std::vector<int>& columns = unit_column_.emplace_back();
       std::vector<Term> one;
-      for (const std::int32_t k : unit.usable) {
+      for (std::size_t i = 0; i < unit.usable.size(); ++i) {
+        const std::int32_t k = unit.usable[i];
+        if (request_.within != nullptr && request_.within->strategies[u][i] == 0) {
+          columns.push_back(-1);
+          continue;
+        }
         columns.push_back(problem_.add_column(price(count * space_.strategy(unit, k).compute_ns), 0, 1,
                                               unit.charged || exact_[u] != 0));
         one.push_back({columns.back(), 1});
@@ -104,6 +112,7 @@ class ShardingMilp {
     std::vector<End> ends;
     std::unordered_map<Code, std::size_t> known;
     for (std::size_t i = 0; i < codes.size(); ++i) {
+      if (unit_column_[static_cast<std::size_t>(edge.unit)][i] < 0) continue;
       const auto [at, fresh] = known.try_emplace(codes[i], ends.size());
       if (fresh) ends.push_back({codes[i], {}});
       ends[at->second].positions.push_back(unit_column_[static_cast<std::size_t>(edge.unit)][i]);
@@ -133,9 +142,11 @@ class ShardingMilp {
 
   // Both ends are the same placement.
   void add_meeting(const std::vector<End>& homes, const std::vector<End>& wanted) {
-    std::unordered_map<Code, std::vector<Term>> balance;
+    std::map<Code, std::vector<Term>> balance;  // in an order that repeats
     for (const End& end : homes) balance[end.code].push_back({end.positions[0], 1});
-    for (const End& end : wanted) tie(balance.at(end.code), end);
+    for (const End& end : wanted)
+      for (const std::int32_t column : end.positions) balance[end.code].push_back({column, -1});
+    for (const auto& [code, terms] : balance) problem_.add_row(0, 0, terms);
   }
 
   AxisCode partial_of(const std::vector<End>& a, const std::vector<End>& b) const {

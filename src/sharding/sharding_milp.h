@@ -14,6 +14,7 @@
 // strategies of each edge.
 #pragma once
 
+#include "sharding/neighbourhood.h"
 #include "sharding/peak_row.h"
 #include "solver/milp.h"
 
@@ -31,6 +32,7 @@ struct MilpRequest {
   double byte_budget = kInfinity;  // of what counts
   double seconds = 0;
   std::vector<PeakRow> peaks = {};
+  const Neighbourhood* within = nullptr;  // choices that are looked at; null: all
 };
 
 MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request);

@@ -46,6 +46,7 @@ STATS_KEYS = {
     "recomputed_ops",
     "swapped_bytes",
     "host_bytes",
+    "host_refusal",
     "stall_ns",
     "plan_from_cache",
     "replaced_ops",

@@ -278,3 +278,29 @@ def test_more_arenas_than_there_can_be():
     assert refused.bytes == 64
     del arenas, arena, refused
     assert _runtime.live_bytes() == live
+
+
+# ---- Plans for a host that lacks the memory
+
+
+def with_a_fast_link(budget):
+    model, loss_fn, batches = zoo.make("gpt2", 7)
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    step = stowage.compile(plain_step(model, optimizer, loss_fn), budget=budget, link_gbps=1e6)
+    return [step(batch).tolist() for batch in batches], step
+
+
+def test_a_plan_without_copies_where_the_host_has_no_room(monkeypatch):
+    """Copies cost nothing over that link, so the plan would copy. Where they cannot wait anywhere, it recomputes."""
+    eager, whole = with_a_fast_link(None)
+    budget = whole.stats()["resident_bytes"] + whole.stats()["arena_bytes"] * 7 // 10
+    copied, copies = with_a_fast_link(budget)
+    assert copies.stats()["swapped_bytes"] > 0 and copies.stats()["host_refusal"] == ""
+    monkeypatch.setenv("STOWAGE_HOST_LIMIT", "4KiB")
+    again, recomputes = with_a_fast_link(budget)
+    stats = recomputes.stats()
+    assert stats["planned_steps"] > 0 and stats["swapped_bytes"] == 0 and stats["recomputed_ops"] > 0
+    assert stats["measured_peak_bytes"] == stats["planned_peak_bytes"] and stats["misses"] == 0
+    assert "host store is full" in stats["host_refusal"] and "the limit is 4.0 KiB" in stats["host_refusal"]
+    assert again == copied == eager
+    assert "No copies to the host" in recomputes.explain()

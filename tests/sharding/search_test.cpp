@@ -6,7 +6,10 @@
 #include <random>
 
 #include "sharding/ledger.h"
+#include "sharding/merged_axes.h"
+#include "sharding/neighbourhood.h"
 #include "sharding/settle.h"
+#include "sharding/sharding_milp.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
 #include "support/seed.h"
@@ -243,6 +246,118 @@ TEST(ShardingSearch, ALimitOnThePeakIsKeptAndItsBoundHolds) {
   }
   EXPECT_GE(met, 30);
   EXPECT_GE(optimal, met / 2);
+}
+
+Mesh cube() {
+  Mesh mesh{.axes = {}, .tflops = 1e-5, .memory_gbps = 2, .kernel_ns = 50};
+  for (const std::int32_t size : {2, 3, 2})
+    mesh.axes.push_back({.name = "", .size = size, .latency_ns = 30.0 * size, .gbps = 20});
+  return mesh;
+}
+
+// In seconds, a plan on three axes is searched in small first. Its bytes and its bound hold, and more bytes are never
+// slower.
+TEST(ShardingSearch, SearchesInSmallKeepTheLimits) {
+  const std::uint64_t seed = testing::first_seed();
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 9000 + i).make(3);
+    ShardingOptions options;
+    options.relative_gap = 0;
+    const ShardingPlan least = plan_sharding(program, cube(), options);
+    ASSERT_EQ(least.time.outcome, Outcome::kOptimal);
+    options.time_limit_seconds = 60;
+    options.eps = 0.5;
+    const ShardingPlan more = plan_sharding(program, cube(), options);
+    ASSERT_EQ(more.time.outcome, Outcome::kOptimal);
+    EXPECT_LE(static_cast<double>(counted(more.bytes)), 1.5 * more.redundancy.value + 0.5);
+    EXPECT_LE(time_of(more), time_of(least) * (1 + 1e-6));
+    options.goal = ShardingGoal::kLeastTime;
+    const ShardingPlan fastest = plan_sharding(program, cube(), options);
+    EXPECT_LE(time_of(fastest), time_of(more) * (1 + 1e-6));
+    options.memory_limit_bytes = least.bytes.peak;
+    const ShardingPlan limited = plan_sharding(program, cube(), options);
+    ASSERT_FALSE(limited.ops.empty());
+    EXPECT_LE(limited.bytes.peak, least.bytes.peak);
+    EXPECT_LE(time_of(limited), time_of(least) * (1 + 1e-6));
+    EXPECT_LE(time_of(fastest), time_of(limited) * (1 + 1e-6));
+    EXPECT_LE(limited.time.bound, time_of(limited) * (1 + 1e-6));
+  }
+}
+
+Choice solved(const Space& space, const ShardingOptions& options, const Neighbourhood* within = nullptr,
+              double budget = kInfinity) {
+  Choice choice = solve_space(space, options, {.byte_budget = budget, .within = within}).choice;
+  settle(space, choice);
+  choice.keep_home.clear();
+  choice.keep_unit.clear();
+  return choice;
+}
+
+TEST(ShardingSearch, BetweenKnownChoicesIsNothingWorse) {
+  const std::uint64_t seed = testing::first_seed();
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 7000 + i).make(6);
+    ShardingOptions options;
+    options.relative_gap = 0;
+    const Space space = make_space(program, cube(), options);
+    const double fewest = plan_sharding(program, cube(), options).redundancy.value;
+    const Choice least = solved(space, options, nullptr, fewest), fastest = solved(space, options);
+    const double slow = time_of(make_ledger(space, least)), fast = time_of(make_ledger(space, fastest));
+    const Neighbourhood alone = between(space, {least});
+    for (std::size_t h = 0; h < space.homes.size(); ++h) {
+      EXPECT_EQ(std::count(alone.homes[h].begin(), alone.homes[h].end(), 1), 1);
+      EXPECT_EQ(alone.homes[h][static_cast<std::size_t>(least.homes[h])], 1);
+    }
+    const double same = time_of(make_ledger(space, solved(space, options, &alone)));
+    EXPECT_LE(same, slow * (1 + 1e-6));
+    const Neighbourhood all = between(space, {least}, 0b111), both = between(space, {least, fastest});
+    EXPECT_NEAR(time_of(make_ledger(space, solved(space, options, &all))), fast, 1e-5 * fast);
+    EXPECT_NEAR(time_of(make_ledger(space, solved(space, options, &both))), fast, 1e-5 * fast);
+    for (const unsigned loose : {1U, 2U, 4U, 6U}) {
+      const Neighbourhood some = between(space, {least}, loose);
+      const double found = time_of(make_ledger(space, solved(space, options, &some)));
+      EXPECT_LE(found, slow * (1 + 1e-6));
+      EXPECT_GE(found, fast * (1 - 1e-6));
+    }
+  }
+}
+
+TEST(ShardingSearch, MergedAxesCountTheSameBytes) {
+  const std::uint64_t seed = testing::first_seed();
+  int compared = 0;
+  for (std::uint64_t i = 0; i < 16; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 8000 + i).make(6);
+    ShardingOptions options;
+    options.relative_gap = 0;
+    const Space whole = make_space(program, cube(), options);
+    for (const std::size_t first : {0, 1}) {
+      const Space merged = make_space(program, merge_axes(cube(), first), options);
+      EXPECT_EQ(merged.mesh.devices(), whole.mesh.devices());
+      const Choice choice = solved(merged, options);
+      const Choice split = split_axes(whole, merged, choice, first);
+      if (std::count(split.homes.begin(), split.homes.end(), -1) > 0) continue;
+      if (std::count(split.strategies.begin(), split.strategies.end(), -1) > 0) continue;
+      ++compared;
+      const ShardingPlan a = make_ledger(merged, choice), b = make_ledger(whole, split);
+      EXPECT_EQ(counted(a.bytes), counted(b.bytes));
+      EXPECT_NEAR(a.compute_ns, b.compute_ns, 1e-6 * a.compute_ns);
+      for (std::size_t t = 0; t < a.tensors.size(); ++t) EXPECT_EQ(a.tensors[t].local_bytes, b.tensors[t].local_bytes);
+    }
+  }
+  EXPECT_GE(compared, 10);
+}
+
+TEST(ShardingSearch, GivenPlacementsOfMergedAxes) {
+  const MeshPlacement alike(3, {AxisPlacement::Kind::kShard, 1});
+  MeshPlacement other = alike;
+  other[0] = {AxisPlacement::Kind::kReplicate, -1};
+  const auto merged = merge_axes({{0, alike}, {1, other}}, 0);
+  ASSERT_EQ(merged.size(), 1U);
+  EXPECT_EQ(merged.at(0), MeshPlacement(2, {AxisPlacement::Kind::kShard, 1}));
+  EXPECT_EQ(merge_axes({{1, other}}, 1).at(1), MeshPlacement({other[0], other[1]}));
 }
 
 TEST(ShardingSearch, ClassesNeverBeatWhatIsBest) {

@@ -605,7 +605,8 @@ class CompiledStep(LifeCycle):
                 if self.refusal
                 else "Nothing is planned yet: call the step three times\n"
             )
-        return self.plan.explain(self.graph, prices=prices, width=width) + self.tiles_in_words()
+        words = self.plan.explain(self.graph, prices=prices, width=width)
+        return words + self._latest.host_in_words() + self.tiles_in_words()
 
     def tiles_in_words(self) -> str:
         """What tile_loss=True has come to in the latest plan; "" without it."""
@@ -637,6 +638,7 @@ class CompiledStep(LifeCycle):
             "recomputed_ops": summary.get("recomputed_ops", 0),
             "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
             "host_bytes": self._latest.host_bytes if self._latest else 0,
+            "host_refusal": self._latest.host_refusal if self._latest else "",
             "away_bytes": summary.get("away_bytes", 0),
             "fetched_bytes": summary.get("fetched_bytes", 0),
             "home_bytes": self._room.host.home_bytes,

@@ -16,9 +16,9 @@ from stowage import _core, _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.cache import plan_cache
 from stowage.cache.costs import cost_file
-from stowage.errors import AFTER, BEFORE, Error, Infeasible, UnsupportedWarning, say, warn
+from stowage.errors import AFTER, BEFORE, Error, Infeasible, InvalidGraph, InvalidPlan, UnsupportedWarning, say, warn
 from stowage.eviction.budget import OutOfMemory
-from stowage.planning import check, plan, plan_options
+from stowage.planning import Plan, check, plan, plan_options
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions
@@ -212,6 +212,8 @@ class Replay:
         self._tiling = _tiling(tile_loss)
         # Why the plan has the recorded kernels alone, though others were asked for
         self.replacement_refusal = ""
+        # Why the plan copies nothing to the host, though copies were faster
+        self.host_refusal = ""
         self.room = room
         self.arena = room.arena
         self.host = room.host
@@ -272,13 +274,18 @@ class Replay:
         if self.budget is not None:
             self._take_kept_costs(lowered, options)
         graph = lowered.graph
-        planned = plan(graph, self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
+        planned, executor = self._executable(lowered, link_gbps)
         if self.budget is not None and self._guessed >= _GUESSED_ENOUGH and not planned.from_cache:
             provisional = plan_cache.Entry(planned._plan, planned.summary(), graph.costs_ns, provisional=True)
             plan_cache.keep(graph, options, provisional)
-        with shown("checking the plan and making it executable"):
-            check(graph, planned)
-            executor = _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
+        self.host_refusal = _host_refusal(executor)
+        if self.host_refusal:
+            try:
+                planned, executor = self._executable(lowered, 0.0)
+            except (InvalidGraph, InvalidPlan):
+                raise
+            except Error:  # nothing fits without copies: the call says what the host lacks
+                self.host_refusal = ""
         self.graph, self.plan, self._executor = graph, planned, executor
         self.repetition.plan_changes()
         self.replaced = lowered.replaced  # chains of kernels that one op stands for
@@ -287,6 +294,12 @@ class Replay:
         if lowered.tile_refusal:
             self._refuse_tiles(lowered.tile_refusal)
         self._executor.look_closely(bool(self._looks), self._looks == "paranoid")
+
+    def _executable(self, lowered: Any, link_gbps: float | None) -> tuple[Plan, Any]:
+        planned = plan(lowered.graph, self.budget, in_place_reuse=self.in_place_reuse, link_gbps=link_gbps)
+        with shown("checking the plan and making it executable"):
+            check(lowered.graph, planned)
+            return planned, _runtime.Executor(self.recording.tape, lowered, planned._plan, self.arena, self.host)
 
     @property
     def again_otherwise(self) -> str:
@@ -340,6 +353,9 @@ class Replay:
     def tiles_wrong(self) -> str:
         """By more than roundings do; "" where not."""
         return self._tile_error_too_large
+
+    def host_in_words(self) -> str:
+        return f"\nNo copies to the host: {self.host_refusal}\n" if self.host_refusal else ""
 
     def tiles_in_words(self) -> str:
         if not self.tiled:
@@ -741,6 +757,15 @@ def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     runs anew."""
     hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
     return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
+
+
+def _host_refusal(executor: _runtime.Executor) -> str:
+    """Why what the plan sends to the host cannot wait there; "" where it can."""
+    try:
+        executor.reserve_host()
+    except Error as error:
+        return str(error)
+    return ""
 
 
 def _slicing(on: bool, product_columns: int | None = None) -> _runtime.RowSlicing:
