@@ -237,6 +237,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] Generators made_generators() const;
   [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(generators_); }
   void unmark_generator();
+  // A mark that Python has set a generator to, be it another one's: after how many draws, and of which. 0: it is none.
+  [[nodiscard]] std::pair<std::size_t, GeneratorPart> mark_of(const GeneratorState& now, GeneratorPart part) const;
   void on_state_told(const at::Generator& generator, const at::Tensor& state) override;
   void generator_back() const;
   // Has Python moved the generator as was recorded, but for seeds, which are numbers?

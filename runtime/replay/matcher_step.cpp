@@ -174,13 +174,10 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
 
 void Matcher::on_state_told(const at::Generator& generator, const at::Tensor& state) {
   const GeneratorPart part = part_of_generator(generator);
-  if (mode_ != Mode::kStep || telling_ || !std::as_const(marked_)[part]) return;
+  if (mode_ != Mode::kStep || telling_) return;
   const GeneratorState now = generators_now();
-  const auto told = std::find_if(python_generator_.begin(), python_generator_.end(),
-                                 [&](const GeneratorState& known) { return now.same(part, known); });
-  if (told == python_generator_.begin() || told == python_generator_.end()) return;  // a true one
-  told_states_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(state.getIntrusivePtr()), part,
-                          static_cast<std::size_t>(told - python_generator_.begin())});
+  const auto [draws, of] = mark_of(now, part);
+  if (draws > 0) told_states_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(state.getIntrusivePtr()), of, draws});
 }
 
 void ToldState::take(const GeneratorState& true_state) const {
@@ -201,28 +198,30 @@ void Handover::begin(Executor& executor) const {
 void Matcher::unmark_generator() {
   if (true_generator_.empty()) return;
   const GeneratorState now = generators_now();
-  for (const GeneratorPart part : now.parts()) {
-    if (!marked_[part]) continue;
-    const auto mark = std::find_if(python_generator_.begin(), python_generator_.end(),
-                                   [&](const GeneratorState& state) { return now.same(part, state); });
-    if (mark != python_generator_.end())
-      true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore_into(part, generators_);
+  for (const GeneratorPart part : now.parts())
+    if (const auto [draws, of] = mark_of(now, part); draws > 0) true_generator_[draws].restore_as(of, now, part);
+}
+
+std::pair<std::size_t, GeneratorPart> Matcher::mark_of(const GeneratorState& now, GeneratorPart part) const {
+  for (std::size_t draws = 1; draws < python_generator_.size(); ++draws) {
+    for (const auto& [marked, is] : marked_) {
+      const GeneratorState& then = python_generator_[draws];
+      const bool mark = is && !then.same_as(marked, python_generator_[draws - 1], marked);
+      if (mark && now.same_as(part, then, marked)) return {draws, marked};
+    }
   }
+  return {0, part};
 }
 
 bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
   const GeneratorState now = generators_now();
   const GeneratorState& last = python_generator_.back();
-  const auto is_mark = [&](GeneratorPart part) {
-    return std::any_of(python_generator_.begin() + 1, python_generator_.end(),
-                       [&](const GeneratorState& mark) { return mark.has(part) && now.same(part, mark); });
-  };
   const auto has = [&](const auto& jump) { return jump.first == kDeviceGenerator || now.has(jump.first); };
   if (!std::all_of(recorded.to.begin(), recorded.to.end(), has)) return false;
   const std::vector<GeneratorPart> parts = now.parts();
   return std::all_of(parts.begin(), parts.end(), [&](GeneratorPart part) {
     const GeneratorJump::OfPart& jump = recorded.to[part];
-    if (jump.state && is_made(part)) return !is_mark(part);
+    if (jump.state && is_made(part)) return mark_of(now, part).first == 0;
     if (jump.state)
       return now.same(part, *jump.state) || (now.is_seed(part) && jump.state->is_seed(part) && !now.same(part, last));
     const GeneratorState& expected = jump.draws >= 0 ? python_generator_[static_cast<std::size_t>(jump.draws)] : last;

@@ -237,6 +237,12 @@ void GeneratorState::restore_into(GeneratorPart part, const Generators& others) 
   set(*known, into.defined() ? into : known->from);
 }
 
+void GeneratorState::restore_as(GeneratorPart part, const GeneratorState& now, GeneratorPart other) const {
+  const Part* const known = find(part);
+  const Part* const into = now.find(other);
+  if (known != nullptr && into != nullptr) set(*known, into->from);
+}
+
 void GeneratorState::put_back(const OfGeneratorParts<bool>& draws) const {
   GeneratorState now;
   {
@@ -273,6 +279,12 @@ bool GeneratorState::same(GeneratorPart part, const GeneratorState& other) const
   // Before the accelerator is watched nothing is known of its generator
   if (a == nullptr || b == nullptr) return part == kDeviceGenerator || a == b;
   return a->content == b->content || *a->content == *b->content;
+}
+
+bool GeneratorState::same_as(GeneratorPart part, const GeneratorState& other, GeneratorPart other_part) const {
+  const Part* const a = find(part);
+  const Part* const b = other.find(other_part);
+  return a != nullptr && b != nullptr && *a->content == *b->content;
 }
 
 bool GeneratorState::operator==(const GeneratorState& other) const {

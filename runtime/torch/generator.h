@@ -103,6 +103,8 @@ class GeneratorState {
   void restore(const OfGeneratorParts<bool>& parts) const;
   // Into that of `others` where it is no default one.
   void restore_into(GeneratorPart part, const Generators& others) const;
+  // That of one part into the generator of another, as `now` has it.
+  void restore_as(GeneratorPart part, const GeneratorState& now, GeneratorPart other) const;
   // The same after Python of a step: of a part that the step does not draw from (`draws`), what is there now may follow
   // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moved decides.)
   void put_back(const OfGeneratorParts<bool>& draws) const;
@@ -115,6 +117,8 @@ class GeneratorState {
   // set it meanwhile. Both are of one thread, or of one that works for it.
   [[nodiscard]] bool same_or_follows(GeneratorPart part, const GeneratorState& before) const;
   [[nodiscard]] bool same(GeneratorPart part, const GeneratorState& other) const;
+  // As that of another part is there.
+  [[nodiscard]] bool same_as(GeneratorPart part, const GeneratorState& other, GeneratorPart other_part) const;
   bool operator==(const GeneratorState& other) const;
   // Seeded, and nothing drawn since.
   [[nodiscard]] bool is_seed(GeneratorPart part) const;

@@ -173,6 +173,14 @@ def test_seeded_by_the_step_and_drawn_from_by_others(which):
     assert step.stats()["planned_steps"] > 4
 
 
+@pytest.mark.parametrize("to", ["global", "made", "anew"])
+@pytest.mark.parametrize("check", ["auto", "always"])
+def test_one_is_set_to_the_state_of_another(to, check):
+    acts = [("draw", 0, "closure"), ("save", 2, "closure"), ("back", 2, to), ("draw", 0, to), ("draw", 0, "closure")]
+    as_eager(acts, check=check)
+    as_eager(acts[:3], check=check)
+
+
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_checkpoint_within_the_step_has_the_true_state(reads):
     def trained(planned):
