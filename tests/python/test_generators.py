@@ -178,7 +178,8 @@ def test_seeded_by_the_step_and_drawn_from_by_others(which):
 def test_one_is_set_to_the_state_of_another(to, check):
     acts = [("draw", 0, "closure"), ("save", 2, "closure"), ("back", 2, to), ("draw", 0, to), ("draw", 0, "closure")]
     as_eager(acts, check=check)
-    as_eager(acts[:3], check=check)
+    if to != "anew":
+        as_eager(acts[:3], check=check)
 
 
 @pytest.mark.parametrize("reads", [False, True])
