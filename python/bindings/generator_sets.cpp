@@ -3,6 +3,7 @@
 #include "generator_sets.h"
 
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <array>
 #include <utility>
@@ -28,6 +29,23 @@ PyObject* noted(PyObject* self, PyObject* argument) {
   return result;
 }
 
+PyCFunction g_get_state = nullptr;
+
+PyObject* told(PyObject* self, PyObject* argument) {
+  PyObject* result = g_get_state(self, argument);
+  if (result != nullptr && Py_TYPE(result)->tp_basicsize >= static_cast<Py_ssize_t>(sizeof(THPVariable)))
+    stowage::runtime::tell_generator_state(reinterpret_cast<THPGenerator*>(self)->cdata, THPVariable_Unpack(result));
+  return result;
+}
+
+void watch_states(nb::handle type) {
+  PyObject* method = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_dict, "get_state");
+  if (method == nullptr || !PyObject_TypeCheck(method, &PyMethodDescr_Type)) return;
+  PyMethodDef* definition = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
+  if (definition->ml_flags != METH_NOARGS || definition->ml_meth == &told) return;
+  g_get_state = std::exchange(definition->ml_meth, &told);
+}
+
 template <std::size_t I>
 void watch(nb::handle type) {
   PyObject* method = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(type.ptr())->tp_dict, kSetters[I]);
@@ -45,6 +63,14 @@ void watch_all(nb::handle type, std::index_sequence<I...>) {
 
 }  // namespace
 
+at::Generator generator_of(nb::handle object) {
+  if (!nb::isinstance(object, nb::module_::import_("torch").attr("_C").attr("Generator")))
+    throw nb::type_error("a torch.Generator is needed");
+  return reinterpret_cast<THPGenerator*>(object.ptr())->cdata;
+}
+
 void watch_generator_sets() {
-  watch_all(nb::module_::import_("torch").attr("_C").attr("Generator"), std::make_index_sequence<kSetters.size()>());
+  const nb::object type = nb::module_::import_("torch").attr("_C").attr("Generator");
+  watch_all(type, std::make_index_sequence<kSetters.size()>());
+  watch_states(type);
 }

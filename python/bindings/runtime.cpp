@@ -160,6 +160,12 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro(
           "finds", [](const TapeHandle& t) { return t.tape->finds; }, "Each call comes by other tensors by itself.")
       .def_prop_ro(
+          "makes_generators",
+          [](const TapeHandle& t) {
+            return std::ranges::any_of(t.tape->generators, [](const auto& known) { return rt::is_made(known.first); });
+          },
+          "It draws from random generators that it makes, or comes by.")
+      .def_prop_ro(
           "outdated", [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
           "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
@@ -207,6 +213,9 @@ void bind_recorder(nb::module_& m) {
             r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
           },
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
+      .def(
+          "know_generator", [](rt::Recorder& r, nb::handle generator) { r.know(generator_of(generator)); },
+          "generator"_a, "One that the step can reach, before it may be drawn from or set.")
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)
@@ -381,7 +390,9 @@ void uninterrupted(const nb::object& function, const nb::object& error, const Th
 }
 
 void bind_matcher(nb::module_& m) {
-  nb::class_<rt::Handover>(m, "Handover").def("take_results", &rt::Handover::take_results, "executor"_a);
+  nb::class_<rt::Handover>(m, "Handover")
+      .def("begin", &rt::Handover::begin, "executor"_a)
+      .def("take_results", &rt::Handover::take_results, "executor"_a);
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def(
@@ -398,10 +409,10 @@ void bind_matcher(nb::module_& m) {
            "what differed, or \"\".")
       .def(
           "begin_step",
-          [](rt::Matcher& matcher, const std::vector<Address>& inputs, const std::vector<TapeHandle>& others,
-             const nb::object& before_leaving, bool copies, const std::vector<rt::Executor*>& executors,
-             const nb::object& around, const nb::list& raised, const std::vector<bool>& decided,
-             const nb::object& kernels) {
+          [](rt::Matcher& matcher, const std::vector<std::vector<Address>>& inputs,
+             const std::vector<TapeHandle>& others, const nb::object& before_leaving, bool copies,
+             const std::vector<rt::Executor*>& executors, const nb::object& around, const nb::list& raised,
+             const std::vector<bool>& decided, const nb::object& kernels) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
@@ -409,10 +420,10 @@ void bind_matcher(nb::module_& m) {
             std::vector<std::unique_ptr<rt::NumberSource>> numbers;
             for (std::size_t i = 0; i <= tapes.size(); ++i) {
               if (executors.at(i) != nullptr) {
-                numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs)));
+                numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs.at(i))));
               } else {
                 numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1],
-                                                                     tensors_at(inputs), run_within));
+                                                                     tensors_at(inputs.at(i)), run_within));
               }
               if (!(i == 0 ? matcher.own_tape() : *tapes[i - 1]).foreign) continue;
               numbers.back() =
@@ -425,13 +436,16 @@ void bind_matcher(nb::module_& m) {
                 noting_what_it_raises(*errors, [&] { before_leaving->object(); });
               };
             }
-            matcher.begin_step(tensors_at(inputs), std::move(tapes), std::move(call), copies, std::move(numbers),
+            std::vector<std::vector<at::Tensor>> tensors;
+            for (const std::vector<Address>& each : inputs) tensors.push_back(tensors_at(each));
+            matcher.begin_step(std::move(tensors), std::move(tapes), std::move(call), copies, std::move(numbers),
                                decided);
           },
           "inputs"_a, "others"_a, "before_leaving"_a.none(), "copies"_a, "executors"_a, "around"_a.none(), "raised"_a,
           "decided"_a, "kernels"_a,
           nb::sig(
-              "def begin_step(self, inputs: collections.abc.Sequence[int], others: collections.abc.Sequence[Tape], "
+              "def begin_step(self, inputs: collections.abc.Sequence[collections.abc.Sequence[int]], others: "
+              "collections.abc.Sequence[Tape], "
               "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
               "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object) -> None"),
           "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
@@ -449,6 +463,7 @@ void bind_matcher(nb::module_& m) {
           "tensors"_a)
       .def("run_plainly", &rt::Matcher::run_plainly, nb::call_guard<nb::gil_scoped_release>())
       .def("handover", &rt::Matcher::handover)
+      .def_prop_ro("keeps_lost_states", &rt::Matcher::keeps_lost_states)
       .def("kept_agree", &rt::Matcher::kept_agree, "executor"_a)
       .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -691,8 +706,21 @@ NB_MODULE(_runtime, m) {
   m.def(
       "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
       "Steps are planned on its device from now on.");
-  nb::class_<rt::GeneratorState>(m, "GeneratorState", "Of the default generators: the CPU's and the accelerator's.")
-      .def("__init__", [](rt::GeneratorState* self) { new (self) rt::GeneratorState(rt::GeneratorState::current()); })
+  nb::class_<rt::GeneratorState>(m, "GeneratorState",
+                                 "Of the default generators, the CPU's and the accelerator's, and of others.")
+      .def(
+          "__init__",
+          [](rt::GeneratorState* self, const nb::list& others) {
+            rt::Generators generators;
+            for (const nb::handle other : others) {
+              const at::Generator generator = generator_of(other);
+              const rt::GeneratorPart part = rt::part_of(generator.unsafeGetGeneratorImpl());
+              const bool default_one = part == rt::kHostGenerator || part == rt::kDeviceGenerator;
+              if (!default_one && rt::why_not_repeatable(generator).empty()) generators[part] = generator;
+            }
+            new (self) rt::GeneratorState(rt::GeneratorState::current(generators));
+          },
+          "others"_a = nb::list())
       .def("put_back", [](const rt::GeneratorState& self) { self.restore(); })
       .def(
           "__eq__", [](const rt::GeneratorState& a, const rt::GeneratorState& b) { return a == b; }, nb::is_operator(),

@@ -10,9 +10,11 @@ def take_up(tensor: int) -> None:
     """Steps are planned on its device from now on."""
 
 class GeneratorState:
-    """Of the default generators: the CPU's and the accelerator's."""
+    """
+    Of the default generators, the CPU's and the accelerator's, and of others.
+    """
 
-    def __init__(self) -> None: ...
+    def __init__(self, others: list = []) -> None: ...
 
     def put_back(self) -> None: ...
 
@@ -118,6 +120,10 @@ class Tape:
         """Each call comes by other tensors by itself."""
 
     @property
+    def makes_generators(self) -> bool:
+        """It draws from random generators that it makes, or comes by."""
+
+    @property
     def outdated(self) -> bool:
         """A later call came by another tensor than one that it holds."""
 
@@ -147,6 +153,9 @@ class Recorder:
     def declare(self, tensor: int, kind: str, name: str) -> None: ...
 
     def declare_input(self, tensor: int, kind: str, name: str, input: int, start_bytes: int, end_bytes: int) -> None: ...
+
+    def know_generator(self, generator: object) -> None:
+        """One that the step can reach, before it may be drawn from or set."""
 
     def start(self) -> None: ...
 
@@ -219,6 +228,8 @@ class Turn:
         """The block ends with last.end(), whatever interrupts it."""
 
 class Handover:
+    def begin(self, executor: Executor) -> None: ...
+
     def take_results(self, executor: Executor) -> None: ...
 
 class Matcher:
@@ -233,7 +244,7 @@ class Matcher:
         Calls step() and matches the section with what it does; the matching ends however the call ends. Returns what differed, or "".
         """
 
-    def begin_step(self, inputs: Sequence[int], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
+    def begin_step(self, inputs: Sequence[Sequence[int]], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
         """
         executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).
         """
@@ -248,6 +259,9 @@ class Matcher:
     def run_plainly(self) -> None: ...
 
     def handover(self) -> Handover: ...
+
+    @property
+    def keeps_lost_states(self) -> bool: ...
 
     def kept_agree(self, executor: Executor) -> bool: ...
 

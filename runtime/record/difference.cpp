@@ -25,6 +25,12 @@ bool same_value(const c10::IValue& a, const c10::IValue& b) {
   return x.dtype() == y.dtype() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.element_size()) == 0;
 }
 
+// Generators are told by what they are to the step.
+bool same_argument(const TapeOp& x, const TapeOp& y, std::size_t k) {
+  if (x.arguments[k].isGenerator() && y.arguments[k].isGenerator()) return x.drawn_from == y.drawn_from;
+  return same_value(x.arguments[k], y.arguments[k]);
+}
+
 // May the op be given another number there, and be the same op? A view is what it gives.
 bool may_vary(const TapeOp& op, std::size_t argument) {
   if (op.role == TapeOp::Role::kView && !tells_value(op.handle)) return true;
@@ -111,8 +117,7 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
       return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
-      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, k) && may_vary(y, k)) &&
-          !same_value(x.arguments[k], y.arguments[k]))
+      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, k) && may_vary(y, k)) && !same_argument(x, y, k))
         return false;
     }
   }
@@ -123,7 +128,7 @@ bool draws_alike(const Tape& tape, const TapeOp& a, const TapeOp& b) {
   if (!(a.handle == b.handle)) return false;
   for (std::size_t k = 0; k < a.arguments.size(); ++k) {
     if (a.tensors[k].kind != b.tensors[k].kind || a.tensors[k].slots.size() != b.tensors[k].slots.size()) return false;
-    if (a.tensors[k].kind == TensorRef::Kind::kNone && !same_value(a.arguments[k], b.arguments[k])) return false;
+    if (a.tensors[k].kind == TensorRef::Kind::kNone && !same_argument(a, b, k)) return false;
     for (std::size_t s = 0; s < a.tensors[k].slots.size(); ++s) {
       const SlotId x = a.tensors[k].slots[s], y = b.tensors[k].slots[s];
       if (x.valid() != y.valid() || (x.valid() && !(tape.slots[x.index()].meta == tape.slots[y.index()].meta)))
@@ -150,7 +155,7 @@ std::string difference(const Tape& a, const Tape& b) {
         if (!same_slot(a, b, x.tensors[k].slots[s], y.tensors[k].slots[s])) return at_op(b, i, "gets another tensor");
       }
       // Numbers of an optimizer section change from step to step by right; the matcher refreshes them.
-      if (x.section < 0 && !(numbers_vary && may_vary(x, k)) && !same_value(x.arguments[k], y.arguments[k]))
+      if (x.section < 0 && !(numbers_vary && may_vary(x, k)) && !same_argument(x, y, k))
         return at_op(b, i, "gets another number");
     }
   }

@@ -70,7 +70,6 @@ constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine 
 constexpr std::int64_t kLittle = 1 << 20;  // bytes that may be copied in each call, although they may stay the same
 
 bool has_unreplayable_argument(const c10::IValue& value) {
-  if (value.isGenerator()) return value.toGenerator() != at::detail::getDefaultCPUGenerator();
   return value.isStorage() || value.isStream() || value.isPyObject() || value.isCustomClass();
 }
 
@@ -110,7 +109,7 @@ SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::s
 }
 
 void Recorder::start() {
-  states_.push_back(GeneratorState::current());
+  states_.push_back(GeneratorState::current(tape_->generators));
   can_take_back_ = tape_->below_autograd && !thread_attached();
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns() - aside_ns();
@@ -121,7 +120,16 @@ void Recorder::stop() {
   tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
   if (!intercept_) return;
   intercept_.reset();
-  tape_->final_jump = jump_here(GeneratorState::current());
+  tape_->final_jump = jump_here(GeneratorState::current(tape_->generators));
+}
+
+void Recorder::know(const at::Generator& generator) {
+  const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
+  if (part == kHostGenerator || part == kDeviceGenerator || std::as_const(tape_->generators)[part].defined()) return;
+  if (options_.fake || !why_not_repeatable(generator).empty()) return;
+  tape_->generators[part] = generator;
+  // As it is now, it has been since the beginning
+  for (GeneratorState& state : states_) state.add(part, generator);
 }
 
 void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
@@ -210,7 +218,7 @@ int Recorder::current_line() {
 
 GeneratorJump Recorder::jump_here(const GeneratorState& now) const {
   GeneratorJump jump;
-  for (const GeneratorPart part : kGeneratorParts) {
+  for (const GeneratorPart part : now.parts()) {
     if (now.same(part, states_.back())) continue;
     const auto it = std::find_if(states_.rbegin(), states_.rend(), [&](const auto& s) { return now.same(part, s); });
     if (it != states_.rend()) {
@@ -224,7 +232,7 @@ GeneratorJump Recorder::jump_here(const GeneratorState& now) const {
 
 int Recorder::repeated_draw(const TapeOp& op) const {
   for (std::size_t i = 0; i < draws_.size(); ++i) {
-    if (states_[i + 1].same(op.drawn_part(), states_.back()) && draws_alike(*tape_, tape_->op(draws_[i]), op))
+    if (states_[i + 1].same(op.drawn_from, states_.back()) && draws_alike(*tape_, tape_->op(draws_[i]), op))
       return static_cast<int>(i);
   }
   return -1;
@@ -266,12 +274,11 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (draws && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
     refuse(full_name(handle) + ": " + why_not_repeatable(tape_->device));
   std::optional<GeneratorState> before;
-  if (draws) before = GeneratorState::current();
+  if (draws) before = GeneratorState::current(tape_->generators);
   if (draws) op.jump = jump_here(*before);
   const bool may_draw = draws || !tags_tell_draws(handle);
   tape_->foreign |= !tags_tell_draws(handle);
-  draws_begun_[GeneratorPart::kHost] |= may_draw && !drops_nothing(op);
-  draws_begun_[GeneratorPart::kDevice] |= may_draw;
+  note_draws_begun(op, may_draw);
 
   std::vector<AllocationEvent> events;
   {
@@ -288,9 +295,11 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
   if (draws) {
     op.random_order = tape_->random_ops++;
-    states_.push_back(GeneratorState::current());
-    op.draws_on_device = !states_.back().same(GeneratorPart::kDevice, *before);
-    op.draws_none = (drops_nothing(op) && !op.draws_on_device) || states_.back() == *before;
+    states_.push_back(GeneratorState::current(tape_->generators));
+    states_.back().share(*before);
+    const GeneratorState& after = states_.back();
+    if (op.generator < 0 && !after.same(kDeviceGenerator, *before)) op.drawn_from = kDeviceGenerator;
+    op.draws_none = (drops_nothing(op) && op.drawn_from == kHostGenerator) || after.same(op.drawn_from, *before);
     tape_->drawing_ops += op.draws_none ? 0 : 1;
     op.repeats = repeated_draw(op);
     draws_.push_back(TapeOpId(tape_->ops.size()));
@@ -318,12 +327,9 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
   arguments_.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const c10::IValue& value = (*stack)[first + i];
-    if (has_unreplayable_argument(value) && !is_collective(op.handle)) {
-      refuse(full_name(op.handle) +
-             (value.isGenerator()
-                  ? ": a random generator as argument; without one, draws are planned (torch.manual_seed)"
-                  : ": a storage, stream or object as argument"));
-    }
+    if (has_unreplayable_argument(value) && !is_collective(op.handle))
+      refuse(full_name(op.handle) + ": a storage, stream or object as argument");
+    if (value.isGenerator()) take_generator(op, i, value.toGenerator());
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
@@ -335,6 +341,34 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
+}
+
+void Recorder::take_generator(TapeOp& op, std::size_t argument, const at::Generator& generator) {
+  op.generator = static_cast<int>(argument);
+  op.drawn_from = part_of(generator.unsafeGetGeneratorImpl());
+  const auto is_it = [&](const auto& known) { return known.second == generator; };
+  const auto known = std::find_if(tape_->generators.begin(), tape_->generators.end(), is_it);
+  if (known != tape_->generators.end()) op.drawn_from = known->first;
+  const bool other = op.drawn_from != kHostGenerator && op.drawn_from != kDeviceGenerator;
+  if (!other || known != tape_->generators.end() || options_.fake) return;
+  if (const std::string why = why_not_repeatable(generator); !why.empty())
+    return refuse(full_name(op.handle) + ": " + why);
+  if (op.section >= 0) return refuse(full_name(op.handle) + ": a random generator that an optimizer's step() makes");
+  // Of no state before this draw anything is known: that it has now comes from outside
+  op.drawn_from = made_generator(made_generators_++);
+  if (made_generators_ >= kMostMadeGenerators) return refuse("the step makes very many random generators");
+  tape_->generators[op.drawn_from] = generator;
+}
+
+void Recorder::note_draws_begun(const TapeOp& op, bool may_draw) {
+  if (op.generator >= 0) {
+    draws_begun_[op.drawn_from] |= may_draw;
+    return;
+  }
+  draws_begun_[kHostGenerator] |= may_draw && !drops_nothing(op);
+  draws_begun_[kDeviceGenerator] |= may_draw;
+  if (tags_tell_draws(op.handle)) return;
+  for (const auto& [part, generator] : tape_->generators) draws_begun_[part] = true;
 }
 
 // x.as_strided(sizes, strides, 5) counts from the beginning of the storage, of which an argument may be a slice.
@@ -522,6 +556,17 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
+// Those that the step has made are Python's own; the tape's kernels draw from others.
+void Recorder::part_from_made_generators() {
+  Generators own;
+  for (const auto& [part, generator] : tape_->generators)
+    own[part] = is_made(part) ? at::Generator(generator.unsafeGetGeneratorImpl()->clone()) : generator;
+  tape_->generators = std::move(own);
+  for (TapeOp& op : tape_->ops)
+    if (op.generator >= 0 && is_made(op.drawn_from))
+      op.arguments[static_cast<std::size_t>(op.generator)] = std::as_const(tape_->generators)[op.drawn_from];
+}
+
 void Recorder::note_found() {
   for (const TapeOp& op : tape_->ops) {
     for (const TensorRef& ref : op.tensors) {
@@ -571,6 +616,8 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   if (tape_->refusal.empty()) settle_filled(*tape_, filled_);
+  part_from_made_generators();
+  tape_->settle_moved();
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);
 }

@@ -48,6 +48,8 @@ class Recorder final : public Interceptor {
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
+  // A random generator that the step can reach, before it may be drawn from or set.
+  void know(const at::Generator& generator);
   // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows
   // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);
@@ -105,12 +107,16 @@ class Recorder final : public Interceptor {
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
   void settle_device(const at::Tensor& tensor);
+  void part_from_made_generators();
   void note_found();
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   void save_written(const TapeOp& op, const torch::jit::Stack& stack);
   void save(const at::Tensor& tensor);
   int current_line();
-  // How Python has moved the generator since the latest draw.
+  // Which one the op draws from, by its argument; a default one where it has none.
+  void take_generator(TapeOp& op, std::size_t argument, const at::Generator& generator);
+  void note_draws_begun(const TapeOp& op, bool may_draw);
+  // How Python has moved the generators since the latest draw.
   [[nodiscard]] GeneratorJump jump_here(const GeneratorState& now) const;
   [[nodiscard]] int repeated_draw(const TapeOp& op) const;
 
@@ -119,6 +125,7 @@ class Recorder final : public Interceptor {
   Names names_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
+  std::size_t made_generators_ = 0;
   OfGeneratorParts<bool> draws_begun_;  // an op that may draw has run, if not to its end
   std::vector<TapeOpId> draws_;         // the ops that drew
   std::vector<HostFilled> host_filled_;

@@ -1,7 +1,5 @@
 #include "runtime/record/tape.h"
 
-#include <algorithm>
-
 #include "runtime/torch/op_facts.h"
 
 namespace stowage::runtime {
@@ -12,9 +10,17 @@ Access access_of(const TapeOp& op, std::size_t argument) {
   return reads_only_shape(op.handle, argument) ? Access::kNone : Access::kRead;
 }
 
-bool Tape::moves_generator() const {
-  if (drawing_ops > 0 || final_jump.moves()) return true;
-  return random_ops > 0 && std::any_of(ops.begin(), ops.end(), [](const TapeOp& op) { return op.jump.moves(); });
+void Tape::settle_moved() {
+  moved = {};
+  const auto add = [&](const GeneratorJump& jump) {
+    for (const auto& [part, to] : jump.to)
+      if (to.moves()) moved[part] = true;
+  };
+  add(final_jump);
+  for (const TapeOp& op : ops) {
+    add(op.jump);
+    if (op.draws()) moved[op.drawn_from] = true;
+  }
 }
 
 std::string name_with_line(const Tape& tape, const TapeOp& op) {

@@ -92,11 +92,12 @@ struct TapeOp {
   std::vector<std::int32_t> born;  // one per created block
   std::int32_t ticks = 1;
   std::int64_t cost_ns = 0;
-  int random_order = -1;         // position among the ops that draw random numbers, or -1
-  bool draws_none = false;       // such an op, but the generator stayed as it was (dropout_p=0)
-  bool draws_on_device = false;  // from the accelerator's generator; else from the CPU's
-  bool asks_shape = false;       // it tells what decides the next op's shape (shape_questions.h)
-  bool varies = false;           // some call has given it other numbers, or looked elsewhere
+  int random_order = -1;    // position among the ops that draw random numbers, or -1
+  bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
+  GeneratorPart drawn_from = kHostGenerator;
+  int generator = -1;       // which argument says so, or -1
+  bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
+  bool varies = false;      // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op
@@ -106,9 +107,6 @@ struct TapeOp {
   int section = -1;  // optimizer section, or -1
   int line = -1;     // position in Tape::lines
   [[nodiscard]] bool draws() const { return random_order >= 0 && !draws_none; }
-  [[nodiscard]] GeneratorPart drawn_part() const {
-    return draws_on_device ? GeneratorPart::kDevice : GeneratorPart::kHost;
-  }
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
   int fixed_number = -1;
@@ -154,10 +152,12 @@ struct Tape {
   bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
   int drawing_ops = 0;       // of those; the others draw nothing the way they are called
-  GeneratorJump final_jump;  // of the generator, after the last op
-  // Do its runs leave the generator elsewhere, or move it meanwhile? Where not, what has moved it is another thread's,
-  // and stays.
-  [[nodiscard]] bool moves_generator() const;
+  Generators generators;     // beside the default ones, those that it found or made; kernels draw from these objects
+  GeneratorJump final_jump;  // of the generators, after the last op
+  // Which of them do its runs leave elsewhere, or move meanwhile? What has moved another one is another thread's, and
+  // stays.
+  OfGeneratorParts<bool> moved;
+  void settle_moved();
   bool foreign = false;         // it has kernels that are not PyTorch's, and may be in Python
   bool below_autograd = false;  // at which level of the hook it was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too

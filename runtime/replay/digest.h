@@ -33,12 +33,14 @@ inline Digest digest(const c10::Storage& storage) {
   return digest(storage, static_cast<std::int64_t>(storage.nbytes()));
 }
 
-// What a step leaves behind: its changed storages in a fixed order, and the generator.
+// What a step leaves behind: its changed storages in a fixed order, and the generators that it moves.
 struct StateDigest {
   std::vector<Digest> storages;
-  std::optional<GeneratorState> generator;  // none where the step neither draws nor sets it
+  GeneratorState generators;
 
-  bool operator==(const StateDigest& other) const { return storages == other.storages && generator == other.generator; }
+  bool operator==(const StateDigest& other) const {
+    return storages == other.storages && generators == other.generators;
+  }
 };
 
 }  // namespace stowage::runtime

@@ -44,7 +44,7 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   op_times_.clear();
   bind_inputs(inputs);
   make_results();
-  if (keep_state_[0]) states_[0] = GeneratorState::current();
+  if (keep_state_[0]) states_[0] = GeneratorState::current(tape_->generators);
   arena_->begin_use();
   begin_undo();
   if (looks_ || rehearsal_ != nullptr) traced_.assign(tape_->ops.size(), {});
@@ -65,7 +65,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   if (parts_) {
     next = parts_->next;
     stats = parts_->stats;
-    if (moves_generator()) parts_->after.restore();
+    set_generators(parts_->after);
     parts_.reset();
   } else {
     begin(inputs);
@@ -89,7 +89,7 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
     }
   }
   if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::nullopt);
-  tape_->final_jump.make(states_);
+  tape_->final_jump.make(states_, tape_->generators);
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];
     (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
@@ -167,15 +167,19 @@ void Executor::leave_step() {
 
 namespace {
 
-// While alive, the generator is as it was before an earlier draw; afterwards as it was found.
+// While alive, the op's generator is as it was before an earlier draw; afterwards as it was found.
 class DrawAgain {
  public:
-  explicit DrawAgain(const GeneratorState& before) : outer_(GeneratorState::current()) { before.restore(); }
-  ~DrawAgain() { outer_.restore(); }
+  DrawAgain(const Tape& tape, const TapeOp& op, const GeneratorState& before)
+      : part_(op.drawn_from), outer_(GeneratorState::current(tape.generators)) {
+    before.restore(part_);
+  }
+  ~DrawAgain() { outer_.restore(part_); }
   DrawAgain(const DrawAgain&) = delete;
   DrawAgain& operator=(const DrawAgain&) = delete;
 
  private:
+  GeneratorPart part_;
   GeneratorState outer_;
 };
 
@@ -188,13 +192,13 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   push_arguments(instruction, stack);
   const auto order = static_cast<std::size_t>(op.random_order);
   if (op.draws() && instruction.again) {
-    const DrawAgain same_numbers(*before_draw_[order]);
+    const DrawAgain same_numbers(*tape_, op, *before_draw_[order]);
     call_surely(instruction, stack);
   } else {
-    if (!instruction.again) op.jump.make(states_);
-    if (op.draws() && runs_again_[order]) before_draw_[order] = GeneratorState::current();
+    if (!instruction.again) op.jump.make(states_, tape_->generators);
+    if (op.draws() && runs_again_[order]) before_draw_[order] = GeneratorState::current(tape_->generators);
     call_surely(instruction, stack);
-    if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current();
+    if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current(tape_->generators);
   }
   if (parts_ && tells_value(op.handle)) told_ = stack;
   if (instruction.tile < 0) keep_results(op, stack);
@@ -203,7 +207,7 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
 
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
-  const ForeignDraws draws(op, rehearsal_ != nullptr || parts_, foreign_draws_);
+  const ForeignDraws draws(*tape_, op, rehearsal_ != nullptr || parts_, foreign_draws_);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;
   script_.begin_op(allocations_.data() + instruction.script_from, own);

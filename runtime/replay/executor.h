@@ -104,6 +104,10 @@ class Executor {
   [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
   [[nodiscard]] bool is_result(std::size_t i) const;
   void drop_results() { results_.clear(); }
+  // The generators' state after so many draws is wanted after the next run, and here it is then.
+  void keep_state(std::size_t draws) { keep_state_[draws] = true; }
+  [[nodiscard]] const std::optional<GeneratorState>& kept_state(std::size_t draws) const { return states_[draws]; }
+  [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(tape_->generators); }
   void drop_returned();  // all but what Python keeps
 
   // The last run ended half-way, and could not be taken back.
@@ -183,8 +187,7 @@ class Executor {
   struct Parts {
     std::size_t next = 0;  // instruction
     RunStats stats;
-    GeneratorState before = GeneratorState::current();
-    GeneratorState after = before;
+    GeneratorState before, after;
   };
 
   // A run that is put back: which residents are saved before, and restored after, each step.
@@ -229,9 +232,12 @@ class Executor {
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
   void learn(const Instruction& instruction);
-  // Where the last run has left the generator, if it draws at all.
-  [[nodiscard]] std::optional<GeneratorState> generator_left() const;
-  [[nodiscard]] bool moves_generator() const { return tape_->moves_generator() || foreign_draws_; }
+  // Where the last run has left the generators that it moves.
+  [[nodiscard]] GeneratorState generators_left() const;
+  // Those that its runs move.
+  void set_generators(const GeneratorState& state) const {
+    foreign_draws_ ? state.restore() : state.restore(tape_->moved);
+  }
   void make_results();
   void copy_results();
   void drop(BlockId block);

@@ -127,8 +127,8 @@ void Executor::write_instructions() {
 }
 
 void Executor::keep_states(const GeneratorJump& jump) {
-  for (const GeneratorPart part : kGeneratorParts)
-    if (jump.to[part].draws >= 0) keep_state_[static_cast<std::size_t>(jump.to[part].draws)] = true;
+  for (const auto& [part, to] : jump.to)
+    if (to.draws >= 0) keep_state_[static_cast<std::size_t>(to.draws)] = true;
 }
 
 void Executor::write_op(OpId id, Instruction& instruction) {

@@ -16,16 +16,15 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const auto start = std::chrono::steady_clock::now();
   struct AsPythonHasIt {
     const Executor& executor;
-    GeneratorState python = GeneratorState::current();
-    ~AsPythonHasIt() {
-      if (executor.moves_generator()) python.restore();
-    }
+    GeneratorState python = GeneratorState::current(executor.tape_->generators);
+    ~AsPythonHasIt() { executor.set_generators(python); }
   } const at_end{*this};
   if (parts_) {
-    if (moves_generator()) parts_->after.restore();
+    set_generators(parts_->after);
   } else {
     begin(inputs);
-    parts_.emplace();
+    const GeneratorState before = GeneratorState::current(tape_->generators);
+    parts_.emplace(Parts{0, {}, before, before});
   }
   torch::jit::Stack told;
   try {
@@ -41,14 +40,14 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   }
   parts_->stats.wall_ns +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-  parts_->after = GeneratorState::current();
+  parts_->after = GeneratorState::current(tape_->generators);
   return std::move(told_);
 }
 
 void Executor::take_back() {
   if (!parts_) return;
   take_back_writes();
-  if (tape_->moves_generator()) parts_->before.restore();
+  parts_->before.restore(tape_->moved);
   parts_.reset();
   const ArmScript armed(script_);
   leave_step();

@@ -68,9 +68,9 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
   Rehearsal rehearsal = plan_rehearsal();
   struct BackAtEnd {
     Executor& executor;
-    GeneratorState generator = GeneratorState::current();
+    GeneratorState generator = GeneratorState::current(executor.tape_->generators);
     ~BackAtEnd() {
-      if (executor.moves_generator()) generator.restore();
+      executor.set_generators(generator);
       executor.rehearsal_ = nullptr;
     }
   } back{*this};
@@ -86,17 +86,14 @@ std::pair<RunStats, StateDigest> Executor::rehearse(const std::vector<at::Tensor
   for (const c10::Storage& storage : host_written) {
     rehearsal.digests.push_back(digest(storage));
   }
-  return {stats, {std::move(rehearsal.digests), generator_left()}};
+  return {stats, {std::move(rehearsal.digests), generators_left()}};
 }
 
-std::optional<GeneratorState> Executor::generator_left() const {
-  if (!tape_->moves_generator()) return {};
-  return GeneratorState::current();
-}
+GeneratorState Executor::generators_left() const { return generators_now().only(tape_->moved); }
 
 StateDigest Executor::state(const std::vector<at::Tensor>& inputs,
                             const std::vector<c10::Storage>& host_written) const {
-  StateDigest now{{}, generator_left()};
+  StateDigest now{{}, generators_left()};
   const auto add = [&](const c10::Storage& storage) { now.storages.push_back(digest(storage)); };
   for (const BlockId block : mutated_) {
     const Block& b = tape_->blocks[block.index()];

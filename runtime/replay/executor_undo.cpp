@@ -42,7 +42,7 @@ void Executor::begin_undo() {
   unsaved_writes_ = 0;
   late_error_ = nullptr;
   generator_before_.reset();
-  if (tape_->moves_generator()) generator_before_ = GeneratorState::current();
+  if (!tape_->moved.empty()) generator_before_ = GeneratorState::current(tape_->generators);
 }
 
 void Executor::before_writes(std::size_t index) {
@@ -61,20 +61,20 @@ void Executor::take_back_writes() {
   abandon_copies();  // what is on its way home must not come after what is put back there
   saved_.restore(
       [&](BlockId block) -> const c10::Storage& { return away(block) ? resident(block) : storages_[block.index()]; });
-  if (generator_before_) generator_before_->restore();
+  if (generator_before_) generator_before_->restore(tape_->moved);
 }
 
 void Executor::call_surely(const Instruction& instruction, torch::jit::Stack& stack) {
   std::optional<GeneratorState> drawn;
   rows_written_ = false;
-  if (!can_take_back_ && tape_->op(instruction.op).draws()) drawn = GeneratorState::current();
+  if (!can_take_back_ && tape_->op(instruction.op).draws()) drawn = GeneratorState::current(tape_->generators);
   try {
     return call_kernel(instruction, stack);
   } catch (...) {
     if (can_take_back_ || rehearsal_ != nullptr || rows_written_) throw;
     if (!late_error_) late_error_ = std::current_exception();
   }
-  if (drawn) drawn->restore();
+  if (drawn) drawn->restore(tape_->op(instruction.op).drawn_from);
   stack.clear();
   push_arguments(instruction, stack);
   call_kernel(instruction, stack);

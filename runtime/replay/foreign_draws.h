@@ -12,16 +12,18 @@ namespace stowage::runtime {
 // Around the kernel's run, where that may be taken back. Sets `found`.
 class ForeignDraws {
  public:
-  ForeignDraws(const TapeOp& op, bool watched, bool& found) : found_(found) {
-    if (watched && op.random_order < 0 && !tags_tell_draws(op.handle)) before_ = GeneratorState::current();
+  ForeignDraws(const Tape& tape, const TapeOp& op, bool watched, bool& found) : tape_(tape), found_(found) {
+    if (watched && op.random_order < 0 && !tags_tell_draws(op.handle))
+      before_ = GeneratorState::current(tape.generators);
   }
   ~ForeignDraws() {
-    if (before_ && !(GeneratorState::current() == *before_)) found_ = true;
+    if (before_ && !(GeneratorState::current(tape_.generators) == *before_)) found_ = true;
   }
   ForeignDraws(const ForeignDraws&) = delete;
   ForeignDraws& operator=(const ForeignDraws&) = delete;
 
  private:
+  const Tape& tape_;
   std::optional<GeneratorState> before_;
   bool& found_;
 };

@@ -172,6 +172,7 @@ void Matcher::begin(int section) {
   end_ = static_cast<std::size_t>(range.to);
   forget_passing();
   add_inputs(*tape_, passing_);
+  know_generators();
   intercept_ = std::make_unique<Intercept>(*this);
 }
 
@@ -229,6 +230,7 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 }
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  take_generators(*stack, handle.schema().arguments().size());
   if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
     return differs(why, handle, keys, stack);
   }
@@ -341,7 +343,8 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
   }
   if (is_number_of_the_same_kind(op, i, value)) return {};
   if (is_number_tensor(value) || value.isTensor()) return "a tensor or number of another kind than was recorded";
-  if (value.isGenerator() && op.arguments[i].isGenerator()) return {};
+  if (value.isGenerator() && op.arguments[i].isGenerator())
+    return part_of_generator(value.toGenerator()) == op.drawn_from ? "" : "another random generator than was recorded";
   return value == op.arguments[i]
              ? ""
              : "another value of '" + op.handle.schema().arguments()[i].name() + "' than was recorded";
@@ -417,14 +420,12 @@ auto Matcher::aside(WorkOut work_out) {
 // Runs the step up to this op, and answers with what it tells.
 void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
-  struct Generator {
-    bool draws;
-    GeneratorState python = GeneratorState::current();
-    ~Generator() {
-      if (draws) python.restore();
-    }
-  } const at_end{tape_->moves_generator()};
-  if (at_end.draws) python_generator_[0].restore();
+  struct AsPythonHasIt {
+    const OfGeneratorParts<bool>& moved;
+    GeneratorState python;
+    ~AsPythonHasIt() { python.restore(moved); }
+  } const at_end{tape_->moved, generators_now()};
+  python_generator_[0].restore(tape_->moved);
   for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
 }
 

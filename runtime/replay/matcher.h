@@ -44,15 +44,32 @@ namespace stowage::runtime {
 
 inline constexpr const char* kCaughtText = "stowage: Python has caught what a kernel of this step has raised";
 
+// A state of a generator that Python has taken out of it after so many draws of the step, where that is a mark.
+struct ToldState {
+  c10::weak_intrusive_ptr<c10::TensorImpl> state;
+  GeneratorPart part;
+  std::size_t draws = 0;
+
+  // Where Python still has it.
+  void take(const GeneratorState& true_state) const;
+};
+
 // What Python holds of a step that it has run over shells.
 struct Handover {
   Shells shells;  // by block
 
-  // After the step was executed: what it returns and what Python keeps gets its content.
+  // As Python has them: of the step's generators, those that it makes
+  Generators generators;
+  std::vector<ToldState> told;
+
+  // Before the step is executed.
+  void begin(Executor& executor) const;
+  // After the step was executed: what it returns and what Python keeps gets its content, and the generators that Python
+  // has made are where the executed ones are.
   void take_results(Executor& executor) const;
 };
 
-class Matcher final : public Interceptor {
+class Matcher final : public Interceptor, private GeneratorStateListener {
  public:
   explicit Matcher(std::shared_ptr<Tape> tape);
   Matcher(const Matcher&) = delete;
@@ -76,8 +93,8 @@ class Matcher final : public Interceptor {
 
   // `others`: tapes of the same function that may serve where this one does not. `before_leaving` runs once if the
   // Python leaves the tape, before anything is computed. `copies`: as for PlainRun::run. `numbers`, `decided` (is
-  // what its guards ask for as on the tape?): one for each tape, this one's first.
-  void begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+  // what its guards ask for as on the tape?), `inputs`: one for each tape, this one's first.
+  void begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                   std::function<void()> before_leaving, bool copies, std::vector<std::unique_ptr<NumberSource>> numbers,
                   std::vector<bool> decided);
   // Between them the function runs.
@@ -119,9 +136,11 @@ class Matcher final : public Interceptor {
   // `watched`: among these alone.
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
-  [[nodiscard]] Handover handover() const { return Handover{shells_}; }
+  [[nodiscard]] Handover handover() const { return Handover{shells_, made_generators(), told_states_}; }
   // After run_plainly(): is what Python keeps the same as in the rehearsal?
   [[nodiscard]] bool kept_agree(const Executor& executor) const;
+  // Does Python keep a state of a generator that is not known, and that the rest of the planned run would not tell?
+  [[nodiscard]] bool keeps_lost_states() const;
   // Forgets the shells.
   void forget_step();
   // From now on the step runs eagerly, with `why` as what differed; for what Python does beside the dispatcher.
@@ -177,6 +196,8 @@ class Matcher final : public Interceptor {
                                       std::vector<bool>& moves) const;
   void has_moved(SlotId slot);
   bool change_to(std::size_t other);
+  [[nodiscard]] bool same_inputs(const Tape& next, const std::vector<at::Tensor>& inputs,
+                                 const std::vector<BlockId>& now_called) const;
   // To one that goes on with `op`, or where `fits` is true.
   bool change_where(const std::function<bool()>& fits);
   // Onto the tape, with the places of views. `changed`: they are others than before. False where one tensor would be at
@@ -208,7 +229,17 @@ class Matcher final : public Interceptor {
                torch::jit::Stack* stack);
   void run_up_to(PlainRun& run, std::size_t to);
   void run_plainly_and_follow(const GeneratorState& python);
+  // Random generators that Python draws from. Those that the step makes are other objects than those of the tape, which
+  // take their place in it.
+  void know_generators();
+  void take_generators(const torch::jit::Stack& stack, std::size_t count);
+  [[nodiscard]] GeneratorPart part_of_generator(const at::Generator& generator) const;
+  [[nodiscard]] Generators made_generators() const;
+  [[nodiscard]] GeneratorState generators_now() const { return GeneratorState::current(generators_); }
   void unmark_generator();
+  // A mark that Python has set a generator to, be it another one's: after how many draws, and of which. 0: it is none.
+  [[nodiscard]] std::pair<std::size_t, GeneratorPart> mark_of(const GeneratorState& now, GeneratorPart part) const;
+  void on_state_told(const at::Generator& generator, const at::Tensor& state) override;
   void generator_back() const;
   // Has Python moved the generator as was recorded, but for seeds, which are numbers?
   [[nodiscard]] bool jumps_alike(const GeneratorJump& recorded) const;
@@ -237,7 +268,8 @@ class Matcher final : public Interceptor {
   std::size_t end_ = 0;
   // Of a step:
   std::shared_ptr<Tape> own_;
-  std::vector<at::Tensor> inputs_;
+  std::vector<at::Tensor> inputs_;                      // of tape_
+  std::vector<std::vector<at::Tensor>> inputs_of_all_;  // of own_, then of others_
   std::vector<std::shared_ptr<Tape>> others_;
   std::function<void()> before_leaving_;
   bool copies_ = false;
@@ -257,6 +289,11 @@ class Matcher final : public Interceptor {
   // as it was before the step, then marks, which tell where Python sets it. Draws that are alike lead from one mark to
   // one mark.
   std::vector<GeneratorState> python_generator_;
+  Generators generators_;         // that Python may draw from
+  GeneratorState made_as_found_;  // of those that it has made, as they were when it first drew from them
+  std::size_t made_ = 0;
+  std::vector<ToldState> told_states_;
+  std::optional<GeneratorStateListener*> listener_before_;
   std::vector<TapeOpId> draws_;                     // matched so far
   OfGeneratorParts<bool> marked_;                   // one of python_generator_ has no true state
   std::vector<GeneratorState> true_generator_;      // the same after it has left the tapes

@@ -12,13 +12,14 @@
 
 namespace stowage::runtime {
 
-void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared_ptr<Tape>> others,
+void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vector<std::shared_ptr<Tape>> others,
                          std::function<void()> before_leaving, bool copies,
                          std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided) {
   mode_ = Mode::kStep;
   mismatch_.clear();
   tape_ = own_;
-  inputs_ = std::move(inputs);
+  inputs_of_all_ = std::move(inputs);
+  inputs_ = inputs_of_all_.at(0);
   others_ = std::move(others);
   before_leaving_ = std::move(before_leaving);
   copies_ = copies;
@@ -34,14 +35,19 @@ void Matcher::begin_step(std::vector<at::Tensor> inputs, std::vector<std::shared
   forget_passing();
   add_externals(*tape_, passing_);
   add_inputs(*tape_, passing_);
-  python_generator_.assign(1, GeneratorState::current());
+  know_generators();
+  python_generator_.assign(1, generators_now());
   generator_at_end_.reset();
   true_generator_.clear();
   marked_ = {};
   draws_.clear();
+  told_states_.clear();
 }
 
-void Matcher::start() { intercept_ = std::make_unique<Intercept>(*this); }
+void Matcher::start() {
+  intercept_ = std::make_unique<Intercept>(*this);
+  listener_before_ = listen_to_generator_states(this);
+}
 
 void Matcher::end_step() {
   if (mode_ == Mode::kStep && told_in_vain_) throw std::runtime_error(kCaughtText);
@@ -56,7 +62,7 @@ void Matcher::end_step() {
     leave("the step leaves the random generator otherwise than was recorded");
   if (mode_ != Mode::kStep) return;
   refreshed_ |= take_seed(tape_->final_jump) && tape_ == own_;
-  generator_at_end_ = GeneratorState::current();
+  generator_at_end_ = generators_now();
   numbers().end();
   generator_back();
 }
@@ -78,6 +84,8 @@ bool Matcher::returns(const std::vector<at::Tensor>& tensors) {
 
 void Matcher::stop() {
   intercept_.reset();
+  if (listener_before_) listen_to_generator_states(*listener_before_);
+  listener_before_.reset();
   if (mode_ == Mode::kStep) generator_back();
   if (mode_ == Mode::kLeft) unmark_generator();
 }
@@ -93,14 +101,57 @@ void Matcher::leave(const std::string& why) {
   left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   mode_ = Mode::kLeft;
   take_back_numbers();
-  const GeneratorState python = generator_at_end_ ? *generator_at_end_ : GeneratorState::current();
+  const GeneratorState python = generator_at_end_ ? *generator_at_end_ : generators_now();
   generator_back();  // whoever takes the call back from here on finds no mark
   if (before_leaving_) before_leaving_();
   run_plainly_and_follow(python);
 }
 
 // To where it was when the step began, where its ops are still to run.
-void Matcher::generator_back() const { python_generator_[0].put_back(marked_); }
+void Matcher::generator_back() const {
+  python_generator_[0].put_back(marked_);
+  made_as_found_.restore();
+}
+
+// Of a call, before Python has made any.
+void Matcher::know_generators() {
+  generators_ = {};
+  made_as_found_ = {};
+  made_ = 0;
+  const auto know = [&](const Tape& tape) {
+    for (const auto& [part, generator] : tape.generators)
+      if (!is_made(part)) generators_[part] = generator;
+  };
+  know(*own_);
+  for (const auto& other : others_) know(*other);
+}
+
+void Matcher::take_generators(const torch::jit::Stack& stack, std::size_t count) {
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+    if (!stack[i].isGenerator()) continue;
+    const at::Generator generator = stack[i].toGenerator();
+    if (part_of_generator(generator) != GeneratorPart{} || !why_not_repeatable(generator).empty()) continue;
+    const GeneratorPart part = made_generator(made_++);
+    generators_[part] = generator;
+    made_as_found_.add(part, generator);
+  }
+}
+
+// None for one that is not known.
+GeneratorPart Matcher::part_of_generator(const at::Generator& generator) const {
+  const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
+  if (part == kHostGenerator || part == kDeviceGenerator) return part;
+  const auto is_it = [&](const auto& known) { return known.second == generator; };
+  const auto known = std::find_if(generators_.begin(), generators_.end(), is_it);
+  return known != generators_.end() ? known->first : GeneratorPart{};
+}
+
+Generators Matcher::made_generators() const {
+  Generators made;
+  for (const auto& [part, generator] : generators_)
+    if (is_made(part)) made[part] = generator;
+  return made;
+}
 
 // What has been matched draws first; then the generator is where Python has set it since the last draw.
 void Matcher::run_plainly_and_follow(const GeneratorState& python) {
@@ -109,34 +160,68 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   true_generator_.assign(1, python_generator_[0]);
   const auto jumps = [&](GeneratorPart part) {
     const auto at_op = [&](const TapeOp& op) { return op.jump.to[part].moves(); };
-    const bool at_end = cursor_ == tape_->ops.size() && tape_->final_jump.to[part].moves();
+    const bool at_end = cursor_ == tape_->ops.size() && std::as_const(tape_->final_jump.to)[part].moves();
     return at_end || std::any_of(tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), at_op);
   };
   for (std::size_t draws = 1; draws < python_generator_.size(); ++draws)
     true_generator_.push_back(run.after_draws(draws));
-  for (const GeneratorPart part : kGeneratorParts)
+  for (const GeneratorPart part : python.parts())
     if (marked_[part] || jumps(part) || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
+  for (const ToldState& told : told_states_) told.take(true_generator_[told.draws]);
+  told_states_.clear();
+}
+
+void Matcher::on_state_told(const at::Generator& generator, const at::Tensor& state) {
+  const GeneratorPart part = part_of_generator(generator);
+  if (mode_ != Mode::kStep || telling_) return;
+  const GeneratorState now = generators_now();
+  const auto [draws, of] = mark_of(now, part);
+  if (draws > 0) told_states_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(state.getIntrusivePtr()), of, draws});
+}
+
+void ToldState::take(const GeneratorState& true_state) const {
+  if (const auto held = state.lock()) true_state.write_to(part, at::Tensor(held));
+}
+
+bool Matcher::keeps_lost_states() const {
+  if (told_states_.empty() || !numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way()) return false;
+  return std::any_of(told_states_.begin(), told_states_.end(),
+                     [](const ToldState& told) { return !told.state.expired(); });
+}
+
+void Handover::begin(Executor& executor) const {
+  for (const ToldState& each : told) executor.keep_state(each.draws);
 }
 
 // After leaving: Python may set the generator to a mark that it has read before.
 void Matcher::unmark_generator() {
   if (true_generator_.empty()) return;
-  const GeneratorState now = GeneratorState::current();
-  for (const GeneratorPart part : kGeneratorParts) {
-    if (!marked_[part]) continue;
-    const auto mark = std::find_if(python_generator_.begin(), python_generator_.end(),
-                                   [&](const GeneratorState& state) { return now.same(part, state); });
-    if (mark != python_generator_.end())
-      true_generator_[static_cast<std::size_t>(mark - python_generator_.begin())].restore(part);
+  const GeneratorState now = generators_now();
+  for (const GeneratorPart part : now.parts())
+    if (const auto [draws, of] = mark_of(now, part); draws > 0) true_generator_[draws].restore_as(of, now, part);
+}
+
+std::pair<std::size_t, GeneratorPart> Matcher::mark_of(const GeneratorState& now, GeneratorPart part) const {
+  for (std::size_t draws = 1; draws < python_generator_.size(); ++draws) {
+    for (const auto& [marked, is] : marked_) {
+      const GeneratorState& then = python_generator_[draws];
+      const bool mark = is && !then.same_as(marked, python_generator_[draws - 1], marked);
+      if (mark && now.same_as(part, then, marked)) return {draws, marked};
+    }
   }
+  return {0, part};
 }
 
 bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
-  const GeneratorState now = GeneratorState::current();
+  const GeneratorState now = generators_now();
   const GeneratorState& last = python_generator_.back();
-  return std::all_of(kGeneratorParts.begin(), kGeneratorParts.end(), [&](GeneratorPart part) {
+  const auto has = [&](const auto& jump) { return jump.first == kDeviceGenerator || now.has(jump.first); };
+  if (!std::all_of(recorded.to.begin(), recorded.to.end(), has)) return false;
+  const std::vector<GeneratorPart> parts = now.parts();
+  return std::all_of(parts.begin(), parts.end(), [&](GeneratorPart part) {
     const GeneratorJump::OfPart& jump = recorded.to[part];
+    if (jump.state && is_made(part)) return mark_of(now, part).first == 0;
     if (jump.state)
       return now.same(part, *jump.state) || (now.is_seed(part) && jump.state->is_seed(part) && !now.same(part, last));
     const GeneratorState& expected = jump.draws >= 0 ? python_generator_[static_cast<std::size_t>(jump.draws)] : last;
@@ -146,30 +231,29 @@ bool Matcher::jumps_alike(const GeneratorJump& recorded) const {
 
 bool Matcher::take_seed(GeneratorJump& recorded) {
   if (!recorded.moves()) return false;
-  const GeneratorState now = GeneratorState::current();
-  bool other = false;
-  for (const GeneratorPart part : kGeneratorParts) {
-    std::shared_ptr<const GeneratorState>& state = recorded.to[part].state;
-    if (!state || now.same(part, *state)) continue;
-    state = std::make_shared<const GeneratorState>(now);
-    other = true;
-  }
-  return other;
+  const GeneratorState now = generators_now();
+  std::vector<GeneratorPart> other;
+  for (const auto& [part, jump] : recorded.to)
+    if (jump.state && !now.same(part, *jump.state)) other.push_back(part);
+  for (const GeneratorPart part : other) recorded.to[part].state = std::make_shared<const GeneratorState>(now);
+  return !other.empty();
 }
 
 void Matcher::mark_draw(TapeOp& op, bool with_other_numbers) {
   const bool again =
       op.repeats >= 0 && draws_alike(*tape_, tape_->op(draws_[static_cast<std::size_t>(op.repeats)]), op);
   draws_.emplace_back(cursor_ - 1);
-  if (op.draws_none && !with_other_numbers) return python_generator_.push_back(GeneratorState::current());
-  marked_[op.drawn_part()] = true;
+  if (op.draws_none && !with_other_numbers) return python_generator_.push_back(generators_now());
   if (op.draws_none) {  // it may draw now
     op.draws_none = false;
     ++tape_->drawing_ops;
+    if (op.generator < 0 && !tape_->device.is_cpu()) op.drawn_from = kDeviceGenerator;
+    tape_->moved[op.drawn_from] = true;
   }
-  python_generator_.push_back(GeneratorState::current().marked(
-      again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.drawn_part()));
-  python_generator_.back().restore();
+  marked_[op.drawn_from] = true;
+  python_generator_.push_back(
+      generators_now().marked(again ? static_cast<std::size_t>(op.repeats) : draws_.size() - 1, op.drawn_from));
+  python_generator_.back().restore(op.drawn_from);
 }
 
 void Matcher::run_plainly() {
@@ -177,6 +261,9 @@ void Matcher::run_plainly() {
   tile_error_ = {};
   if (tiles_ != nullptr && !tiles_->empty()) run.replace(*std::exchange(tiles_, nullptr), tile_error_);
   run_up_to(run, tape_->ops.size());
+  const GeneratorState left = GeneratorState::current(tape_->generators);
+  for (const auto& [part, generator] : made_generators()) left.restore_into(part, generators_);
+  for (const ToldState& told : told_states_) told.take(run.after_draws(told.draws));
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {
@@ -217,6 +304,10 @@ void Handover::take_results(Executor& executor) const {
     fill_shell(storage, std::move(content->_mutable_data_ptr_no_checks()), content->nbytes());
   }
   executor.drop_results();
+  const GeneratorState left = executor.generators_now();
+  for (const auto& [part, generator] : generators) left.restore_into(part, generators);
+  for (const ToldState& each : told)
+    if (const std::optional<GeneratorState>& state = executor.kept_state(each.draws)) each.take(*state);
 }
 
 bool Matcher::kept_agree(const Executor& executor) const {
@@ -233,11 +324,12 @@ bool Matcher::kept_agree(const Executor& executor) const {
 
 // The generator stays as Python has it.
 void Matcher::take_back_numbers() {
-  const GeneratorState python = GeneratorState::current();
+  const GeneratorState python = generators_now();
   for (const auto& source : numbers_) source->take_back();
-  bool moves = own_->moves_generator();
-  for (const auto& other : others_) moves |= other->moves_generator();
-  if (moves) python.restore();
+  OfGeneratorParts<bool> moved = own_->moved;
+  for (const auto& other : others_)
+    for (const auto& [part, moves] : other->moved) moved[part] |= moves;
+  python.restore(moved);
 }
 
 void Matcher::forget_step() {
@@ -247,8 +339,12 @@ void Matcher::forget_step() {
   mode_ = Mode::kSection;
   tape_ = own_;
   inputs_.clear();
+  inputs_of_all_.clear();
   others_.clear();
   before_leaving_ = nullptr;
+  generators_ = {};
+  made_as_found_ = {};
+  told_states_.clear();
   forget_passing();
 }
 
@@ -258,8 +354,8 @@ bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 bool Matcher::change_where(const std::function<bool()>& fits) {
   if (mode_ != Mode::kStep) return false;
-  const auto before =
-      std::make_tuple(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_);
+  const auto before = std::make_tuple(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_,
+                                      places_, moves_, end_, chosen_);
   const bool in_section = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
   for (std::size_t i = 0; i < others_.size(); ++i) {
     if (!change_to(i)) continue;
@@ -267,9 +363,24 @@ bool Matcher::change_where(const std::function<bool()>& fits) {
       other_in_step_ |= !in_section;
       return true;
     }
-    std::tie(tape_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_, chosen_) = before;
+    std::tie(tape_, inputs_, passing_, shells_, taken_, other_content_, other_numbers_, places_, moves_, end_,
+             chosen_) = before;
   }
   return false;
+}
+
+// Gradients come after the arguments, of each recording those that it found: one place may be two tensors'.
+bool Matcher::same_inputs(const Tape& next, const std::vector<at::Tensor>& inputs,
+                          const std::vector<BlockId>& now_called) const {
+  const auto storage = [](const Block& block, const std::vector<at::Tensor>& of) -> const c10::StorageImpl* {
+    const auto i = static_cast<std::size_t>(block.input);
+    return i < of.size() && of[i].defined() ? of[i].storage().unsafeGetStorageImpl() : nullptr;
+  };
+  for (std::size_t b = 0; b < now_called.size(); ++b) {
+    if (!now_called[b].valid() || tape_->blocks[b].input < 0) continue;
+    if (storage(tape_->blocks[b], inputs_) != storage(next.blocks[now_called[b].index()], inputs)) return false;
+  }
+  return true;
 }
 
 // Goes on with another tape, when it begins with what has been matched so far.
@@ -277,12 +388,17 @@ bool Matcher::change_to(std::size_t other) {
   const std::shared_ptr<Tape>& next = others_[other];
   std::vector<BlockId> now_called(tape_->blocks.size());
   if (next == tape_ || !same_beginning(*tape_, *next, cursor_, now_called)) return false;
+  if (!same_inputs(*next, inputs_of_all_.at(other + 1), now_called)) return false;
   std::vector<PlaceNow> places(next->slots.size(), PlaceNow::kUnseen);
   std::vector<bool> moves(next->blocks.size(), false);
   if (!hand_over_places(cursor_, *next, places, moves)) return false;
   take_back_numbers();
   for (std::size_t i = 0; i < cursor_; ++i) {
+    const int generator = next->ops[i].generator;  // each tape has its own
+    const c10::IValue own =
+        generator >= 0 ? next->ops[i].arguments[static_cast<std::size_t>(generator)] : c10::IValue();
     next->ops[i].arguments = tape_->ops[i].arguments;
+    if (generator >= 0) next->ops[i].arguments[static_cast<std::size_t>(generator)] = own;
     next->ops[i].jump = tape_->ops[i].jump;
     if (next->ops[i].role == TapeOp::Role::kView && tells_value(next->ops[i].handle) && !next->ops[i].asks_shape)
       next->ops[i].values = tape_->ops[i].values;  // as this call has decided
@@ -292,6 +408,7 @@ bool Matcher::change_to(std::size_t other) {
     const Block& constant = next->blocks[now_called[b].index()];
     if (constant.of_python) copy_bytes(tape_->blocks[b].tensor.storage(), constant.tensor.storage());
   }
+  inputs_ = inputs_of_all_.at(other + 1);
   Storages passing;
   add_externals(*next, passing);
   add_inputs(*next, passing);

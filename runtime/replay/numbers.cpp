@@ -33,35 +33,33 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   struct AsPythonHasIt {
     const PlainNumbers& numbers;
-    GeneratorState python = GeneratorState::current();
-    ~AsPythonHasIt() {
-      if (numbers.moves_generator()) python.restore();
-    }
+    GeneratorState python = GeneratorState::current(numbers.tape_.generators);
+    ~AsPythonHasIt() { numbers.set(python); }
   } const at_end{*this};
   if (!run_) {
     run_.emplace(tape_, inputs_);
     ends_ = run_->last_uses(static_cast<std::int32_t>(tape_.ops.size()));
-    before_ = GeneratorState::current();
-  } else if (moves_generator()) {
-    after_->restore();
+    before_ = GeneratorState::current(tape_.generators);
+  } else {
+    set(*after_);
   }
   for (; next_ < to; ++next_) {
     const TapeOp& op = tape_.ops[static_cast<std::size_t>(next_)];
     if (op.role == TapeOp::Role::kKernel)
       saved_.add_written(tape_, op, [&](BlockId block) -> c10::Storage& { return run_->storage(block); });
     {
-      const ForeignDraws draws(op, true, foreign_draws_);
+      const ForeignDraws draws(tape_, op, true, foreign_draws_);
       run_->run_op(next_, stack);
     }
     for (const BlockId block : ends_[static_cast<std::size_t>(next_)]) run_->storage(block) = c10::Storage();
   }
-  after_ = GeneratorState::current();
+  after_ = GeneratorState::current(tape_.generators);
 }
 
 void PlainNumbers::take_back() {
   if (!run_) return;
   saved_.restore([&](BlockId block) -> c10::Storage& { return run_->storage(block); });
-  if (tape_.moves_generator()) before_->restore();
+  before_->restore(tape_.moved);
   run_.reset();
   foreign_draws_ = false;
   next_ = 0;

@@ -70,7 +70,7 @@ class PlainNumbers final : public NumberSource {
 
  private:
   void run_to(std::int32_t to, torch::jit::Stack& stack);
-  [[nodiscard]] bool moves_generator() const { return tape_.moves_generator() || foreign_draws_; }
+  void set(const GeneratorState& state) const { foreign_draws_ ? state.restore() : state.restore(tape_.moved); }
 
   const Tape& tape_;
   std::vector<at::Tensor> inputs_;

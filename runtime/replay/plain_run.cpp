@@ -70,11 +70,12 @@ PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs)
 // Puts back what the ops have written when it dies, unless it was told to forget.
 class PlainRun::TakenBack {
  public:
-  TakenBack(PlainRun& run, std::int32_t until) : run_(run), until_(until), generator_(GeneratorState::current()) {}
+  TakenBack(PlainRun& run, std::int32_t until)
+      : run_(run), until_(until), generator_(GeneratorState::current(run.tape_.generators)) {}
   ~TakenBack() {
     if (!can_) return;
     saved_.restore([&](BlockId block) -> c10::Storage& { return run_.storage(block); });
-    if (run_.tape_.moves_generator()) generator_.restore();
+    generator_.restore(run_.tape_.moved);
   }
   TakenBack(const TakenBack&) = delete;
   TakenBack& operator=(const TakenBack&) = delete;
@@ -132,19 +133,20 @@ void PlainRun::run(std::int32_t to, Shells& shells, bool copies) {
     }
   }
   const bool whole = to == static_cast<std::int32_t>(tape_.ops.size());
-  if (whole) tape_.final_jump.make(states_);
+  if (whole) tape_.final_jump.make(states_, tape_.generators);
   undo.forget();
   hand_over(shells, copies);
 }
 
 void PlainRun::run_op(std::int32_t index, torch::jit::Stack& stack) {
   const TapeOp& op = tape_.ops[static_cast<std::size_t>(index)];
-  if (index == 0) states_[0] = GeneratorState::current();
+  if (index == 0) states_[0] = GeneratorState::current(tape_.generators);
   if (tiles_ != nullptr) run_tiles_at(index);
   if (op.role != TapeOp::Role::kKernel) return;
-  op.jump.make(states_);
+  op.jump.make(states_, tape_.generators);
   call(op, stack);
-  if (op.random_order >= 0) states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current();
+  if (op.random_order >= 0)
+    states_[static_cast<std::size_t>(op.random_order) + 1] = GeneratorState::current(tape_.generators);
   if (tiles_ != nullptr) take_tiles(op);
   if (traced_ != nullptr && (only_.empty() || only_[static_cast<std::size_t>(index)]))
     (*traced_)[static_cast<std::size_t>(index)] = digests_of_results(tape_, op, storages_);

@@ -1,16 +1,20 @@
-// The default generators' state, saved and restored without touching the dispatcher or the allocator: the CPU's, and the
-// accelerator's, once steps are planned there.
+// Random generators' states, saved and restored without touching the dispatcher or PyTorch's allocators: those of the
+// default generators (the CPU's, and the accelerator's once steps are planned there), and of others that a step uses.
 #pragma once
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <array>
+#include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace stowage::runtime {
@@ -18,28 +22,55 @@ namespace stowage::runtime {
 // From now on the state is that of this device's default generator, too: Philox, which is a seed and how far it has come.
 // One device in a process.
 void watch_generator(c10::Device device);
-// Why draws on the device cannot be repeated; "" where they can.
+// Why draws on the device, or from the generator, cannot be repeated; "" where they can.
 std::string why_not_repeatable(c10::Device device);
+std::string why_not_repeatable(const at::Generator& generator);
 
-// The state has two parts, which Python may move each by itself: torch.set_rng_state() sets the CPU's alone,
-// torch.manual_seed() seeds both.
-enum class GeneratorPart : std::uint8_t { kHost, kDevice };
-constexpr std::array kGeneratorParts = {GeneratorPart::kHost, GeneratorPart::kDevice};
+// Which generator. The parts of a state are those of several, each of which Python may move by itself:
+// torch.set_rng_state() sets the CPU's alone, torch.manual_seed() seeds both default ones.
+struct GeneratorPart {
+  std::uintptr_t key = 0;
+  auto operator<=>(const GeneratorPart&) const = default;
+};
+constexpr GeneratorPart kHostGenerator{1};    // the CPU's default one
+constexpr GeneratorPart kDeviceGenerator{2};  // the accelerator's
+// One that a step makes, or comes by: of each call another object. They are numbered as they are first drawn from.
+constexpr std::size_t kMostMadeGenerators = 1000;
+constexpr GeneratorPart made_generator(std::size_t number) { return {16 + number}; }
+constexpr bool is_made(GeneratorPart part) { return part.key >= 16 && part.key < 16 + kMostMadeGenerators; }
+// A default one, or this object.
+GeneratorPart part_of(const c10::GeneratorImpl* generator);
 
-// Something for each part.
+// Something for each of some parts; elsewhere T().
 template <typename T>
 class OfGeneratorParts {
  public:
-  [[nodiscard]] T& operator[](GeneratorPart part) { return parts_[static_cast<std::size_t>(part)]; }
-  [[nodiscard]] const T& operator[](GeneratorPart part) const { return parts_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] T& operator[](GeneratorPart part) {
+    const auto it = find(part);
+    return it != of_.end() ? it->second : of_.emplace_back(part, T()).second;
+  }
+  [[nodiscard]] const T& operator[](GeneratorPart part) const {
+    static const T none{};
+    const auto it = const_cast<OfGeneratorParts*>(this)->find(part);
+    return it != of_.end() ? it->second : none;
+  }
+  [[nodiscard]] auto begin() const { return of_.begin(); }
+  [[nodiscard]] auto end() const { return of_.end(); }
+  [[nodiscard]] bool empty() const { return of_.empty(); }
 
  private:
-  std::array<T, kGeneratorParts.size()> parts_{};
+  [[nodiscard]] auto find(GeneratorPart part) {
+    return std::find_if(of_.begin(), of_.end(), [&](const auto& known) { return known.first == part; });
+  }
+  std::vector<std::pair<GeneratorPart, T>> of_;
 };
 
-// How often this thread has set the default generators, and how often its Python has.
+// Beside the default ones. An undefined one is not known yet.
+using Generators = OfGeneratorParts<at::Generator>;
+
+// How often this thread has set generators, and how often its Python has.
 struct OwnGeneratorSets {
-  OfGeneratorParts<std::uint64_t> all, by_python;
+  std::unordered_map<std::uintptr_t, std::uint64_t> all, by_python;
 };
 // A thread that works for another one takes that one's, and hands them back.
 OwnGeneratorSets& own_generator_sets();
@@ -47,51 +78,73 @@ OwnGeneratorSets& own_generator_sets();
 // Python of this thread seeds this generator, or sets it; any generator, a default one or another.
 void note_set_by_python(const c10::GeneratorImpl* generator);
 
+// Told of each state that this thread's Python takes out of a generator (Generator.get_state()), a tensor of bytes.
+class GeneratorStateListener {
+ public:
+  virtual ~GeneratorStateListener() = default;
+  virtual void on_state_told(const at::Generator& generator, const at::Tensor& state) = 0;
+};
+// Of this thread, or none. Returns the one before.
+GeneratorStateListener* listen_to_generator_states(GeneratorStateListener* listener);
+void tell_generator_state(const at::Generator& generator, const at::Tensor& state);
+
 class GeneratorState {
  public:
-  static GeneratorState current();
+  // Of the default ones, and of these.
+  static GeneratorState current(const Generators& others = {});
+  // That of another generator, as it is now, as if it had been so then.
+  void add(GeneratorPart part, const at::Generator& generator);
+  [[nodiscard]] std::vector<GeneratorPart> parts() const;
+  [[nodiscard]] bool has(GeneratorPart part) const { return find(part) != nullptr; }
+
+  // Into the generators that they were taken from. Of parts that it does not have, nothing happens.
   void restore() const;
   void restore(GeneratorPart part) const;
+  void restore(const OfGeneratorParts<bool>& parts) const;
+  // Into that of `others` where it is no default one.
+  void restore_into(GeneratorPart part, const Generators& others) const;
+  // That of one part into the generator of another, as `now` has it.
+  void restore_as(GeneratorPart part, const GeneratorState& now, GeneratorPart other) const;
   // The same after Python of a step: of a part that the step does not draw from (`draws`), what is there now may follow
-  // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moves_generator()
-  // decides.)
+  // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moved decides.)
   void put_back(const OfGeneratorParts<bool>& draws) const;
+  // As Generator.get_state() tells it.
+  void write_to(GeneratorPart part, const at::Tensor& state) const;
+  // Of these parts alone.
+  [[nodiscard]] GeneratorState only(const OfGeneratorParts<bool>& parts) const;
+
   // The same, or by draws alone, or by what other threads have set or put back: no Python of this thread has seeded or
   // set it meanwhile. Both are of one thread, or of one that works for it.
   [[nodiscard]] bool same_or_follows(GeneratorPart part, const GeneratorState& before) const;
   [[nodiscard]] bool same(GeneratorPart part, const GeneratorState& other) const;
+  // As that of another part is there.
+  [[nodiscard]] bool same_as(GeneratorPart part, const GeneratorState& other, GeneratorPart other_part) const;
   bool operator==(const GeneratorState& other) const;
   // Seeded, and nothing drawn since.
   [[nodiscard]] bool is_seed(GeneratorPart part) const;
   // Another state for each number of draws, which no seed leads to: stands for the unknown state after them. Of the part
   // that the last of them has moved.
   [[nodiscard]] GeneratorState marked(std::size_t draws, GeneratorPart part) const;
+  // Holds what is the same in both once.
+  void share(const GeneratorState& other);
 
  private:
-  explicit GeneratorState(const at::mt19937& engine) : engine_(engine) {}
-  void restore(const OfGeneratorParts<bool>& parts) const;
-  // Of the CPU's.
-  [[nodiscard]] bool same_numbers(const GeneratorState& other) const;
-  [[nodiscard]] bool engine_follows(const GeneratorState& before) const;
-
-  // Of the accelerator.
-  struct Philox {
-    std::uint64_t seed = 0;
-    std::uint64_t offset = 0;
-    bool operator==(const Philox&) const = default;
-    // By draws alone.
-    [[nodiscard]] bool follows(const Philox& before) const { return seed == before.seed && offset >= before.offset; }
+  struct Content;
+  struct Part {
+    GeneratorPart part;
+    at::Generator from;
+    std::shared_ptr<const Content> content;
+    // So far, as seen by the thread that took it: how often other threads have set it, and how often Python of its own.
+    std::uint64_t set_by_others = 0, set_by_python = 0;
   };
+  static Part part_now(GeneratorPart part, const at::Generator& generator);
+  static void set(const Part& part, const at::Generator& generator);
+  [[nodiscard]] const Part* find(GeneratorPart part) const;
 
-  at::mt19937 engine_;
-  std::optional<Philox> device_;  // of one that was taken before the accelerator was watched, nothing is known
-  // So far, as seen by the thread that took it: how often other threads have set it, and how often Python of its own.
-  OfGeneratorParts<std::uint64_t> set_by_others_, set_by_python_;
-  std::optional<float> next_float_normal_;
-  std::optional<double> next_double_normal_;
+  std::vector<Part> parts_;
 };
 
-// Where a step's Python sets a part of the generator: nowhere, to where it was after so many draws of the step (as a
+// Where a step's Python sets a part of the generators: nowhere, to where it was after so many draws of the step (as a
 // checkpoint does), or to a state that comes from outside, most often a seed.
 struct GeneratorJump {
   struct OfPart {
@@ -102,11 +155,11 @@ struct GeneratorJump {
   };
   OfGeneratorParts<OfPart> to;
 
-  // after_draws[i]: the state after i draws of the step.
-  void make(const std::vector<std::optional<GeneratorState>>& after_draws) const;
+  // after_draws[i]: the state after i draws of the step. others: those that the step draws from.
+  void make(const std::vector<std::optional<GeneratorState>>& after_draws, const Generators& others) const;
   [[nodiscard]] bool moves() const;
   bool operator==(const GeneratorJump& other) const;
-  // The same but for the seed, which is a number of Python's.
+  // The same but for the seed, which is a number of Python's, and but for what a generator is that the step makes.
   [[nodiscard]] bool same_but_seed(const GeneratorJump& other) const;
 };
 

@@ -65,7 +65,7 @@ void anneal(const StrategyProblem& problem, const ChoiceNetwork& network, const 
             const StrategyOptions& options, StrategyResult& result) {
   const std::int64_t work = std::min(
       options.work_limit / 2, kLooks * static_cast<std::int64_t>(network.pair_cost.size() + network.cost.size()));
-  TreeMoves moves(network, start.labels, start.unit, options.seed);
+  TreeMoves moves(network, start, options.seed);
   for (int round = 0; round < kAnnealingRounds && (result.strategies.empty() || result.cost > result.bound); ++round) {
     if (options.should_stop && options.should_stop()) break;
     moves.round(work / kAnnealingRounds, options.should_stop);

@@ -15,6 +15,7 @@ MessagePassing::MessagePassing(const ChoiceNetwork& network)
     ++lower_degree_[static_cast<std::size_t>(edge.b)];
   }
   message_to_a_.assign(a_size, 0);
+  alone_.assign(static_cast<std::size_t>(network.nodes()), 0);
   message_to_b_.assign(b_size, 0);
 }
 
@@ -105,6 +106,7 @@ double MessagePassing::sweep(Labels& labels) {
   double bound = 0;
   for (std::int32_t i = nodes - 1; i >= 0; --i) {
     gather(i);
+    alone_[i] = static_cast<std::int32_t>(std::min_element(gathered_.begin(), gathered_.end()) - gathered_.begin());
     bound += send(i, false);
   }
   return bound;

@@ -25,6 +25,8 @@ class MessagePassing {
   // Sweeps forward, and back. Writes to `labels` the labelling that the sweep forward implies when each node decides
   // after its lower neighbours. Returns a bound on the cheapest labelling under the present node costs.
   double sweep(Labels& labels);
+  // Of the last sweep: what each node takes by what it has gathered, whatever its neighbours take.
+  [[nodiscard]] const Labels& alone() const { return alone_; }
 
  private:
   void gather(std::int32_t node);
@@ -32,7 +34,8 @@ class MessagePassing {
   double send(std::int32_t node, bool forward);
 
   const ChoiceNetwork& network_;
-  std::vector<double> priced_;            // per label
+  std::vector<double> priced_;  // per label
+  Labels alone_;
   std::vector<std::size_t> to_b_, to_a_;  // per edge: where its messages stand
   std::vector<double> message_to_b_, message_to_a_;
   std::vector<std::int32_t> lower_degree_;  // per node: edges to nodes before it

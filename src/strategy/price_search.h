@@ -1,13 +1,14 @@
-// Prices for bytes: each row gets a price per byte that rises while the row is over the limit and fades while it has
-// room.
+// Prices for bytes: each row gets a price per byte, and what the cheapest labels cost then, less the price of the
+// limit, bounds every choice that keeps the limit.
 //
 //   usage  ▂▇▇▅▂        prices  0 λ λ 0 0        labels, cheapest with bytes paid for: under the limit where it was over
 //   limit  ─────   ──▶                    ──▶
 //
-// The dual of the limit (Lagrangian relaxation; Fisher, Management Science 27, 1981), with multiplicative steps in
-// place of subgradient ones: a row far over the limit does not dwarf the others, so a handful of binding rows settle at
-// once. Every round gives a bound, and a labelling that is nearly cheapest at these prices: the start for tree_moves.h.
-// A round costs one sweep of message_passing.h.
+// The dual of the limit (Lagrangian relaxation; Fisher, Management Science 27, 1981). Without prices first, until the
+// messages have settled; then by subgradient steps whose direction remembers those before (Camerini, Fratta, Maffioli,
+// Mathematical Programming Study 3, 1975) and whose length aims at a bound somewhat above the best one (Polyak, USSR
+// Computational Mathematics 9, 1969). Every round gives a bound, and a labelling that is nearly cheapest at these
+// prices: the start for tree_moves.h. A round costs one sweep of message_passing.h.
 #pragma once
 
 #include <cstdint>

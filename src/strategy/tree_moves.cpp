@@ -4,26 +4,26 @@
 #include <cmath>
 #include <limits>
 
-#include "strategy/price_search.h"
-
 namespace stowage {
 namespace {
 
 constexpr int kMovesPerDraw = 64;  // moves between two draws of prices
 constexpr int kTreeSizes = 10;     // trees of 2, 4, ... 2^10 nodes
 constexpr double kHottest = 1e-2;  // of the best cost: the rise that is taken by chance at first
+constexpr double kWarm = 2e-3;     // the same, for a round that begins at the best choice
 constexpr double kSlack = 1e-6;    // bytes: rounding of sums
 
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
 
 }  // namespace
 
-TreeMoves::TreeMoves(const ChoiceNetwork& network, Labels start, double unit, std::uint64_t seed)
+TreeMoves::TreeMoves(const ChoiceNetwork& network, const PricedStart& start, std::uint64_t seed)
     : network_(network),
-      labels_(std::move(start)),
+      prices_(start.prices),
+      labels_(start.labels),
       best_cost_(std::numeric_limits<double>::infinity()),
       cost_(label_cost(network, labels_)),
-      unit_(unit),
+      unit_(start.unit),
       usage_(row_usage(network, labels_)),
       random_(seed) {
   for (const double u : usage_) overload_ += std::max(0.0, u - network.limit);
@@ -38,20 +38,27 @@ TreeMoves::TreeMoves(const ChoiceNetwork& network, Labels start, double unit, st
 
 // From relaxed and hot (done = 0) to strict and cold (done = 1).
 void TreeMoves::set_heat(double done) {
-  weight_ = unit_ * std::pow(10.0, -1 + 3 * done);
+  weight_ = unit_ * std::pow(10.0, far_ ? -1 + 3 * done : 2 * done);
   const double scale = std::isfinite(best_cost_) ? best_cost_ : std::min(cost_, network_.penalty);
-  heat_ = scale * kHottest * (1 - done) * (1 - done);
+  heat_ = scale * (far_ ? kHottest : kWarm) * (1 - done) * (1 - done);
 }
 
-// Prices on the rows that are nearly full, of a random height: trees look at bytes before the limit does.
+// Trees look at bytes before the limit does: at none, at rows that are nearly full by a random price, or at all by
+// about the price that the bound gives them.
 void TreeMoves::draw_prices() {
-  const double height = random_() % 4 == 0 ? 0 : unit_ * std::pow(10.0, -2 + 4 * uniform(random_));
-  const double full = (0.3 + 0.65 * uniform(random_)) * network_.limit;
+  const std::uint64_t kind = random_() % 4;
   price_before_.assign(usage_.size() + 1, 0);
+  work_ += static_cast<std::int64_t>(usage_.size());
+  if (kind >= 2) {
+    const double times = std::pow(2.0, -1 + 2 * uniform(random_));
+    for (std::size_t t = 0; t < usage_.size(); ++t) price_before_[t + 1] = price_before_[t] + times * prices_[t];
+    return;
+  }
+  const double height = kind == 0 ? 0 : unit_ * std::pow(10.0, -2 + 4 * uniform(random_));
+  const double full = (0.3 + 0.65 * uniform(random_)) * network_.limit;
   for (std::size_t t = 0; t < usage_.size(); ++t) {
     price_before_[t + 1] = price_before_[t] + (usage_[t] > full ? height * usage_[t] / network_.limit : 0);
   }
-  work_ += static_cast<std::int64_t>(usage_.size());
 }
 
 void TreeMoves::join(std::int32_t node, std::int32_t parent, std::int32_t edge) {
@@ -190,6 +197,11 @@ bool TreeMoves::move() {
 
 std::int64_t TreeMoves::round(std::int64_t work, const std::function<bool()>& should_stop) {
   work_ = 0;
+  far_ = rounds_++ % 3 != 2 || best_.empty();
+  if (!far_) {
+    labels_ = best_;
+    cost_ = best_cost_;
+  }
   for (int moves = 0; work_ < work; ++moves) {
     if (moves % kMovesPerDraw == 0) {
       if (should_stop && should_stop()) break;

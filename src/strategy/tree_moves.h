@@ -6,7 +6,8 @@
 //
 // Tree sampling after Hamze and de Freitas, UAI 2004, as large neighbourhoods; accepted as in simulated annealing
 // (Kirkpatrick et al. 1983). A round starts hot, with overload cheap, and ends cold, with overload dear: it slides from
-// relaxed choices to those that keep the limit. Forbidden pairs chain many nodes together, which is why single-node
+// relaxed choices to those that keep the limit. Every third one begins at the best choice and stays nearer to it. Half
+// of the moves pay for bytes what the bound says that they are worth. Forbidden pairs chain many nodes together, which is why single-node
 // moves get stuck at once and trees do not. A move costs the matrices that touch the tree.
 #pragma once
 
@@ -15,13 +16,14 @@
 #include <random>
 #include <vector>
 
-#include "strategy/choice_network.h"
+#include "strategy/price_search.h"
 
 namespace stowage {
 
 class TreeMoves {
  public:
-  TreeMoves(const ChoiceNetwork& network, Labels start, double unit, std::uint64_t seed);
+  // The network and the start stay where they are.
+  TreeMoves(const ChoiceNetwork& network, const PricedStart& start, std::uint64_t seed);
 
   // One round of annealing that costs about `work` entries. Returns what it cost.
   std::int64_t round(std::int64_t work, const std::function<bool()>& should_stop);
@@ -45,13 +47,15 @@ class TreeMoves {
   bool move();
 
   const ChoiceNetwork& network_;
+  const std::vector<double>& prices_;  // per row: what its bytes are worth by the bound
   Labels labels_, best_;
   double best_cost_;
   double cost_, overload_ = 0;
   double unit_, weight_ = 1, heat_ = 0;
   std::vector<double> usage_, price_before_;  // per row; prices of the rows before each
   std::mt19937_64 random_;
-  std::int64_t work_ = 0;
+  std::int64_t work_ = 0, rounds_ = 0;
+  bool far_ = true;  // this round wanders far, from where the last one ended
 
   std::vector<Branch> tree_;
   std::vector<std::int32_t> place_, links_, touched_;  // per node: its place in the tree or -1, its edges into the tree

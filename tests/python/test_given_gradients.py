@@ -125,3 +125,45 @@ def appended(model, spare, opt, second):
 def test_parameters_that_an_optimizer_gets(change, begins, check, steps):
     """zero_grad() goes through them, whether or not the step calls step()."""
     as_eager(optimizer="sgd", begins=begins, change=change, check=check, steps=steps)
+
+
+@pytest.mark.parametrize("which", ["begins", "ends", "zeros", "none"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_layers_that_are_left_out_at_random(optimizer, which):
+    """A number that the step draws decides: recordings that begin alike have found other gradients, and go on with
+    each other's place."""
+
+    def trained(planned):
+        torch.manual_seed(0)
+        layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        opt = OPTIMIZERS[optimizer](layers.parameters())
+        calls = [0]
+
+        def step(x):
+            calls[0] += 1
+            if which == "zeros":
+                opt.zero_grad(set_to_none=False)
+            x = x + layers[0](x)
+            for layer in layers[1:]:
+                if torch.rand(()).item() < 0.6:
+                    x = x + torch.tanh(layer(x))
+            loss = x.square().mean()
+            if which == "begins":
+                opt.zero_grad()
+            loss.backward()
+            opt.step()
+            if which == "ends" or (which == "none" and calls[0] % 5 == 0):
+                opt.zero_grad()
+            return loss.detach()
+
+        run = stowage.compile(step) if planned else step
+        torch.manual_seed(3)
+        history = []
+        for _ in range(30):
+            loss = run(torch.randn(8, 4))
+            grads = [torch.zeros(()) if p.grad is None else p.grad.clone() for p in layers.parameters()]
+            history.append([loss, *grads, *(p.detach().clone() for p in layers.parameters())])
+        return history
+
+    for call, (a, b) in enumerate(zip(trained(False), trained(True), strict=True)):
+        assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call}"

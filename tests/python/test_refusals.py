@@ -135,20 +135,6 @@ def test_numpy_input_that_is_not_an_argument():
     run(make, planned=True)
 
 
-def test_own_generator():
-    def make(model, optimizer):
-        generator = torch.Generator().manual_seed(3)
-
-        def train_step(x):
-            noise = torch.randn(3, 4, generator=generator)
-            return training(model, optimizer, (model(x) + noise).square().mean())
-
-        return train_step
-
-    with pytest.warns(UserWarning, match="generator"):
-        run(make)
-
-
 def test_step_that_counts():
     def make(model, optimizer):
         state = {"steps": 0}

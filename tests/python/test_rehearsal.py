@@ -10,6 +10,7 @@ from transform import transformed
 
 import stowage
 from stowage import _runtime
+from stowage.step.replay import Replay
 
 
 def lets_go(model, optimizer, loss_fn):
@@ -84,3 +85,23 @@ def test_a_kernel_that_raises_in_the_rehearsal():
     for batch in batches:
         step(batch)
     assert step.stats()["planned_steps"] >= 4
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError("no room")])
+def test_a_rehearsal_that_raises_what_the_step_does_not(error, monkeypatch):
+    """Training goes on; the reason is the true one, and it is not tried for ever."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = stowage.compile(plain_step(model, optimizer, lambda model, batch: model(batch).square().mean()))
+    tries = []
+
+    def raises(self, *args, **kwargs):
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(Replay, "rehearse_matched", raises)
+    with pytest.warns(UserWarning, match=f"its rehearsals raise .*{type(error).__name__}: {error}"):
+        for i in range(16):
+            step(torch.ones(2, 4) * i)
+    assert len(tries) < 12
+    assert str(error) in step.refusal

@@ -243,6 +243,36 @@ TEST(Strategy, AnnealingMeetsThePlantedLimit) {
   EXPECT_EQ(choose_strategies(problem, options).strategies, result.strategies);
 }
 
+// Layers of eight nodes, each fast and large or slow and small, and all alive at once. What a byte is worth must be found
+// well: at any limit the bound comes near to the linear program's, which has an answer by hand, and rises as the limit
+// falls.
+TEST(Strategy, TheBoundKnowsWhatBytesAreWorth) {
+  std::mt19937_64 random(first_seed());
+  StrategyProblem problem;
+  std::vector<std::int64_t> slower;  // what a node costs more when small; all save as many bytes
+  for (int i = 0; i < 4000; ++i) {
+    slower.push_back(static_cast<std::int64_t>(1 + random() % 1000));
+    problem.nodes.push_back({i / 8, 600, {100, 100 + slower.back()}, {10, 4}});
+    if (i > 0) problem.edges.push_back({i - 1, i, {0, 0, 0, 0}});
+  }
+  std::sort(slower.begin(), slower.end());
+  StrategyOptions options;
+  options.work_limit = 100'000'000;
+  std::int64_t before = 0;
+  for (const std::size_t small : {0U, 1000U, 2000U, 3000U, 3900U}) {
+    problem.usage_limit = 40'000 - 6 * static_cast<std::int64_t>(small);
+    std::int64_t least = 400'000;
+    for (std::size_t i = 0; i < small; ++i) least += slower[i];
+    const StrategyResult result = choose_strategies(problem, options);
+    EXPECT_LE(result.bound, least);
+    EXPECT_GE(static_cast<double>(result.bound), 0.98 * static_cast<double>(least)) << small;
+    EXPECT_GE(result.bound, before);
+    ASSERT_FALSE(result.strategies.empty());
+    EXPECT_LE(static_cast<double>(result.cost), 1.02 * static_cast<double>(least)) << small;
+    before = result.bound;
+  }
+}
+
 TEST(Strategy, TheLimitDecides) {
   StrategyProblem problem;
   problem.nodes = {{0, 2, {1, 10}, {8, 4}}, {1, 3, {1, 10}, {8, 4}}};

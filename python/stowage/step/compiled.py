@@ -389,7 +389,7 @@ class CompiledStep(LifeCycle):
         may_run_twice = _catches(began) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
-            result, replay = began.transaction(step, others, python=True)
+            result, replay = began.transaction(step, others, python=True, arguments=inputs)
         except Exception as error:
             if before is None or not _may_be_caught(began, error):
                 raise
@@ -531,7 +531,7 @@ class CompiledStep(LifeCycle):
         missed."""
         replay = shadow.replay
         replay.rehearsals += 1
-        rehearsal = None
+        rehearsal, raised = None, ""
         told = replay.repetition.told
         with contextlib.ExitStack() as kernels:
             if told:
@@ -540,7 +540,8 @@ class CompiledStep(LifeCycle):
                 rehearsal = replay.rehearse_matched(inputs, learn=not told)
             except Error:
                 raise
-            except Exception:  # a kernel has raised, and will again
+            except Exception as error:  # most often a kernel's, which will raise again
+                raised = f"{type(error).__name__}: {error}".partition("\n")[0]
                 kernels.close()
                 if _catches(replay) and not told:
                     with self._planning(entry):
@@ -556,7 +557,9 @@ class CompiledStep(LifeCycle):
             return shadow.result
         if rehearsal is None:
             with self._planning(entry):
-                replay.drop_replacements("a replaced kernel has raised")
+                fell_back = replay.drop_replacements(f"the rehearsal has raised {raised}")
+            if not fell_back:
+                self._has_raised(entry, replay, raised)
             return shadow.result
         agrees = replay.agrees(rehearsal, shadow.result, inputs, shadow.kept_agree() and shadow.replaced_agree())
         self._judge(entry, replay, agrees, "" if agrees else shadow.first_difference())

@@ -48,7 +48,7 @@ class EagerCalls:
         if device.type == "cpu":
             own_bytes += _held_bytes(tapes, {storage_address(t) for t, _, _ in counted})
         limit_bytes = self._budget_bytes + _runtime.live_bytes(str(device)) - own_bytes
-        before = State(world, own) if undo else None
+        before = State(world, own, inputs) if undo else None
         peak_bytes = _runtime.peak_bytes(str(device))
         if self._block is None or self._block.device != device:
             self._block = budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False, device=device)

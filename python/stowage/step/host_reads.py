@@ -5,8 +5,8 @@
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 
 An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end,
-and the call happens eagerly. Pickling, storages and copies of whole tensors (torch.save of a model) see what eager
-would show: before them what has been matched so far happens, and the rest of that call is eager, too.
+and the call happens eagerly. Pickling and storages (torch.save of a model) see what eager would show: before them what has been matched so far
+happens, and the rest of that call is eager, too. copy.deepcopy of a tensor is done by operators.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _COMPOSITES = {  # which arguments they read
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (1, "batch_sizes")),
 }
 _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
+_COPIES = "stowage: tensors that were copied by operators"  # of a memo of copy.deepcopy's
 _ARRAYS = ("numpy", "__array__", "__dlpack__")
 _WHOLE = (
     "__reduce_ex__",
@@ -102,6 +103,8 @@ class HostReads(TorchFunctionMode):
                 self._recorder.fills(False)
         elif name == "tolist" or name in _ARRAYS:
             return self._told(func, name, args, kwargs or {})
+        elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):
+            return copied(*args)
         elif name == "data_ptr":
             self.asked = self.asked or "it asks where a tensor lies in memory"
         else:
@@ -165,6 +168,8 @@ class ToldContents(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
+        if name == "__deepcopy__" and not self._matcher.left and can_be_copied(*args):
+            return copied(*args)
         told = (name == "tolist" or name in _ARRAYS) and _can_be_told(name, args[0])
         if not told and (name == "tolist" or name in _ARRAYS or name in _WHOLE) and not self._matcher.left:
             self.handed_out = True
@@ -212,6 +217,48 @@ def _can_be_told(name: str, tensor: Any) -> bool:
     ):
         return False
     return name == "tolist" or (name != "__dlpack__" and not tensor.requires_grad and tensor.dtype != torch.bfloat16)
+
+
+def can_be_copied(tensor: Any, memo: dict) -> bool:
+    """By operators, as tensor.__deepcopy__(memo) does it past the dispatcher: a plain tensor that is all of its storage,
+    whose storage was not copied before, or by copied() for a tensor of the same form."""
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or is_fake(tensor) or id(tensor) in memo:
+        return False
+    if not tensor.is_leaf or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized or tensor.device.type == "meta":
+        return False
+    storage = tensor.untyped_storage()
+    whole = storage.nbytes() == tensor.numel() * tensor.element_size() and tensor.storage_offset() == 0
+    if not whole or tensor.grad is not None or tensor.__dict__ or not _dense(tensor):
+        return False
+    before = memo.get(_COPIES, {}).get(storage._cdata)
+    if before is None:
+        return storage._cdata not in memo.get("torch", {})
+    return (before.shape, before.stride(), before.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def copied(tensor: torch.Tensor, memo: dict) -> torch.Tensor:
+    copies, storage = memo.setdefault(_COPIES, {}), tensor.untyped_storage()
+    with torch.no_grad():
+        if (before := copies.get(storage._cdata)) is not None:
+            made = before.detach()
+        else:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            made.copy_(tensor)
+            copies[storage._cdata] = made.detach()
+            memo.setdefault("torch", {})[storage._cdata] = made.untyped_storage()
+    if tensor.requires_grad:
+        made.requires_grad_()
+    memo[id(tensor)] = made
+    return made
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride()), key=lambda dimension: dimension[::-1]):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _content(tensor: torch.Tensor, name: str) -> list[int]:

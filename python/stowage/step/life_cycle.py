@@ -121,19 +121,29 @@ class LifeCycle(abc.ABC):
             arena, residents = in_words(summary["arena_bytes"]), in_words(summary["resident_bytes"])
             _LOG.info("%s is planned: arena %s beside %s of residents", self._name, arena, residents)
         elif replay.rehearsals >= (_MAX_TOLD if repetition.tries else _MAX_REHEARSALS):
-            self._drop(entry, replay)
             where = f": first {first_difference}" if first_difference else ""
             if repetition.stage is Stage.AGAIN:
                 where = f": {otherwise} is made again, and does not repeat its bits"
                 where += f"; {repetition.no_way}" if repetition.no_way else ""
-            self._refuse(
+            self._give_up(
                 entry,
+                replay,
                 f"the planned step does not give the bits of the one that {self._WITHOUT_PLAN}{where}{_how_to_repeat()}",
             )
-            if self._strict:
-                error = Error(entry.refusal)
-                say(error, AFTER)
-                raise error
+
+    def _has_raised(self, entry: Any, replay: Replay, raised: str) -> None:
+        """A rehearsal of the recorded kernels, where the same step without a plan did not."""
+        if replay.rehearsals >= _MAX_REHEARSALS:
+            self._give_up(entry, replay, f"its rehearsals raise what it does not without a plan: {raised}")
+
+    def _give_up(self, entry: Any, replay: Replay, reason: str) -> None:
+        """After a call that has trained."""
+        self._drop(entry, replay)
+        self._refuse(entry, reason)
+        if self._strict:
+            error = Error(entry.refusal)
+            say(error, AFTER)
+            raise error
 
     def _falls_back(self, replay: Replay, agrees: bool) -> bool:
         """Where a plan with other kernels than the recorded ones has not done what they do, the next has those

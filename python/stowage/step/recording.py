@@ -116,6 +116,7 @@ class Recording:
     node_hooks: list[int] = field(default_factory=list)
     arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
+    makes_generators: bool = False  # it draws from random generators that it makes, or comes by
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -236,6 +237,7 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         declare_optimizer(recorder, optimizer)
     for path, tensor in world.tensors:
         recorder.declare(address(tensor), "constant", path)
+    world.know_generators(recorder.know_generator)
 
 
 def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
@@ -319,11 +321,11 @@ class _Undo:
     """Takes back a call that was interrupted, or in which a kernel has raised. What the user's Python raises is part of
     the step: what it did before stays."""
 
-    def __init__(self, recorder, world: World):
+    def __init__(self, recorder, world: World, inputs: Sequence[torch.Tensor]):
         self.error: BaseException | None = None
         self.thread = _runtime.ThreadState()
         self._recorder = recorder
-        self._holders = Holders.of(world)
+        self._holders = Holders.of(world, inputs)
 
     def now(self) -> None:
         by_python = isinstance(self.error, Exception) and not self._recorder.kernel_raised
@@ -405,8 +407,12 @@ def _record(
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if shared := _argument_that_is_also_reachable(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
-    if any(t.requires_grad for t in inputs):
+    if (world.distributed and any(t.requires_grad for t in arguments)) or any(
+        t.requires_grad for t in inputs[len(arguments) :]
+    ):
         recorder.refuse("an argument requires grad")
+    if any(t.requires_grad and not t.is_leaf for t in arguments):
+        recorder.refuse("an argument is part of a graph that was made outside of the step; pass it detached")
     before = [(p, p.grad) for p in world.model_parameters()]
     arrays = [(array, buffer_digest(array)) for array in passing.arrays]
     held_before, storages = held(args, kwargs, passing), [storage_address(t) for t in arguments]
@@ -416,7 +422,7 @@ def _record(
     session = _Session(recorder, world)
     whole = not world.distributed and not any(is_fake(t) for t in inputs)
     host_reads = HostReads(recorder, whole, arguments)
-    undo = _Undo(recorder, world)
+    undo = _Undo(recorder, world, inputs)
     try:
         result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)
     except BaseException as error:  # as in Replay.transaction()
@@ -428,6 +434,8 @@ def _record(
     host_reads.finish()
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
     recording.remembers = host_reads.asked
+    if any(t.requires_grad for t in arguments):
+        recording.remembers = recording.remembers or "an argument requires grad: its gradient and hooks are Python's"
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     if world.compiled is not None:
@@ -467,6 +475,7 @@ def _record(
         replaced=addresses(_found_anew(recording, fn, objects, anew)),
         earlier=earlier,
     )
+    recording.makes_generators = tape.makes_generators
     if tape.finds and not recording.finds:
         recording.finds = "what it takes from somewhere"
     if regions.inside and world.compiled is None:

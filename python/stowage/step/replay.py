@@ -28,7 +28,7 @@ from stowage.step.recording import OptimizerEvent, Recording
 from stowage.step.rehearsal import Rehearsal
 from stowage.step.repetition import Repetition
 from stowage.step.signature import metadata
-from stowage.step.state import Holders
+from stowage.step.state import Holders, leaves_of
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
 _GUESSED_ENOUGH = 0.02  # share of the step's cost
@@ -114,7 +114,7 @@ class Undo:
     eager. now() says in ``error`` which of the two it is.
     """
 
-    def __init__(self, began: Replay, others: Sequence[Replay], python: bool):
+    def __init__(self, began: Replay, others: Sequence[Replay], python: bool, arguments: Sequence[torch.Tensor] = ()):
         """python: the user's function runs, whose optimizers may count in Python objects."""
         world = began.recording.world
         self.error: BaseException | None = None
@@ -126,7 +126,8 @@ class Undo:
         # Not held meanwhile: the step's first act on them is to let them go
         cleared = {id(p) for p in began._grads.cleared}
         self._cleared = began._grads.cleared
-        self._holders = Holders((p for p in began._parameters if id(p) not in cleared), world.counters(python))
+        kept = [p for p in began._parameters if id(p) not in cleared]
+        self._holders = Holders([*kept, *leaves_of(arguments)], world.counters(python))
         self._memory = [(place, place.get()) for place in began.recording.replaced]
         self._done = self._happened = False
 
@@ -178,6 +179,8 @@ def why_python_must_run(recording: Recording) -> str:
         return f"the step sets {recording.sets} by itself"
     if recording.remembers:
         return recording.remembers
+    if recording.makes_generators:
+        return "it draws from a random generator that it makes"
     if recording.returns:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
@@ -553,15 +556,23 @@ class Replay:
             if mismatch:
                 raise Mismatch(mismatch)
 
-    def transaction(self, step: Callable[[Undo], Any], others: Sequence[Replay] = (), *, python: bool = False) -> Any:
+    def transaction(
+        self,
+        step: Callable[[Undo], Any],
+        others: Sequence[Replay] = (),
+        *,
+        python: bool = False,
+        arguments: Sequence[torch.Tensor] = (),
+    ) -> Any:
         """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers'
         Python has changed goes back, unless the step has happened.
 
-        others: recordings of the same function, one of which may come to be executed instead. python: see Undo.
+        others: recordings of the same function, one of which may come to be executed instead. python, arguments: see
+        Undo.
         """
         self._executor.reserve()
         self.taken_back = False
-        undo = Undo(self, others, python)
+        undo = Undo(self, others, python, arguments)
         try:
             return step(undo)
         # Here no signal's handler can run before the next call returns, and in there none does
@@ -631,7 +642,7 @@ class Replay:
                 around = run_within if self.budget is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
-                    self.inputs(arguments),
+                    [replay.inputs(arguments) for replay in (self, *others)],
                     tapes,
                     leaving,
                     self.budget is not None,
@@ -646,6 +657,9 @@ class Replay:
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]
                 if not difference and not self._returns(chosen, result):
                     difference = "the step returns or keeps other tensors than when it was recorded"
+                    matcher.leave(difference)
+                if not difference and self._keeps_lost_states():
+                    difference = "the step keeps a state of a random generator, and reads numbers"
                     matcher.leave(difference)
             except BaseException as error:
                 matcher.forget_step()
@@ -676,6 +690,7 @@ class Replay:
     def run_shadowed(self, shadow: Shadow, inputs: list[int]) -> None:
         """The planned step, after the user's Python has run over shells, which get their content here."""
         handover = shadow.began._matcher.handover()
+        handover.begin(self._executor)
         self._execute(inputs, lambda: handover.take_results(self._executor))
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
@@ -690,6 +705,11 @@ class Replay:
             return True
         gc.collect()  # what only cycles hold is nobody's
         return self._matcher.returns(addresses(chosen._held(result)))
+
+    def _keeps_lost_states(self) -> bool:
+        if self._matcher.keeps_lost_states:
+            gc.collect()
+        return self._matcher.keeps_lost_states
 
     # ---- Trust
 

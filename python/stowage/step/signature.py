@@ -419,6 +419,9 @@ class _Describer:
                 return None
             self._given.append(type(value))
             return (type(value), tuple((name, self._attribute(item)) for name, item in vars(value).items()))
+        if isinstance(value, torch.Generator):  # what it holds is told by what is drawn from it
+            kind = (type(value), str(value.device))
+            return kind if self._passing.is_other(kind, value) else None
         return None
 
     def _function(self, value: types.FunctionType) -> tuple:

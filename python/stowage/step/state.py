@@ -44,17 +44,22 @@ def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     return [(t, start, end) for t, start, end in own if end > start]
 
 
+def leaves_of(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Arguments whose .grad a step may fill."""
+    return [t for t in inputs if t.requires_grad and t.is_leaf]
+
+
 class Holders:
     """Whatever holds a training step's tensors and its Python numbers, as it is now."""
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], dicts: Iterable[dict]):
+    def __init__(self, parameters: Iterable[torch.Tensor], dicts: Iterable[dict]):
         self._grads = [(p, p.grad) for p in parameters]
         self._dicts = [(held, dict(held)) for held in dicts]
 
     @classmethod
-    def of(cls, world: World) -> Holders:
+    def of(cls, world: World, inputs: Iterable[torch.Tensor] = ()) -> Holders:
         buffers = [m._buffers for _, root in world.modules for m in root.modules()]
-        return cls(world.parameters(), world.counters() + buffers)
+        return cls([*world.parameters(), *leaves_of(inputs)], world.counters() + buffers)
 
     def put_back(self) -> None:
         """Needs no tensor to be there."""
@@ -66,14 +71,14 @@ class Holders:
 
 
 class State:
-    """Holders, content and generator. ``own``: what own_ranges() gives."""
+    """Holders, content and generators. ``own``: what own_ranges() gives."""
 
-    def __init__(self, world: World, own: list[Range]):
-        self.holders = Holders.of(world)
+    def __init__(self, world: World, own: list[Range], inputs: Iterable[torch.Tensor] = ()):
+        self.holders = Holders.of(world, inputs)
         self._content = [(t, start, content_of(t, start, end)) for t, start, end in own]
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
-        self._generators = _runtime.GeneratorState()
+        self._generators = _runtime.GeneratorState(world.generators)
 
     def put_back(self) -> None:
         self.holders.put_back()
@@ -106,4 +111,4 @@ def _byte_view(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage(), start, (size,), (1,))
 
 
-__all__ = ["Holders", "State", "content_of", "on_accelerator", "own_ranges"]
+__all__ = ["Holders", "State", "content_of", "leaves_of", "on_accelerator", "own_ranges"]

@@ -190,7 +190,7 @@ class _Before:
             seen |= {f"'{k}' of scheduler {i}": _shown(v) for k, v in scheduler.state_dict().items()}
         for i, scaler in enumerate(self._world.scalers):
             seen |= {f"'{k}' of gradient scaler {i}": _shown(v) for k, v in scaler.state_dict().items()}
-        return seen | {"the random generator": _runtime.GeneratorState()}
+        return seen | {"the random generator": _runtime.GeneratorState(self._world.generators)}
 
 
 def _shown(value: Any) -> Any:

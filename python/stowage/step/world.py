@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -76,11 +76,19 @@ class World:
         self.schedulers: list[LRScheduler] = found.schedulers
         self.scalers: list[torch.amp.GradScaler] = found.scalers
         self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
+        self.generators: list[torch.Generator] = found.generators
         self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
 
     def reached(self) -> list[Any]:
         """What the function can reach, before it has run."""
         return self._walk.reached() if self._walk is not None else []
+
+    def know_generators(self, know: Callable[[torch.Generator], None]) -> None:
+        """know(): takes the random generators that are found, and those that are found later."""
+        for generator in self.generators:
+            know(generator)
+        if self._walk is not None:
+            self._walk.found.meets_generator = know
 
     # ---- what runs
 

@@ -107,7 +107,6 @@ _VISIBLE_BASES = {
     bytearray,
     array.array,
 }
-_IGNORED = (torch.cuda.Stream, torch.Generator)  # refused elsewhere
 _SETTINGS = {
     "decimal": ("decimal's context", decimal_context),
     "numpy": ("what NumPy does about errors (numpy.seterr)", numpy_errors),
@@ -124,6 +123,8 @@ class Found:
         self.schedulers: list[LRScheduler] = []
         self.scalers: list[torch.amp.GradScaler] = []
         self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.generators: list[torch.Generator] = []
+        self.meets_generator: Callable[[torch.Generator], None] = lambda generator: None  # another one
         self.compiled: str | None = None  # name of a torch.compile'd function or module, if one is reachable
 
 
@@ -829,6 +830,11 @@ class Walk:
         if bits is not None:
             self._reach(i, None, bits, path, trusted)
 
+    def _enter_torch_generator(self, i: int, value: torch.Generator, path: str, trusted: bool) -> None:
+        """What it holds is told by what is drawn from it."""
+        self.found.generators.append(value)
+        self.found.meets_generator(value)
+
     def _memory(self, i: int, value: Any, cls: type, what: str, trusted: bool) -> None:
         """The numbers in the fixed part of a C object, but for its dict and its weak references."""
         cuts = sorted(o for o in (cls.__dictoffset__, cls.__weakrefoffset__) if o > 0)
@@ -1121,7 +1127,8 @@ _BY_BASE = (
     (threading.local, Walk._enter_thread_local),
     (logging.Logger, Walk._enter_logger),
     (BaseException, Walk._enter_exception),
-    ((property, staticmethod, classmethod, types.GenericAlias, *_IGNORED), Walk._enter_nothing),
+    (torch.Generator, Walk._enter_torch_generator),
+    ((property, staticmethod, classmethod, types.GenericAlias, torch.cuda.Stream), Walk._enter_nothing),
 )
 
 __all__ = ["Found", "Walk"]
