@@ -125,7 +125,7 @@ class Round {
         add({.gap = gap, .move = std::move(*move), .from = gap.from + (taken ? 0 : 1), .to = gap.to, .luck = luck},
             over);
     if (!rule_.swap) return;
-    Candidate swap{.gap = gap, .luck = luck};
+    Candidate swap{.gap = gap, .move = {}, .luck = luck};
     bool reaches = false;
     if (time(swap)) {
       reaches = swap.from <= worst && worst < swap.to;

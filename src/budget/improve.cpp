@@ -28,7 +28,8 @@ void improve(const Recipes& recipes, Attempt start, const ImproveOptions& option
     const auto length = std::min(size, kLeastStretch * std::pow(std::max(1.0, size / kLeastStretch), random.unit()));
     const auto first = random.below(1 + static_cast<std::int64_t>(size - length));
     work -= 300 * static_cast<std::int64_t>(size);
-    undo(recipes, now.sequence, static_cast<std::int32_t>(first), static_cast<std::int32_t>(first + std::ceil(length)));
+    undo(recipes, now.sequence, static_cast<std::int32_t>(first),
+         static_cast<std::int32_t>(static_cast<double>(first) + std::ceil(length)));
     CoverRule rule;
     rule.swap = options.link.there();
     rule.lane_price = options.lane_price * std::exp2(4 * random.unit() - 2);
