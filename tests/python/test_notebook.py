@@ -94,7 +94,7 @@ def test_a_step_that_is_refused_says_why():
     step = stowage.compile(lambda x: net(x).sum())
     with pytest.warns(UnsupportedWarning):
         for _ in range(4):
-            step(torch.randn(2, 8, requires_grad=True))
+            step(2 * torch.randn(2, 8, requires_grad=True))
     said = words_of(step._repr_html_())
     assert "not planned" in said and step.refusal and step.refusal.split()[0] in said
 
