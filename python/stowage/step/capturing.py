@@ -21,11 +21,9 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     """Runs the step ``warmup`` times, then once more under the recorder.
 
     The warm-up lets optimizers make their state, so that the graph is that of a steady step. On real tensors the steps
-    are
-    real: they train. Their costs are those of earlier planned steps on this machine, where known. Under FakeTensorMode,
-        or
-    with fake arguments, nothing is computed. Costs are then estimates from shapes, and allocations inside ops are not
-    in the graph.
+    are real: they train. Their costs are those of earlier planned steps on this machine, where known. Under
+    FakeTensorMode, or with fake arguments, nothing is computed. Costs are then estimates from shapes, and allocations
+    inside ops are not in the graph.
 
     Args:
         train_step: forward, backward, the optimizer's step, zero_grad: the user's own function.

@@ -17,7 +17,7 @@ import sys
 import types
 import weakref
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ class Passing:
         self.arrays: list[Any] = []  # among the arguments of the latest call; tensors may lie over them
         self.iterator = ""  # the type of one among its arguments that is known by its type alone
         self._kinds: set[Any] = set()  # of which calls give ever others
-        self._before: dict[Any, list[Any]] = {}  # by kind: weak references to those of the call before
+        self._before: dict[Any, list[Any]] = {}  # by kind: references to those of the call before
         self._now: dict[Any, list[Any]] = {}
 
     def begin(self) -> None:
@@ -181,10 +181,18 @@ class Passing:
 
     def is_other(self, kind: Any, value: Any) -> bool:
         """Do calls give ever others of the kind, as this one does?"""
-        self._now.setdefault(kind, []).append(weakref.ref(value))
+        self._now.setdefault(kind, []).append(_reference(value))
         if kind in self._before and all(known() is not value for known in self._before[kind]):
             self._kinds.add(kind)
         return kind in self._kinds
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Weak where its type allows, as torch.Generator does not with PyTorch 2.11. Those live a call longer."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
 
 
 @dataclasses.dataclass(frozen=True)
