@@ -5,8 +5,9 @@
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 
 An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end,
-and the call happens eagerly. Pickling and storages (torch.save of a model) see what eager would show: before them what has been matched so far
-happens, and the rest of that call is eager, too. copy.deepcopy of a tensor is done by operators.
+and the call happens eagerly. Pickling and storages (torch.save of a model) see what eager would show: before them what
+has been matched so far happens, and the rest of that call is eager, too. copy.deepcopy of a tensor is done by
+operators.
 """
 
 from __future__ import annotations
