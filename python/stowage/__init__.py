@@ -24,7 +24,8 @@ from stowage.planning import Graph, Plan, check, plan
 if TYPE_CHECKING:  # what __getattr__ finds
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.step.capturing import capture
-    from stowage.step.compiled import CompiledStep, compile
+    from stowage.step.compile import compile
+    from stowage.step.compiled import CompiledStep
     from stowage.step.fit import Fit, max_batch, max_length
     from stowage.step.prediction import Prediction, will_it_fit
     from stowage.step.verifying import Verification, verify
@@ -37,7 +38,7 @@ _NEED_TORCH = {
     "OutOfMemory": "eviction.budget",
     "budget": "eviction.budget",
     "capture": "step.capturing",
-    "compile": "step.compiled",
+    "compile": "step.compile",
     "max_batch": "step.fit",
     "max_length": "step.fit",
     "Prediction": "step.prediction",
