@@ -22,7 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes
-from stowage.step.guards.walk import Found, Walk
+from stowage.step.guards.found import Found
+from stowage.step.guards.walk import Walk
 
 _SCALARS = (
     bool,
@@ -117,7 +118,7 @@ class World:
         if self._walk is None:
             raise RuntimeError("this world is settled")
         self._walk.take_for_run()
-        return self._walk.own_names
+        return self._walk.ran.own_names
 
     def pause(self) -> None:
         """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be
@@ -134,14 +135,14 @@ class World:
         it can reach, "" for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
         walk = self._walk
         if walk is not None and not walk.noted:
-            self.arrays, self.catches = walk.arrays_met(), walk.catches
+            self.arrays, self.catches = walk.arrays_met(), walk.ran.catches
         if walk is None or not walk.noted:
             self.changes = self.guard.changed()
             return self.changes
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
-        self.arrays, self.catches = walk.arrays, walk.catches
+        self.arrays, self.catches = walk.arrays, walk.ran.catches
         return self.changes
 
     def parameters(self) -> list[torch.nn.Parameter]:
