@@ -1,10 +1,12 @@
 """What can be called and is no Python function.
 
-method                       its object and its function
-function of C                the object that it belongs to; what it does by itself is noted when it is called (blind.py)
-functools.partial            the function and the arguments that it holds
-functools.lru_cache          the function, and what it remembers
-operator.attrgetter          the attributes that it names count as read, as if code had read them"""
+    method                  its object and its function
+    function of C           the object that it belongs to; what else it reads is told when it is called (blind.py)
+    functools.partial       the function and the arguments that it holds
+    functools.lru_cache     the function, and what it remembers
+    operator.attrgetter     the attributes that it names count as read, as if code had read them
+
+O(what they hold)."""
 
 from __future__ import annotations
 
