@@ -23,27 +23,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes
 from stowage.step.guards.found import Found
+from stowage.step.guards.scalars import SCALARS
 from stowage.step.guards.walk import Walk
-
-_SCALARS = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    enum.Enum,
-)
 
 
 def is_plain(value: Any) -> bool:
     """Scalars and tuples of them: compared by value."""
-    return isinstance(value, _SCALARS) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
+    return isinstance(value, (*SCALARS, enum.Enum)) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
 
 
 def _with_nested(holder: dict) -> list[dict]:

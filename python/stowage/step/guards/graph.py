@@ -24,29 +24,14 @@ import torch
 from stowage._core import Guard
 from stowage.step.guards.edges import Ran
 from stowage.step.guards.found import Found
+from stowage.step.guards.scalars import SCALARS
 from stowage.step.guards.settings import SETTINGS
 
 MOST_OBJECTS = 30_000
 _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs that are larger hold what is theirs
 LARGE = 4096  # of larger containers the elements are not entered
-IMMUTABLE = {  # objects of exactly these classes never change, nor does what they hold
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    type(...),
-    type(NotImplemented),
-    range,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.Size,
-    types.CodeType,
-}
+# Objects of exactly these classes never change, nor does what they hold.
+IMMUTABLE = {*SCALARS, type(...), type(NotImplemented), range, torch.Size, types.CodeType}
 
 
 class Graph:
