@@ -26,7 +26,7 @@ void KeptWrites::save(const TapeOp& op, const torch::jit::Stack& stack) {
 }
 
 void KeptWrites::save(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || names_.made_in_step(tensor)) return;
+  if (!complete_ || !tensor.defined() || !tensor.has_storage() || names_.made_in_step(tensor)) return;
   const c10::Storage& storage = tensor.storage();
   const auto is_it = [&](const auto& known) {
     return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
