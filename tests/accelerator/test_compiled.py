@@ -8,6 +8,7 @@ import pytest
 import searches
 import torch
 import torch.nn.functional as F
+from mean_square import mean_square_step
 from programs import Program
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -413,14 +414,7 @@ def test_the_devices_own_limit_is_what_the_plan_says(loaded, share):
         torch.manual_seed(0)
         model = loaded.move(nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(6)]))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-
-        def body(x):
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
+        body = mean_square_step(model, optimizer)
         step = stowage.compile(body, strict=True, **options)
         x, losses = torch.ones(64, 128, device="standin"), []
         for i in range(12):
