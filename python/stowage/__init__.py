@@ -22,6 +22,7 @@ from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsuppo
 from stowage.planning import Graph, Plan, check, plan
 
 if TYPE_CHECKING:  # what __getattr__ finds
+    from stowage import hf, inductor, lightning
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.step.capturing import capture
     from stowage.step.compile import compile
@@ -47,8 +48,13 @@ _NEED_TORCH = {
     "verify": "step.verifying",
 }
 
+# Parts that are imported when they are first named, as each needs a package of its own.
+_PARTS = ("hf", "inductor", "lightning")
+
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"stowage.{name}")
     module = _NEED_TORCH.get(name)
     if module is None:
         raise AttributeError(f"module 'stowage' has no attribute '{name}'")

@@ -246,3 +246,9 @@ def test_the_command_line_reads_what_python_writes(compiled, tmp_path):
 def test_import_is_quiet():
     done = subprocess.run([sys.executable, "-c", "import stowage"], capture_output=True, text=True, check=True)
     assert done.stdout == "" and done.stderr == ""
+
+
+def test_parts_are_there_by_their_name():
+    code = "import stowage; stowage.hf.plan, stowage.inductor.options, stowage.lightning.Stowage"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    assert not hasattr(stowage, "nothing")
