@@ -150,6 +150,10 @@ void Matcher::remember() {
 void Matcher::roll_back() {
   for (const auto& [storage, content] : saved_) content.put_back(storage);
   saved_.clear();
+  // What stands for states of a step that has not happened: as they were before it
+  unmark_what_python_has([&](std::size_t) -> const GeneratorState& { return python_generator_[0]; });
+  told_states_.clear();
+  set_aside_.clear();
 }
 
 void Matcher::forget_passing() {
@@ -193,6 +197,9 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     throw std::runtime_error(kCaughtText);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
+  } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
+    leave("the step looks into a state of a random generator");
+    run_leaf(op, keys, stack);
   } else {
     ask_for_shape(op, keys, *stack);
     if (mode_ == Mode::kLeft) return run_leaf(op, keys, stack);

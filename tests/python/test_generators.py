@@ -7,11 +7,13 @@ A program is a list of acts that its step does in order, each with one of its ge
     seed K   manual_seed(K)                                              count    manual_seed(how many steps there were)
     save I   keep the state as I                                         back I   set it to what was kept, before the step or in it
     keep     keep the state beyond the end of the step, and the generator where the step has made it
+    copy     keep a copy of the state, a clone of the generator, or another generator that is set to the state
     drop     a dropout, which draws from the default generator           mix      another operator that draws
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 
@@ -52,6 +54,24 @@ class Program:
     def outside(self):
         return {"global": GLOBAL, "closure": self.closure, "attribute": self.model.noise, "given": self.given}
 
+    def copy(self, g, number):
+        if number == 0:
+            self.states.append(g.get_state().clone())
+        elif number == 1:
+            self.states.append(torch.from_numpy(g.get_state().numpy().copy()))
+        elif number == 2:
+            self.states.append(torch.tensor(g.get_state().tolist(), dtype=torch.uint8))
+        elif number == 3:
+            self.lasting.append(g.clone_state())
+        elif number == 4:
+            self.states.append(pickle.loads(pickle.dumps(g.get_state())))
+        elif number == 5:
+            self.lasting.append(pickle.loads(pickle.dumps(g)))
+        else:
+            other = torch.Generator()
+            other.set_state(g.get_state())
+            self.lasting.append(other)
+
     def step_function(self):
         mine = self.closure
 
@@ -84,6 +104,8 @@ class Program:
                     self.states.append(g.get_state())
                     if which == "made":
                         self.lasting.append(g)
+                elif what == "copy":
+                    self.copy(g, number)
                 else:
                     g.set_state(kept[number])
             self.count += 1
@@ -179,8 +201,16 @@ def test_seeded_by_the_step_and_drawn_from_by_others(which):
 def test_one_is_set_to_the_state_of_another(to, check):
     acts = [("draw", 0, "closure"), ("save", 2, "closure"), ("back", 2, to), ("draw", 0, to), ("draw", 0, "closure")]
     as_eager(acts, check=check)
-    if to != "anew":
-        as_eager(acts[:3], check=check)
+    as_eager(acts[:3], check=check)
+
+
+@pytest.mark.parametrize("how", range(7))
+@pytest.mark.parametrize("which", ["closure", "made"])
+@pytest.mark.parametrize("check", ["auto", "always"])
+def test_copies_of_a_state_have_the_true_one(how, which, check):
+    acts = [(what, n, which) for what, n in [("draw", 0), ("copy", how), ("draw", 0)]]
+    as_eager(acts, check=check)
+    as_eager(acts[::2], {7: acts}, check=check)  # another way of one call
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -221,9 +251,10 @@ def test_moved_between_calls(which):
 
 
 def random_acts(r):
-    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop", "keep"]
+    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop", "keep", "copy"]
     generators = r.sample(KINDS, r.randrange(1, 4))
-    return [(r.choice(kinds), r.randrange(3), r.choice(generators)) for _ in range(r.randrange(1, 9))]
+    acts = [(r.choice(kinds), r.randrange(3), r.choice(generators)) for _ in range(r.randrange(1, 9))]
+    return [(what, r.randrange(7) if what == "copy" else n, g) for what, n, g in acts]
 
 
 def random_program(seed):
@@ -398,3 +429,44 @@ def test_what_another_thread_draws_stays():
             assert not torch.equal(other.get_state(), theirs) and not torch.equal(torch.get_rng_state(), default)
         step(torch.arange(8))
     assert step.stats()["planned_steps"] > 2
+
+
+def test_after_an_error_no_mark_is_left():
+    """What the step has kept of a generator before it raises is as if nothing of it had happened."""
+    kept, others = [], []
+
+    def step(x, wrong):
+        hidden = noisy.table(x) + torch.randn(8, 16, generator=noisy.generator)
+        kept.append(noisy.generator.get_state())
+        others.append(torch.Generator())
+        others[-1].set_state(kept[-1])
+        hidden = hidden + torch.randn(8, 16, generator=noisy.generator)
+        if wrong:
+            raise ValueError("of the user's")
+        loss = hidden.square().mean()
+        noisy.optimizer.zero_grad()
+        loss.backward()
+        noisy.optimizer.step()
+        return loss.detach()
+
+    def seen(compiled):
+        kept.clear(), others.clear()
+        run = stowage.compile(step) if compiled else step
+        for call in range(8):
+            if call == 6:
+                with pytest.raises(IndexError):
+                    run(torch.arange(8) + 1, False)
+            else:
+                run(torch.arange(8), False)
+        return [k.clone() for k in kept], [g.get_state() for g in others]
+
+    noisy = Noisy()
+    expected_kept, expected_others = seen(False)
+    noisy = Noisy()
+    found_kept, found_others = seen(True)
+    assert _equal(expected_kept[:6], found_kept[:6]) and _equal(expected_others[:6], found_others[:6])
+    # The call that raised is as if it had not drawn; the next one is the first after it
+    before = torch.Generator()
+    before.set_state(found_kept[5])
+    torch.randn(8, 16, generator=before)
+    assert torch.equal(before.get_state(), found_kept[6]) and torch.equal(before.get_state(), found_others[6])
