@@ -121,7 +121,7 @@ class Tape:
 
     @property
     def makes_generators(self) -> bool:
-        """It draws from random generators that it makes, or comes by."""
+        """It draws from random generators that it makes, or comes by, or sets them."""
 
     @property
     def outdated(self) -> bool:
@@ -154,8 +154,10 @@ class Recorder:
 
     def declare_input(self, tensor: int, kind: str, name: str, input: int, start_bytes: int, end_bytes: int) -> None: ...
 
-    def know_generator(self, generator: object) -> None:
-        """One that the step can reach, before it may be drawn from or set."""
+    def know_generator(self, generator: object, earlier: Sequence[Tape]) -> None:
+        """
+        One that the step can reach, before it may be drawn from or set. earlier: tapes of the same step.
+        """
 
     def start(self) -> None: ...
 

@@ -48,8 +48,9 @@ class Recorder final : public Interceptor {
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
-  // A random generator that the step can reach, before it may be drawn from or set.
-  void know(const at::Generator& generator);
+  // A random generator that the step can reach, before it may be drawn from or set. Where no earlier tape of the step
+  // knows it, each call may come by another one.
+  void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier);
   // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows
   // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);
@@ -126,8 +127,9 @@ class Recorder final : public Interceptor {
   std::unique_ptr<Intercept> intercept_;
   std::vector<GeneratorState> states_;  // states_[i]: after i draws
   std::size_t made_generators_ = 0;
-  OfGeneratorParts<bool> draws_begun_;  // an op that may draw has run, if not to its end
-  std::vector<TapeOpId> draws_;         // the ops that drew
+  std::vector<GeneratorState> come_by_;  // as they were: those that no earlier tape knows
+  OfGeneratorParts<bool> draws_begun_;   // an op that may draw has run, if not to its end
+  std::vector<TapeOpId> draws_;          // the ops that drew
   std::vector<HostFilled> host_filled_;
   std::vector<FilledInside> filled_;
   bool fills_ = false;

@@ -284,6 +284,13 @@ bool GeneratorState::same_or_follows(GeneratorPart part, const GeneratorState& b
   return now->set_by_others != then->set_by_others || now->content->follows(*then->content);
 }
 
+bool GeneratorState::moved_by_python() const {
+  const std::lock_guard lock(g_lock);
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part_now(part.part, part.from).set_by_python != part.set_by_python;
+  });
+}
+
 bool GeneratorState::same(GeneratorPart part, const GeneratorState& other) const {
   const Part* const a = find(part);
   const Part* const b = other.find(part);

@@ -126,6 +126,8 @@ class GeneratorState {
   // The same, or by draws alone, or by what other threads have set or put back: no Python of this thread has seeded or
   // set it meanwhile. Both are of one thread, or of one that works for it.
   [[nodiscard]] bool same_or_follows(GeneratorPart part, const GeneratorState& before) const;
+  // Since it was taken, otherwise than by draws.
+  [[nodiscard]] bool moved_by_python() const;
   [[nodiscard]] bool same(GeneratorPart part, const GeneratorState& other) const;
   // As that of another part is there.
   [[nodiscard]] bool same_as(GeneratorPart part, const GeneratorState& other, GeneratorPart other_part) const;

@@ -28,7 +28,7 @@ from stowage import _runtime
 CALLS = 12
 FIRST = searches.first_seed(clock=True)
 GLOBAL = torch.Generator()
-KINDS = ("global", "closure", "attribute", "made", "given", "anew")
+KINDS = ("global", "closure", "attribute", "made", "given", "anew", "held")
 OUTSIDE = ("global", "closure", "attribute", "given")
 
 
@@ -43,6 +43,7 @@ class Program:
         self.model.noise = torch.Generator().manual_seed(11)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.closure = torch.Generator().manual_seed(12)
+        self.held = torch.Generator()  # another one in each call, or in some
         self.given = torch.Generator().manual_seed(14)  # the same in each call
         GLOBAL.manual_seed(13)
         self.kept = [torch.Generator().manual_seed(100 + i).get_state() for i in range(3)]
@@ -84,7 +85,8 @@ class Program:
                     made = made or torch.Generator().manual_seed(1000 + number)
                     g = made
                 else:
-                    found = {"global": GLOBAL, "closure": mine, "attribute": self.model.noise, "given": given}
+                    found = {"global": GLOBAL, "closure": mine, "attribute": self.model.noise, "given": given,
+                             "held": self.held}  # fmt: skip
                     g = found.get(which, anew)
                 if what == "draw":
                     out = out + torch.randn(out.shape, generator=g)
@@ -127,7 +129,7 @@ def _mixed(out, number, g):
     return out * torch.multinomial(weights, out.shape[1], generator=g).to(out.dtype)
 
 
-def trained(acts, others=None, between=None, **options):
+def trained(acts, others=None, between=None, held=1, **options):
     program = Program(acts, others, between)
     step = program.step_function()
     run = stowage.compile(step, **options) if options else step
@@ -136,6 +138,8 @@ def trained(acts, others=None, between=None, **options):
     history = []
     for call in range(CALLS):
         program.call = call
+        if call % held == 0:
+            program.held = torch.Generator().manual_seed(40 + call)
         anew = torch.Generator().manual_seed(call % 3)
         if call % 2:
             torch.rand(call, generator=anew)
@@ -150,6 +154,7 @@ def trained(acts, others=None, between=None, **options):
                 loss.clone(),
                 torch.get_rng_state(),
                 anew.get_state(),
+                program.held.get_state(),
                 *(g.get_state() for g in program.outside().values()),
                 *(state.clone() for state in program.states[-4:]),
                 *(g.get_state() for g in program.lasting[-4:]),
@@ -159,9 +164,9 @@ def trained(acts, others=None, between=None, **options):
     return history, program.seen, run
 
 
-def as_eager(acts, others=None, between=None, **options):
-    expected, read, _ = trained(acts, others, between)
-    got, read_too, step = trained(acts, others, between, **(options or {"check": "auto"}))
+def as_eager(acts, others=None, between=None, held=1, **options):
+    expected, read, _ = trained(acts, others, between, held)
+    got, read_too, step = trained(acts, others, between, held, **(options or {"check": "auto"}))
     for call, (a, b) in enumerate(zip(expected, got)):
         assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call} of {acts}, {others}, {between}"
     assert read == read_too
@@ -187,6 +192,16 @@ def test_own_generators_are_planned(acts, which, check):
     assert not step.refusal, step.refusal
     assert step.stats()["planned_steps"] > 4
     assert step.stats()["misses"] == 0
+
+
+@pytest.mark.parametrize(
+    "acts", [[("draw", 0)], [("seed", 5)], [("draw", 0), ("seed", 7)], [("save", 2), ("seed", 5), ("back", 2)]]
+)
+@pytest.mark.parametrize("held", [1, 3, 7])
+def test_held_by_an_attribute_and_made_anew_between_calls(acts, held):
+    step = as_eager([(what, n, "held") for what, n in acts], held=held, check="never")
+    assert not step.refusal, step.refusal
+    assert step.stats()["planned_steps"] > 4
 
 
 @pytest.mark.parametrize("which", OUTSIDE)
@@ -270,7 +285,7 @@ def random_program(seed):
 
 def search(seed):
     r = random.Random(f"options {seed}")
-    options = {"check": r.choice(["auto", "always"])}
+    options = {"check": r.choice(["auto", "always"]), "held": r.choice([1, 1, 3, 7])}
     if r.random() < 0.3:
         options["budget"] = "1MiB"
     as_eager(*random_program(seed), **options)

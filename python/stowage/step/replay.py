@@ -180,7 +180,7 @@ def why_python_must_run(recording: Recording) -> str:
     if recording.remembers:
         return recording.remembers
     if recording.makes_generators:
-        return "it draws from a random generator that it makes"
+        return "it uses a random generator that it makes, or comes by"
     if recording.returns:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
