@@ -23,6 +23,7 @@ import torch
 
 from stowage import _runtime
 from stowage._core import buffer_digest
+from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
@@ -125,6 +126,7 @@ class CompiledStep(LifeCycle):
         self._told_of_mode = False
         self._objects: dict[tuple[int, ...], list[_Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        swapping.holders.add(self)
 
     # ---- Calling
 
@@ -567,6 +569,16 @@ class CompiledStep(LifeCycle):
 
     def _drop(self, entry: _Entry, replay: Replay) -> None:
         entry.replays.remove(replay)
+
+    def let_go_of_tensors(self) -> None:
+        """Without its plans: the step is recorded anew. Nothing happens within its own call, which needs them."""
+        if _runtime.intercepting():
+            return
+        with _runtime.Turn(self._gate):
+            for entry in self._entries.values():
+                entry.replays.clear()
+                entry.world = None
+            self._latest = None
 
     def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         self._refuse(entry, reason)
