@@ -504,7 +504,10 @@ void bind_matcher(nb::module_& m) {
           "Of the tiles in the latest plain run: the largest difference as a part of the largest number of its result, "
           "the "
           "largest one in numbers, the op that the first is of, and whether it is larger than roundings make it.")
-      .def("remember", &rt::Matcher::remember)
+      .def(
+          "remember",
+          [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.remember(tensors_at(inputs)); },
+          "inputs"_a)
       .def("roll_back", &rt::Matcher::roll_back);
 }
 
@@ -671,7 +674,7 @@ void bind_executor(nb::module_& m) {
           [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.rehearse(in, matcher.host_written(), learn);
+            return executor.rehearse(in, matcher.host_written(in), learn);
           },
           "inputs"_a, "matcher"_a, "learn"_a = true)
       .def(
@@ -679,7 +682,7 @@ void bind_executor(nb::module_& m) {
           [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.state(in, matcher.host_written());
+            return executor.state(in, matcher.host_written(in));
           },
           "inputs"_a, "matcher"_a)
       .def(

@@ -135,15 +135,20 @@ void Matcher::adopt_shell(const at::Tensor& tensor, SlotId id) {
   residents_[tensor.storage().unsafeGetStorageImpl()] = {{slot.block, 0, 0}};
 }
 
-std::vector<c10::Storage> Matcher::host_written() const {
+std::vector<c10::Storage> Matcher::host_written(const std::vector<at::Tensor>& inputs) const {
   std::vector<c10::Storage> storages;
-  for (const BlockId block : host_written_) storages.push_back(own_->blocks[block.index()].tensor.storage());
+  for (const BlockId id : host_written_) {
+    const Block& block = own_->blocks[id.index()];
+    if (block.input >= 0 && static_cast<std::size_t>(block.input) >= inputs.size()) continue;
+    const at::Tensor& tensor = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
+    if (tensor.defined()) storages.push_back(tensor.storage());
+  }
   return storages;
 }
 
-void Matcher::remember() {
+void Matcher::remember(const std::vector<at::Tensor>& inputs) {
   saved_.clear();
-  for (const c10::Storage& storage : host_written())
+  for (const c10::Storage& storage : host_written(inputs))
     saved_.emplace_back(storage, KeptBytes(storage, Kept::kInEachStep));
 }
 

@@ -163,10 +163,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // ---- Both
 
   // Residents that host ops write: not touched by the executor, but part of the step's state.
-  [[nodiscard]] std::vector<c10::Storage> host_written() const;
+  [[nodiscard]] std::vector<c10::Storage> host_written(const std::vector<at::Tensor>& inputs) const;
 
   // Puts back what the host ops have written since remember().
-  void remember();
+  void remember(const std::vector<at::Tensor>& inputs);
   void roll_back();
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;

@@ -2,6 +2,8 @@
 are there, and whatever they do that was not recorded has happened as in eager. Each is compared with eager, call by
 call, to the bit."""
 
+import collections
+import itertools
 import random
 import warnings
 
@@ -581,3 +583,45 @@ def test_a_scripted_module():
         return step, model, nothing
 
     agrees(make, 12, planned=0)
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_an_optimizer_whose_state_is_made_anew_now_and_then(check):
+    """Its step counters are then tensors that the step fills anew, and that its Python writes; also where a call raises."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        calls = itertools.count(1)
+
+        def step(x, classes):
+            call = next(calls)
+            if call == 6:
+                for state in optimizer.state.values():
+                    state["step"].zero_()
+            if call in (12, 20):
+                optimizer.state = collections.defaultdict(dict)
+            loss = nn.functional.cross_entropy(model(x), classes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compile(step)
+        draws = torch.Generator().manual_seed(1)
+        seen = []
+        for call in range(28):
+            classes = torch.randint(0, 4, (6,), generator=draws)
+            if call in (17, 25):
+                with pytest.raises(IndexError):
+                    run(torch.randn(6, 8, generator=draws), classes + 4)
+            seen.append(run(torch.randn(6, 8, generator=draws), classes))
+            seen += [p.detach().clone() for p in model.parameters()]
+            seen += [v.clone() for p in model.parameters() for v in optimizer.state[p].values()]
+        return seen, run
+
+    expected, _ = trained(lambda step: step)
+    found, step = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert not step.refusal and step.stats()["planned_steps"] > 6

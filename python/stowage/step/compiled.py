@@ -391,7 +391,7 @@ class CompiledStep(LifeCycle):
         may_run_twice = _catches(began) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
-            result, replay = began.transaction(step, others, python=True, arguments=inputs)
+            result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
         except Exception as error:
             if before is None or not _may_be_caught(began, error):
                 raise

@@ -114,13 +114,20 @@ class Undo:
     eager. now() says in ``error`` which of the two it is.
     """
 
-    def __init__(self, began: Replay, others: Sequence[Replay], python: bool, arguments: Sequence[torch.Tensor] = ()):
-        """python: the user's function runs, whose optimizers may count in Python objects."""
+    def __init__(
+        self,
+        began: Replay,
+        others: Sequence[Replay],
+        python: bool,
+        arguments: Sequence[torch.Tensor] = (),
+        inputs: Sequence[int] = (),
+    ):
+        """python: the user's function runs, whose optimizers may count in Python objects. inputs: those of ``began``."""
         world = began.recording.world
         self.error: BaseException | None = None
         self.thread = _runtime.ThreadState()
         self._plain_runs = began._matcher.plain_runs
-        began._matcher.remember()
+        began._matcher.remember(inputs)
         self._began = began
         self._runs = [(replay, replay._executor.runs) for replay in (began, *others)]
         # Not held meanwhile: the step's first act on them is to let them go
@@ -495,7 +502,7 @@ class Replay:
             self.match(inputs)
             return self.run_matched(inputs, arguments)
 
-        return self.transaction(step)
+        return self.transaction(step, inputs=inputs)
 
     def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
         """run(), after match(), within transaction() or host_state()."""
@@ -563,16 +570,17 @@ class Replay:
         *,
         python: bool = False,
         arguments: Sequence[torch.Tensor] = (),
+        inputs: Sequence[int] = (),
     ) -> Any:
         """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers'
         Python has changed goes back, unless the step has happened.
 
-        others: recordings of the same function, one of which may come to be executed instead. python, arguments: see
-        Undo.
+        others: recordings of the same function, one of which may come to be executed instead. python, arguments,
+        inputs: see Undo.
         """
         self._executor.reserve()
         self.taken_back = False
-        undo = Undo(self, others, python, arguments)
+        undo = Undo(self, others, python, arguments, inputs)
         try:
             return step(undo)
         # Here no signal's handler can run before the next call returns, and in there none does
