@@ -127,6 +127,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] int chosen() const { return chosen_; }
   // Has it left the tapes?
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
+  // Where it left the tape with another operator: at which op, and that operator's name; else -1.
+  [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
   // Where it left the tape, an optimizer was at work.
   [[nodiscard]] bool left_in_section() const { return left_in_section_; }
   // Went on as another recording, elsewhere than in an optimizer's step.
@@ -299,6 +301,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;
+  std::pair<std::int64_t, std::string> other_operator_{-1, ""};
   bool other_in_step_ = false;
   std::int64_t plain_runs_ = 0;
   bool read_shell_ = false;

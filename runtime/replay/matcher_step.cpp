@@ -27,6 +27,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   decided_ = std::move(decided);
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
+  other_operator_ = {-1, ""};
   read_shell_ = told_in_vain_ = false;
   watched_.clear();
   chosen_ = -1;
