@@ -42,6 +42,7 @@ def all_cases() -> dict[str, Case]:
     import cases_loops_dice  # noqa: F401
     import cases_loops_fetch  # noqa: F401
     import cases_loops_methods  # noqa: F401
+    import cases_loops_now_and_then  # noqa: F401
     import cases_loops_numbers  # noqa: F401
     import cases_loops_shapes  # noqa: F401
     import cases_loops_state  # noqa: F401

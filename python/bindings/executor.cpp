@@ -85,7 +85,7 @@ void bind_executor(nb::module_& m) {
           [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.rehearse(in, matcher.host_written(), learn);
+            return executor.rehearse(in, matcher.host_written(in), learn);
           },
           "inputs"_a, "matcher"_a, "learn"_a = true)
       .def(
@@ -93,7 +93,7 @@ void bind_executor(nb::module_& m) {
           [](const rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.state(in, matcher.host_written());
+            return executor.state(in, matcher.host_written(in));
           },
           "inputs"_a, "matcher"_a)
       .def(

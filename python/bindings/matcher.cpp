@@ -1,5 +1,6 @@
 // Matching a call with tapes: what the call does is compared with what was recorded, and numbers come from the plan.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -197,6 +198,7 @@ void bind_matcher(nb::module_& m) {
       .def("forget_step", &rt::Matcher::forget_step, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &rt::Matcher::leave, "why"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("difference", &rt::Matcher::difference)
+      .def_prop_ro("other_operator", &rt::Matcher::other_operator)
       .def_prop_ro("plain_runs", &rt::Matcher::plain_runs)
       .def_prop_ro("read_shell", &rt::Matcher::read_shell)
       .def_prop_ro("chosen", &rt::Matcher::chosen)
@@ -226,6 +228,9 @@ void bind_matcher(nb::module_& m) {
           "Of the tiles in the latest plain run: the largest difference as a part of the largest number of its result, "
           "the "
           "largest one in numbers, the op that the first is of, and whether it is larger than roundings make it.")
-      .def("remember", &rt::Matcher::remember)
+      .def(
+          "remember",
+          [](rt::Matcher& matcher, const std::vector<Address>& inputs) { matcher.remember(tensors_at(inputs)); },
+          "inputs"_a)
       .def("roll_back", &rt::Matcher::roll_back);
 }

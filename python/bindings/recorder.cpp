@@ -120,9 +120,10 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro(
           "makes_generators",
           [](const TapeHandle& t) {
-            return std::ranges::any_of(t.tape->generators, [](const auto& known) { return rt::is_made(known.first); });
+            const auto made = [](const auto& known) { return rt::is_made(known.first); };
+            return t.tape->sets_come_by || std::ranges::any_of(t.tape->generators, made);
           },
-          "It draws from random generators that it makes, or comes by.")
+          "It draws from random generators that it makes, or comes by, or sets them.")
       .def_prop_ro(
           "outdated", [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
           "A later call came by another tensor than one that it holds.")
@@ -172,8 +173,14 @@ void bind_recorder(nb::module_& m) {
           },
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
       .def(
-          "know_generator", [](rt::Recorder& r, nb::handle generator) { r.know(generator_of(generator)); },
-          "generator"_a, "One that the step can reach, before it may be drawn from or set.")
+          "know_generator",
+          [](rt::Recorder& r, nb::handle generator, const std::vector<TapeHandle>& earlier) {
+            std::vector<std::shared_ptr<rt::Tape>> tapes;
+            for (const TapeHandle& tape : earlier) tapes.push_back(tape.tape);
+            r.know(generator_of(generator), tapes);
+          },
+          "generator"_a, "earlier"_a,
+          "One that the step can reach, before it may be drawn from or set. earlier: tapes of the same step.")
       .def("start", &rt::Recorder::start)
       .def("stop", &rt::Recorder::stop)
       .def("close", &rt::Recorder::close)

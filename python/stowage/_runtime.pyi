@@ -147,7 +147,9 @@ class Tape:
 
     @property
     def makes_generators(self) -> bool:
-        """It draws from random generators that it makes, or comes by."""
+        """
+        It draws from random generators that it makes, or comes by, or sets them.
+        """
 
     @property
     def outdated(self) -> bool:
@@ -180,8 +182,10 @@ class Recorder:
 
     def declare_input(self, tensor: int, kind: str, name: str, input: int, start_bytes: int, end_bytes: int) -> None: ...
 
-    def know_generator(self, generator: object) -> None:
-        """One that the step can reach, before it may be drawn from or set."""
+    def know_generator(self, generator: object, earlier: Sequence[Tape]) -> None:
+        """
+        One that the step can reach, before it may be drawn from or set. earlier: tapes of the same step.
+        """
 
     def start(self) -> None: ...
 
@@ -299,6 +303,9 @@ class Matcher:
     def difference(self) -> str: ...
 
     @property
+    def other_operator(self) -> tuple[int, str]: ...
+
+    @property
     def plain_runs(self) -> int: ...
 
     @property
@@ -332,7 +339,7 @@ class Matcher:
         Of the tiles in the latest plain run: the largest difference as a part of the largest number of its result, the largest one in numbers, the op that the first is of, and whether it is larger than roundings make it.
         """
 
-    def remember(self) -> None: ...
+    def remember(self, inputs: Sequence[int]) -> None: ...
 
     def roll_back(self) -> None: ...
 

@@ -57,6 +57,27 @@ bool same_constant(const Block& p, const Block& q) {
   return same_bytes(p.tensor.storage(), q.tensor.storage());
 }
 
+// Of two tapes with the same ops: those that an op looks at. (What the step can reach beside them does not matter: lists
+// that grow from call to call.)
+bool same_constants(const Tape& a, const Tape& b) {
+  std::vector<bool> compared(a.blocks.size(), false);
+  const auto same = [&](SlotId x, SlotId y) {
+    if (!x.valid() || !y.valid()) return true;
+    const BlockId block = a.slots[x.index()].block;
+    const Block& p = a.blocks[block.index()];
+    if (!p.external || p.kind != BufferKind::kConstant || p.refreshed || compared[block.index()]) return true;
+    compared[block.index()] = true;
+    return same_constant(p, b.blocks[b.slots[y.index()].block.index()]);
+  };
+  for (std::size_t i = 0; i < a.ops.size(); ++i) {
+    for (std::size_t k = 0; k < a.ops[i].tensors.size(); ++k) {
+      const auto& x = a.ops[i].tensors[k].slots;
+      if (!std::equal(x.begin(), x.end(), b.ops[i].tensors[k].slots.begin(), same)) return false;
+    }
+  }
+  return true;
+}
+
 // Whether two blocks of two tapes are one and the same, in as far as it shows at their first use.
 bool may_be_same(const Block& p, const Block& q) {
   if (p.external != q.external || p.bytes != q.bytes || p.input != q.input || p.device != q.device) return false;
@@ -162,12 +183,11 @@ std::string difference(const Tape& a, const Tape& b) {
   if (a.ops.size() != b.ops.size())
     return "the step now has " + std::to_string(b.ops.size()) + " operations, " + std::to_string(a.ops.size()) +
            " were recorded";
-  if (a.blocks.size() != b.blocks.size()) return "the step now sees other tensors";
-  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
-    const bool constants = a.blocks[i].external && a.blocks[i].kind == BufferKind::kConstant && !a.blocks[i].refreshed;
-    if (constants && !numbers_vary && !same_constant(a.blocks[i], b.blocks[i]))
-      return "a constant made by the step's Python has another value";
-  }
+  if (!numbers_vary && !same_constants(a, b)) return "a constant made by the step's Python has another value";
+  const bool same_results = a.returned.size() == b.returned.size() && a.kept == b.kept &&
+                            std::equal(a.returned.begin(), a.returned.end(), b.returned.begin(),
+                                       [&](SlotId x, SlotId y) { return same_slot(a, b, x, y); });
+  if (!same_results) return "the step returns or keeps other tensors";
   return a.final_jump == b.final_jump ? "" : "the step leaves the generator in another state";
 }
 

@@ -22,10 +22,20 @@ bool drops_nothing(const TapeOp& op) {
 
 }  // namespace
 
-void RecordedDraws::know(const at::Generator& generator) {
+void RecordedDraws::stop() {
+  tape_.final_jump = jump_here(GeneratorState::current(tape_.generators));
+  for (const GeneratorState& before : come_by_) tape_.sets_come_by |= before.moved_by_python();
+}
+
+void RecordedDraws::know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier) {
   const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
   if (part == kHostGenerator || part == kDeviceGenerator || std::as_const(tape_.generators)[part].defined()) return;
   if (fake_ || !why_not_repeatable(generator).empty()) return;
+  const auto knows = [&](const auto& tape) { return std::as_const(tape->generators)[part].defined(); };
+  if (!earlier.empty() && std::none_of(earlier.begin(), earlier.end(), knows)) {
+    come_by_.emplace_back().add(part, generator);
+    return;
+  }
   tape_.generators[part] = generator;
   // As it is now, it has been since the beginning
   for (GeneratorState& state : states_) state.add(part, generator);

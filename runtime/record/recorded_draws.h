@@ -8,6 +8,7 @@
 // Replays repeat draws and jumps. A generator that the step itself makes has no state that is known before its first draw.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,10 +24,11 @@ class RecordedDraws {
 
   void start() { states_.push_back(GeneratorState::current(tape_.generators)); }
   [[nodiscard]] bool has_started() const { return !states_.empty(); }
-  void stop() { tape_.final_jump = jump_here(GeneratorState::current(tape_.generators)); }
+  void stop();
 
-  // A generator that the step can reach, before it may be drawn from or set.
-  void know(const at::Generator& generator);
+  // A generator that the step can reach, before it may be drawn from or set. Where no earlier tape of the step knows it,
+  // each call may come by another one.
+  void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier);
   // Which one the op draws from, by its argument; a default one where it has none. Returns why the step cannot be
   // replayed, or "".
   std::string take_generator(TapeOp& op, std::size_t argument, const at::Generator& generator);
@@ -53,6 +55,7 @@ class RecordedDraws {
   std::vector<TapeOpId> draws_;         // the ops that drew
   OfGeneratorParts<bool> begun_;        // an op that may draw has run, if not to its end
   std::size_t made_generators_ = 0;
+  std::vector<GeneratorState> come_by_;  // as they were: those that no earlier tape knows
 };
 
 }  // namespace stowage::runtime

@@ -50,7 +50,9 @@ class Recorder final : public Interceptor {
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
   // A random generator that the step can reach, before it may be drawn from or set.
-  void know(const at::Generator& generator) { draws_.know(generator); }
+  void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier) {
+    draws_.know(generator, earlier);
+  }
   // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows
   // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);

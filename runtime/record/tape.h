@@ -151,9 +151,10 @@ struct Tape {
   std::size_t kept = 0;
   bool finds = false;  // each call comes by other tensors by itself
   int random_ops = 0;
-  int drawing_ops = 0;       // of those; the others draw nothing the way they are called
-  Generators generators;     // beside the default ones, those that it found or made; kernels draw from these objects
-  GeneratorJump final_jump;  // of the generators, after the last op
+  int drawing_ops = 0;        // of those; the others draw nothing the way they are called
+  Generators generators;      // beside the default ones, those that it found or made; kernels draw from these objects
+  GeneratorJump final_jump;   // of the generators, after the last op
+  bool sets_come_by = false;  // Python sets a generator that no earlier tape knows
   // Which of them do its runs leave elsewhere, or move meanwhile? What has moved another one is another thread's, and
   // stays.
   OfGeneratorParts<bool> moved;

@@ -53,21 +53,30 @@ void Matcher::adopt_shell(const at::Tensor& tensor, SlotId id) {
   residents_[tensor.storage().unsafeGetStorageImpl()] = {{slot.block, 0, 0}};
 }
 
-std::vector<c10::Storage> Matcher::host_written() const {
+std::vector<c10::Storage> Matcher::host_written(const std::vector<at::Tensor>& inputs) const {
   std::vector<c10::Storage> storages;
-  for (const BlockId block : host_written_) storages.push_back(own_->blocks[block.index()].tensor.storage());
+  for (const BlockId id : host_written_) {
+    const Block& block = own_->blocks[id.index()];
+    if (block.input >= 0 && static_cast<std::size_t>(block.input) >= inputs.size()) continue;
+    const at::Tensor& tensor = block.input >= 0 ? inputs[static_cast<std::size_t>(block.input)] : block.tensor;
+    if (tensor.defined()) storages.push_back(tensor.storage());
+  }
   return storages;
 }
 
-void Matcher::remember() {
+void Matcher::remember(const std::vector<at::Tensor>& inputs) {
   saved_.clear();
-  for (const c10::Storage& storage : host_written())
+  for (const c10::Storage& storage : host_written(inputs))
     saved_.emplace_back(storage, KeptBytes(storage, Kept::kInEachStep));
 }
 
 void Matcher::roll_back() {
   for (const auto& [storage, content] : saved_) content.put_back(storage);
   saved_.clear();
+  // What stands for states of a step that has not happened: as they were before it
+  unmark_what_python_has([&](std::size_t) -> const GeneratorState& { return python_generator_[0]; });
+  told_states_.clear();
+  set_aside_.clear();
 }
 
 void Matcher::forget_passing() {
@@ -111,6 +120,9 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     throw std::runtime_error(kCaughtText);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
+  } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
+    leave("the step looks into a state of a random generator");
+    run_leaf(op, keys, stack);
   } else {
     ask_for_shape(op, keys, *stack);
     if (mode_ == Mode::kLeft) return run_leaf(op, keys, stack);
@@ -189,6 +201,8 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
     throw std::runtime_error(how);
   }
   note_replaced(op, *stack);
+  const bool other = cursor_ >= end_ || !(tape_->ops[cursor_].handle == op);
+  if (other && mode_ == Mode::kStep) other_operator_ = {static_cast<std::int64_t>(cursor_), full_name(op)};
   leave(how);
   run_leaf(op, keys, stack);
 }

@@ -44,13 +44,24 @@ namespace stowage::runtime {
 
 inline constexpr const char* kCaughtText = "stowage: Python has caught what a kernel of this step has raised";
 
-// A state of a generator that Python has taken out of it after so many draws of the step, where that is a mark.
+// A state of a generator that Python has taken out of it after so many draws of the step, where that is a mark. Python
+// has a shell of it: nothing but a generator may read a mark.
 struct ToldState {
-  c10::weak_intrusive_ptr<c10::TensorImpl> state;
+  Shell shell;
+  GeneratorPart part;
+  std::size_t draws = 0;
+  std::shared_ptr<at::DataPtr> mark;  // the memory of the shell, which goes back with the true state in it
+  std::size_t bytes = 0;
+
+  void take(const GeneratorState& true_state) const;
+};
+
+// A generator that the step does not draw from, and that Python has set to a mark of `part`.
+struct MarkedGenerator {
+  at::Generator generator;
   GeneratorPart part;
   std::size_t draws = 0;
 
-  // Where Python still has it.
   void take(const GeneratorState& true_state) const;
 };
 
@@ -61,6 +72,7 @@ struct Handover {
   // As Python has them: of the step's generators, those that it makes
   Generators generators;
   std::vector<ToldState> told;
+  std::vector<MarkedGenerator> marked;
 
   // Before the step is executed.
   void begin(Executor& executor) const;
@@ -115,6 +127,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] int chosen() const { return chosen_; }
   // Has it left the tapes?
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
+  // Where it left the tape with another operator: at which op, and that operator's name; else -1.
+  [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
   // Where it left the tape, an optimizer was at work.
   [[nodiscard]] bool left_in_section() const { return left_in_section_; }
   // Went on as another recording, elsewhere than in an optimizer's step.
@@ -136,7 +150,9 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // `watched`: among these alone.
   [[nodiscard]] std::string first_difference(const std::vector<std::vector<Digest>>& planned, bool watched) const;
   // Where the results go; still known when the step is forgotten.
-  [[nodiscard]] Handover handover() const { return Handover{shells_, made_generators(), told_states_}; }
+  [[nodiscard]] Handover handover() const {
+    return Handover{shells_, made_generators(), told_states_, marked_generators()};
+  }
   // After run_plainly(): is what Python keeps the same as in the rehearsal?
   [[nodiscard]] bool kept_agree(const Executor& executor) const;
   // Does Python keep a state of a generator that is not known, and that the rest of the planned run would not tell?
@@ -149,10 +165,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // ---- Both
 
   // Residents that host ops write: not touched by the executor, but part of the step's state.
-  [[nodiscard]] std::vector<c10::Storage> host_written() const;
+  [[nodiscard]] std::vector<c10::Storage> host_written(const std::vector<at::Tensor>& inputs) const;
 
   // Puts back what the host ops have written since remember().
-  void remember();
+  void remember(const std::vector<at::Tensor>& inputs);
   void roll_back();
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
@@ -240,6 +256,16 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // A mark that Python has set a generator to, be it another one's: after how many draws, and of which. 0: it is none.
   [[nodiscard]] std::pair<std::size_t, GeneratorPart> mark_of(const GeneratorState& now, GeneratorPart part) const;
   void on_state_told(const at::Generator& generator, const at::Tensor& state) override;
+  void on_state_read(const at::Tensor& state, bool begins) override;
+  void on_pickled(const at::Generator& generator) override;
+  void on_set(const at::Generator& generator) override;
+  // Of those that Python has set and not drawn from.
+  [[nodiscard]] std::vector<MarkedGenerator> marked_generators() const;
+  [[nodiscard]] std::pair<std::size_t, GeneratorPart> mark_in(const at::Generator& generator) const;
+  [[nodiscard]] const ToldState* told_state(const at::Tensor& tensor) const;
+  [[nodiscard]] bool looks_at_told_state(const torch::jit::Stack& stack, std::size_t count) const;
+  // What Python has of marks gets the state that it stands for: states[i] after i draws.
+  void unmark_what_python_has(const std::function<const GeneratorState&(std::size_t)>& after_draws) const;
   void generator_back() const;
   // Has Python moved the generator as was recorded, but for seeds, which are numbers?
   [[nodiscard]] bool jumps_alike(const GeneratorJump& recorded) const;
@@ -275,6 +301,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool copies_ = false;
   bool refreshed_ = false;
   bool left_in_section_ = false;
+  std::pair<std::int64_t, std::string> other_operator_{-1, ""};
   bool other_in_step_ = false;
   std::int64_t plain_runs_ = 0;
   bool read_shell_ = false;
@@ -293,6 +320,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   GeneratorState made_as_found_;  // of those that it has made, as they were when it first drew from them
   std::size_t made_ = 0;
   std::vector<ToldState> told_states_;
+  std::vector<at::Generator> set_aside_;  // that Python has set, and the tapes do not know
   std::optional<GeneratorStateListener*> listener_before_;
   std::vector<TapeOpId> draws_;                     // matched so far
   OfGeneratorParts<bool> marked_;                   // one of python_generator_ has no true state

@@ -27,6 +27,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   decided_ = std::move(decided);
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
+  other_operator_ = {-1, ""};
   read_shell_ = told_in_vain_ = false;
   watched_.clear();
   chosen_ = -1;
@@ -42,6 +43,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   marked_ = {};
   draws_.clear();
   told_states_.clear();
+  set_aside_.clear();
 }
 
 void Matcher::start() {
@@ -168,30 +170,108 @@ void Matcher::run_plainly_and_follow(const GeneratorState& python) {
   for (const GeneratorPart part : python.parts())
     if (marked_[part] || jumps(part) || !python.same_or_follows(part, python_generator_[0])) python.restore(part);
   unmark_generator();
-  for (const ToldState& told : told_states_) told.take(true_generator_[told.draws]);
+  unmark_what_python_has([&](std::size_t draws) -> const GeneratorState& { return true_generator_[draws]; });
   told_states_.clear();
+  set_aside_.clear();
 }
 
+// ---- Marks that Python has
+
 void Matcher::on_state_told(const at::Generator& generator, const at::Tensor& state) {
-  const GeneratorPart part = part_of_generator(generator);
-  if (mode_ != Mode::kStep || telling_) return;
-  const GeneratorState now = generators_now();
-  const auto [draws, of] = mark_of(now, part);
-  if (draws > 0) told_states_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(state.getIntrusivePtr()), of, draws});
+  if (mode_ != Mode::kStep || telling_ || !state.is_cpu()) return;
+  const auto [draws, of] = mark_in(generator);
+  if (draws == 0) return;
+  const std::size_t bytes = state.storage().nbytes();
+  auto mark = std::make_shared<at::DataPtr>(become_shell(state.storage()));
+  told_states_.push_back({watched(state.storage()), of, draws, std::move(mark), bytes});
+}
+
+// Only while a generator reads it, the mark is there.
+void Matcher::on_state_read(const at::Tensor& state, bool begins) {
+  const ToldState* const told = told_state(state);
+  if (told == nullptr) return;
+  if (begins) {
+    fill_shell(state.storage(), std::move(*told->mark), told->bytes);
+  } else {
+    *told->mark = become_shell(state.storage());
+  }
+}
+
+void Matcher::on_pickled(const at::Generator& generator) {
+  if (mode_ == Mode::kStep && !telling_ && mark_in(generator).first > 0) leave("the step pickles a random generator");
+}
+
+void Matcher::on_set(const at::Generator& generator) {
+  if (mode_ != Mode::kStep || telling_ || part_of_generator(generator) != GeneratorPart{}) return;
+  const bool known = std::find(set_aside_.begin(), set_aside_.end(), generator) != set_aside_.end();
+  if (!known && why_not_repeatable(generator).empty()) set_aside_.push_back(generator);
+}
+
+std::pair<std::size_t, GeneratorPart> Matcher::mark_in(const at::Generator& generator) const {
+  const GeneratorPart known = part_of_generator(generator);
+  if (known != GeneratorPart{}) return mark_of(generators_now(), known);
+  if (!why_not_repeatable(generator).empty()) return {};
+  const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
+  GeneratorState now;
+  now.add(part, generator);
+  return mark_of(now, part);
+}
+
+std::vector<MarkedGenerator> Matcher::marked_generators() const {
+  std::vector<MarkedGenerator> marked;
+  for (const at::Generator& generator : set_aside_) {
+    if (part_of_generator(generator) != GeneratorPart{}) continue;  // drawn from since
+    if (const auto [draws, of] = mark_in(generator); draws > 0) marked.push_back({generator, of, draws});
+  }
+  return marked;
+}
+
+// Of a tensor over the memory of one that Python has, which is still a shell.
+const ToldState* Matcher::told_state(const at::Tensor& tensor) const {
+  if (told_states_.empty() || !tensor.defined() || !tensor.has_storage()) return nullptr;
+  const auto is_it = [&](const ToldState& told) {
+    return is_held(told.shell) && told.shell._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl();
+  };
+  const auto it = std::find_if(told_states_.begin(), told_states_.end(), is_it);
+  return it != told_states_.end() ? &*it : nullptr;
+}
+
+bool Matcher::looks_at_told_state(const torch::jit::Stack& stack, std::size_t count) const {
+  if (told_states_.empty()) return false;
+  return std::any_of(stack.end() - static_cast<std::ptrdiff_t>(count), stack.end(), [&](const c10::IValue& value) {
+    if (value.isTensor()) return told_state(value.toTensor()) != nullptr;
+    if (!value.isTensorList()) return false;
+    const std::vector<at::Tensor> all = value.toTensorVector();
+    return std::any_of(all.begin(), all.end(), [&](const at::Tensor& tensor) { return told_state(tensor) != nullptr; });
+  });
+}
+
+void Matcher::unmark_what_python_has(const std::function<const GeneratorState&(std::size_t)>& after_draws) const {
+  for (const MarkedGenerator& marked : marked_generators()) marked.take(after_draws(marked.draws));
+  for (const ToldState& told : told_states_) told.take(after_draws(told.draws));
 }
 
 void ToldState::take(const GeneratorState& true_state) const {
-  if (const auto held = state.lock()) true_state.write_to(part, at::Tensor(held));
+  if (mark->get() == nullptr) return;
+  true_state.write_to(part, mark->get(), bytes);
+  if (const auto held = shell.lock()) fill_shell(c10::Storage(held), std::move(*mark), bytes);
+}
+
+void MarkedGenerator::take(const GeneratorState& true_state) const {
+  Generators into;
+  into[part] = generator;
+  true_state.restore_into(part, into);
 }
 
 bool Matcher::keeps_lost_states() const {
-  if (told_states_.empty() || !numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way()) return false;
-  return std::any_of(told_states_.begin(), told_states_.end(),
-                     [](const ToldState& told) { return !told.state.expired(); });
+  if (!numbers_.at(static_cast<std::size_t>(chosen_ + 1))->under_way()) return false;
+  const auto kept = [](const ToldState& told) { return is_held(told.shell); };
+  return std::any_of(told_states_.begin(), told_states_.end(), kept) || !marked_generators().empty();
 }
 
 void Handover::begin(Executor& executor) const {
   for (const ToldState& each : told) executor.keep_state(each.draws);
+  for (const MarkedGenerator& each : marked) executor.keep_state(each.draws);
 }
 
 // After leaving: Python may set the generator to a mark that it has read before.
@@ -263,7 +343,7 @@ void Matcher::run_plainly() {
   run_up_to(run, tape_->ops.size());
   const GeneratorState left = GeneratorState::current(tape_->generators);
   for (const auto& [part, generator] : made_generators()) left.restore_into(part, generators_);
-  for (const ToldState& told : told_states_) told.take(run.after_draws(told.draws));
+  unmark_what_python_has([&](std::size_t draws) -> const GeneratorState& { return run.after_draws(draws); });
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {
@@ -306,8 +386,11 @@ void Handover::take_results(Executor& executor) const {
   executor.drop_results();
   const GeneratorState left = executor.generators_now();
   for (const auto& [part, generator] : generators) left.restore_into(part, generators);
-  for (const ToldState& each : told)
+  const auto hand_out = [&](const auto& each) {
     if (const std::optional<GeneratorState>& state = executor.kept_state(each.draws)) each.take(*state);
+  };
+  std::for_each(marked.begin(), marked.end(), hand_out);
+  std::for_each(told.begin(), told.end(), hand_out);
 }
 
 bool Matcher::kept_agree(const Executor& executor) const {
@@ -344,7 +427,6 @@ void Matcher::forget_step() {
   before_leaving_ = nullptr;
   generators_ = {};
   made_as_found_ = {};
-  told_states_.clear();
   forget_passing();
 }
 

@@ -114,6 +114,18 @@ void tell_generator_state(const at::Generator& generator, const at::Tensor& stat
   if (tl_listener != nullptr) tl_listener->on_state_told(generator, state);
 }
 
+void tell_generator_state_read(const at::Tensor& state, bool begins) {
+  if (tl_listener != nullptr) tl_listener->on_state_read(state, begins);
+}
+
+void tell_generator_pickled(const at::Generator& generator) {
+  if (tl_listener != nullptr) tl_listener->on_pickled(generator);
+}
+
+void tell_generator_set(const at::Generator& generator) {
+  if (tl_listener != nullptr) tl_listener->on_set(generator);
+}
+
 std::string why_not_repeatable(c10::Device device) {
   return why_not_repeatable(at::globalContext().defaultGenerator(device));
 }
@@ -253,14 +265,13 @@ void GeneratorState::put_back(const OfGeneratorParts<bool>& draws) const {
     if (draws[part.part] || !now.same_or_follows(part.part, *this)) set(part, part.from);
 }
 
-void GeneratorState::write_to(GeneratorPart part, const at::Tensor& state) const {
+void GeneratorState::write_to(GeneratorPart part, void* state, std::size_t bytes) const {
   const Part* const known = find(part);
   if (known == nullptr) return;
   const at::Generator other(known->from.unsafeGetGeneratorImpl()->clone());
   set(*known, other);
   const at::Tensor now = other.get_state();
-  if (now.nbytes() == state.nbytes() && state.is_cpu())
-    std::memcpy(state.mutable_data_ptr(), now.const_data_ptr(), now.nbytes());
+  if (now.nbytes() == bytes) std::memcpy(state, now.const_data_ptr(), bytes);
 }
 
 // ---- Comparing
@@ -271,6 +282,13 @@ bool GeneratorState::same_or_follows(GeneratorPart part, const GeneratorState& b
   const Part* const then = before.find(part);
   if (now == nullptr || then == nullptr || now->set_by_python != then->set_by_python) return false;
   return now->set_by_others != then->set_by_others || now->content->follows(*then->content);
+}
+
+bool GeneratorState::moved_by_python() const {
+  const std::lock_guard lock(g_lock);
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part_now(part.part, part.from).set_by_python != part.set_by_python;
+  });
 }
 
 bool GeneratorState::same(GeneratorPart part, const GeneratorState& other) const {

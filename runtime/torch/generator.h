@@ -78,15 +78,25 @@ OwnGeneratorSets& own_generator_sets();
 // Python of this thread seeds this generator, or sets it; any generator, a default one or another.
 void note_set_by_python(const c10::GeneratorImpl* generator);
 
-// Told of each state that this thread's Python takes out of a generator (Generator.get_state()), a tensor of bytes.
+// Told of what this thread's Python does with states of generators, which are tensors of bytes.
 class GeneratorStateListener {
  public:
   virtual ~GeneratorStateListener() = default;
+  // It takes one out (Generator.get_state()).
   virtual void on_state_told(const at::Generator& generator, const at::Tensor& state) = 0;
+  // A generator is about to read this one, or has read it.
+  virtual void on_state_read(const at::Tensor& state, bool begins) = 0;
+  // It is about to pickle this generator. May run what has been matched.
+  virtual void on_pickled(const at::Generator& generator) = 0;
+  // It has set this generator, in whatever way, or has made it of another one.
+  virtual void on_set(const at::Generator& generator) = 0;
 };
 // Of this thread, or none. Returns the one before.
 GeneratorStateListener* listen_to_generator_states(GeneratorStateListener* listener);
 void tell_generator_state(const at::Generator& generator, const at::Tensor& state);
+void tell_generator_state_read(const at::Tensor& state, bool begins);
+void tell_generator_pickled(const at::Generator& generator);
+void tell_generator_set(const at::Generator& generator);
 
 class GeneratorState {
  public:
@@ -108,14 +118,16 @@ class GeneratorState {
   // The same after Python of a step: of a part that the step does not draw from (`draws`), what is there now may follow
   // from this by draws, which are other threads', and stays. (Where only kernels have run, Tape::moved decides.)
   void put_back(const OfGeneratorParts<bool>& draws) const;
-  // As Generator.get_state() tells it.
-  void write_to(GeneratorPart part, const at::Tensor& state) const;
+  // As Generator.get_state() tells it. Of parts that it does not have, nothing happens.
+  void write_to(GeneratorPart part, void* state, std::size_t bytes) const;
   // Of these parts alone.
   [[nodiscard]] GeneratorState only(const OfGeneratorParts<bool>& parts) const;
 
   // The same, or by draws alone, or by what other threads have set or put back: no Python of this thread has seeded or
   // set it meanwhile. Both are of one thread, or of one that works for it.
   [[nodiscard]] bool same_or_follows(GeneratorPart part, const GeneratorState& before) const;
+  // Since it was taken, otherwise than by draws.
+  [[nodiscard]] bool moved_by_python() const;
   [[nodiscard]] bool same(GeneratorPart part, const GeneratorState& other) const;
   // As that of another part is there.
   [[nodiscard]] bool same_as(GeneratorPart part, const GeneratorState& other, GeneratorPart other_part) const;

@@ -57,7 +57,8 @@ bool is_marker(const c10::OperatorHandle& op) { return op.schema().name().starts
 bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index) {
   if (!in_aten(op) || index != 0) return false;
   const std::string_view name = base_name(op);
-  return name.starts_with("new_") || name.ends_with("_like") || name == "is_same_size";
+  const bool bernoulli_of_number = name == "bernoulli" && op.schema().overload_name() == "p";
+  return name.starts_with("new_") || name.ends_with("_like") || name == "is_same_size" || bernoulli_of_number;
 }
 
 bool returns_uninitialized(const c10::OperatorHandle& op) {

@@ -61,6 +61,13 @@ void fill_shell(const c10::Storage& shell, at::DataPtr&& memory, std::size_t byt
   storage->set_data_ptr_noswap(std::move(memory));
 }
 
+at::DataPtr become_shell(const c10::Storage& storage) {
+  c10::StorageImpl* const shell = storage.unsafeGetStorageImpl();
+  at::DataPtr memory = shell->set_data_ptr(c10::DataPtr(nullptr, storage.device()));
+  torch_versions::refuse_reads(*shell, kShellText);
+  return memory;
+}
+
 c10::Storage part_of(const c10::Storage& whole, std::int64_t start_bytes, std::int64_t bytes) {
   if (start_bytes == 0 && bytes == static_cast<std::int64_t>(whole.nbytes())) return whole;
   auto keep = std::make_unique<c10::Storage>(whole);

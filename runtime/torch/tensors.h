@@ -40,6 +40,9 @@ inline Shell watched(const c10::Storage& storage) {
 // Its content has come: from now on a storage like any other.
 void fill_shell(const c10::Storage& shell, at::DataPtr&& memory, std::size_t bytes);
 
+// A storage that Python has becomes one: its memory.
+at::DataPtr become_shell(const c10::Storage& storage);
+
 // A tensor over `storage` that autograd may work with.
 at::Tensor make_tensor(const c10::Storage& storage, const TensorMeta& meta);
 

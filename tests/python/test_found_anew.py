@@ -374,3 +374,38 @@ def test_many_random_programs():
     rng = random.Random(SEED)
     for seed in searches.seeds(SEED):
         check(seed, rng.sample(HOLDERS, rng.randint(1, 3)))
+
+
+@pytest.mark.parametrize("every", [3, 4, 5])
+@pytest.mark.parametrize("keep", ["tensors", "both"])
+def test_a_log_that_grows_and_is_looked_at_now_and_then(every, keep):
+    """Losses that are kept by a list, of which the latest are averaged in some calls."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(WIDTH, WIDTH)
+        optimizer = torch.optim.AdamW(model.parameters())
+        log, means = [], []
+
+        def step(x):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            log.append(loss.detach() if keep == "tensors" else (loss.detach(), model.bias.detach().clone()))
+            if len(log) % every == 0:
+                latest = [entry if keep == "tensors" else entry[0] for entry in log[-every:]]
+                means.append(torch.stack(latest).mean().item())
+            return loss.detach()
+
+        run = compile(step)
+        for _ in range(9 * every):
+            run(torch.randn(3, WIDTH))
+        flat = log if keep == "tensors" else [t for entry in log for t in entry]
+        return [t.clone() for t in flat], means, run
+
+    expected, expected_means, _ = trained(lambda step: step)
+    found, means, step = trained(stowage.compile)
+    assert all(map(torch.equal, expected, found)) and expected_means == means
+    assert not step.refusal
+    assert step.stats()["planned_steps"] > 4 * every

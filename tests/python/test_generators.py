@@ -7,11 +7,13 @@ A program is a list of acts that its step does in order, each with one of its ge
     seed K   manual_seed(K)                                              count    manual_seed(how many steps there were)
     save I   keep the state as I                                         back I   set it to what was kept, before the step or in it
     keep     keep the state beyond the end of the step, and the generator where the step has made it
+    copy     keep a copy of the state, a clone of the generator, or another generator that is set to the state
     drop     a dropout, which draws from the default generator           mix      another operator that draws
 """
 
 from __future__ import annotations
 
+import pickle
 import random
 import threading
 
@@ -26,7 +28,7 @@ from stowage import _runtime
 CALLS = 12
 FIRST = searches.first_seed(clock=True)
 GLOBAL = torch.Generator()
-KINDS = ("global", "closure", "attribute", "made", "given", "anew")
+KINDS = ("global", "closure", "attribute", "made", "given", "anew", "held")
 OUTSIDE = ("global", "closure", "attribute", "given")
 
 
@@ -41,6 +43,7 @@ class Program:
         self.model.noise = torch.Generator().manual_seed(11)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.closure = torch.Generator().manual_seed(12)
+        self.held = torch.Generator()  # another one in each call, or in some
         self.given = torch.Generator().manual_seed(14)  # the same in each call
         GLOBAL.manual_seed(13)
         self.kept = [torch.Generator().manual_seed(100 + i).get_state() for i in range(3)]
@@ -51,6 +54,24 @@ class Program:
 
     def outside(self):
         return {"global": GLOBAL, "closure": self.closure, "attribute": self.model.noise, "given": self.given}
+
+    def copy(self, g, number):
+        if number == 0:
+            self.states.append(g.get_state().clone())
+        elif number == 1:
+            self.states.append(torch.from_numpy(g.get_state().numpy().copy()))
+        elif number == 2:
+            self.states.append(torch.tensor(g.get_state().tolist(), dtype=torch.uint8))
+        elif number == 3:
+            self.lasting.append(g.clone_state())
+        elif number == 4:
+            self.states.append(pickle.loads(pickle.dumps(g.get_state())))
+        elif number == 5:
+            self.lasting.append(pickle.loads(pickle.dumps(g)))
+        else:
+            other = torch.Generator()
+            other.set_state(g.get_state())
+            self.lasting.append(other)
 
     def step_function(self):
         mine = self.closure
@@ -64,7 +85,8 @@ class Program:
                     made = made or torch.Generator().manual_seed(1000 + number)
                     g = made
                 else:
-                    found = {"global": GLOBAL, "closure": mine, "attribute": self.model.noise, "given": given}
+                    found = {"global": GLOBAL, "closure": mine, "attribute": self.model.noise, "given": given,
+                             "held": self.held}  # fmt: skip
                     g = found.get(which, anew)
                 if what == "draw":
                     out = out + torch.randn(out.shape, generator=g)
@@ -84,6 +106,8 @@ class Program:
                     self.states.append(g.get_state())
                     if which == "made":
                         self.lasting.append(g)
+                elif what == "copy":
+                    self.copy(g, number)
                 else:
                     g.set_state(kept[number])
             self.count += 1
@@ -105,7 +129,7 @@ def _mixed(out, number, g):
     return out * torch.multinomial(weights, out.shape[1], generator=g).to(out.dtype)
 
 
-def trained(acts, others=None, between=None, **options):
+def trained(acts, others=None, between=None, held=1, **options):
     program = Program(acts, others, between)
     step = program.step_function()
     run = stowage.compile(step, **options) if options else step
@@ -114,6 +138,8 @@ def trained(acts, others=None, between=None, **options):
     history = []
     for call in range(CALLS):
         program.call = call
+        if call % held == 0:
+            program.held = torch.Generator().manual_seed(40 + call)
         anew = torch.Generator().manual_seed(call % 3)
         if call % 2:
             torch.rand(call, generator=anew)
@@ -128,6 +154,7 @@ def trained(acts, others=None, between=None, **options):
                 loss.clone(),
                 torch.get_rng_state(),
                 anew.get_state(),
+                program.held.get_state(),
                 *(g.get_state() for g in program.outside().values()),
                 *(state.clone() for state in program.states[-4:]),
                 *(g.get_state() for g in program.lasting[-4:]),
@@ -137,9 +164,9 @@ def trained(acts, others=None, between=None, **options):
     return history, program.seen, run
 
 
-def as_eager(acts, others=None, between=None, **options):
-    expected, read, _ = trained(acts, others, between)
-    got, read_too, step = trained(acts, others, between, **(options or {"check": "auto"}))
+def as_eager(acts, others=None, between=None, held=1, **options):
+    expected, read, _ = trained(acts, others, between, held)
+    got, read_too, step = trained(acts, others, between, held, **(options or {"check": "auto"}))
     for call, (a, b) in enumerate(zip(expected, got)):
         assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call} of {acts}, {others}, {between}"
     assert read == read_too
@@ -167,6 +194,16 @@ def test_own_generators_are_planned(acts, which, check):
     assert step.stats()["misses"] == 0
 
 
+@pytest.mark.parametrize(
+    "acts", [[("draw", 0)], [("seed", 5)], [("draw", 0), ("seed", 7)], [("save", 2), ("seed", 5), ("back", 2)]]
+)
+@pytest.mark.parametrize("held", [1, 3, 7])
+def test_held_by_an_attribute_and_made_anew_between_calls(acts, held):
+    step = as_eager([(what, n, "held") for what, n in acts], held=held, check="never")
+    assert not step.refusal, step.refusal
+    assert step.stats()["planned_steps"] > 4
+
+
 @pytest.mark.parametrize("which", OUTSIDE)
 def test_seeded_by_the_step_and_drawn_from_by_others(which):
     """The step itself draws nothing from it."""
@@ -179,8 +216,16 @@ def test_seeded_by_the_step_and_drawn_from_by_others(which):
 def test_one_is_set_to_the_state_of_another(to, check):
     acts = [("draw", 0, "closure"), ("save", 2, "closure"), ("back", 2, to), ("draw", 0, to), ("draw", 0, "closure")]
     as_eager(acts, check=check)
-    if to != "anew":
-        as_eager(acts[:3], check=check)
+    as_eager(acts[:3], check=check)
+
+
+@pytest.mark.parametrize("how", range(7))
+@pytest.mark.parametrize("which", ["closure", "made"])
+@pytest.mark.parametrize("check", ["auto", "always"])
+def test_copies_of_a_state_have_the_true_one(how, which, check):
+    acts = [(what, n, which) for what, n in [("draw", 0), ("copy", how), ("draw", 0)]]
+    as_eager(acts, check=check)
+    as_eager(acts[::2], {7: acts}, check=check)  # another way of one call
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -221,9 +266,10 @@ def test_moved_between_calls(which):
 
 
 def random_acts(r):
-    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop", "keep"]
+    kinds = ["draw"] * 3 + ["mix"] * 3 + ["read", "seed", "count", "save", "back", "drop", "keep", "copy"]
     generators = r.sample(KINDS, r.randrange(1, 4))
-    return [(r.choice(kinds), r.randrange(3), r.choice(generators)) for _ in range(r.randrange(1, 9))]
+    acts = [(r.choice(kinds), r.randrange(3), r.choice(generators)) for _ in range(r.randrange(1, 9))]
+    return [(what, r.randrange(7) if what == "copy" else n, g) for what, n, g in acts]
 
 
 def random_program(seed):
@@ -239,7 +285,7 @@ def random_program(seed):
 
 def search(seed):
     r = random.Random(f"options {seed}")
-    options = {"check": r.choice(["auto", "always"])}
+    options = {"check": r.choice(["auto", "always"]), "held": r.choice([1, 1, 3, 7])}
     if r.random() < 0.3:
         options["budget"] = "1MiB"
     as_eager(*random_program(seed), **options)
@@ -398,3 +444,44 @@ def test_what_another_thread_draws_stays():
             assert not torch.equal(other.get_state(), theirs) and not torch.equal(torch.get_rng_state(), default)
         step(torch.arange(8))
     assert step.stats()["planned_steps"] > 2
+
+
+def test_after_an_error_no_mark_is_left():
+    """What the step has kept of a generator before it raises is as if nothing of it had happened."""
+    kept, others = [], []
+
+    def step(x, wrong):
+        hidden = noisy.table(x) + torch.randn(8, 16, generator=noisy.generator)
+        kept.append(noisy.generator.get_state())
+        others.append(torch.Generator())
+        others[-1].set_state(kept[-1])
+        hidden = hidden + torch.randn(8, 16, generator=noisy.generator)
+        if wrong:
+            raise ValueError("of the user's")
+        loss = hidden.square().mean()
+        noisy.optimizer.zero_grad()
+        loss.backward()
+        noisy.optimizer.step()
+        return loss.detach()
+
+    def seen(compiled):
+        kept.clear(), others.clear()
+        run = stowage.compile(step) if compiled else step
+        for call in range(8):
+            if call == 6:
+                with pytest.raises(IndexError):
+                    run(torch.arange(8) + 1, False)
+            else:
+                run(torch.arange(8), False)
+        return [k.clone() for k in kept], [g.get_state() for g in others]
+
+    noisy = Noisy()
+    expected_kept, expected_others = seen(False)
+    noisy = Noisy()
+    found_kept, found_others = seen(True)
+    assert _equal(expected_kept[:6], found_kept[:6]) and _equal(expected_others[:6], found_others[:6])
+    # The call that raised is as if it had not drawn; the next one is the first after it
+    before = torch.Generator()
+    before.set_state(found_kept[5])
+    torch.randn(8, 16, generator=before)
+    assert torch.equal(before.get_state(), found_kept[6]) and torch.equal(before.get_state(), found_others[6])

@@ -2,6 +2,8 @@
 are there, and whatever they do that was not recorded has happened as in eager. Each is compared with eager, call by
 call, to the bit."""
 
+import collections
+import itertools
 import random
 import warnings
 
@@ -581,3 +583,107 @@ def test_a_scripted_module():
         return step, model, nothing
 
     agrees(make, 12, planned=0)
+
+
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_an_optimizer_whose_state_is_made_anew_now_and_then(check):
+    """Its step counters are then tensors that the step fills anew, and that its Python writes; also where a call raises."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        calls = itertools.count(1)
+
+        def step(x, classes):
+            call = next(calls)
+            if call == 6:
+                for state in optimizer.state.values():
+                    state["step"].zero_()
+            if call in (12, 20):
+                optimizer.state = collections.defaultdict(dict)
+            loss = nn.functional.cross_entropy(model(x), classes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compile(step)
+        draws = torch.Generator().manual_seed(1)
+        seen = []
+        for call in range(28):
+            classes = torch.randint(0, 4, (6,), generator=draws)
+            if call in (17, 25):
+                with pytest.raises(IndexError):
+                    run(torch.randn(6, 8, generator=draws), classes + 4)
+            seen.append(run(torch.randn(6, 8, generator=draws), classes))
+            seen += [p.detach().clone() for p in model.parameters()]
+            seen += [v.clone() for p in model.parameters() for v in optimizer.state[p].values()]
+        return seen, run
+
+    expected, _ = trained(lambda step: step)
+    found, step = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert not step.refusal and step.stats()["planned_steps"] > 6
+
+
+class _Preconditioned(torch.optim.Optimizer):
+    """Shampoo's shape: every ``period`` steps, counted in its state, it makes what the others go on with."""
+
+    def __init__(self, params, period):
+        super().__init__(params, {"lr": 0.05})
+        self.period = period
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            rows = p.grad.reshape(p.shape[0], -1)
+            if not state:
+                state["n"], state["square"] = 0, torch.eye(p.shape[0]) * 1e-2
+            state["square"] += rows @ rows.T
+            if state["n"] % self.period == 0:
+                values, vectors = torch.linalg.eigh(state["square"])
+                state["root"] = vectors @ torch.diag(values.clamp(min=1e-8) ** -0.25) @ vectors.T
+            state["n"] += 1
+            p.sub_((state["root"] @ rows).reshape(p.shape), alpha=0.05)
+
+
+@pytest.mark.parametrize("period", [3, 10, 12])
+@pytest.mark.parametrize("where", ["optimizer", "step"])
+def test_what_is_made_anew_every_so_many_calls(period, where):
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 4)
+        optimizer = (
+            _Preconditioned(model.parameters(), period)
+            if where == "optimizer"
+            else torch.optim.SGD(model.parameters(), 0.1)
+        )
+        kept = {"mean": torch.zeros(4)}
+        calls = itertools.count()
+
+        def step(x):
+            out = model(x)
+            if where == "step" and next(calls) % period == 0:
+                kept["mean"] = out.detach().mean(0)
+            loss = (out - kept["mean"]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compile(step)
+        seen = []
+        for _ in range(6 * period + 16):
+            seen.append(run(torch.randn(5, 6)))
+            seen += [p.detach().clone() for p in model.parameters()]
+        before = run.stats()["planned_steps"] if run is not step else 0
+        for _ in range(2 * period):
+            seen.append(run(torch.randn(5, 6)))
+        return seen, run, before
+
+    expected, _, _ = trained(lambda step: step)
+    found, step, before = trained(stowage.compile)
+    assert all(map(torch.equal, expected, found))
+    assert not step.refusal and step.stats()["planned_steps"] - before == 2 * period

@@ -23,6 +23,7 @@ import torch
 
 from stowage import _runtime
 from stowage._core import buffer_digest
+from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
@@ -53,6 +54,7 @@ _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
+_MAX_LEFT = 64  # ways of leaving the recordings that are remembered
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
@@ -73,6 +75,8 @@ class _Entry(SignatureState):
         self.wanted_because = ""  # what made the latest recording necessary
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
+        self.left_at: dict[tuple[int, str], int] = {}  # which call has last left all recordings so
+        self.expected: set[int] = set()  # calls that may do so again
         self.calls_closure = False  # an optimizer's step, in the latest recording
         self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
         self.key: Any = None  # of the latest call
@@ -81,6 +85,23 @@ class _Entry(SignatureState):
         self.eager_calls = 0  # that went through
         self.world: World | None = None  # of a step that is refused
         self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
+
+    def leaves(self, operator: tuple[int, str]) -> None:
+        """The call that is under way has left all recordings by this operator. It is recorded when it comes again: the
+        next calls are, or, where it is too rare for that, the one in which it is due."""
+        period = self.calls - self.left_at.get(operator, self.calls)
+        if operator[0] >= 0 and (operator in self.left_at or len(self.left_at) < _MAX_LEFT):
+            self.left_at[operator] = self.calls
+        if period > 0:
+            self.expected.add(self.calls + period)
+        if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
+            self.wanted = _WANTED_CALLS
+
+    def wants_expected(self) -> None:
+        """Of the call that has just begun."""
+        if self.calls in self.expected:
+            self.expected.remove(self.calls)
+            self.wanted = max(1, self.wanted)
 
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
@@ -126,6 +147,7 @@ class CompiledStep(LifeCycle):
         self._told_of_mode = False
         self._objects: dict[tuple[int, ...], list[_Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        swapping.holders.add(self)
 
     # ---- Calling
 
@@ -199,6 +221,7 @@ class CompiledStep(LifeCycle):
         inputs: list[torch.Tensor],
     ) -> Any:
         entry.calls += 1
+        entry.wants_expected()
         entry.key_stays, entry.key = entry.key == key, key
         self._forget_idle(entry)
         if entry.wanted > 0 and entry.recorded_too_often() and entry.serves_often():
@@ -390,7 +413,7 @@ class CompiledStep(LifeCycle):
         may_run_twice = _catches(began) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
-            result, replay = began.transaction(step, others, python=True, arguments=inputs)
+            result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
         except Exception as error:
             if before is None or not _may_be_caught(began, error):
                 raise
@@ -426,8 +449,8 @@ class CompiledStep(LifeCycle):
         self._tally.eager_steps += 1
         entry.eager_calls += 1
         entry.wanted_because = shadow.difference
-        if entry.wasted < _MAX_WASTED and not shadow.handed_out:
-            entry.wanted = _WANTED_CALLS
+        if not shadow.handed_out:
+            entry.leaves(shadow.other_operator)
         return shadow.result
 
     # ---- Recording and trust
@@ -559,6 +582,16 @@ class CompiledStep(LifeCycle):
 
     def _drop(self, entry: _Entry, replay: Replay) -> None:
         entry.replays.remove(replay)
+
+    def let_go_of_tensors(self) -> None:
+        """Without its plans: the step is recorded anew. Nothing happens within its own call, which needs them."""
+        if _runtime.intercepting():
+            return
+        with _runtime.Turn(self._gate):
+            for entry in self._entries.values():
+                entry.replays.clear()
+                entry.world = None
+            self._latest = None
 
     def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         self._refuse(entry, reason)

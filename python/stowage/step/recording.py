@@ -116,7 +116,7 @@ class Recording:
     node_hooks: list[int] = field(default_factory=list)
     arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
-    makes_generators: bool = False  # it draws from random generators that it makes, or comes by
+    makes_generators: bool = False  # it draws from random generators that it makes, or comes by, or sets them
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -218,7 +218,7 @@ def declare_optimizer(recorder, optimizer) -> None:
                 recorder.declare(address(value), "optimizer_state", f"group.{i}.{key}")
 
 
-def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
+def declare_world(recorder, world: World, inputs: list[torch.Tensor], earlier: Sequence[Any]) -> None:
     for kind, name, tensor in world.owned():
         recorder.declare(address(tensor), kind, name)
     where = parts(inputs)
@@ -237,7 +237,7 @@ def declare_world(recorder, world: World, inputs: list[torch.Tensor]) -> None:
         declare_optimizer(recorder, optimizer)
     for path, tensor in world.tensors:
         recorder.declare(address(tensor), "constant", path)
-    world.know_generators(recorder.know_generator)
+    world.know_generators(lambda generator: recorder.know_generator(generator, earlier))
 
 
 def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
@@ -392,7 +392,7 @@ def _record(
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
-    declare_world(recorder, world, inputs)
+    declare_world(recorder, world, inputs, earlier)
     given = _declare_gradients(recorder, world, inputs)
     grads = [p.grad for p in given if p.grad is not None]
     places = (

@@ -45,7 +45,7 @@ def why_python_must_run(recording: Recording) -> str:
     if recording.remembers:
         return recording.remembers
     if recording.makes_generators:
-        return "it draws from a random generator that it makes"
+        return "it uses a random generator that it makes, or comes by"
     if recording.returns:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
@@ -207,7 +207,7 @@ class Replay:
             self.match(inputs)
             return self.run_matched(inputs, arguments)
 
-        return self.transaction(step)
+        return self.transaction(step, inputs=inputs)
 
     def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
         """run(), after match(), within transaction() or host_state()."""
@@ -275,16 +275,17 @@ class Replay:
         *,
         python: bool = False,
         arguments: Sequence[torch.Tensor] = (),
+        inputs: Sequence[int] = (),
     ) -> Any:
         """Takes memory for the step and returns step(undo). When that raises, or is interrupted, what the optimizers'
         Python has changed goes back, unless the step has happened.
 
-        others: recordings of the same function, one of which may come to be executed instead. python, arguments: see
-        Undo.
+        others: recordings of the same function, one of which may come to be executed instead. python, arguments,
+        inputs: see Undo.
         """
         self.executor.reserve()
         self.taken_back = False
-        undo = Undo(self, others, python, arguments)
+        undo = Undo(self, others, python, arguments, inputs)
         try:
             return step(undo)
         # Here no signal's handler can run before the next call returns, and in there none does
@@ -388,6 +389,7 @@ class Replay:
             matcher.refreshed,
             matcher.other_in_step,
             matcher.left_in_section,
+            matcher.other_operator,
             contents.handed_out,
         )
 

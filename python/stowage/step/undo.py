@@ -25,13 +25,20 @@ class Undo:
     eager. now() says in ``error`` which of the two it is.
     """
 
-    def __init__(self, began: Replay, others: Sequence[Replay], python: bool, arguments: Sequence[torch.Tensor] = ()):
-        """python: the user's function runs, whose optimizers may count in Python objects."""
+    def __init__(
+        self,
+        began: Replay,
+        others: Sequence[Replay],
+        python: bool,
+        arguments: Sequence[torch.Tensor] = (),
+        inputs: Sequence[int] = (),
+    ):
+        """python: the user's function runs, whose optimizers may count in Python objects. inputs: those of ``began``."""
         world = began.recording.world
         self.error: BaseException | None = None
         self.thread = _runtime.ThreadState()
         self._plain_runs = began.matcher.plain_runs
-        began.matcher.remember()
+        began.matcher.remember(inputs)
         self._began = began
         self._runs = [(replay, replay.executor.runs) for replay in (began, *others)]
         # Not held meanwhile: the step's first act on them is to let them go
