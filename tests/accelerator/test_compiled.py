@@ -450,11 +450,11 @@ def test_an_error_leaves_the_state_as_before(loaded, kernel):
             x = torch.randn(6, 8, generator=draw).to("standin")
             y = torch.randint(0, 4, (6,), generator=draw).to("standin")
             if fails and i == 7:
-                runs = step._latest._executor.runs
-                step._latest._executor.inject(kernel)
+                runs = step._latest.executor.runs
+                step._latest.executor.inject(kernel)
                 with pytest.raises(RuntimeError, match="injected"):
                     step(x, y)
-                if step._latest._executor.runs > runs:  # it has been finished
+                if step._latest.executor.runs > runs:  # it has been finished
                     losses.append(None)
                     continue
             losses.append(step(x, y).cpu())
