@@ -74,7 +74,19 @@ PYTHON_MAY_IMPORT = {
     "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
     "demo": {"sizes", "_runtime"},
-    "__init__": {"_core", "_runtime", "_torch", "errors", "planning", "step", "eviction", "sharding"},
+    "__init__": {
+        "_core",
+        "_runtime",
+        "_torch",
+        "errors",
+        "planning",
+        "step",
+        "eviction",
+        "sharding",
+        "hf",
+        "inductor",
+        "lightning",
+    },
 }
 
 # The room that each public header belongs to.

@@ -17,36 +17,30 @@ import pytest
 import searches
 import torch
 import torch.utils.checkpoint
+from generator_programs import CALLS, ActingProgram, assert_alike, random_acts_and_others
 from torch import nn
 
 import stowage
 
-CALLS = 12
 FIRST = searches.first_seed(clock=True)
 
 
-class Program:
-    """``acts``: (what, number). ``others``: acts of single calls, by call."""
+class Program(ActingProgram):
+    """``acts``: (what, number)."""
 
     def __init__(self, acts, others=None, device="cpu"):
-        self.acts = acts
-        self.others = others or {}
         torch.manual_seed(0)
-        self.model = nn.Linear(16, 16).to(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        super().__init__(acts, others, nn.Linear(16, 16).to(device))
         self.kept = {i: _state_of_seed(100 + i) for i in range(3)}
-        self.count = 0
-        self.call = 0
-        self.seen = []
 
     def step(self, x):
         out = self.model(x)
         kept = dict(self.kept)
-        for what, number in self.others.get(self.call, self.acts):
+        for what, number in self.acts_now():
             if what == "draw":
                 out = nn.functional.dropout(out, 0.3)
             elif what == "read":
-                self.seen.append(out.square().mean().item())
+                self.read(out)
             elif what == "seed":
                 torch.manual_seed(number)
             elif what == "count":
@@ -59,12 +53,7 @@ class Program:
                 with torch.random.fork_rng():
                     torch.manual_seed(number)
                     out = out * torch.rand_like(out)
-        self.count += 1
-        loss = out.square().mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+        return self.update(out)
 
 
 def _state_of_seed(seed):
@@ -102,12 +91,10 @@ def trained(acts, others=None, device="cpu", watched=None, **options):
 
 def as_eager(acts, others=None, **options):
     where = {name: options.pop(name) for name in ("device", "watched") if name in options}
-    expected, read, _ = trained(acts, others, **where)
-    got, read_too, step = trained(acts, others, **where, **(options or {"check": "auto"}))
-    for call, (a, b) in enumerate(zip(expected, got)):
-        assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call} of {acts}, {others}"
-    assert read == read_too
-    return step
+    expected = trained(acts, others, **where)
+    got = trained(acts, others, **where, **(options or {"check": "auto"}))
+    assert_alike(expected, got, f"{acts}, {others}")
+    return got[2]
 
 
 @pytest.mark.parametrize("acts", [
@@ -304,11 +291,7 @@ def random_acts(r):
 
 def random_program(seed):
     r = random.Random(seed)
-    acts = random_acts(r)
-    if r.random() < 0.4:
-        acts = [(what, n) for what, n in acts if what != "count"]
-    others = {r.randrange(CALLS): random_acts(r) for _ in range(r.randrange(3))}
-    return acts, others
+    return random_acts_and_others(r, random_acts)
 
 
 @pytest.mark.parametrize("seed", range(40))

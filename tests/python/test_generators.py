@@ -20,35 +20,31 @@ import threading
 import pytest
 import searches
 import torch
+from generator_programs import CALLS, ActingProgram, assert_alike, random_acts_and_others
 from torch import nn
 
 import stowage
 from stowage import _runtime
 
-CALLS = 12
 FIRST = searches.first_seed(clock=True)
 GLOBAL = torch.Generator()
 KINDS = ("global", "closure", "attribute", "made", "given", "anew", "held")
 OUTSIDE = ("global", "closure", "attribute", "given")
 
 
-class Program:
-    """``acts``: (what, number, generator). ``others``: acts of single calls, by call. ``between``: acts of the user's
-    after calls, by call."""
+class Program(ActingProgram):
+    """``acts``: (what, number, generator). ``between``: acts of the user's after calls, by call."""
 
     def __init__(self, acts, others=None, between=None):
-        self.acts, self.others, self.between = acts, others or {}, between or {}
         torch.manual_seed(0)
-        self.model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+        super().__init__(acts, others, nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)))
+        self.between = between or {}
         self.model.noise = torch.Generator().manual_seed(11)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.closure = torch.Generator().manual_seed(12)
         self.held = torch.Generator()  # another one in each call, or in some
         self.given = torch.Generator().manual_seed(14)  # the same in each call
         GLOBAL.manual_seed(13)
         self.kept = [torch.Generator().manual_seed(100 + i).get_state() for i in range(3)]
-        self.call = self.count = 0
-        self.seen = []
         self.states = []  # that the step has taken out of generators
         self.lasting = []  # generators that it has made
 
@@ -80,7 +76,7 @@ class Program:
             out = self.model(x)
             kept = list(self.kept)
             made = None
-            for what, number, which in self.others.get(self.call, self.acts):
+            for what, number, which in self.acts_now():
                 if which == "made":
                     made = made or torch.Generator().manual_seed(1000 + number)
                     g = made
@@ -95,7 +91,7 @@ class Program:
                 elif what == "drop":
                     out = nn.functional.dropout(out, 0.3)
                 elif what == "read":
-                    self.seen.append(out.square().mean().item())
+                    self.read(out)
                 elif what == "seed":
                     g.manual_seed(number)
                 elif what == "count":
@@ -110,12 +106,7 @@ class Program:
                     self.copy(g, number)
                 else:
                     g.set_state(kept[number])
-            self.count += 1
-            loss = out.square().mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            return loss.detach()
+            return self.update(out)
 
         return step
 
@@ -165,12 +156,10 @@ def trained(acts, others=None, between=None, held=1, **options):
 
 
 def as_eager(acts, others=None, between=None, held=1, **options):
-    expected, read, _ = trained(acts, others, between, held)
-    got, read_too, step = trained(acts, others, between, held, **(options or {"check": "auto"}))
-    for call, (a, b) in enumerate(zip(expected, got)):
-        assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call} of {acts}, {others}, {between}"
-    assert read == read_too
-    return step
+    expected = trained(acts, others, between, held)
+    got = trained(acts, others, between, held, **(options or {"check": "auto"}))
+    assert_alike(expected, got, f"{acts}, {others}, {between}")
+    return got[2]
 
 
 @pytest.mark.parametrize("which", KINDS)
@@ -274,10 +263,7 @@ def random_acts(r):
 
 def random_program(seed):
     r = random.Random(seed)
-    acts = random_acts(r)
-    if r.random() < 0.4:
-        acts = [(what, n, g) for what, n, g in acts if what != "count"]
-    others = {r.randrange(CALLS): random_acts(r) for _ in range(r.randrange(3))}
+    acts, others = random_acts_and_others(r, random_acts)
     moves = [("seed", r.randrange(9), r.choice(OUTSIDE)), ("draw", r.randrange(900), r.choice(OUTSIDE))]
     between = {r.randrange(CALLS): [r.choice(moves)] for _ in range(r.randrange(4))}
     return acts, others, between
