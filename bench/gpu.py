@@ -79,7 +79,7 @@ def commands(folder: Path) -> tuple[list[str], list[str]]:
     """That configures, and that builds."""
     cmake, ninja = (program(name, place) for name, place in (("cmake", "cmake/bin/cmake"), ("ninja", "ninja")))
     configure = [cmake, "-G", "Ninja", "-S", str(ROOT), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    configure += ["-DSTOWAGE_TESTS=OFF", "-DSTOWAGE_PYTHON=ON", "-DSTOWAGE_TORCH=ON"]
+    configure += ["-DSTOWAGE_TESTS=OFF", "-DSTOWAGE_UNITY=ON", "-DSTOWAGE_PYTHON=ON", "-DSTOWAGE_TORCH=ON"]
     configure += [f"-DPython_EXECUTABLE={sys.executable}"]
     if BROUGHT.is_dir():
         configure += [f"-DSTOWAGE_SIMDJSON_SOURCE={BROUGHT / 'simdjson'}", f"-DCMAKE_PREFIX_PATH={BROUGHT}"]

@@ -18,7 +18,7 @@ import time
 
 from bench import common
 
-MODELS = ("gpt2", "bert", "vit", "resnet50", "t5", "llama")
+MODELS = ("gpt2", "bert", "vit", "resnet50", "t5", "llama", "mamba")
 FRACTIONS = tuple(round(0.1 * i, 1) for i in range(10, -1, -1))
 PARTS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)  # of the way from the least that is found to the default
 _SEQUENCE = {"vocab_size": 4096, "use_cache": False}
@@ -67,6 +67,9 @@ def make(name: str):
             d_model=256, d_kv=64, d_ff=1024, num_layers=2, num_heads=4, dropout_rate=0, decoder_start_token_id=0, **_SEQUENCE
         )  # fmt: skip
         return Loss(t.T5ForConditionalGeneration(config), both=True), tokens
+    if name == "mamba":  # its scan is a loop over the tokens: few of them
+        config = t.MambaConfig(hidden_size=256, num_hidden_layers=2, vocab_size=4096, use_cache=False)
+        return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :24]
     if name == "vit":
         config = t.ViTConfig(
             hidden_size=192, num_hidden_layers=3, num_attention_heads=3, intermediate_size=768, num_labels=100,

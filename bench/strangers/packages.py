@@ -34,8 +34,11 @@ _kept: list[torch.library.Library] = []
 
 
 def all_cases() -> dict[str, Case]:
+    import cases_examples  # noqa: F401
+    import cases_gans  # noqa: F401
     import cases_graphs  # noqa: F401
     import cases_language  # noqa: F401
+    import cases_lightning  # noqa: F401
     import cases_loops_dice  # noqa: F401
     import cases_loops_fetch  # noqa: F401
     import cases_loops_methods  # noqa: F401
@@ -44,8 +47,9 @@ def all_cases() -> dict[str, Case]:
     import cases_loops_shapes  # noqa: F401
     import cases_loops_state  # noqa: F401
     import cases_loops_updates  # noqa: F401
+    import cases_metric  # noqa: F401
     import cases_optimizers  # noqa: F401
-    import cases_scripts  # noqa: F401
+    import cases_recurrent  # noqa: F401
     import cases_techniques  # noqa: F401
     import cases_trainers  # noqa: F401
     import cases_vision  # noqa: F401

@@ -1,5 +1,5 @@
 // stowage._runtime, the eager budget. What may wait for another thread, or run kernels, gives up the GIL meanwhile.
-#include "eager.h"
+#include "runtime.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -5,7 +5,7 @@
 //
 // A hook is told by its address; those that Python has put lie in one dict per node, whose keys count up. Nothing here links
 // libtorch_python: its hooks are known by the name of their type. O(tensors).
-#include "node_hooks.h"
+#include "runtime.h"
 
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/autograd/function.h>

@@ -1,6 +1,6 @@
 // A call of a compiled step has its turn (runtime/replay/turns.h) as a with block of Python. When the block ends, whatever
 // interrupts it: what the call has begun comes to its end, and no function mode of ours stays on the thread.
-#include "turns.h"
+#include "runtime.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <nanobind/stl/string.h>

@@ -22,9 +22,11 @@ from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsuppo
 from stowage.planning import Graph, Plan, check, plan
 
 if TYPE_CHECKING:  # what __getattr__ finds
+    from stowage import hf, inductor, lightning
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.step.capturing import capture
-    from stowage.step.compiled import CompiledStep, compile
+    from stowage.step.compile import compile
+    from stowage.step.compiled import CompiledStep
     from stowage.step.fit import Fit, max_batch, max_length
     from stowage.step.prediction import Prediction, will_it_fit
     from stowage.step.verifying import Verification, verify
@@ -37,7 +39,7 @@ _NEED_TORCH = {
     "OutOfMemory": "eviction.budget",
     "budget": "eviction.budget",
     "capture": "step.capturing",
-    "compile": "step.compiled",
+    "compile": "step.compile",
     "max_batch": "step.fit",
     "max_length": "step.fit",
     "Prediction": "step.prediction",
@@ -46,8 +48,13 @@ _NEED_TORCH = {
     "verify": "step.verifying",
 }
 
+# Parts that are imported when they are first named, as each needs a package of its own.
+_PARTS = ("hf", "inductor", "lightning")
+
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"stowage.{name}")
     module = _NEED_TORCH.get(name)
     if module is None:
         raise AttributeError(f"module 'stowage' has no attribute '{name}'")

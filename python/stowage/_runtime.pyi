@@ -9,6 +9,54 @@ def install_allocator() -> None: ...
 def take_up(tensor: int) -> None:
     """Steps are planned on its device from now on."""
 
+def require_allocator() -> None: ...
+
+def available_bytes(root: str = '/') -> int:
+    """Memory that can be had before the kernel must take it from somebody."""
+
+def live_bytes(device: str = 'cpu') -> int: ...
+
+def peak_bytes(device: str = 'cpu') -> int: ...
+
+def reset_peak(device: str = 'cpu') -> None: ...
+
+def raise_peak(bytes: int, device: str = 'cpu') -> None: ...
+
+class Arena:
+    def __init__(self) -> None: ...
+
+    def fill(self, value: int) -> None: ...
+
+    def reserve(self, bytes: int) -> None: ...
+
+    def release(self) -> None: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+class Host:
+    """Where swapped buffers wait, and the link that leads there."""
+
+    def __init__(self, directory: str = '', limit_bytes: int = 0, gbps: float = 0.0, good_writes: int = -1, good_reads: int = -1) -> None: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def home_bytes(self) -> int:
+        """Of residents that wait there between their uses."""
+
+    def reserve(self, bytes: int) -> None: ...
+
+    def release(self) -> None: ...
+
+    def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
+
+def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
+    """
+    For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns what was left.
+    """
+
 class GeneratorState:
     """
     Of the default generators, the CPU's and the accelerator's, and of others.
@@ -19,11 +67,6 @@ class GeneratorState:
     def put_back(self) -> None: ...
 
     def __eq__(self, arg: object, /) -> bool: ...
-
-def require_allocator() -> None: ...
-
-def available_bytes(root: str = '/') -> int:
-    """Memory that can be had before the kernel must take it from somebody."""
 
 SHELL_TEXT: str = ...
 
@@ -47,27 +90,6 @@ def add_compiled_kernel(name: str, address: int, parameters: str) -> None:
     Makes a C function that torch.compile has generated known to torch.ops.stowage.compiled_kernel. parameters: 'r' for a tensor that is read, 'w' for one that is written, 'n' for a 64-bit number.
     """
 
-def live_bytes(device: str = 'cpu') -> int: ...
-
-def peak_bytes(device: str = 'cpu') -> int: ...
-
-def reset_peak(device: str = 'cpu') -> None: ...
-
-def raise_peak(bytes: int, device: str = 'cpu') -> None: ...
-
-def in_place_reuse_ops() -> list[str]:
-    """Ops whose result may be placed over an input, by overload."""
-
-def row_slice_ops() -> list[str]:
-    """Ops that may run on some rows at a time, by overload."""
-
-class ThreadState:
-    """As it is now."""
-
-    def __init__(self) -> None: ...
-
-def uninterrupted(function: object, error: object | None = None, before: ThreadState | None = None) -> None: ...
-
 def intercepting() -> bool: ...
 
 def tell_cannot_replay(why: str) -> None:
@@ -75,13 +97,17 @@ def tell_cannot_replay(why: str) -> None:
     Where this thread records or matches a step: what that does that no replay can do.
     """
 
-def digest(tensor: int) -> bytes:
-    """Of the bytes of a contiguous tensor."""
-
 def end_with_spent_graph(tensor: int, name: str) -> None:
     """
     It requires grad from now on, and its graph is one that backward has used up.
     """
+
+class ThreadState:
+    """As it is now."""
+
+    def __init__(self) -> None: ...
+
+def uninterrupted(function: object, error: object | None = None, before: ThreadState | None = None) -> None: ...
 
 class Tape:
     @property
@@ -312,18 +338,6 @@ class Matcher:
 
     def roll_back(self) -> None: ...
 
-class Arena:
-    def __init__(self) -> None: ...
-
-    def fill(self, value: int) -> None: ...
-
-    def reserve(self, bytes: int) -> None: ...
-
-    def release(self) -> None: ...
-
-    @property
-    def bytes(self) -> int: ...
-
 class RowSlicing:
     """
     Which chains of kernels work row by row in slices, and which products over their operand.
@@ -368,28 +382,11 @@ def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, til
     leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again.
     """
 
-class Host:
-    """Where swapped buffers wait, and the link that leads there."""
+def in_place_reuse_ops() -> list[str]:
+    """Ops whose result may be placed over an input, by overload."""
 
-    def __init__(self, directory: str = '', limit_bytes: int = 0, gbps: float = 0.0, good_writes: int = -1, good_reads: int = -1) -> None: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def home_bytes(self) -> int:
-        """Of residents that wait there between their uses."""
-
-    def reserve(self, bytes: int) -> None: ...
-
-    def release(self) -> None: ...
-
-    def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
-
-def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
-    """
-    For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns what was left.
-    """
+def row_slice_ops() -> list[str]:
+    """Ops that may run on some rows at a time, by overload."""
 
 class RunStats:
     @property
@@ -489,6 +486,9 @@ class Executor:
 
 class StateDigest:
     def __eq__(self, arg: object, /) -> bool: ...
+
+def digest(tensor: int) -> bytes:
+    """Of the bytes of a contiguous tensor."""
 
 class Block:
     """

@@ -1,5 +1,5 @@
-// What a limit that cannot be met is told to the user: one limit, one shortfall, and what must stay: by line of the user's
-// code and by why, the three largest.
+// The message where a limit cannot be met: the limit, how many bytes are missing, and what must stay, by line of the
+// user's code and by reason (the three largest).
 //
 //   live bytes = known values, by (line, why) + unseen or inside operators
 #include <algorithm>

@@ -209,6 +209,11 @@ bool Names::is_alive(const KnownStorage& storage) const {
   return live_.alive(storage.number);
 }
 
+bool Names::made_in_step(const at::Tensor& tensor) const {
+  const BlockId block = block_of(tensor);
+  return block.valid() && !tape_.blocks[block.index()].external;
+}
+
 std::vector<BlockId> Names::alive() const {
   std::vector<BlockId> blocks;
   for (const auto& [impl, known] : storages_) {

@@ -45,6 +45,9 @@ class Names {
   // looks into.
   [[nodiscard]] BlockId block_of(const at::Tensor& tensor) const;
 
+  // Of a tensor whose memory the step has made.
+  [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const;
+
   // Where a block's data lay when it became known; nullptr for fakes.
   [[nodiscard]] const void* data(BlockId block) const { return data_[block.index()]; }
 

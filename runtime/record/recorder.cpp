@@ -11,7 +11,6 @@
 #include <set>
 
 #include "runtime/memory/allocator.h"
-#include "runtime/memory/available.h"
 #include "runtime/record/finish.h"
 #include "runtime/record/ticks.h"
 #include "runtime/torch/collectives.h"
@@ -55,18 +54,6 @@ std::set<const c10::StorageImpl*> held_by_these_alone(const std::vector<at::Tens
   return alone;
 }
 
-// Dropout of nothing, inside a larger op. (The CPU generator's state before and after tells less, where another thread
-// draws meanwhile. That of a device tells all: it may count draws of nothing, too.)
-bool drops_nothing(const TapeOp& op) {
-  for (std::size_t i = 0; i < op.arguments.size(); ++i) {
-    const std::string& name = op.handle.schema().arguments()[i].name();
-    if ((name == "dropout_p" || name == "dropout") && op.arguments[i].isDouble())
-      return op.arguments[i].toDouble() == 0;
-  }
-  return false;
-}
-
-constexpr std::int64_t kAlwaysThere = 1 << 20;  // bytes; for more, the machine is asked
 constexpr std::int64_t kLittle = 1 << 20;  // bytes that may be copied in each call, although they may stay the same
 
 bool has_unreplayable_argument(const c10::IValue& value) {
@@ -81,7 +68,11 @@ void take_up(c10::Device device) {
 }
 
 Recorder::Recorder(RecordOptions options)
-    : options_(std::move(options)), tape_(std::make_shared<Tape>()), names_(*tape_, options_.fake) {
+    : options_(std::move(options)),
+      tape_(std::make_shared<Tape>()),
+      names_(*tape_, options_.fake),
+      draws_(*tape_, options_.fake),
+      kept_writes_(names_) {
   tape_->below_autograd = level() == Level::kBelow;
 }
 
@@ -109,8 +100,8 @@ SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::s
 }
 
 void Recorder::start() {
-  states_.push_back(GeneratorState::current(tape_->generators));
-  can_take_back_ = tape_->below_autograd && !thread_attached();
+  draws_.start();
+  if (!tape_->below_autograd || thread_attached()) kept_writes_.give_up();
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns() - aside_ns();
   stream_ = device_at(tape_->device).stream();
@@ -120,22 +111,7 @@ void Recorder::stop() {
   tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
   if (!intercept_) return;
   intercept_.reset();
-  tape_->final_jump = jump_here(GeneratorState::current(tape_->generators));
-  for (const GeneratorState& before : come_by_) tape_->sets_come_by |= before.moved_by_python();
-}
-
-void Recorder::know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier) {
-  const GeneratorPart part = part_of(generator.unsafeGetGeneratorImpl());
-  if (part == kHostGenerator || part == kDeviceGenerator || std::as_const(tape_->generators)[part].defined()) return;
-  if (options_.fake || !why_not_repeatable(generator).empty()) return;
-  const auto knows = [&](const auto& tape) { return std::as_const(tape->generators)[part].defined(); };
-  if (!earlier.empty() && std::none_of(earlier.begin(), earlier.end(), knows)) {
-    come_by_.emplace_back().add(part, generator);
-    return;
-  }
-  tape_->generators[part] = generator;
-  // As it is now, it has been since the beginning
-  for (GeneratorState& state : states_) state.add(part, generator);
+  draws_.stop();
 }
 
 void Recorder::begin_section(const std::vector<at::Tensor>& gradients) {
@@ -157,41 +133,14 @@ void Recorder::refuse(const std::string& reason) {
 }
 
 bool Recorder::take_back() {
-  if (!can_take_back_ || states_.empty()) return false;
-  for (const auto& [storage, content] : saved_) content.put_back(storage);
-  saved_.clear();
-  states_.front().put_back(draws_begun_);
+  if (!kept_writes_.complete() || !draws_.has_started()) return false;
+  kept_writes_.put_back();
+  draws_.put_back();
   return true;
 }
 
-void Recorder::save_written(const TapeOp& op, const torch::jit::Stack& stack) {
-  const std::size_t first = stack.size() - op.tensors.size();
-  for (std::size_t i = 0; i < op.tensors.size() && can_take_back_; ++i) {
-    if (op.tensors[i].kind == TensorRef::Kind::kNone || !writes_argument(op.handle, i)) continue;
-    const c10::IValue& value = stack[first + i];
-    if (value.isTensor()) {
-      save(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) save(tensor);
-    }
-  }
-}
-
-void Recorder::save(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || made_in_step(tensor)) return;
-  const c10::Storage& storage = tensor.storage();
-  const auto is_it = [&](const auto& known) {
-    return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
-  };
-  if (std::any_of(saved_.begin(), saved_.end(), is_it)) return;
-  const auto bytes = static_cast<std::int64_t>(storage.nbytes());
-  can_take_back_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
-  if (!can_take_back_) return saved_.clear();
-  saved_.emplace_back(storage, KeptBytes(storage, Kept::kOnce));
-}
-
 void Recorder::close() {
-  saved_.clear();
+  kept_writes_.forget();
   intercept_.reset();
   names_.stop();
 }
@@ -222,31 +171,9 @@ int Recorder::current_line() {
   return static_cast<int>(tape_->lines.size()) - 1;
 }
 
-GeneratorJump Recorder::jump_here(const GeneratorState& now) const {
-  GeneratorJump jump;
-  for (const GeneratorPart part : now.parts()) {
-    if (now.same(part, states_.back())) continue;
-    const auto it = std::find_if(states_.rbegin(), states_.rend(), [&](const auto& s) { return now.same(part, s); });
-    if (it != states_.rend()) {
-      jump.to[part].draws = static_cast<int>(states_.rend() - it) - 1;
-    } else if (!now.same_or_follows(part, states_.back())) {  // else another thread has drawn
-      jump.to[part].state = std::make_shared<const GeneratorState>(now);
-    }
-  }
-  return jump;
-}
-
-int Recorder::repeated_draw(const TapeOp& op) const {
-  for (std::size_t i = 0; i < draws_.size(); ++i) {
-    if (states_[i + 1].same(op.drawn_from, states_.back()) && draws_alike(*tape_, tape_->op(draws_[i]), op))
-      return static_cast<int>(i);
-  }
-  return -1;
-}
-
 void Recorder::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (!tape_->refusal.empty()) {
-    can_take_back_ = false;  // nobody knows any more what the step has made
+    kept_writes_.give_up();  // nobody knows any more what the step has made
     run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     record_per_element(op, keys, stack);
@@ -276,20 +203,15 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   }
   if (device_at(tape_->device).stream() != stream_)
     refuse(full_name(handle) + " runs on another stream than the step's first operators");
-  const bool draws = draws_random_numbers(handle);
-  if (draws && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
+  if (draws_random_numbers(handle) && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
     refuse(full_name(handle) + ": " + why_not_repeatable(tape_->device));
-  std::optional<GeneratorState> before;
-  if (draws) before = GeneratorState::current(tape_->generators);
-  if (draws) op.jump = jump_here(*before);
-  const bool may_draw = draws || !tags_tell_draws(handle);
+  const std::optional<GeneratorState> before = draws_.begin(op);
   tape_->foreign |= !tags_tell_draws(handle);
-  note_draws_begun(op, may_draw);
 
   std::vector<AllocationEvent> events;
   {
     const WatchAllocations watch(events, tape_->device.type());
-    save_written(op, *stack);
+    kept_writes_.save(op, *stack);
     device_at(tape_->device).wait();
     kernel_raised_ = true;
     const std::int64_t start = now_ns() - aside_ns();
@@ -298,18 +220,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     kernel_raised_ = false;
     op.cost_ns = now_ns() - aside_ns() - start;
   }
-  // Counted only now: an op may throw (a checkpoint stops its recomputation so), and then it is not on the tape.
-  if (draws) {
-    op.random_order = tape_->random_ops++;
-    states_.push_back(GeneratorState::current(tape_->generators));
-    states_.back().share(*before);
-    const GeneratorState& after = states_.back();
-    if (op.generator < 0 && !after.same(kDeviceGenerator, *before)) op.drawn_from = kDeviceGenerator;
-    op.draws_none = (drops_nothing(op) && op.drawn_from == kHostGenerator) || after.same(op.drawn_from, *before);
-    tape_->drawing_ops += op.draws_none ? 0 : 1;
-    op.repeats = repeated_draw(op);
-    draws_.push_back(TapeOpId(tape_->ops.size()));
-  }
+  if (before) draws_.end(op, *before);
   take_results(op, stack, events);
   tape_->ops.push_back(std::move(op));
 }
@@ -335,7 +246,9 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     const c10::IValue& value = (*stack)[first + i];
     if (has_unreplayable_argument(value) && !is_collective(op.handle))
       refuse(full_name(op.handle) + ": a storage, stream or object as argument");
-    if (value.isGenerator()) take_generator(op, i, value.toGenerator());
+    if (value.isGenerator()) {
+      if (const std::string why = draws_.take_generator(op, i, value.toGenerator()); !why.empty()) refuse(why);
+    }
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
@@ -347,34 +260,6 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
-}
-
-void Recorder::take_generator(TapeOp& op, std::size_t argument, const at::Generator& generator) {
-  op.generator = static_cast<int>(argument);
-  op.drawn_from = part_of(generator.unsafeGetGeneratorImpl());
-  const auto is_it = [&](const auto& known) { return known.second == generator; };
-  const auto known = std::find_if(tape_->generators.begin(), tape_->generators.end(), is_it);
-  if (known != tape_->generators.end()) op.drawn_from = known->first;
-  const bool other = op.drawn_from != kHostGenerator && op.drawn_from != kDeviceGenerator;
-  if (!other || known != tape_->generators.end() || options_.fake) return;
-  if (const std::string why = why_not_repeatable(generator); !why.empty())
-    return refuse(full_name(op.handle) + ": " + why);
-  if (op.section >= 0) return refuse(full_name(op.handle) + ": a random generator that an optimizer's step() makes");
-  // Of no state before this draw anything is known: that it has now comes from outside
-  op.drawn_from = made_generator(made_generators_++);
-  if (made_generators_ >= kMostMadeGenerators) return refuse("the step makes very many random generators");
-  tape_->generators[op.drawn_from] = generator;
-}
-
-void Recorder::note_draws_begun(const TapeOp& op, bool may_draw) {
-  if (op.generator >= 0) {
-    draws_begun_[op.drawn_from] |= may_draw;
-    return;
-  }
-  draws_begun_[kHostGenerator] |= may_draw && !drops_nothing(op);
-  draws_begun_[kDeviceGenerator] |= may_draw;
-  if (tags_tell_draws(op.handle)) return;
-  for (const auto& [part, generator] : tape_->generators) draws_begun_[part] = true;
 }
 
 // x.as_strided(sizes, strides, 5) counts from the beginning of the storage, of which an argument may be a slice.
@@ -544,11 +429,6 @@ SlotId Recorder::slot_of(const at::Tensor& tensor) {
   return slot;
 }
 
-bool Recorder::made_in_step(const at::Tensor& tensor) const {
-  const BlockId block = names_.block_of(tensor);
-  return block.valid() && !tape_->blocks[block.index()].external;
-}
-
 std::set<int> Recorder::touched_inputs() const {
   std::set<int> touched;
   for (const TapeOp& op : tape_->ops) {
@@ -560,17 +440,6 @@ std::set<int> Recorder::touched_inputs() const {
   }
   touched.erase(-1);
   return touched;
-}
-
-// Those that the step has made are Python's own; the tape's kernels draw from others.
-void Recorder::part_from_made_generators() {
-  Generators own;
-  for (const auto& [part, generator] : tape_->generators)
-    own[part] = is_made(part) ? at::Generator(generator.unsafeGetGeneratorImpl()->clone()) : generator;
-  tape_->generators = std::move(own);
-  for (TapeOp& op : tape_->ops)
-    if (op.generator >= 0 && is_made(op.drawn_from))
-      op.arguments[static_cast<std::size_t>(op.generator)] = std::as_const(tape_->generators)[op.drawn_from];
 }
 
 void Recorder::note_found() {
@@ -622,7 +491,7 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
   if (tape_->refusal.empty()) settle_filled(*tape_, filled_);
-  part_from_made_generators();
+  draws_.part_from_made();
   tape_->settle_moved();
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
   return std::move(tape_);

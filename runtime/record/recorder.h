@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "runtime/memory/allocator.h"
-#include "runtime/memory/bytes.h"
 #include "runtime/record/finish.h"
+#include "runtime/record/kept_writes.h"
 #include "runtime/record/names.h"
+#include "runtime/record/recorded_draws.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/hook.h"
 
@@ -48,9 +49,10 @@ class Recorder final : public Interceptor {
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
   void stop();
-  // A random generator that the step can reach, before it may be drawn from or set. Where no earlier tape of the step
-  // knows it, each call may come by another one.
-  void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier);
+  // A random generator that the step can reach, before it may be drawn from or set.
+  void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier) {
+    draws_.know(generator, earlier);
+  }
   // While the step runs: `what` reads a tensor on the host, beside the dispatcher. That is fine as long as it follows
   // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);
@@ -64,7 +66,7 @@ class Recorder final : public Interceptor {
 
   // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
   SlotId slot_of(const at::Tensor& tensor);
-  [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const;
+  [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const { return names_.made_in_step(tensor); }
   // Positions of the inputs that an op has read, written, or made a view of.
   [[nodiscard]] std::set<int> touched_inputs() const;
 
@@ -108,35 +110,21 @@ class Recorder final : public Interceptor {
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
   TensorRef reference(const c10::IValue& value, bool is_result, std::vector<BlockId>& created);
   void settle_device(const at::Tensor& tensor);
-  void part_from_made_generators();
   void note_found();
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
-  void save_written(const TapeOp& op, const torch::jit::Stack& stack);
-  void save(const at::Tensor& tensor);
   int current_line();
-  // Which one the op draws from, by its argument; a default one where it has none.
-  void take_generator(TapeOp& op, std::size_t argument, const at::Generator& generator);
-  void note_draws_begun(const TapeOp& op, bool may_draw);
-  // How Python has moved the generators since the latest draw.
-  [[nodiscard]] GeneratorJump jump_here(const GeneratorState& now) const;
-  [[nodiscard]] int repeated_draw(const TapeOp& op) const;
 
   RecordOptions options_;
   std::shared_ptr<Tape> tape_;
   Names names_;
+  RecordedDraws draws_;
+  KeptWrites kept_writes_;
   std::unique_ptr<Intercept> intercept_;
-  std::vector<GeneratorState> states_;  // states_[i]: after i draws
-  std::size_t made_generators_ = 0;
-  std::vector<GeneratorState> come_by_;  // as they were: those that no earlier tape knows
-  OfGeneratorParts<bool> draws_begun_;   // an op that may draw has run, if not to its end
-  std::vector<TapeOpId> draws_;          // the ops that drew
   std::vector<HostFilled> host_filled_;
   std::vector<FilledInside> filled_;
   bool fills_ = false;
-  bool shares_memory_ = false;                             // some of those lie over memory that Python has by itself
-  std::vector<const c10::TensorImpl*> arguments_;          // of the latest op
-  std::vector<std::pair<c10::Storage, KeptBytes>> saved_;  // what the step has found and written, as it was
-  bool can_take_back_ = true;
+  bool shares_memory_ = false;                     // some of those lie over memory that Python has by itself
+  std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
   std::int64_t stream_ = 0;  // that was current then

@@ -31,6 +31,7 @@
 #include "runtime/record/tape.h"
 #include "runtime/replay/digest.h"
 #include "runtime/replay/lower.h"
+#include "runtime/replay/python_generators.h"
 #include "runtime/replay/saved_blocks.h"
 #include "runtime/replay/swaps.h"
 #include "runtime/torch/generator.h"
@@ -235,9 +236,7 @@ class Executor {
   // Where the last run has left the generators that it moves.
   [[nodiscard]] GeneratorState generators_left() const;
   // Those that its runs move.
-  void set_generators(const GeneratorState& state) const {
-    foreign_draws_ ? state.restore() : state.restore(tape_->moved);
-  }
+  void set_generators(const GeneratorState& state) const { runtime::set_generators(*tape_, state, foreign_draws_); }
   void make_results();
   void copy_results();
   void drop(BlockId block);

@@ -14,11 +14,7 @@ torch::jit::Stack Executor::tell(TapeOpId read, const std::vector<at::Tensor>& i
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
   const auto start = std::chrono::steady_clock::now();
-  struct AsPythonHasIt {
-    const Executor& executor;
-    GeneratorState python = GeneratorState::current(executor.tape_->generators);
-    ~AsPythonHasIt() { executor.set_generators(python); }
-  } const at_end{*this};
+  const PythonGenerators back_at_end(*tape_, foreign_draws_);
   if (parts_) {
     set_generators(parts_->after);
   } else {

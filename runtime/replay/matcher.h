@@ -12,7 +12,7 @@
 // Any difference in structure ends the match by an exception; the caller takes back what the host ops did, and runs the
 // step anew.
 //
-// A step: all of the user's function, forward, backward and optimizer. Where its Python parts with the tape, another
+// A step: all of the user's function, forward, backward and optimizer. Where its Python leaves the tape, another
 // tape is tried that begins alike. Where none is left, the ops matched so far are run plainly (PlainRun), the shells
 // get their content, and the rest of the function runs as eager would: the Python has run once, and nothing it did is
 // lost.

@@ -9,7 +9,7 @@
 // users in another order: where another one has stood for it already, the step is another step.
 //
 // Views that no op on the tape makes (autograd's own, of what it has saved) follow those of their block. So does what the
-// step comes by in a way that nobody can follow: an iterator over parts of one tensor.
+// step gets in a way that nobody can follow: an iterator over parts of one tensor.
 #include "runtime/replay/matcher.h"
 #include "runtime/torch/op_facts.h"
 

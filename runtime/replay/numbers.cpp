@@ -31,11 +31,7 @@ void PlainNumbers::run_to(std::int32_t to, torch::jit::Stack& stack) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const c10::AutoGradMode grad_mode_restorer(c10::GradMode::is_enabled());
-  struct AsPythonHasIt {
-    const PlainNumbers& numbers;
-    GeneratorState python = GeneratorState::current(numbers.tape_.generators);
-    ~AsPythonHasIt() { numbers.set(python); }
-  } const at_end{*this};
+  const PythonGenerators back_at_end(tape_, foreign_draws_);
   if (!run_) {
     run_.emplace(tape_, inputs_);
     ends_ = run_->last_uses(static_cast<std::int32_t>(tape_.ops.size()));

@@ -18,6 +18,7 @@
 
 #include "runtime/record/tape.h"
 #include "runtime/replay/plain_run.h"
+#include "runtime/replay/python_generators.h"
 #include "runtime/replay/saved_blocks.h"
 #include "runtime/torch/generator.h"
 
@@ -70,7 +71,7 @@ class PlainNumbers final : public NumberSource {
 
  private:
   void run_to(std::int32_t to, torch::jit::Stack& stack);
-  void set(const GeneratorState& state) const { foreign_draws_ ? state.restore() : state.restore(tape_.moved); }
+  void set(const GeneratorState& state) const { set_generators(tape_, state, foreign_draws_); }
 
   const Tape& tape_;
   std::vector<at::Tensor> inputs_;

@@ -17,7 +17,7 @@
 // the recorded kernel's; where a bit differs, the plan is made anew without products. CPU alone, and only where the kernel
 // takes no memory but its result's (oneDNN's of bf16 does, and for a part another amount).
 //
-// A plan uses it where it gives d the address of g (takeover of the graph); elsewhere the recorded kernel runs. Only
+// A plan uses it where it gives d the address of g (in-place reuse); elsewhere the recorded kernel runs. Only
 // products that hold, with their operand, half of what the largest op of the step does: the others have no part in the
 // peak, and moving costs time.
 #pragma once

@@ -19,7 +19,7 @@
 // maker reads is no larger than what it makes, or is read by the chain anyway. So at each moment between the two, the
 // chain holds at most what the plain kernels hold; at its end it adds its slices (two of about a MiB a thread, an eighth
 // of what it saves at most). The result may
-// lie over any operand that the chain reads by rows of the same length (takeover of the graph): whichever thread has a
+// lie over any operand that the chain reads by rows of the same length (in-place reuse): whichever thread has a
 // row reads it before it writes it, and nobody else looks there. (Not where rows become shorter, as in a cast to bf16:
 // row 8 would lie where row 4 has been, which another thread may not have read yet.) O(ops + operands).
 //

@@ -8,8 +8,8 @@
 // What is known of the tape: each op that looks at logits (or at anything of their size made of them) is one whose row r
 // follows from the row r of its operands and from what all rows share, or one that sums over rows. So the recorded
 // kernels themselves run on tiles of rows; sums over rows are added up tile by tile. Differs from chunked losses (Liger
-// and others) in that no loss is given: whatever the step computes of its logits, by ops of the table in tiles.cpp, is
-// tiled.
+// and others) in that no loss is given: whatever the step computes of its logits, by ops that
+// tile_members.cpp knows, is tiled.
 //
 // Two ops stand for all: what needs no sum over all rows (the loss), and what needs one (the gradients; nll_loss_backward
 // the total weight). The second makes logits again: a third more time of the head.

@@ -10,7 +10,7 @@
 namespace stowage::budget {
 namespace {
 
-constexpr std::size_t kMost = 6;
+constexpr std::size_t kMostKept = 6;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ void Pool::add(Attempt attempt) {
       (at - 1)->sequence.line.size() == attempt.sequence.line.size())
     return;
   best_.insert(at, std::move(attempt));
-  if (best_.size() > kMost) best_.pop_back();
+  if (best_.size() > kMostKept) best_.pop_back();
 }
 
 }  // namespace stowage::budget

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int kLimits = 6;             // of live bytes that are tried for one capacity
 constexpr std::int64_t kRuins = 2500;  // tries times ops
-// Ops; more than one sequence of a limit is laid out in a graph of at most so many
-constexpr std::int32_t kSmall = 300;
 // Faster than any link: by its price, copies are always preferred to running kernels again
 constexpr Link kFastLink{.bytes_per_ns = 64, .latency_ns = 1};
 
@@ -95,19 +93,22 @@ class BudgetFit {
 
   std::optional<Fitted> search() {
     const std::int64_t align = recipes_.graph->align;
-    const std::int64_t close = recipes_.ops <= kSmall ? 0 : capacity_ / 200;
+    const std::int64_t close = recipes_.ops <= kSmallOps ? 0 : capacity_ / 200;
     std::int64_t limit = capacity_, above = capacity_, nothing = 0;
     for (int round = 0; round < kLimits && above > nothing + (round == 0 ? 0 : close) && limit > nothing && !stopped();
          ++round) {
-      const Pool pool = sequences_within(limit);
+      Pool pool = sequences_within(limit);
       if (pool.empty()) {
         nothing = limit;
         if (round == 0) break;
       } else {
-        if (best_ && pool[0].ns >= best_->schedule.step_ns) break;
         // Of many layouts
         const std::int64_t nodes =
-            recipes_.ops <= kSmall ? options_.layout_node_budget / 4 : options_.layout_node_budget;
+            recipes_.ops <= kSmallOps ? options_.layout_node_budget / 4 : options_.layout_node_budget;
+        layout_options_.node_budget = nodes >> round;
+        if (pool[0].ns <= options_.least_ns && lay_out(pool[0], limit)) break;
+        find_more_within(limit, pool);
+        if (best_ && pool[0].ns >= best_->schedule.step_ns) break;
         if (lay_out(pool, limit, nodes >> round)) break;  // lower limits leave more room
         above = std::min(limit - align, peak(pool[0]) - align);
         limit = std::min(above, limit - over_);
@@ -124,8 +125,10 @@ class BudgetFit {
     for (const std::vector<OpId>& order : orders_) portfolio.add_order(order, swap_);
     if (options_.spent != nullptr) *options_.spent += portfolio.spent();
     lane_price_ = portfolio.lane_price();
-    Pool pool = portfolio.pool();
-    if (pool.empty()) return pool;
+    return portfolio.pool();
+  }
+
+  void find_more_within(std::int64_t limit, Pool& pool) {
     std::int64_t work = options_.work;
     const Spending spending{options_, options_.work, work};
     std::int64_t best = pool[0].ns;
@@ -134,7 +137,6 @@ class BudgetFit {
               pool.add(now);
               return now.ns < std::exchange(best, std::min(best, now.ns));
             });
-    return pool;
   }
 
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }
@@ -143,7 +145,7 @@ class BudgetFit {
   // The fastest of the pool that can be laid out becomes the best; true when none of the pool is faster.
   bool lay_out(const Pool& pool, std::int64_t limit, std::int64_t node_budget) {
     over_ = capacity_;
-    const std::size_t most = recipes_.ops <= kSmall ? pool.size() : 1;
+    const std::size_t most = recipes_.ops <= kSmallOps ? pool.size() : 1;
     for (std::size_t i = 0; i < most; ++i) {
       if (best_ && pool[i].ns >= best_->schedule.step_ns) return false;
       layout_options_.node_budget = node_budget >> i;

@@ -16,6 +16,9 @@
 
 namespace stowage::budget {
 
+// A graph of at most so many ops is small: more than one sequence of a limit is laid out, and all rungs are looked at.
+inline constexpr std::int32_t kSmallOps = 300;
+
 struct FitOptions {
   Link link;
   // Of the first layout, a quarter in small graphs; each limit and each further sequence halves it
@@ -25,6 +28,7 @@ struct FitOptions {
   std::int64_t improve_work = 400'000'000;  // of improve_fit(), less in small graphs
   std::int64_t bound_work = 1'000'000'000;  // for the bounds of all capacities
   std::int64_t* spent = nullptr;            // what is used is added to it
+  std::int64_t least_ns = 0;                // proven: no plan within the capacity is faster
   std::function<bool()> should_stop;        // outer stop; empty: never
 };
 

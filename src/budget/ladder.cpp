@@ -5,13 +5,12 @@
 namespace stowage::budget {
 namespace {
 
-// In a graph of more than kSmall ops: rungs below the first one that are looked at, and those of them whose plan is improved
+// In a graph of more than kSmallOps ops: rungs below the first one that are looked at, and those of them whose plan is improved
 constexpr int kLooks = 8, kImproved = 3;
-constexpr std::int32_t kSmall = 300;
 
 // More rungs lose less between a budget and the rung below it, and cost more plans; of a small graph all rungs below
 // are looked at.
-std::int32_t rungs_for(std::int32_t ops) { return ops <= kSmall ? 48 : ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
+std::int32_t rungs_for(std::int32_t ops) { return ops <= kSmallOps ? 48 : ops < 1500 ? 160 : ops < 6000 ? 64 : 40; }
 
 constexpr int kHalvingsBetweenRungs = 4;
 
@@ -34,14 +33,18 @@ std::int64_t Ladder::rung(std::int32_t i) const {
 
 const std::optional<Fitted>& Ladder::at(std::int64_t capacity) {
   auto [entry, fresh] = fitted_.try_emplace(capacity);
-  if (fresh) entry->second = fit_budget(recipes_, orders_, capacity, options_);
+  if (fresh) {
+    options_.least_ns = recipes_.ops <= kSmallOps ? bound_.at(capacity) : bound_.known(capacity);
+    entry->second = fit_budget(recipes_, orders_, capacity, options_);
+  }
   return entry->second;
 }
 
 const std::optional<Fitted>& Ladder::improved_at(std::int64_t capacity) {
   at(capacity);
   std::optional<Fitted>& fitted = fitted_.at(capacity);
-  if (improved_.insert(capacity).second && fitted) improve_fit(recipes_, *fitted, capacity, options_);
+  if (improved_.insert(capacity).second && fitted && fitted->schedule.step_ns > bound_.known(capacity))
+    improve_fit(recipes_, *fitted, capacity, options_);
   return fitted;
 }
 
@@ -49,7 +52,7 @@ std::optional<Fitted> Ladder::best_within(std::int64_t capacity) {
   const Fitted* best = nullptr;
   int looks = 0;
   const auto consider = [&](std::int64_t bytes) {
-    const bool improved = recipes_.ops <= kSmall || looks <= kImproved;
+    const bool improved = recipes_.ops <= kSmallOps || looks <= kImproved;
     const std::optional<Fitted>& fitted = improved ? improved_at(bytes) : at(bytes);
     if (fitted && (best == nullptr || fitted->schedule.step_ns < best->schedule.step_ns)) best = &*fitted;
     return fitted.has_value();
@@ -60,13 +63,13 @@ std::optional<Fitted> Ladder::best_within(std::int64_t capacity) {
     if (rung(i) > capacity) continue;
     if (rung(i) < bound_.least_capacity()) break;
     if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) return *best;
-    if (recipes_.ops > kSmall && ++looks > kLooks) break;
+    if (recipes_.ops > kSmallOps && ++looks > kLooks) break;
     if (consider(rung(i))) continue;
     // Below the first rung without a plan lies the smallest, perhaps between rungs; rungs further down have one by
     // luck.
     if (!failed && smallest() <= capacity) consider(smallest());
     failed = true;
-    if (recipes_.ops > kSmall) break;
+    if (recipes_.ops > kSmallOps) break;
   }
   if (best == nullptr && smallest() <= capacity) consider(smallest());
   return best != nullptr ? std::optional(*best) : std::nullopt;

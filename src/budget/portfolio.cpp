@@ -12,7 +12,7 @@ namespace stowage::budget {
 namespace {
 
 constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-constexpr int kLeast = -6, kMost = 5;  // exponents
+constexpr int kLeastExponent = -6, kMostExponent = 5;
 
 }  // namespace
 
@@ -38,7 +38,7 @@ std::int64_t Portfolio::cover_by(const std::vector<OpId>& order, const CoverRule
 void Portfolio::add_order(const std::vector<OpId>& order, bool swap) {
   std::map<int, std::int64_t> tried;
   const auto at = [&](int exponent) {
-    if (exponent < kLeast || exponent > kMost) return kNone;
+    if (exponent < kLeastExponent || exponent > kMostExponent) return kNone;
     const auto [entry, fresh] = tried.try_emplace(exponent, kNone);
     if (fresh) entry->second = cover_by(order, {.lane_price = price_of(exponent)});
     return entry->second;

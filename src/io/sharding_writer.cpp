@@ -59,7 +59,7 @@ void append_bytes(io::ObjectWriter& parent, std::string& out, const ShardingByte
   object.close();
 }
 
-void append_op(std::string& out, const OpSharding& op) {
+void append_sharding(std::string& out, const OpSharding& op) {
   io::ObjectWriter object(out);
   append_placements(object, out, "inputs", op.inputs);
   append_placements(object, out, "computed", op.computed);
@@ -109,7 +109,7 @@ std::string to_json(const ShardingPlan& plan) {
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) out += t == 0 ? '[' : ',', append_tensor(out, plan.tensors[t]);
   out += plan.tensors.empty() ? "[]" : "]";
   object.key("ops");
-  for (std::size_t o = 0; o < plan.ops.size(); ++o) out += o == 0 ? '[' : ',', append_op(out, plan.ops[o]);
+  for (std::size_t o = 0; o < plan.ops.size(); ++o) out += o == 0 ? '[' : ',', append_sharding(out, plan.ops[o]);
   out += plan.ops.empty() ? "[]" : "]";
   object.close();
   return out;

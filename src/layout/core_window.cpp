@@ -28,13 +28,13 @@ Window window_at(const LayoutInstance& instance, const std::vector<std::int64_t>
 }
 
 // The rects of an instance by what they do in a window.
-struct Parts {
+struct Rects {
   std::vector<std::int32_t> through, inside;
   std::int64_t through_bytes = 0;
 };
 
-Parts parts(const LayoutInstance& instance, const Window& window) {
-  Parts result;
+Rects rects_in(const LayoutInstance& instance, const Window& window) {
+  Rects result;
   for (std::size_t i = 0; i < instance.rects.size(); ++i) {
     const Rect& r = instance.rects[i];
     if (r.upper <= window.from || window.to <= r.lower) continue;
@@ -66,7 +66,7 @@ LayoutInstance clipped(const LayoutInstance& instance, const Window& window, con
 }
 
 // Through and inside by offset: a list fit in this order rests them where they are, or lower.
-std::vector<std::int32_t> stacked(const Parts& parts, const Offsets& inside) {
+std::vector<std::int32_t> stacked(const Rects& parts, const Offsets& inside) {
   std::vector<std::size_t> by_offset(parts.inside.size());
   for (std::size_t k = 0; k < by_offset.size(); ++k) by_offset[k] = k;
   std::sort(by_offset.begin(), by_offset.end(),
@@ -89,7 +89,7 @@ std::vector<Packing> core_window(const LayoutInstance& instance, std::int64_t ta
     const Window window = window_at(instance, live, kShares[s]);
     if (window == last) continue;
     last = window;
-    const Parts in = parts(instance, window);
+    const Rects in = rects_in(instance, window);
     if (in.through.empty() || 2 * in.inside.size() > instance.rects.size()) continue;
     std::vector<std::int32_t> first = in.through;
     if (!in.inside.empty())

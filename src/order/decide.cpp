@@ -15,8 +15,8 @@
 namespace stowage {
 namespace {
 
-constexpr int kPatience = 400;   // states seen around one state
-constexpr int kDeepest = 5'000;  // nested branches; the stack holds them
+constexpr int kPatience = 400;         // states seen around one state
+constexpr int kDeepestBranch = 5'000;  // nested branches; the stack holds them
 
 using Hash = std::pair<std::uint64_t, std::uint64_t>;
 
@@ -97,7 +97,7 @@ class Decider {
     }
     const std::size_t here = length();
     for (const std::int32_t op : choices()) {
-      if (work_ <= 0 || depth_ >= kDeepest) return Decision::kUnknown;
+      if (work_ <= 0 || depth_ >= kDeepestBranch) return Decision::kUnknown;
       at_.run(op);
       ++depth_;
       const Decision decision = solve();

@@ -11,7 +11,7 @@
 namespace stowage {
 namespace {
 
-constexpr int kDeepest = 2'000;  // nested divisions; the stack holds them
+constexpr int kDeepestDivision = 2'000;  // nested divisions; the stack holds them
 
 // A stretch of the order still to be found: a problem, and the ids of its ops in the whole.
 struct Part {
@@ -65,7 +65,7 @@ class Pincher {
       }
       if (part.problem.ops <= part.known_ops / 2) look_again(part);
       Division division =
-          work_ > 0 && depth_ < kDeepest ? divide(part.problem, part.known, limit_, rule_, work_) : Division{};
+          work_ > 0 && depth_ < kDeepestDivision ? divide(part.problem, part.known, limit_, rule_, work_) : Division{};
       if (division.before.empty()) {
         append(part, greedy(part.problem, GreedyRule::kProgramOrder, limit_).ops);
         break;

@@ -15,9 +15,9 @@
 namespace stowage {
 namespace {
 
-constexpr std::size_t kMost = 64;          // ops in U: the bits of a state
-constexpr std::int32_t kMostOps = 30'000;  // of the problem
-constexpr std::size_t kFirstCuts = 32;
+constexpr std::size_t kMost = 64;                   // ops in U: the bits of a state
+constexpr std::int32_t kMostProjectedOps = 30'000;  // of the problem
+constexpr std::size_t kProjectedCuts = 32;
 constexpr std::size_t kHilltops = 4;  // of a stretch that join U
 
 using State = std::uint64_t;
@@ -43,7 +43,7 @@ class Projector {
   std::int32_t heaviest_cut() {
     CriticalOp most;
     const std::vector<CriticalOp> critical = critical_ops(problem_, work_);
-    for (std::size_t i = 0; i < std::min(kFirstCuts, critical.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kProjectedCuts, critical.size()); ++i) {
       const std::int64_t bytes = min_cut(problem_, critical[i].op, CutSide::kSmallest, work_).step_bytes;
       if (bytes > most.bytes || most.op < 0) most = {critical[i].op, bytes};
     }
@@ -203,7 +203,7 @@ class Projector {
 
 BoundedOrder project(const OrderProblem& problem, Ordering start, std::int64_t bound,
                      std::vector<std::int32_t>& members, std::int64_t& work, const std::function<bool()>& should_stop) {
-  if (problem.ops == 0 || problem.ops > kMostOps) return {std::move(start), bound};
+  if (problem.ops == 0 || problem.ops > kMostProjectedOps) return {std::move(start), bound};
   return Projector(problem, std::move(start), bound, members, work).run(should_stop);
 }
 

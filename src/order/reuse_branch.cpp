@@ -15,14 +15,14 @@ constexpr std::int64_t kShares = 8;        // nodes that may use up their share 
 constexpr std::int64_t kNodeWork = 3'000;  // per op, edge and use of a node that is solved at once
 
 // Does `read` die at `op`?
-struct Question {
+struct DeathQuestion {
   std::int32_t op = 0;
   BufferId read;
-  auto operator<=>(const Question&) const = default;
+  auto operator<=>(const DeathQuestion&) const = default;
 };
 
 struct Answer {
-  Question question;
+  DeathQuestion question;
   bool dies = false;
 };
 
@@ -66,7 +66,7 @@ class ReuseBrancher {
     for (std::int32_t& op : found.order.ops) op = here->ids[op];
     const std::vector<std::int64_t> bytes = judged(found.order.ops);
     if (found.bound >= best_.peak) return std::nullopt;
-    const std::optional<Question> question = doubt(found.order, bytes, pairs);
+    const std::optional<DeathQuestion> question = doubt(found.order, bytes, pairs);
     if (!question) return found.bound;
     for (const bool dies : {false, true}) {
       Node child{found.bound, ++serial_, node.answers};
@@ -87,8 +87,8 @@ class ReuseBrancher {
 
   // Of the open pairs whose r does not die in the order: the one at the largest step, if that is above what the node's
   // problem says.
-  [[nodiscard]] std::optional<Question> doubt(const Ordering& order, const std::vector<std::int64_t>& bytes,
-                                              const std::vector<CandidatePair>& pairs) const {
+  [[nodiscard]] std::optional<DeathQuestion> doubt(const Ordering& order, const std::vector<std::int64_t>& bytes,
+                                                   const std::vector<CandidatePair>& pairs) const {
     std::vector<std::int32_t> position(order.ops.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[order.ops[i]] = static_cast<std::int32_t>(i);
     const auto dies = [&](const CandidatePair& p) {
@@ -100,7 +100,7 @@ class ReuseBrancher {
       const std::int64_t least = worst == nullptr ? order.peak : bytes[position[worst->op]];
       if (p.death == Death::kOpen && bytes[position[p.op]] > least && !dies(p)) worst = &p;
     }
-    return worst == nullptr ? std::nullopt : std::optional(Question{worst->op, worst->pair.read});
+    return worst == nullptr ? std::nullopt : std::optional(DeathQuestion{worst->op, worst->pair.read});
   }
 
   // The pairs as the answers leave them. An r that dies at one op dies at no other.

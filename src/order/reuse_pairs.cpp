@@ -1,23 +1,20 @@
 #include "order/reuse_pairs.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "graph/in_place_reuse.h"
+#include "order/bit_row.h"
 
 namespace stowage {
 namespace {
 
-constexpr std::int32_t kWords = 8;
-constexpr std::int32_t kColumns = 64 * kWords;
 constexpr std::int64_t kSweepWork = 2'000'000'000;  // word operations for exact answers
-using Row = std::array<std::uint64_t, kWords>;
 
-// For up to kColumns ops: who precedes them and who follows them, each op itself included.
-class Reach {
+// For up to kRowColumns ops: who precedes them and who follows them, each op itself included.
+class ReachOfColumns {
  public:
-  Reach(const Dependencies& deps, const std::vector<std::int32_t>& columns)
+  ReachOfColumns(const Dependencies& deps, const std::vector<std::int32_t>& columns)
       : after_(deps.preds.rows()), before_(deps.preds.rows()) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
       set(after_[columns[c]], c);
@@ -30,23 +27,17 @@ class Reach {
   }
 
   // Column c is an ancestor of `op`; `op` is an ancestor of column c.
-  [[nodiscard]] bool precedes(std::size_t c, std::int32_t op) const { return bit(after_[op], c); }
-  [[nodiscard]] bool follows(std::size_t c, std::int32_t op) const { return bit(before_[op], c); }
+  [[nodiscard]] bool precedes(std::size_t c, std::int32_t op) const { return is_set(after_[op], c); }
+  [[nodiscard]] bool follows(std::size_t c, std::int32_t op) const { return is_set(before_[op], c); }
   // Some column lies between u and v, ends included.
   [[nodiscard]] bool between(std::int32_t u, std::int32_t v) const {
-    for (std::int32_t k = 0; k < kWords; ++k)
+    for (std::int32_t k = 0; k < kRowWords; ++k)
       if ((before_[u][k] & after_[v][k]) != 0) return true;
     return false;
   }
 
  private:
-  static void set(Row& row, std::size_t c) { row[c >> 6] |= std::uint64_t{1} << (c & 63); }
-  static bool bit(const Row& row, std::size_t c) { return (row[c >> 6] >> (c & 63) & 1) != 0; }
-  static void join(Row& into, const Row& from) {
-    for (std::int32_t k = 0; k < kWords; ++k) into[k] |= from[k];
-  }
-
-  std::vector<Row> after_, before_;  // the columns that an op comes after, before
+  std::vector<BitRow> after_, before_;  // the columns that an op comes after, before
 };
 
 // What the users of r other than k are to k, as far as it is known.
@@ -89,14 +80,15 @@ class DeathFinder {
   void by_landmarks() {
     const auto ops = static_cast<std::int64_t>(graph_.reuse.size());
     std::vector<std::int32_t> columns;
-    for (std::int64_t c = 0; c < std::min<std::int64_t>(kColumns, ops); ++c)
-      columns.push_back(static_cast<std::int32_t>(c * ops / std::min<std::int64_t>(kColumns, ops)));
-    const Reach reach(deps_, columns);
+    for (std::int64_t c = 0; c < std::min<std::int64_t>(kRowColumns, ops); ++c)
+      columns.push_back(static_cast<std::int32_t>(c * ops / std::min<std::int64_t>(kRowColumns, ops)));
+    const ReachOfColumns reach(deps_, columns);
     settle([&](std::int32_t u, std::int32_t v) { return reach.between(u, v); });
   }
 
   void exactly() {
-    const std::int64_t sweep = 2 * kWords * static_cast<std::int64_t>(deps_.preds.items.size() + graph_.reuse.size());
+    const std::int64_t sweep =
+        2 * kRowWords * static_cast<std::int64_t>(deps_.preds.items.size() + graph_.reuse.size());
     std::int64_t work = kSweepWork;
     for (std::size_t p = 0; p < pairs_.size() && work > 0;) {
       std::vector<std::int32_t> columns;
@@ -104,13 +96,13 @@ class DeathFinder {
       for (; p < pairs_.size(); ++p) {
         if (pairs_[p].death != Death::kOpen) continue;
         if (columns.empty() || columns.back() != pairs_[p].op) {
-          if (columns.size() == kColumns) break;
+          if (columns.size() == kRowColumns) break;
           columns.push_back(pairs_[p].op);
         }
         asked.emplace_back(p, columns.size() - 1);
       }
       if (asked.empty()) break;
-      const Reach reach(deps_, columns);
+      const ReachOfColumns reach(deps_, columns);
       work -= sweep;
       for (const auto& [pair, column] : asked)
         pairs_[pair].death = death_of(uses_.users[pairs_[pair].pair.read], pairs_[pair].op,

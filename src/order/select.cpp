@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kCuts = 96;     // ops whose cuts are taken
 constexpr std::size_t kPairsOf = 24;  // of these, the heaviest are paired
-constexpr std::int32_t kMostOps = 30'000;
+constexpr std::int32_t kMostSelectedOps = 30'000;
 
 class Selector {
  public:
@@ -95,7 +95,7 @@ class Selector {
 }  // namespace
 
 Selection select(const OrderProblem& problem, std::int64_t limit, std::int64_t& work) {
-  if (problem.ops == 0 || problem.ops > kMostOps) return {};
+  if (problem.ops == 0 || problem.ops > kMostSelectedOps) return {};
   return Selector(problem, limit, work).run();
 }
 

@@ -9,8 +9,6 @@
 namespace stowage::roam {
 namespace {
 
-constexpr double kLargestCoefficient = 1e6;
-
 class Program {
  public:
   Program(const Floored& problem, const Offsets& start, std::int64_t bound) : problem_(problem), start_(start) {

@@ -11,8 +11,6 @@
 namespace stowage::roam {
 namespace {
 
-constexpr double kLargestCoefficient = 1e6;  // beyond it feasibility tolerances of 1e-6 would be whole units
-
 // A column, or a constant when the span fixes it.
 struct Binary {
   int column = -1;

@@ -26,6 +26,8 @@
 namespace stowage {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of what is to be exact: beyond it feasibility tolerances of 1e-6 would be whole units.
+inline constexpr double kLargestCoefficient = 1e6;
 
 struct Term {
   int column;

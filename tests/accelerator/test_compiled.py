@@ -8,6 +8,7 @@ import pytest
 import searches
 import torch
 import torch.nn.functional as F
+from mean_square import mean_square_step
 from programs import Program
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -413,14 +414,7 @@ def test_the_devices_own_limit_is_what_the_plan_says(loaded, share):
         torch.manual_seed(0)
         model = loaded.move(nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(6)]))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-
-        def body(x):
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
+        body = mean_square_step(model, optimizer)
         step = stowage.compile(body, strict=True, **options)
         x, losses = torch.ones(64, 128, device="standin"), []
         for i in range(12):
@@ -456,11 +450,11 @@ def test_an_error_leaves_the_state_as_before(loaded, kernel):
             x = torch.randn(6, 8, generator=draw).to("standin")
             y = torch.randint(0, 4, (6,), generator=draw).to("standin")
             if fails and i == 7:
-                runs = step._latest._executor.runs
-                step._latest._executor.inject(kernel)
+                runs = step._latest.executor.runs
+                step._latest.executor.inject(kernel)
                 with pytest.raises(RuntimeError, match="injected"):
                     step(x, y)
-                if step._latest._executor.runs > runs:  # it has been finished
+                if step._latest.executor.runs > runs:  # it has been finished
                     losses.append(None)
                     continue
             losses.append(step(x, y).cpu())

@@ -117,21 +117,28 @@ class Net(nn.Module):
         return x
 
 
-def loop(standin, body=None, count=4):
-    """Losses and parameters after ``count`` updates; ``body(net, x)`` gives the loss."""
-    torch.manual_seed(0)
-    net = standin.move(Net())
-    updates = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    torch.manual_seed(1)
+def mean_square(net, x):
+    return net(x).square().mean()
+
+
+def trained(net, updates, batches, body=mean_square):
+    """Losses and parameters after an update for each batch; ``body(net, x)`` gives the loss."""
     losses = []
-    for i in range(count):
-        x = torch.full((512, 128), 0.1 * (i + 1)).to(DEVICE)
-        loss = body(net, x) if body is not None else net(x).square().mean()
+    for batch in batches:
+        loss = body(net, batch.to(DEVICE))
         loss.backward()
         updates.step()
         updates.zero_grad()
         losses.append(loss.detach().cpu())
     return [*losses, *(p.detach().cpu() for p in net.parameters())]
+
+
+def loop(standin, body=mean_square, count=4):
+    torch.manual_seed(0)
+    net = standin.move(Net())
+    updates = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    torch.manual_seed(1)
+    return trained(net, updates, (torch.full((512, 128), 0.1 * (i + 1)) for i in range(count)), body)
 
 
 def within(standin, share, run, **options):
@@ -373,25 +380,22 @@ def test_autocast(loaded, release):
     """An operator whose arguments autocast is about to cast is not the one that runs."""
     loaded.configure(poison=True, check_order=True, link_gbps=1.0)
 
+    def under_autocast(net, x):
+        with torch.autocast("standin", torch.bfloat16):
+            return mean_square(net, x)
+
     def train():
         torch.manual_seed(0)
         model = loaded.move(nn.Sequential(*(Products(64) for _ in range(4))))
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         generator = torch.Generator().manual_seed(1)
-        for _ in range(3):
-            x = torch.randn(512, 64, generator=generator).to(DEVICE)
-            with torch.autocast("standin", torch.bfloat16):
-                loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            yield loss.detach().cpu()
-        yield from (p.detach().cpu() for p in model.parameters())
+        batches = (torch.randn(512, 64, generator=generator) for _ in range(3))
+        return trained(model, optimizer, batches, under_autocast)
 
-    wanted, before, peak = peak_of(lambda: list(train()))
+    wanted, before, peak = peak_of(train)
     limit = before + int(0.6 * peak)
     with stowage.budget(limit, release=release, debug=True, device=DEVICE) as b:
-        got, _, most = peak_of(lambda: list(train()))
+        got, _, most = peak_of(train)
     assert all(map(torch.equal, wanted, got))
     assert before + most <= rounded(limit)
     stats = b.stats()

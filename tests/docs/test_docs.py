@@ -116,8 +116,20 @@ def test_links_and_files_exist(page):
         if page.parent.name == "gallery" and target.endswith(".html"):  # the site's build makes them
             continue
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
-    for name in re.findall(r"`((?:examples|bench|tests|src|docs|include|python)/[\w./-]+)`", text):
+    for name in re.findall(r"`((?:examples|bench|tests|src|docs|include|python|runtime|cli)/[\w./-]+)`", text):
         assert "NAME" in name or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def test_the_contributors_page_names_what_its_files_hold():
+    """Rows: what happens, one file, names to look for there."""
+    rows = re.findall(
+        r"^\|[^|]+\| `([\w./-]+)` +\| ((?:`\w+`(?:, )?)+) +\|$", (ROOT / "docs/contributors.md").read_text(), re.M
+    )
+    assert len(rows) > 15
+    for file, names in rows:
+        text = (ROOT / file).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\b{name}\b", text), f"{file} holds no {name}"
 
 
 def test_bench_commands_exist():

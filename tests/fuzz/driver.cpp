@@ -4,7 +4,7 @@
 //
 //   STOWAGE_FUZZ_RUNS   executions with random changes; default: as many as fit into one second
 //   STOWAGE_SEED        of the changes; default 1
-//   STOWAGE_FUZZ_LIMIT  seconds of processor time that an execution may take; default 1, or 5 under sanitizers, which are slower
+//   STOWAGE_FUZZ_LIMIT  seconds of processor time that an execution may take; default 2, or 5 under sanitizers, which are slower
 //
 // An execution that crashes, takes longer, or makes the process take more than a GiB (3 under sanitizers) ends it; its
 // input is then in TARGET.input of the working directory.
@@ -37,7 +37,7 @@ namespace {
 constexpr std::uint64_t kMostSeconds = 5;
 constexpr long kMostKib = 3 << 20;
 #else
-constexpr std::uint64_t kMostSeconds = 1;
+constexpr std::uint64_t kMostSeconds = 2;
 constexpr long kMostKib = 1 << 20;
 #endif
 

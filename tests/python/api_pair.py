@@ -276,7 +276,7 @@ class Pair:
         """Changes when the function runs without recording or plan: then an interrupt stops it between, as in eager."""
         step = self.compiled[name]
         return step.plain_calls if hasattr(step, "plain_calls") else 0, {
-            id(r): r._matcher.plain_runs for e in step._entries.values() for r in e.replays
+            id(r): r.matcher.plain_runs for e in step._entries.values() for r in e.replays
         }
 
 

@@ -161,8 +161,10 @@ def test_missing_and_malformed_files(tmp_path):
 
 def test_compiled_step_over_its_budget(monkeypatch):
     """A call that raises has changed nothing. (Here eager fits, and plans are asked for less.)"""
-    plan = stowage.step.replay.plan
-    monkeypatch.setattr(stowage.step.replay, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options))
+    plan = stowage.step.step_plan.plan
+    monkeypatch.setattr(
+        stowage.step.step_plan, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options)
+    )
     model, loss_fn, batches = zoo.make("gpt2")
     optimizer = OPTIMIZERS["adamw"](model.parameters())
     step = stowage.compile(plain_step(model, optimizer, loss_fn), budget="100MiB")
@@ -244,3 +246,9 @@ def test_the_command_line_reads_what_python_writes(compiled, tmp_path):
 def test_import_is_quiet():
     done = subprocess.run([sys.executable, "-c", "import stowage"], capture_output=True, text=True, check=True)
     assert done.stdout == "" and done.stderr == ""
+
+
+def test_parts_are_there_by_their_name():
+    code = "import stowage; stowage.hf.plan, stowage.inductor.options, stowage.lightning.Stowage"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    assert not hasattr(stowage, "nothing")

@@ -44,7 +44,7 @@ def test_a_second_process_prices_its_graph_from_the_file(fresh):
     graph = stowage.capture(
         plain_step(model, OPTIMIZERS["adamw"](model.parameters(), foreach=False), loss_fn), batches[0]
     )
-    keys = run.step._latest._cost_keys
+    keys = run.step._latest.planned._cost_keys
     known = sum(second.cost_ns(key) for key in keys if key)
     assert graph.program_step_ns == known
 

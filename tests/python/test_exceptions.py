@@ -6,6 +6,7 @@ import zoo
 from training import FORMS, OPTIMIZERS, plain_step
 
 import stowage
+from stowage import _runtime
 
 
 def _trained(compiled, batches, bad, catch, form="loop"):
@@ -88,3 +89,30 @@ def test_optimizer_that_raises():
     Moody.raises = False
     assert torch.isfinite(step(batches[6]))
     assert step.stats()["planned_steps"] >= 2
+
+
+@torch.library.custom_op("exceptions::add_one", mutates_args=("tensors",))
+def add_one(tensors: list[torch.Tensor]) -> None:
+    for t in tensors:
+        t.add_(1)
+
+
+@add_one.register_fake
+def _(tensors):
+    return None
+
+
+def test_what_is_too_large_to_be_kept_leaves_all_of_a_list_as_it_is():
+    """A list that one operator writes to: a call whose kernel raises is taken back whole, or not at all."""
+    large = torch.empty(_runtime.available_bytes() // 3, dtype=torch.uint8)[:8].zero_()  # memory that nobody touches
+    small, table = torch.zeros(8), torch.zeros(4, 4)
+
+    def step(x):
+        add_one([large, small])
+        return table[x].sum()
+
+    recorded = stowage.compile(step)
+    recorded(torch.arange(4))
+    with pytest.raises(IndexError):
+        recorded(torch.arange(4) + 1)
+    assert large.tolist() == small.tolist() == [2] * 8

@@ -3,6 +3,7 @@ the model."""
 
 import pytest
 import torch
+from mean_square import mean_square_step
 from torch import nn
 
 import stowage
@@ -185,15 +186,7 @@ def test_a_model_that_no_machine_holds():
             nn.Linear(200_000, 200_000, bias=False), nn.ReLU(), nn.Linear(200_000, 200_000, bias=False)
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-        def train_step(x):
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        return train_step, torch.randn(batch_size, 200_000)
+        return mean_square_step(model, optimizer), torch.randn(batch_size, 200_000)
 
     _runtime.reset_peak()
     before = _runtime.live_bytes()

@@ -6,11 +6,15 @@ few hundred fixed ones."""
 
 import warnings
 
+import guard_survey
 import guard_worlds
 import pytest
 import searches
 import torch
 import zoo
+from guard_holders import HOLDERS
+from guard_roots import MODULE_ROOTS, ROOTS
+from guard_sources import PLACES
 
 import stowage
 from stowage.step.recording import record
@@ -24,7 +28,7 @@ ALONE = pytest.mark.alone  # what other tests have left in the process can be re
 def test_worlds_that_went_unnoticed_once():
     """One seed for each fault that the random search has found."""
     for seed in (4, 31, 50, 95, 102, 229, 247, 380, 1094, 1097):
-        guard_worlds.survey(seed, 1)
+        guard_survey.survey(seed, 1)
 
 
 def test_each_holder_and_each_root():
@@ -37,22 +41,21 @@ def test_each_holder_and_each_root():
             continue
         world.close()
         seen.update(world.names)
-    everything = {h.name for h in guard_worlds.HOLDERS} | set(guard_worlds.ROOTS) | set(guard_worlds.PLACES)
+    everything = {h.name for h in HOLDERS} | set(ROOTS) | set(PLACES)
     assert everything <= seen, everything - seen
 
 
 @ALONE
 def test_random_worlds():
-    print(f"first seed {FIRST}; again with: python tests/python/guard_worlds.py {FIRST} COUNT")
-    counts = guard_worlds.survey(FIRST, seconds=SECONDS * 0.5) if SECONDS else guard_worlds.survey(FIRST, 200)
+    print(f"first seed {FIRST}; again with: python tests/python/guard_survey.py {FIRST} COUNT")
+    counts = guard_survey.survey(FIRST, seconds=SECONDS * 0.5) if SECONDS else guard_survey.survey(FIRST, 200)
     assert counts["noticed"] > counts.get("(blind)", 0), counts  # blindness is the exception
 
 
 @ALONE
 def test_modules_that_are_read_elsewhere_than_where_they_are_named():
     print(f"first seed {FIRST}")
-    roots = guard_worlds.MODULE_ROOTS
-    counts = guard_worlds.survey(FIRST, None if SECONDS else 100, SECONDS * 0.1 or None, roots=roots)
+    counts = guard_survey.survey(FIRST, None if SECONDS else 100, SECONDS * 0.1 or None, roots=MODULE_ROOTS)
     assert counts["noticed"] > counts.get("(blind)", 0), counts
 
 
@@ -60,9 +63,9 @@ def test_modules_that_are_read_elsewhere_than_where_they_are_named():
 def test_what_functions_have_cached():
     """Results of every kind, which no code that runs has made."""
     print(f"first seed {FIRST}")
-    cached = [h for h in guard_worlds.HOLDERS if h.name == "cached function"]
-    kinds = [*guard_worlds.HOLDERS, *cached * (len(guard_worlds.HOLDERS) // 2)]
-    counts = guard_worlds.survey(FIRST, None if SECONDS else 100, SECONDS * 0.1 or None, kinds=kinds)
+    cached = [h for h in HOLDERS if h.name == "cached function"]
+    kinds = [*HOLDERS, *cached * (len(HOLDERS) // 2)]
+    counts = guard_survey.survey(FIRST, None if SECONDS else 100, SECONDS * 0.1 or None, kinds=kinds)
     assert counts["noticed"] > counts.get("(blind)", 0), counts
 
 

@@ -18,7 +18,7 @@ from transform import Steps
 
 import stowage
 from stowage import _runtime
-from stowage.step.replay import Room
+from stowage.step.room import Room
 
 
 def state_of(model, optimizer) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from mean_square import mean_square_step
 from torch import nn
 
 import stowage
@@ -146,14 +147,7 @@ def waves(**options):
     torch.manual_seed(0)
     model = Waves()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-
-    def step(x):
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = mean_square_step(model, optimizer)
     compiled = stowage.compile(step, **options)
     generator = torch.Generator().manual_seed(1)
     told(lambda: [compiled(torch.randn(512, 64, generator=generator)) for _ in range(16)])

@@ -189,7 +189,7 @@ def test_an_error_in_the_step_leaves_all_as_it_was_or_says_otherwise(at):
     for x, y in batches(7):
         training.step(x, y)
     before = [t.clone() for t in training.state()]
-    executor = training.step._latest._executor
+    executor = training.step._latest.executor
     executor.inject(at, 1)
     try:
         training.step(*batches(1)[0])

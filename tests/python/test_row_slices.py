@@ -13,7 +13,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step import replay as replay_module
+from stowage.step import step_plan
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 # Rows and their length: below, at and above the width of a vector; long ones; more rows than a slice
@@ -127,7 +127,7 @@ def test_every_listed_op_on_some_of_its_rows(name, threads):
 @contextlib.contextmanager
 def slicing(**options):
     """Small heads are replaced too, in slices of a few rows."""
-    before = replay_module._slicing
+    before = step_plan._slicing
     small = {"slice_bytes": 2048, "least_bytes": 0, "product_columns": 0, **options}
 
     def made(on, product_columns=None):
@@ -135,11 +135,11 @@ def slicing(**options):
             on=on, **small | ({} if product_columns is None else {"product_columns": product_columns})
         )
 
-    replay_module._slicing = made
+    step_plan._slicing = made
     try:
         yield
     finally:
-        replay_module._slicing = before
+        step_plan._slicing = before
 
 
 class Case:
@@ -548,7 +548,7 @@ def test_a_kernel_that_raises_is_taken_back_or_said():
         batch = torch.randn(40, 8), torch.randint(0, 64, (40,))
         for _ in range(4):
             planned(*batch)
-        executor = planned._latest._executor
+        executor = planned._latest.executor
         assert planned.stats()["replaced_ops"] == 1
         for kernel in range(6):
             before = model.weight.detach().clone()

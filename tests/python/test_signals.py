@@ -231,7 +231,7 @@ def test_where_a_call_leaves_what_is_recorded():
         twins = Twins(varying, check="always", budget=1 << 30)
         twins.settle()
         twins.planned.more = twins.eager.more = True
-        matcher = twins.compiled._latest._matcher
+        matcher = twins.compiled._latest.matcher
         runs, at = matcher.plain_runs, int(10 ** rng.uniform(2.5, 4.2))
         result, interruption = call_interrupted_at(twins, at)
         assert works(), interruption.where

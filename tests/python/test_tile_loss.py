@@ -15,7 +15,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step import replay as replay_module
+from stowage.step import step_plan
 
 STEPS = 6
 EXACT = {"tiled_ops": 0, "tile_error": 0.0, "tile_largest_error": 0.0}
@@ -24,14 +24,12 @@ EXACT = {"tiled_ops": 0, "tile_error": 0.0, "tile_largest_error": 0.0}
 @contextlib.contextmanager
 def tiling(**options):
     """Small heads are tiled too, in tiles of a few rows."""
-    before = replay_module._tiling
-    replay_module._tiling = lambda on: _runtime.TileOptions(
-        on=on, **{"least_bytes": 0, "tile_bytes": 1 << 10, **options}
-    )
+    before = step_plan._tiling
+    step_plan._tiling = lambda on: _runtime.TileOptions(on=on, **{"least_bytes": 0, "tile_bytes": 1 << 10, **options})
     try:
         yield
     finally:
-        replay_module._tiling = before
+        step_plan._tiling = before
 
 
 class Case:

@@ -14,7 +14,7 @@ from torn import differs as first_difference
 from transform import transformed
 
 import stowage
-from stowage.step.replay import Replay
+from stowage.step.step_plan import StepPlan
 
 SOAK = searches.SECONDS
 
@@ -22,9 +22,9 @@ SOAK = searches.SECONDS
 def ops_of(twins) -> int:
     """How often a kernel is called in a planned step."""
     replay = twins.compiled._latest
-    replay._executor.inject(1 << 40)
+    replay.executor.inject(1 << 40)
     twins.step()
-    return (1 << 40) - replay._executor.injected_in
+    return (1 << 40) - replay.executor.injected_in
 
 
 def throw_everywhere(twins, times: int, every: int) -> int:
@@ -32,10 +32,10 @@ def throw_everywhere(twins, times: int, every: int) -> int:
     ops = ops_of(twins)
     thrown = 0
     for k in range(ops) if SOAK else {*range(0, ops, every), ops - 1}:
-        twins.compiled._latest._executor.inject(k, times)
+        twins.compiled._latest.executor.inject(k, times)
         with pytest.raises(RuntimeError, match="injected") as caught:
             twins.call()
-        twins.compiled._latest._executor.inject(-1, 0)
+        twins.compiled._latest.executor.inject(-1, 0)
         twins.stopped(caught.value)
         thrown += 1
         twins.step()
@@ -70,7 +70,7 @@ def test_every_op_of_a_wide_model(name):
 def test_an_op_that_fails_twice_after_updates_says_so():
     twins = Twins(lambda: WORLDS["mlp"](WIDE["mlp"]), check="never")
     twins.settle()
-    twins.compiled._latest._executor.inject(ops_of(twins) - 1, 2)
+    twins.compiled._latest.executor.inject(ops_of(twins) - 1, 2)
     with pytest.raises(stowage.Error, match="injected.*half done .* go back to a checkpoint"):
         twins.call()
     assert torch.ones(2).sum() == 2
@@ -85,19 +85,19 @@ class Interrupt(BaseException):
 
 def cannot(twins, monkeypatch, error):
     """From now on plans made after a rehearsal, which saw other allocations, end in ``error``."""
-    made = Replay._make_plan
+    made = StepPlan.make
 
-    def make_plan(replay):
-        if replay._rehearsed:
+    def make(plan):
+        if plan._rehearsed:
             raise error
-        made(replay)
+        made(plan)
 
-    def learned(replay):
-        replay._rehearsed = True
-        replay._make_plan()
+    def learned(plan):
+        plan._rehearsed = True
+        plan.make()
 
-    monkeypatch.setattr(Replay, "_make_plan", make_plan)
-    monkeypatch.setattr(Replay, "replan_if_learned", learned)
+    monkeypatch.setattr(StepPlan, "make", make)
+    monkeypatch.setattr(StepPlan, "replan_if_learned", learned)
 
 
 @pytest.mark.parametrize("name", list(WORLDS))
@@ -152,9 +152,9 @@ def test_costs_for_which_no_plan_is_found_keep_the_one_there_is(monkeypatch):
         plans.append(plan(*args, **options))
         return plans[-1]
 
-    plan = stowage.step.replay.plan
-    monkeypatch.setattr(stowage.step.replay, "plan", planned_once)
-    monkeypatch.setattr(Replay, "_take_kept_costs", lambda replay, lowered, options: setattr(replay, "_guessed", 1.0))
+    plan = stowage.step.step_plan.plan
+    monkeypatch.setattr(stowage.step.step_plan, "plan", planned_once)
+    monkeypatch.setattr(StepPlan, "_take_kept_costs", lambda plan, lowered, options: setattr(plan, "_guessed", 1.0))
     twins = Twins(WORLDS["mlp"], budget=1 << 34)
     twins.settle()
     kept, first = (json.loads(p._plan.to_json()) for p in (twins.compiled.plan, plans[0]))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import searches
 import torch
+from mean_square import mean_square_step
 from torch import nn
 
 import stowage
@@ -27,7 +28,7 @@ def perceptron(batch_size=8, width=256):
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
     optimizer = torch.optim.AdamW(model.parameters())
 
-    def train_step(x):
+    def train_step(x):  # here, as tests ask for its line
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
@@ -288,15 +289,7 @@ def test_a_model_that_no_machine_holds():
     def make_step(batch_size):
         model = nn.Sequential(*[layer for _ in range(7) for layer in (nn.Linear(31_623, 31_623), nn.ReLU())])
         optimizer = torch.optim.Adam(model.parameters())
-
-        def train_step(x):
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        return train_step, torch.randn(batch_size, 31_623)
+        return mean_square_step(model, optimizer), torch.randn(batch_size, 31_623)
 
     p = stowage.will_it_fit(make_step, "80GiB")
     weights = 7 * 31_623 * 31_624 * 4

@@ -1,8 +1,8 @@
-"""Who hears of optimizer steps: recordings and budgets. PyTorch's own registry is entered once and for good, as it must
+"""Tells recordings and budgets of each optimizer step. PyTorch's own registry of hooks is entered once and for good: it must
 not change while another thread is in an optimizer's step, which goes through it.
 
-A step that torch.compile has compiled is not heard of: who listens must not change what is compiled, as guards would see
-it.
+Steps that torch.compile has compiled are not told: a listener must not change what is compiled, as Dynamo's guards would
+see it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PyTorch's functions that a program has put its own in the place of, as a TorchFunctionMode meets them.
+"""Functions of PyTorch that a program has replaced by its own, as a TorchFunctionMode sees them.
 
     F.relu = mine, which calls PyTorch's relu
 

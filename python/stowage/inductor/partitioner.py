@@ -1,6 +1,6 @@
 """The partitioner that Inductor asks where forward ends and backward begins: it keeps a limit in bytes.
 
-It gets out of the way, with Inductor's own partition, where it cannot help or must not: shapes that change, higher-order
+Inductor's own partition stays where this one cannot help or must not: shapes that change, higher-order
 operators, activation checkpointing or a budget of the user's own, a PyTorch that lacks what private.py names."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every private name of torch.compile's inside that the byte budget uses, in one place; none is touched before
+"""All private names of torch.compile that the byte budget uses, in one place; none is touched before
 ``missing()`` has looked for all of them. tests/python/test_inductor_private.py touches each.
 
 - ``torch._inductor.custom_graph_pass.CustomPartitionerFn``: the base of a partitioner that caches accept.

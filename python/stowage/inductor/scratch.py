@@ -1,4 +1,5 @@
-"""Bytes that a kernel of PyTorch's own has for itself while it runs: no compiler knows them, so it is run once.
+"""What a kernel of PyTorch's own allocates while it runs, beside its results. No compiler knows these bytes, so the kernel
+runs once and they are counted.
 
 Each distinct kernel, by operator, shapes, strides and numbers, runs alone on tensors of zeros, and the allocator below
 PyTorch tells the most that was live. Kernels that Inductor wrote take nothing from the allocator. Where the runtime is

@@ -36,7 +36,8 @@ from stowage.integrations.closures import why_not_after_closure
 from stowage.integrations.lightning_logs import Postponed
 from stowage.integrations.telling import LOG, in_a_line, scalars
 from stowage.sizes import parse_bytes
-from stowage.step.compiled import CompiledStep, compile
+from stowage.step.compile import compile
+from stowage.step.compiled import CompiledStep
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _OPTIONS = ("link_gbps", "strict", "in_place_reuse")

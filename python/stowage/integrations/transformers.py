@@ -34,7 +34,8 @@ from transformers import trainer as trainer_module
 
 from stowage.errors import Error, Unsupported
 from stowage.integrations.telling import LOG, in_a_line, scalars
-from stowage.step.compiled import CompiledStep, compile
+from stowage.step.compile import compile
+from stowage.step.compiled import CompiledStep
 from stowage.step.world import is_plain
 
 # Called between parts of an update that run as one: a callback that acts there would see another state than it expects.

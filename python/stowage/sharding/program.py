@@ -1,4 +1,4 @@
-"""The program of a training step, and the pen that writes it (docs/formats.md, section 5).
+"""The program of a training step, and what writes it (docs/formats.md, section 5).
 
     op that passes ──► its tensors: one id for each region (storage, offset, sizes, strides) ──► {"target", "phase", "args", "outputs", "writes"}
 

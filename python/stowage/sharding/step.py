@@ -32,8 +32,10 @@ from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
 from stowage.step.recording import record
-from stowage.step.replay import Mismatch, Replay, Room, why_python_must_run
+from stowage.step.replay import Mismatch, Replay, why_python_must_run
+from stowage.step.room import Room
 from stowage.step.signature import signature
+from stowage.step.step_plan import StepOptions
 from stowage.step.world import World
 
 _EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
@@ -210,7 +212,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
             self._refuse(entry, recording.refusal or "another rank's step cannot be replayed")
             return result
         with self._planning(entry):
-            entry.replay = Replay(recording, self._room, self._name, self._budget, lean_kernels=False)
+            entry.replay = Replay(recording, self._room, self._name, StepOptions(self._budget, lean_kernels=False))
         return result
 
     def _rehearsed(self, entry: _Entry, rehearsal, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:

@@ -29,7 +29,7 @@ from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
-from stowage.step import compiled_regions
+from stowage.step import compiled_regions, step_plan
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.guards.given import ByContent
@@ -39,8 +39,12 @@ from stowage.step.places import Place
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.repetition import told_to_repeat
-from stowage.step.replay import Mismatch, ReadsShell, Replay, Room, Shadow, Undo
+from stowage.step.replay import Mismatch, Replay
+from stowage.step.room import Room
+from stowage.step.shadow import ReadsShell, Shadow
 from stowage.step.signature import Passing, loosened, signature
+from stowage.step.step_plan import StepOptions
+from stowage.step.undo import Undo
 from stowage.step.world import World
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
@@ -129,11 +133,8 @@ class CompiledStep(LifeCycle):
         tile_loss: bool = False,
     ):
         super().__init__(train_step, parse_bytes(budget), strict)
-        self._lean_kernels = lean_kernels
-        self._tile_loss = tile_loss
+        self._options = StepOptions(self._budget, in_place_reuse, lean_kernels, leaving, tile_loss)
         self._checking = Checking(check)
-        self._in_place_reuse = in_place_reuse
-        self._leaving = leaving
         self._arena = _runtime.Arena()
         self._room = dataclasses.replace(
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
@@ -490,16 +491,7 @@ class CompiledStep(LifeCycle):
         entry.wanted = 0
         entry.recorded()
         with self._planning(entry):
-            replay = Replay(
-                recording,
-                self._room,
-                self._name,
-                self._budget,
-                self._in_place_reuse,
-                self._lean_kernels,
-                self._leaving,
-                self._tile_loss,
-            )
+            replay = Replay(recording, self._room, self._name, self._options)
             replay.key = key
             entry.keep(replay)
             self._latest = replay
@@ -639,11 +631,11 @@ class CompiledStep(LifeCycle):
                 else "Nothing is planned yet: call the step three times\n"
             )
         words = self.plan.explain(self.graph, prices=prices, width=width)
-        return words + self._latest.host_in_words() + self.tiles_in_words()
+        return words + self._latest.planned.host_in_words() + self.tiles_in_words()
 
     def tiles_in_words(self) -> str:
         """What tile_loss=True has come to in the latest plan; "" without it."""
-        return self._latest.tiles_in_words() if self._latest else ""
+        return self._latest.planned.tiles_in_words() if self._latest else ""
 
     def report(self, path: str, **sections) -> None:
         """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report().
@@ -661,32 +653,18 @@ class CompiledStep(LifeCycle):
     def stats(self) -> dict:
         """Figures of the latest plan. Names that end in ``_bytes`` are bytes, of the arena unless named otherwise; in
         ``_ns`` nanoseconds, medians of the last steps; in ``_steps`` counts of calls."""
-        summary = self._latest.plan.summary() if self._latest else {}
+        latest = self._latest
         return {
-            **self._figures(self._latest),
-            "resident_bytes": summary.get("resident_bytes", 0),
-            "gap": summary.get("gap", 0.0),
+            **self._figures(latest),
+            **step_plan.figures(latest.planned if latest else None),
             "eager_steps": self._tally.eager_steps,
             "eager_step_ns": self._tally.eager_ns,
-            "recomputed_ops": summary.get("recomputed_ops", 0),
-            "swapped_bytes": self._latest.swapped_bytes if self._latest else 0,
-            "host_bytes": self._latest.host_bytes if self._latest else 0,
-            "host_refusal": self._latest.host_refusal if self._latest else "",
-            "away_bytes": summary.get("away_bytes", 0),
-            "fetched_bytes": summary.get("fetched_bytes", 0),
             "home_bytes": self._room.host.home_bytes,
             "stall_ns": self._tally.stall_ns,
             "checked_steps": self._tally.checked_steps,
             "check_ns": self._tally.check_ns,
-            "replaced_ops": self._latest.replaced if self._latest else 0,
-            "replacement_refusal": self._latest.replacement_refusal if self._latest else "",
-            "tiled_ops": self._latest.tiled if self._latest else 0,
-            "tile_error": self._latest.tile_error if self._latest else 0.0,
-            "tile_largest_error": self._latest.tile_largest_error if self._latest else 0.0,
-            "tile_refusal": self._latest.tile_refusal if self._latest else "",
-            "unrepeatable_op": self._latest.repetition.accepted if self._latest else "",
-            "plan_from_cache": bool(self._latest and self._latest.plan.from_cache),
-            **(_device_bytes(self._latest) if self._latest else {}),
+            "unrepeatable_op": latest.repetition.accepted if latest else "",
+            **(_device_bytes(latest) if latest else {}),
         }
 
 
@@ -722,88 +700,5 @@ def _not_run_since(began: Replay | None) -> Callable[[], bool]:
     """Have the ops of a matched call, which are run together, come to no end since now?"""
     if began is None:
         return lambda: False
-    runs = began._matcher.plain_runs
-    return lambda: began._matcher.plain_runs == runs
-
-
-def compile(
-    train_step: Callable,
-    budget: int | str | None = None,
-    *,
-    check: str | int = "auto",
-    check_every: int = 0,
-    link_gbps: float | None = None,
-    strict: bool | str = False,
-    in_place_reuse: bool = True,
-    lean_kernels: bool = True,
-    takeover: bool | None = None,
-    residents: str = "stay",
-    tile_loss: bool = False,
-) -> CompiledStep:
-    """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
-    planned.
-
-    The first calls run eagerly and record; later ones execute the plan, with the numbers of eager, bit for bit. A
-    planned call does not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it
-    once, over tensors without memory, and compares each operation with the recording. Two fences keep the numbers
-    right: what the Python could read (flags, hyperparameters, globals, closures, parameters) is watched, and ``check``
-        runs it.
-
-    Args:
-        train_step: the function. Its arguments may be tensors of any shape; each set of shapes has a plan of its own.
-        budget: what residents and arena together may take in planned steps, in bytes or as "2GiB"; None: no limit. It
-            holds from the first call on: calls that run eagerly do so as in a stowage.budget block.
-        check: how often a planned call runs the function's Python: "auto" (calls 1, 2, 4, 8, ... of a plan, and every
-            one where guards cannot see what it reads), "always" (any Python, at the price of running it), a number N
-            (every N-th), "never" (only where guards cannot see). Where it does something new, that call has happened
-            eagerly, and is recorded when it comes again.
-        check_every: the same as check=N; 0: as ``check`` says.
-        link_gbps: bandwidth of the host link in 10^9 bytes a second, for swapping under a budget: copies are held to
-            it.
-            None: as fast as copies are on this machine, measured once.
-        strict: raise Error instead of warning when an allocation was not as planned or bits differ. "paranoid":
-            besides, poison lies in the arena where no buffer is, and after each operator it is seen to that it has
-            written nothing but its own memory. Else the call raises Error, which names the operator and its line, and
-            has changed nothing. This costs a look at all of the arena after each operator.
-        in_place_reuse: let kernels that work element by element write their result over an input that dies there.
-        lean_kernels: let kernels that work row by row run on some rows at a time, so that a loss head holds its logits
-            once. The bits are those of the recorded kernels; where a rehearsal finds other ones, the plan is made anew
-            without, and stats() says so.
-        takeover: the older name of in_place_reuse.
-        residents: "leave": where the budget cannot be met otherwise, parameters, optimizer state, buffers and kept
-            gradients wait on the host (STOWAGE_HOST_STORE names a directory; else memory that the budget does not
-            count), are fetched before their first use in the step and written back after their last write. Between
-            calls they are whole for whoever looks. Needs a budget, and a model on the CPU. Calls that run eagerly, to be
-            recorded and compared, have all residents in memory: the budget is for planned calls alone.
-        tile_loss: do the loss head (the product that makes logits, cross entropy, the gradients) some rows at a time, so
-            that logits never exist whole. Planned calls then give other bits than eager: sums over rows are made in
-            another order. stats() has the largest error, measured against the recorded kernels. On the CPU. Where no
-            head can be tiled, a warning says why, and the plan is exact.
-
-    Returns:
-        A CompiledStep, called like ``train_step``.
-
-    Raises:
-        TypeError: train_step is no function.
-        OutOfMemory: by a call that runs eagerly: the budget is not enough for it. Model and optimizer are as before.
-        Infeasible: by every call after the recorded one, when no plan fits the budget. It has the smallest budget for
-            which a plan was found. Model and optimizer are as before.
-        Error: the same, when none fitting was found and that is not proven; or an option that is none of those above.
-    """
-    if not callable(train_step):
-        raise TypeError(f"compile() needs a function, not {type(train_step).__name__}")
-    if strict not in (True, False, "paranoid"):
-        raise Error(f"strict must be True, False or 'paranoid', not {strict!r}")
-    if residents not in ("stay", "leave"):
-        raise Error(f"residents must be 'stay' or 'leave', not {residents!r}")
-    if residents == "leave" and budget is None:
-        raise Error("residents leave only to keep a budget: give one, as budget=")
-    if residents == "leave" and link_gbps == 0:
-        raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
-    if tile_loss not in (True, False):
-        raise Error(f"tile_loss must be True or False, not {tile_loss!r}")
-    reuse = in_place_reuse if takeover is None else takeover
-    leaving = residents == "leave"
-    return CompiledStep(
-        train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels, leaving, tile_loss
-    )
+    runs = began.matcher.plain_runs
+    return lambda: began.matcher.plain_runs == runs

@@ -148,7 +148,7 @@ class LifeCycle(abc.ABC):
     def _falls_back(self, replay: Replay, agrees: bool) -> bool:
         """Where a plan with other kernels than the recorded ones has not done what they do, the next has those
         alone."""
-        why = replay.tiles_wrong or ("" if agrees else "the rehearsal gave other bits")
+        why = replay.planned.tiles_wrong or ("" if agrees else "the rehearsal gave other bits")
         if replay.allocates_otherwise():
             why = why or "a replaced kernel has allocated otherwise than was planned"
         return bool(why) and replay.drop_replacements(why)

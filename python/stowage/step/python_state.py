@@ -32,8 +32,9 @@ import torch
 
 from stowage._core import Notes
 from stowage._torch.private import generated_code, is_fake
+from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library_module, is_own, is_standard
-from stowage.step.guards.walk import Found, Walk
+from stowage.step.guards.walk import Walk
 from stowage.step.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied

@@ -1,4 +1,4 @@
-"""Memory that a step comes by in more than one way, which a recording would take for different memory.
+"""Memory that a step reaches in more than one way, which a recording would take for different memory.
 
     arr = numpy.zeros(4); t = torch.from_numpy(arr)      Python reads and writes arr, kernels read and write t
     a, b = torch.from_numpy(arr), torch.from_numpy(arr)  two storages over the same bytes

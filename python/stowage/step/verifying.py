@@ -21,7 +21,8 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import address, flatten, local_tensor, storage_address
 from stowage.errors import Error
-from stowage.step.compiled import CompiledStep, compile
+from stowage.step.compile import compile
+from stowage.step.compiled import CompiledStep
 from stowage.step.python_state import PythonState
 from stowage.step.signature import objects_of
 from stowage.step.state import State, own_ranges

@@ -22,27 +22,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes
-from stowage.step.guards.walk import Found, Walk
-
-_SCALARS = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    enum.Enum,
-)
+from stowage.step.guards.found import Found
+from stowage.step.guards.scalars import SCALARS
+from stowage.step.guards.walk import Walk
 
 
 def is_plain(value: Any) -> bool:
     """Scalars and tuples of them: compared by value."""
-    return isinstance(value, _SCALARS) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
+    return isinstance(value, (*SCALARS, enum.Enum)) or (isinstance(value, tuple) and all(is_plain(v) for v in value))
 
 
 def _with_nested(holder: dict) -> list[dict]:
@@ -117,7 +104,7 @@ class World:
         if self._walk is None:
             raise RuntimeError("this world is settled")
         self._walk.take_for_run()
-        return self._walk.own_names
+        return self._walk.ran.own_names
 
     def pause(self) -> None:
         """Until resume(): what runs now runs before each replay, too (optimizers and schedulers), and need not be
@@ -134,14 +121,14 @@ class World:
         it can reach, "" for nothing: replays would not change it. Without noting() the guard stays as wide as it is."""
         walk = self._walk
         if walk is not None and not walk.noted:
-            self.arrays, self.catches = walk.arrays_met(), walk.catches
+            self.arrays, self.catches = walk.arrays_met(), walk.ran.catches
         if walk is None or not walk.noted:
             self.changes = self.guard.changed()
             return self.changes
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
-        self.arrays, self.catches = walk.arrays, walk.catches
+        self.arrays, self.catches = walk.arrays, walk.ran.catches
         return self.changes
 
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -2,8 +2,8 @@
 state to themselves.
 
 Where recorded Python used one of these, comparing what can be compared is not enough: the guard says so
-(``Guard.blind``), and each call has to be checked in another way. What is written (print, logging) is to be written in
-each call; but the messages of libraries, which come once, do not count.
+(``Guard.blind``), and each call has to be checked in another way. Output (print, logging) must appear in each call;
+messages of libraries, which come once, do not count.
 """
 
 from __future__ import annotations

@@ -28,4 +28,9 @@ def context_content(context: contextvars.Context) -> tuple:
     return tuple(context.values())
 
 
-__all__ = ["context_content", "decimal_context", "numpy_errors"]
+SETTINGS = {
+    "decimal": ("decimal's context", decimal_context),
+    "numpy": ("what NumPy does about errors (numpy.seterr)", numpy_errors),
+}
+
+__all__ = ["SETTINGS", "context_content", "decimal_context", "numpy_errors"]

@@ -1,0 +1,85 @@
+"""What can be called and is no Python function.
+
+    method                  its object and its function
+    function of C           the object that it belongs to; what else it reads is told when it is called (blind.py)
+    functools.partial       the function and the arguments that it holds
+    functools.lru_cache     the function, and what it remembers
+    operator.attrgetter     the attributes that it names count as read, as if code had read them
+
+O(what they hold)."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from typing import Any
+
+from stowage.step.guards.blind import draws, module_of
+from stowage.step.guards.graph import LARGE, Graph
+from stowage.step.guards.memory import memory
+from stowage.step.guards.objects import attributes
+from stowage.step.guards.reads import is_library
+
+
+def enter_method(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    if _is_own_object(value.__self__):
+        return
+    graph.reach(i, None, value.__self__, path, trusted)
+    graph.reach(i, None, value.__func__, path, trusted)
+
+
+def enter_builtin(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    owner = getattr(value, "__self__", None)
+    graph.setting(i, getattr(value, "__module__", None) or "")
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        if draws(owner):
+            return  # its state counts when it is drawn from: called()
+        graph.reach(i, None, owner, path, trusted)
+
+
+def enter_partial(graph: Graph, i: int, value: functools.partial, path: str, trusted: bool) -> None:
+    memory(graph, i, value, functools.partial, path, trusted)
+    for part in (value.func, value.args, value.keywords):
+        graph.reach(i, None, part, path, trusted)
+    attributes(graph, i, value, path, True)
+
+
+def enter_cached(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """functools.lru_cache: what it remembers, and the function. What a library's function remembers it would work
+    out again."""
+    own = value.__dict__
+    code = getattr(value.__wrapped__, "__code__", None)
+    parts = (own, value.__wrapped__, type(value.cache_info()))
+    for inner in gc.get_referents(value) if code is None or not is_library(code) else ():
+        if any(inner is part for part in parts) or (type(inner) is type and inner.__name__ == "_lru_list_elem"):
+            continue
+        if type(inner) is dict:  # by arguments
+            graph.add(i, graph.guard.dict(inner, False, True, f"what '{path}' has cached"), True)
+            # Those hold what is seen below
+            for result in [v for v in list(inner.values())[:LARGE] if type(v).__name__ != "_lru_list_elem"]:
+                graph.reach(i, None, result, f"what '{path}' has cached", trusted)
+        else:  # results
+            graph.reach(i, None, inner, f"what '{path}' has cached", trusted)
+    for name, item in list(own.items()):
+        graph.attribute(i, name, item, path, True, trusted)
+    graph.reach(i, None, value.__wrapped__, path, trusted)
+
+
+def enter_getter(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """operator.attrgetter and methodcaller: C reads attributes by the names that they hold."""
+    maker, arguments, *_ = value.__reduce__()
+    if isinstance(maker, functools.partial):  # methodcaller's, with keywords
+        arguments = (*maker.args, *arguments, *maker.keywords.values())
+    names = {part for name in arguments if isinstance(name, str) for part in name.split(".")}
+    graph.read_attributes(names)
+    graph.ran.own_names |= names
+    for part in arguments:
+        graph.reach(i, None, part, path, trusted)
+
+
+def _is_own_object(value: Any) -> bool:
+    return module_of(type(value)).split(".")[0] == "stowage"
+
+
+__all__ = ["enter_builtin", "enter_cached", "enter_getter", "enter_method", "enter_partial"]

@@ -1,0 +1,69 @@
+"""When an edge of the graph counts: by what the code that ran can read.
+
+    edge's condition    counts when
+    None                always
+    a name              code that ran reads an attribute of that name, of any object
+    a code object       that code has run
+    Key                 the user's code that ran has this string as a constant
+    Own                 the user's own code that ran reads an attribute of one of these names
+    Weak                never: only a weak reference of the user's leads there. A guard keeps alive what it watches
+
+Ran grows while the step runs. O(1) for each edge."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from stowage.step.guards.reads import Reads
+
+
+class Key(str):
+    """Of an edge: counts when the user's code that ran has this string as a constant."""
+
+
+class Own(frozenset):
+    """Of an edge: counts when the user's own code that ran reads an attribute of one of these names."""
+
+
+ASKS_FOR_PLACE = Own(("stride", "storage_offset", "is_contiguous"))
+
+
+class Weak:
+    """Of an edge: a weak reference of the user's. A guard holds what it watches, and must not keep that alive."""
+
+
+class Ran:
+    """The code that ran, and what it can read."""
+
+    def __init__(self) -> None:
+        self.codes: set[types.CodeType] = set()
+        self.names: set[str] = set()  # attributes that code which ran reads
+        self.own_names: set[str] = set()  # of those, that the user's own code reads
+        self.keys: set[str] = set()  # string constants of the user's code that ran
+        self.dynamic = False  # some of it reads attributes by names that code does not show
+        self.catches = False  # code that ran has handlers of exceptions
+
+    def add(self, code: types.CodeType, read: Reads) -> None:
+        """``code`` runs. The names that it reads are added where the graph grows by them: Graph.read_attributes()."""
+        self.codes.add(code)
+        self.keys |= read.constants
+        self.dynamic |= read.dynamic
+        self.catches |= read.catches
+
+    def counts(self, condition: Any, all_names: bool, weak: bool) -> bool:
+        """``all_names``: any attribute of the object counts; ``weak``: weak references count, too."""
+        if condition is None:
+            return True
+        if condition is Weak:
+            return weak
+        if type(condition) is types.CodeType:
+            return condition in self.codes
+        if type(condition) is Key:
+            return condition in self.keys
+        if type(condition) is Own:
+            return not condition.isdisjoint(self.own_names)
+        return all_names or condition in self.names
+
+
+__all__ = ["ASKS_FOR_PLACE", "Key", "Own", "Ran", "Weak"]

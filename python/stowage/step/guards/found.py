@@ -1,0 +1,26 @@
+"""What the walk finds that training needs to know of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+class Found:
+    """What training needs to know of, in the order in which it was found."""
+
+    def __init__(self) -> None:
+        self.modules: list[tuple[str, torch.nn.Module]] = []
+        self.optimizers: list[Optimizer] = []
+        self.schedulers: list[LRScheduler] = []
+        self.scalers: list[torch.amp.GradScaler] = []
+        self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.generators: list[torch.Generator] = []
+        self.meets_generator: Callable[[torch.Generator], None] = lambda generator: None  # another one
+        self.compiled: str | None = None  # name of a torch.compile'd function or module, if one is reachable
+
+
+__all__ = ["Found"]

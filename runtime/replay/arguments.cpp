@@ -1,0 +1,53 @@
+#include "runtime/replay/arguments.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/torch/op_facts.h"
+
+namespace stowage::runtime {
+namespace {
+
+bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
+  if (a.isIntList() && b.isIntList()) return a.toIntList().size() == b.toIntList().size();
+  if (a.isList() && b.isList()) {
+    const c10::ArrayRef<c10::IValue> x = a.toListRef();
+    const c10::ArrayRef<c10::IValue> y = b.toListRef();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_kind_of_number);
+  }
+  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) ||
+         (a.isBool() && b.isBool());
+}
+
+}  // namespace
+
+bool is_number_tensor(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
+  const c10::IValue& recorded = op.arguments[i];
+  if (static_cast<int>(i) == op.fixed_number) return false;
+  if (is_number_tensor(recorded))
+    return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
+  return same_kind_of_number(recorded, value) && takes_number(op.handle, i);
+}
+
+bool same_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isList()) {
+    const c10::ArrayRef<c10::IValue> x = a.toListRef();
+    const c10::ArrayRef<c10::IValue> y = b.toListRef();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_number);
+  }
+  if (is_number_tensor(a)) {
+    const at::Tensor& x = a.toTensor();
+    return std::memcmp(x.const_data_ptr(), b.toTensor().const_data_ptr(), x.element_size()) == 0;
+  }
+  if (!a.isDouble()) return a == b;
+  const double x = a.toDouble();
+  const double y = b.toDouble();
+  return std::memcmp(&x, &y, sizeof(x)) == 0;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,147 @@
+// Matching a step: numbers that this call gives in the place of recorded ones, and numbers that its Python asks for.
+//
+//   given      an argument of another value, a constant of another content: onto the tape, so that a run has it
+//   asked for  made by kernels: they run as far as needed (numbers.h)
+//              known before the step: as recorded, or worked out anew where something that leads there differs
+#include <algorithm>
+
+#include "runtime/replay/arguments.h"
+#include "runtime/replay/data_guards.h"
+#include "runtime/replay/matcher.h"
+#include "runtime/torch/op_facts.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+
+using Role = TapeOp::Role;
+
+bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed) {
+  bool fine = true;
+  const std::size_t count = arguments_on_stack(op);
+  for (std::size_t i = 0; i < count; ++i) {
+    const c10::IValue& value = stack[stack.size() - count + i];
+    if (op.tensors[i].kind == TensorRef::Kind::kNone) {
+      if (!is_number_of_the_same_kind(op, i, value)) continue;
+      changed |= !same_number(op.arguments[i], value);
+      op.arguments[i] = value;
+      continue;
+    }
+    for_each_tensor(op.tensors[i], value, [&](SlotId slot, const at::Tensor& tensor) {
+      if (!slot.valid() || !tensor.defined()) return;
+      fine = fine && take_place(slot, tensor);
+      changed |= places_[slot.index()] == PlaceNow::kOther;
+      const BlockId id = tape_->slots[slot.index()].block;
+      const Block& block = tape_->blocks[id.index()];
+      if (!block.of_python || place_of(tensor).block.valid() || !take_content(tensor, block, op)) return;
+      changed = true;
+      if (a_user_has_run(id)) take_back_numbers();
+    });
+  }
+  refreshed_ |= changed && op.section < 0 && tape_ == own_;
+  return fine;
+}
+
+// Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.
+bool Matcher::take_content(const at::Tensor& from, const Block& constant, const TapeOp& op) {
+  const BlockId block = tape_->slots[constant.owner.index()].block;
+  if (op.role == Role::kHost) return false;
+  if (mode_ == Mode::kSection && lifts_host_data(op.handle) && !constant.refreshed) return false;
+  taken_[block.index()] = true;
+  const bool changed = !same_content(from, constant.tensor);
+  if (changed && mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
+  copy_bytes(from.storage(), constant.tensor.storage());
+  passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
+  kept_.push_back(watched(from.storage()));
+  return changed;
+}
+
+// Of a constant. A plan may run those that come later in the program first.
+bool Matcher::a_user_has_run(BlockId constant) {
+  if (tape_->reads.empty() || mode_ != Mode::kStep) return false;
+  for (std::size_t i = cursor_ - 1; i < end_; ++i) {
+    bool uses = false;
+    for_each_access(*tape_, tape_->ops[i], [&](BlockId block, Access) { uses |= block == constant; });
+    if (uses && numbers().has_run(TapeOpId(i))) return true;
+  }
+  return false;
+}
+
+// Kernels that this runs are none of Python's.
+template <class WorkOut>
+auto Matcher::aside(WorkOut work_out) {
+  struct Telling {
+    bool& telling;
+    ~Telling() { telling = false; }
+  } const at_end{telling_};
+  telling_ = true;
+  try {
+    return work_out();
+  } catch (...) {
+    told_in_vain_ = true;
+    throw;
+  }
+}
+
+// Runs the step up to this op, and answers with what it tells.
+void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+  torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
+  struct AsPythonHasIt {
+    const OfGeneratorParts<bool>& moved;
+    GeneratorState python;
+    ~AsPythonHasIt() { python.restore(moved); }
+  } const at_end{tape_->moved, generators_now()};
+  python_generator_[0].restore(tape_->moved);
+  for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
+}
+
+// ---- Decisions (data_guards.h)
+
+void Matcher::note_changed(TapeOpId op) {
+  tape_->op(op).varies = true;
+  if (mode_ == Mode::kStep) other_numbers_[op.index()] = changes_ = true;
+}
+
+// Has this call given other numbers, or constants of another content, to what leads there?
+bool Matcher::differs_in(const DataGuard& guard) const {
+  bool differs = guard.op >= 0 ? other_numbers_[static_cast<std::size_t>(guard.op)]
+                               : places_[guard.tensor.index()] == PlaceNow::kOther;
+  for (const std::int32_t i : guard.needs) {
+    differs |= other_numbers_[static_cast<std::size_t>(i)];
+    for_each_access(*tape_, tape_->ops[static_cast<std::size_t>(i)],
+                    [&](BlockId block, Access) { differs |= other_content_[block.index()]; });
+  }
+  if (guard.op < 0) return differs;
+  for (const TensorRef& ref : tape_->ops[static_cast<std::size_t>(guard.op)].tensors) {
+    for (const SlotId slot : ref.slots)
+      differs |= slot.valid() && other_content_[tape_->slots[slot.index()].block.index()];
+  }
+  return differs;
+}
+
+// A number that is known before the step. Worked out anew where it was recorded, or seen before this call, with other
+// numbers than Python's own now.
+void Matcher::decide(TapeOpId id, torch::jit::Stack* stack) {
+  TapeOp& op = tape_->op(id);
+  const auto guard = std::find_if(tape_->data_guards.begin(), tape_->data_guards.end(),
+                                  [&](const DataGuard& g) { return TapeOpId(g.op) == id; });
+  const bool known = guard == tape_->data_guards.end() || (decided() && !(changes_ && differs_in(*guard)));
+  if (known) return answer_with_shells(op, stack);
+  torch::jit::drop(*stack, arguments_on_stack(op));
+  const c10::IValue number = aside([&] { return WorkedOut(*tape_, inputs_).number(*guard); });
+  stack->push_back(number);
+  if (!op.asks_shape) op.values[0] = number;  // another shape is another recording
+}
+
+// Of what ops that are no kernels read on the host: is it as recorded, where all that leads there has come with `op`, or
+// the op that was recorded after the reading comes next?
+bool Matcher::still_holds(TapeOpId op) {
+  for (const DataGuard& guard : tape_->data_guards) {
+    const bool leads = !guard.needs.empty() && TapeOpId(guard.needs.back()) == op;
+    const bool read = guard.at == static_cast<std::int32_t>(op.index()) + 1;
+    if (guard.op >= 0 || !(leads || read) || (decided() && !differs_in(guard))) continue;
+    if (!aside([&] { return WorkedOut(*tape_, inputs_).holds(guard); })) return false;
+  }
+  return true;
+}
+
+}  // namespace stowage::runtime

@@ -1,0 +1,103 @@
+#include "sharding/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "sharding/ledger.h"
+#include "sharding/settle.h"
+
+namespace stowage {
+
+double counted(const ShardingBytes& b) {
+  return static_cast<double>(b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved);
+}
+
+bool is_settled(const Found& found) {
+  return found.plan.time.outcome == Outcome::kOptimal || found.plan.time.outcome == Outcome::kInfeasible;
+}
+
+Search::Search(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options)
+    : options_(options), space_(make_space(program, mesh, options)) {}
+
+// Every home where it counts least is a bound. A plan that meets it proves it: units whose copies count must then
+// copy nothing, which is looked for only where there are such units; if there is no such plan, the bytes are searched
+// for.
+void Search::find_fewest() {
+  redundancy_ = {Outcome::kOptimal, space_.least_bytes, space_.least_bytes, 0};
+  const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(),
+                                           [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
+  if (bound_to_others) {
+    MilpAnswer bytes = solve_space(
+        space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left(), .peaks = {}});
+    if (bytes.choice.homes.empty())
+      bytes =
+          solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left(), .peaks = {}});
+    redundancy_.outcome = bytes.choice.homes.empty() ? Outcome::kUnknown : bytes.outcome;
+    redundancy_.value = std::round(space_.least_bytes + bytes.objective);
+    redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));
+  }
+  redundancy_.seconds = watch_.seconds();
+}
+
+Found Search::run(double budget, double seconds, const Neighbourhood* within) {
+  MilpAnswer answer =
+      solve_space(space_, options_,
+                  {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_, .within = within});
+  if (answer.choice.homes.empty()) return nothing(answer.outcome, std::max(answer.bound, 0.0));
+  settle(space_, answer.choice);
+  Found found{make_ledger(space_, answer.choice), std::move(answer.choice)};
+  ShardingPlan& plan = found.plan;
+  plan.redundancy = redundancy_;
+  plan.time = {answer.outcome, plan.compute_ns + plan.communication_ns, std::max(answer.bound, 0.0),
+               watch_.seconds() - redundancy_.seconds};
+  plan.variables = answer.columns;
+  plan.choices = static_cast<std::int64_t>(space_.units.size() + space_.homes.size());
+  return found;
+}
+
+Found Search::as_plan(Choice choice, double budget) const {
+  const auto says = [](std::int32_t at) { return at >= 0; };
+  Found none = nothing(Outcome::kUnknown);
+  if (!std::all_of(choice.homes.begin(), choice.homes.end(), says)) return none;
+  if (!std::all_of(choice.strategies.begin(), choice.strategies.end(), says)) return none;
+  choice.keep_home.clear();
+  choice.keep_unit.clear();
+  Found found{make_ledger(space_, choice), std::move(choice)};
+  ShardingPlan& plan = found.plan;
+  if (counted(plan.bytes) > budget * (1 + 1e-12)) return none;
+  if (options_.memory_limit_bytes && plan.bytes.peak > *options_.memory_limit_bytes) return none;
+  plan.redundancy = redundancy_;
+  plan.time = {Outcome::kFeasible, plan.compute_ns + plan.communication_ns, 0, watch_.seconds() - redundancy_.seconds};
+  return found;
+}
+
+Found Search::better(Found a, Found b) const {
+  if (b.plan.ops.empty() || (!a.plan.ops.empty() && a.plan.time.value <= b.plan.time.value)) return a;
+  b.plan.time.bound = a.plan.time.bound;
+  const bool close = b.plan.time.value <= b.plan.time.bound * (1 + options_.relative_gap);
+  b.plan.time.outcome = close ? Outcome::kOptimal : Outcome::kFeasible;
+  return b;
+}
+
+Found Search::nothing(Outcome outcome, double bound) const {
+  Found none;
+  none.plan.redundancy = redundancy_;
+  none.plan.time.outcome = outcome;
+  none.plan.time.bound = bound;
+  return none;
+}
+
+bool Search::has_row(std::int32_t op) const {
+  return std::any_of(peaks_.begin(), peaks_.end(), [&](const PeakRow& row) { return row.op == op; });
+}
+
+double Search::left() const {
+  return options_.time_limit_seconds > 0 ? std::max(0.1, options_.time_limit_seconds - watch_.seconds()) : 0;
+}
+
+bool Search::is_past(double part) const {
+  return options_.time_limit_seconds > 0 && watch_.seconds() > part * options_.time_limit_seconds;
+}
+
+}  // namespace stowage

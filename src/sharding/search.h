@@ -1,0 +1,56 @@
+// What all searches for one plan share: the space, the clock, the fewest bytes, and the rows of ops that were peaks. run()
+// is one search among all plans of a budget, or among those of a neighbourhood.
+#pragma once
+
+#include "sharding/sharding_milp.h"
+#include "stowage/stopwatch.h"
+
+namespace stowage {
+
+struct Found {
+  ShardingPlan plan;
+  Choice choice;  // empty: there is no plan
+};
+
+// Bytes that count towards the budget.
+double counted(const ShardingBytes& bytes);
+// The plan is proven the fastest, or proven not to exist.
+bool is_settled(const Found& found);
+
+class Search {
+ public:
+  Search(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options);
+
+  // Stage 1: the fewest bytes. Before any other call.
+  void find_fewest();
+
+  // The fastest plan of at most `budget` counted bytes, with every row of a peak, in so many seconds; `within`: among
+  // these choices only.
+  Found run(double budget, double seconds, const Neighbourhood* within = nullptr);
+  // A choice that is known, if it keeps the limits.
+  [[nodiscard]] Found as_plan(Choice choice, double budget) const;
+  // Where neither has a plan, the first says why. Bounds hold for all choices, those of `b` not.
+  [[nodiscard]] Found better(Found a, Found b) const;
+  [[nodiscard]] Found nothing(Outcome outcome, double bound = 0) const;
+
+  [[nodiscard]] bool has_row(std::int32_t op) const;
+  void add_row(std::int32_t op, std::int64_t limit) { peaks_.push_back(make_peak_row(space_, op, limit)); }
+
+  [[nodiscard]] const ShardingOptions& options() const { return options_; }
+  [[nodiscard]] const Space& space() const { return space_; }
+  [[nodiscard]] double fewest() const { return redundancy_.value; }
+  [[nodiscard]] bool is_wider(double budget) const { return budget > fewest(); }
+  // Seconds that are left; 0: no end.
+  [[nodiscard]] double left() const;
+  // More than this part of the whole time has gone.
+  [[nodiscard]] bool is_past(double part) const;
+
+ private:
+  const ShardingOptions& options_;
+  Stopwatch watch_;
+  StageResult redundancy_;
+  Space space_;
+  std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
+};
+
+}  // namespace stowage
