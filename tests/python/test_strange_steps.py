@@ -627,6 +627,45 @@ def test_an_optimizer_whose_state_is_made_anew_now_and_then(check):
     assert not step.refusal and step.stats()["planned_steps"] > 6
 
 
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_recorded_in_a_call_that_finds_no_gradients(check):
+    """Those before and after find what the call before them has left."""
+
+    def make():
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings = {"squared": True}
+
+        def step(x, call):
+            if call == 8:  # another program from now on
+                settings["squared"] = False
+            out = model(x)
+            loss = out.square().mean() if settings["squared"] else out.abs().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return model, step
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model, step = make()
+        run = compile(step)
+        seen = []
+        for call in range(24):
+            if call in (1, 9, 10):
+                model.zero_grad()
+            seen.append(run(torch.randn(6, 8), call))
+            seen += [p.detach().clone() for p in model.parameters()]
+        return seen, run
+
+    expected, _ = trained(lambda step: step)
+    found, step = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert step.stats()["planned_steps"] > 12
+
+
 class _Preconditioned(torch.optim.Optimizer):
     """Shampoo's shape: every ``period`` steps, counted in its state, it makes what the others go on with."""
 
