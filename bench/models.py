@@ -122,7 +122,7 @@ def resnet50():
     return _resnet50(16, 112)
 
 
-class _LstmLanguageModel(nn.Module):
+class LstmLanguageModel(nn.Module):
     """Word-level model of Zaremba et al. (2014), "medium": two layers of 650."""
 
     def __init__(self, vocabulary: int = 10000, width: int = 650):
@@ -137,7 +137,7 @@ class _LstmLanguageModel(nn.Module):
 
 def lstm():
     """Two layers of 650, vocabulary 10000, batch 20 x 35 tokens, dropout 0.5."""
-    return _LstmLanguageModel(), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()), _tokens(10000, 20, 35)
+    return LstmLanguageModel(), lambda m, x: F.cross_entropy(m(x).flatten(0, 1), x.flatten()), _tokens(10000, 20, 35)
 
 
 def _double_convolution(i: int, o: int) -> nn.Sequential:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from bench import common
+from bench import common, models
 from bench.order import models_sequence, models_vision
 
 BATCHES = (2, 5)
@@ -50,17 +50,6 @@ class _Encoder(nn.Module):
         return self.out(self.encoder(self.embed(tokens)))
 
 
-class _Lstm(nn.Module):
-    def __init__(self, vocabulary: int = 5000, width: int = 320):
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, width, num_layers=2, dropout=0.5, batch_first=True)
-        self.out = nn.Linear(width, vocabulary)
-
-    def forward(self, tokens):
-        return self.out(self.lstm(self.embed(tokens))[0])
-
-
 def _llama() -> nn.Module:
     return models_sequence.llama(4, 256, 688, 8, 4, 8000, False)
 
@@ -93,7 +82,7 @@ MODELS = {
     "unet": lambda: _unet(),
     "vit": lambda: _vit(),
     "encoder": lambda: _tokens(_Encoder(), 5000, 160),
-    "lstm": lambda: _tokens(_Lstm(), 5000, 64),
+    "lstm": lambda: _tokens(models.LstmLanguageModel(5000, 320), 5000, 64),
     "gpt2": lambda: _tokens(models_sequence.gpt2(4, 256, 4), 50257, 96, _of_transformers),
     "bert": lambda: _tokens(models_sequence.bert(4, 256, 4), 30522, 128, _of_transformers),
     "llama": lambda: _tokens(_llama(), 8000, 128, _of_transformers),

@@ -22,7 +22,9 @@ from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, Unsuppo
 from stowage.planning import Graph, Plan, check, plan
 
 if TYPE_CHECKING:  # what __getattr__ finds
-    from stowage import hf, inductor, lightning
+    from stowage import hf as hf
+    from stowage import inductor as inductor
+    from stowage import lightning as lightning
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.step.capturing import capture
     from stowage.step.compile import compile

@@ -147,7 +147,9 @@ class Tape:
 
     @property
     def makes_generators(self) -> bool:
-        """It draws from random generators that it makes, or comes by, or sets them."""
+        """
+        It draws from random generators that it makes, or comes by, or sets them.
+        """
 
     @property
     def outdated(self) -> bool:
@@ -299,6 +301,9 @@ class Matcher:
 
     @property
     def difference(self) -> str: ...
+
+    @property
+    def other_operator(self) -> tuple[int, str]: ...
 
     @property
     def plain_runs(self) -> int: ...

@@ -72,7 +72,8 @@ Recorder::Recorder(RecordOptions options)
       tape_(std::make_shared<Tape>()),
       names_(*tape_, options_.fake),
       draws_(*tape_, options_.fake),
-      kept_writes_(names_) {
+      kept_writes_(names_),
+      host_fills_(*tape_, names_, options_.fake) {
   tape_->below_autograd = level() == Level::kBelow;
 }
 
@@ -250,13 +251,12 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
       if (const std::string why = draws_.take_generator(op, i, value.toGenerator()); !why.empty()) refuse(why);
     }
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
-    if (lifts) lift(value.toTensor());
+    if (lifts) host_fills_.lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
     TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
-    if (shares_memory_ && !lifts) look_at_shared(op, i, value);
-    if (!filled_.empty()) look_at_filled(op, i, value);
+    if (const std::string why = host_fills_.look_at(op, i, value); !why.empty()) refuse(why);
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
@@ -268,61 +268,6 @@ void Recorder::look_for_absolute_offset(const TapeOp& op) {
   if (position < 0 || op.arguments[static_cast<std::size_t>(position)].isNone()) return;
   for (const SlotId slot : op.tensors[0].slots) {
     if (slot.valid()) tape_->absolute_inputs |= tape_->blocks[tape_->slots[slot.index()].block.index()].input >= 0;
-  }
-}
-
-// torch.tensor(3.): Python has filled a tensor on the host, and brings it into the step. The step's Python does not run
-// again, so it is a constant; in an optimizer section, where it does, the matcher refreshes it.
-void Recorder::lift(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return;  // refused where it is used
-  const bool shared = !options_.fake && of_another_library(tensor.storage());
-  if (!options_.fake && !names_.block_of(tensor).valid()) {
-    const SlotId slot =
-        names_.declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_->blocks.size()));
-    const bool in_section = !tape_->sections.empty() && tape_->sections.back().to < 0;
-    if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].refreshed = in_section;
-    if (slot.valid()) tape_->blocks[tape_->slots[slot.index()].block.index()].shared = shared;
-    shares_memory_ |= shared;
-  }
-  host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_->ops.size())));
-}
-
-void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value) {
-  if (value.isTensor()) return look_at_shared(op, argument, value.toTensor());
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) look_at_shared(op, argument, tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
-      look_at_shared(op, argument, tensor.value_or(at::Tensor()));
-  }
-}
-
-void Recorder::look_at_shared(const TapeOp& op, std::size_t argument, const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return;
-  const BlockId block = names_.block_of(tensor);
-  if (!block.valid() || !tape_->blocks[block.index()].shared) return;
-  if (writes_argument(op.handle, argument)) {
-    return refuse(
-        full_name(op.handle) +
-        " writes into memory that the step's Python also has as an array; copy it first: torch.tensor(array)");
-  }
-  const auto filled = std::ranges::find_if(
-      host_filled_, [&](const HostFilled& known) { return names_.block_of(known.tensor) == block; });
-  if (filled != host_filled_.end() && bytes_of(tensor.storage()) != filled->content)
-    refuse(
-        "the step writes into an array after it has made a tensor over its memory; copy it first: torch.tensor(array)");
-}
-
-void Recorder::look_at_filled(const TapeOp& op, std::size_t argument, const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined() || reads_only_shape(op.handle, argument)) return;
-  const BlockId block = names_.block_of(value.toTensor());
-  const auto filled = std::ranges::find(filled_, block, &FilledInside::block);
-  if (!block.valid() || filled == filled_.end()) return;
-  if (writes_argument(op.handle, argument)) {  // as any other op's result; where it was read before, finish() refuses
-    filled_.erase(filled);
-  } else if (!filled->read) {
-    filled->read = true;
-    filled->content = bytes_of(filled->tensor.storage());
   }
 }
 
@@ -365,9 +310,7 @@ void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vec
     for (std::size_t b = before; b < op.creates.size(); ++b)
       tape_->blocks[op.creates[b].index()].creator = TapeOpId(tape_->ops.size());
   }
-  const bool filled = fills_ && !options_.fake && op.section < 0 && op.creates.size() == 1 &&
-                      returns_uninitialized(op.handle) && stack->back().toTensor().is_cpu();
-  if (filled) filled_.push_back({op.creates[0], TapeOpId(tape_->ops.size()), stack->back().toTensor(), {}});
+  host_fills_.take_result(op, *stack);
   op.born.assign(op.creates.size(), 0);
   if (!options_.fake) {
     std::vector<const void*> data;
@@ -404,8 +347,8 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
     const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();
     if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
   }
-  for (const HostFilled& filled : host_filled_) fine.insert(names_.block_of(filled.tensor));
-  for (const FilledInside& filled : filled_) fine.insert(filled.block);
+  for (const HostFilled& filled : host_fills_.by_python()) fine.insert(names_.block_of(filled.tensor));
+  for (const FilledInside& filled : host_fills_.inside()) fine.insert(filled.block);
   std::vector<BlockId> blocks = names_.alive();
   std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
   std::sort(blocks.begin(), blocks.end());
@@ -452,7 +395,7 @@ void Recorder::note_found() {
       }
     }
   }
-  for (const HostFilled& filled : host_filled_) {
+  for (const HostFilled& filled : host_fills_.by_python()) {
     const BlockId id = names_.block_of(filled.tensor);
     if (id.valid()) tape_->blocks[id.index()].found = false;
   }
@@ -488,12 +431,12 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
     tape_->returned.push_back(tape_->blocks[block.index()].owner);
     ++tape_->kept;
   }
-  for (const at::Tensor& tensor : replaced) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
-  for (const at::Tensor& tensor : found_anew(earlier)) host_filled_.push_back(HostFilled::copy_of(tensor, TapeOpId()));
-  if (tape_->refusal.empty()) settle_filled(*tape_, filled_);
+  for (const at::Tensor& tensor : replaced) host_fills_.replaced(tensor);
+  for (const at::Tensor& tensor : found_anew(earlier)) host_fills_.replaced(tensor);
+  if (tape_->refusal.empty()) settle_filled(*tape_, host_fills_.inside());
   draws_.part_from_made();
   tape_->settle_moved();
-  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_filled_, options_.fake);
+  if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_fills_.by_python(), options_.fake);
   return std::move(tape_);
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/memory/allocator.h"
-#include "runtime/record/finish.h"
+#include "runtime/record/host_fills.h"
 #include "runtime/record/kept_writes.h"
 #include "runtime/record/names.h"
 #include "runtime/record/recorded_draws.h"
@@ -62,7 +62,7 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;
 
   // Within a function of PyTorch's that fills tensors on the host, by what it has read there (reads_on_host).
-  void fills(bool inside) { fills_ = inside; }
+  void fills(bool inside) { host_fills_.within(inside); }
 
   // The slot of a tensor, made known if need be; invalid when unknown to the step and `make` is false.
   SlotId slot_of(const at::Tensor& tensor);
@@ -100,11 +100,6 @@ class Recorder final : public Interceptor {
   bool ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
-  void lift(const at::Tensor& tensor);
-  // Of a tensor over memory that Python has by itself: is it as it was lifted, and stays so?
-  void look_at_shared(const TapeOp& op, std::size_t argument, const c10::IValue& value);
-  void look_at_shared(const TapeOp& op, std::size_t argument, const at::Tensor& tensor);
-  void look_at_filled(const TapeOp& op, std::size_t argument, const c10::IValue& value);
   void look_for_absolute_offset(const TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);
@@ -119,11 +114,8 @@ class Recorder final : public Interceptor {
   Names names_;
   RecordedDraws draws_;
   KeptWrites kept_writes_;
+  HostFills host_fills_;
   std::unique_ptr<Intercept> intercept_;
-  std::vector<HostFilled> host_filled_;
-  std::vector<FilledInside> filled_;
-  bool fills_ = false;
-  bool shares_memory_ = false;                     // some of those lie over memory that Python has by itself
   std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;

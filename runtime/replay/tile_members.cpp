@@ -15,9 +15,10 @@ constexpr std::int64_t kSpreads = 4;  // what is so many times larger than its o
 
 std::string plain_name(const TapeOp& op) { return full_name(op.handle); }
 
-class MemberSearch {
+class MemberSearch : public HeadWork {
  public:
-  MemberSearch(const Tape& tape, TapeOpId product) : tape_(tape), product_(product), big_(tape.blocks.size(), false) {}
+  MemberSearch(const Tape& tape, TapeOpId product)
+      : HeadWork(tape), product_(product), big_(tape.blocks.size(), false) {}
 
   std::optional<HeadMembers> find(std::string& refusal) {
     if (take_members())
@@ -27,13 +28,6 @@ class MemberSearch {
   }
 
  private:
-  bool refuse(const std::string& why) {
-    if (refusal_.empty()) refusal_ = why;
-    return false;
-  }
-  bool refuse(const TapeOp& op, const std::string& why) { return refuse(name_with_line(tape_, op) + " " + why); }
-
-  [[nodiscard]] const Slot& slot(SlotId id) const { return tape_.slots[id.index()]; }
   [[nodiscard]] const Block& block_of(SlotId id) const { return tape_.blocks[slot(id).block.index()]; }
   [[nodiscard]] bool is_big(SlotId id) const { return big_[slot(id).block.index()]; }
   [[nodiscard]] bool made_inside(BlockId block) const { return makers_.contains(block); }
@@ -280,7 +274,6 @@ class MemberSearch {
     return true;
   }
 
-  const Tape& tape_;
   TapeOpId product_;
   std::set<std::size_t> spreading_;  // ops of the tape
   std::vector<bool> big_;
@@ -289,7 +282,6 @@ class MemberSearch {
   std::map<BlockId, TileOutput> results_;
   std::int64_t rows_ = 0;
   std::int64_t width_ = 0;
-  std::string refusal_;
 };
 
 }  // namespace

@@ -28,6 +28,24 @@ struct HeadMembers {
   std::int64_t rows = 0;  // of the logits
 };
 
+// Both halves of the work on a head read the tape, and keep the first reason why the head cannot be tiled.
+class HeadWork {
+ public:
+  explicit HeadWork(const Tape& tape) : tape_(tape) {}
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
+
+ protected:
+  bool refuse(const std::string& why) {
+    if (refusal_.empty()) refusal_ = why;
+    return false;
+  }
+  bool refuse(const TapeOp& op, const std::string& why) { return refuse(name_with_line(tape_, op) + " " + why); }
+  [[nodiscard]] const Slot& slot(SlotId id) const { return tape_.slots[id.index()]; }
+
+  const Tape& tape_;
+  std::string refusal_;
+};
+
 // Of the logits that `product` makes. None where the head cannot be tiled: `refusal` says why.
 std::optional<HeadMembers> find_members(const Tape& tape, TapeOpId product, std::string& refusal);
 

@@ -19,12 +19,11 @@ constexpr std::int64_t kEvenRows = 16;    // rows of a tile are a multiple of it
 constexpr std::int64_t kPoolRoom = 4096;  // for what kernels take beside their results
 
 // The tiles of one head: which of its members go together, and where on the tape.
-class Head {
+class Head : public HeadWork {
  public:
   Head(const Tape& tape, TapeOpId product, const TileOptions& options)
-      : tape_(tape), product_(product), options_(options) {}
+      : HeadWork(tape), product_(product), options_(options) {}
 
-  [[nodiscard]] const std::string& refusal() const { return refusal_; }
   [[nodiscard]] std::vector<TapeOpId> ops() const {
     std::vector<TapeOpId> ops;
     for (const TileMember& member : members_) ops.push_back(member.op);
@@ -53,14 +52,6 @@ class Head {
   }
 
  private:
-  bool refuse(const std::string& why) {
-    if (refusal_.empty()) refusal_ = why;
-    return false;
-  }
-  bool refuse(const TapeOp& op, const std::string& why) { return refuse(name_with_line(tape_, op) + " " + why); }
-
-  [[nodiscard]] const Slot& slot(SlotId id) const { return tape_.slots[id.index()]; }
-
   // 0: needs no sum over rows of this head; 1: needs such a sum, or is a gradient; 2: needs a sum of those.
   void note_levels() {
     std::vector<int> outside(tape_.blocks.size(), -1);  // of what is made of sums over rows
@@ -237,7 +228,6 @@ class Head {
                   "and the ops around it cannot be put together: others need a part of it before");
   }
 
-  const Tape& tape_;
   TapeOpId product_;
   TileOptions options_;
   std::vector<bool> big_;
@@ -246,7 +236,6 @@ class Head {
   std::map<BlockId, TileOutput> results_;
   std::vector<int> level_of_;  // by member
   std::int64_t rows_ = 0;
-  std::string refusal_;
 };
 
 // The product that the operand of a log_softmax comes from, op by op.
