@@ -627,6 +627,37 @@ def test_an_optimizer_whose_state_is_made_anew_now_and_then(check):
     assert not step.refusal and step.stats()["planned_steps"] > 6
 
 
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_recorded_in_a_call_that_finds_one_gradient_less(check):
+    """The next calls find it; they do the same operations, and need a recording of their own."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compile(step)
+        seen = []
+        for call in range(16):
+            if call in (1, 9):
+                model[0].weight.grad = None
+            seen.append(run(torch.randn(6, 8), torch.randn(6, 4)))
+            seen += [p.detach().clone() for p in model.parameters()]
+        return seen, run
+
+    expected, _ = trained(lambda step: step)
+    found, step = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert step.stats()["planned_steps"] > 8
+
+
 class _Preconditioned(torch.optim.Optimizer):
     """Shampoo's shape: every ``period`` steps, counted in its state, it makes what the others go on with."""
 

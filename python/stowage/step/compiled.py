@@ -464,6 +464,7 @@ class CompiledStep(LifeCycle):
             what = "optimizer.step() with a closure, which does something else in each call"
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
         world = self._world(entry)
+        might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key)]
         recording = self._recorded(
             entry,
             world,
@@ -484,7 +485,7 @@ class CompiledStep(LifeCycle):
             return result
         if recording.tape.finds:  # no call finds those of that one again
             entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
-        if any(r.serves_as(recording) for r in entry.replays):
+        if any(r.serves_as(recording) for r in might_have_served if r in entry.replays):
             entry.wanted -= 1
             entry.wasted += 1
             return result
