@@ -27,6 +27,7 @@ from stowage._torch.private import global_state, local_tensor, setting_names, st
 from stowage.errors import Unsupported
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.reads import is_library_module, is_standard
+from stowage.step.guards.scalars import SCALARS
 
 
 def metadata(t: torch.Tensor) -> tuple:
@@ -513,23 +514,7 @@ class _Describer:
 
 
 _ABSENT = "a field that is not set"
-_ATOMS = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    type(...),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    enum.Enum,
-    range,
-    slice,
-)
+_ATOMS = (*SCALARS, enum.Enum, type(...), range, slice)
 _DEEPEST = 32
 _MOST_HELD = 1024  # parts of objects that are told by what they hold
 _BARE = {torch.Tensor, torch.nn.Parameter, dict, list, tuple, torch.Size}
