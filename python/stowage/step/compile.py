@@ -29,7 +29,7 @@ def compile(
     planned call does not run the function's Python, except for the optimizers' and schedulers' step(), or it runs it
     once, over tensors without memory, and compares each operation with the recording. Two fences keep the numbers
     right: what the Python could read (flags, hyperparameters, globals, closures, parameters) is watched, and ``check``
-        runs it.
+    runs it.
 
     Args:
         train_step: the function. Its arguments may be tensors of any shape; each set of shapes has a plan of its own.

@@ -242,8 +242,8 @@ def figures(planned: StepPlan | None) -> dict:
         **{name: summary.get(name, 0) for name in names},
         "gap": summary.get("gap", 0.0),
         "plan_from_cache": bool(planned and planned.plan.from_cache),
-        "swapped_bytes": planned.executor.swapped_bytes if planned else 0,  # that one step moves to the host
-        "host_bytes": planned.executor.host_bytes if planned else 0,  # that they need there
+        "swapped_bytes": planned.executor.swapped_bytes if planned else 0,  # that a step moves to the host
+        "host_bytes": planned.executor.host_bytes if planned else 0,  # that these need there
         "host_refusal": planned.host_refusal if planned else "",
         "replaced_ops": planned.replaced if planned else 0,
         "replacement_refusal": planned.replacement_refusal if planned else "",
