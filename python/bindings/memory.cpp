@@ -82,6 +82,9 @@ void bind_memory(nb::module_& m) {
             return rt::measure_gbps(*host.store, *host.link, rt::device_at(where), room_bytes);
           },
           "device"_a = "cpu", "room_bytes"_a = rt::kTrialBytes, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "at_home", [](Address tensor) { return rt::at_home(*tensor_at(tensor).storage().unsafeGetStorageImpl()); },
+      "tensor"_a, "Its memory is a region of a host's file, or of what stands for one.");
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
         "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
         "what was left.");

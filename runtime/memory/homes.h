@@ -26,6 +26,9 @@ namespace stowage::runtime {
 
 class HomeFile;  // held by all its regions
 
+// What is smaller has no region: it would take whole pages.
+constexpr std::int64_t kSmallestHomeBytes = 64 << 10;
+
 // Its memory is a region.
 bool at_home(const c10::StorageImpl& storage);
 

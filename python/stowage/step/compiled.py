@@ -139,9 +139,9 @@ class CompiledStep(LifeCycle):
         self._room = dataclasses.replace(
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
         )
-        # Where residents leave, the budget may be less than they take, and eager calls have them all in memory
-        limit = None if leaving else self._budget
-        self._eager_calls = EagerCalls(limit, link_gbps, self._arena) if limit is not None else None
+        self._eager_calls = None
+        if self._budget is not None:
+            self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, leaving)
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
