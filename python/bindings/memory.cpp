@@ -75,6 +75,10 @@ void bind_memory(nb::module_& m) {
           "reserve", [](rt::Hosts& hosts, std::int64_t bytes) { hosts.at(kCpu).store->reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Hosts::release)
       .def(
+          "part_from_children", [](const rt::Hosts& hosts) { hosts.homes()->part_from_children(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "What is written through the mappings of residents from now on is not seen by children made by fork().")
+      .def(
           "measure_gbps",
           [](rt::Hosts& hosts, const std::string& device, std::int64_t room_bytes) {
             const c10::Device where(device);

@@ -50,6 +50,11 @@ class Host:
 
     def release(self) -> None: ...
 
+    def part_from_children(self) -> None:
+        """
+        What is written through the mappings of residents from now on is not seen by children made by fork().
+        """
+
     def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
 
 def at_home(tensor: int) -> bool:

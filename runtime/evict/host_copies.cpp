@@ -15,10 +15,8 @@ Link::Ticket HostCopies::send(const Copy& copy) {
 }
 
 bool HostCopies::copy_out(Value& value, const void* data) {
-  if (value.host != nullptr) {
-    finish_out(value);
-    return true;
-  }
+  finish_out(value);
+  if (value.host != nullptr) return true;
   const std::int64_t bytes = value.bytes();
   void* host = heap_->take(bytes);
   if (host == nullptr) return false;
@@ -31,7 +29,10 @@ bool HostCopies::copy_out(Value& value, const void* data) {
     }
     state_.stats.stall_ns += now_ns() - start;
   }
-  if (!failure.empty()) heap_->fill(host, data, bytes);
+  if (!failure.empty() && !heap_->fill(host, data, bytes)) {
+    heap_->give_back(host, bytes);
+    return false;
+  }
   value.host = host;
   state_.stats.swapped_bytes += bytes;
   return true;
@@ -66,16 +67,18 @@ void HostCopies::finish_out(Value& value) {
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
   --under_way_;
-  if (!failure.empty() && value.holder() != nullptr) {
-    heap_->fill(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), value.bytes());
-  }
+  const bool lost = !failure.empty() && value.holder() != nullptr &&
+                    !heap_->fill(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), value.bytes());
   state_.stats.stall_ns += now_ns() - start;
   state_.table.copy_out_done(value.id);
+  if (!lost) return;
+  heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
+  state_.table.host_copy_lost(value.id);
 }
 
 void HostCopies::drop(Value& value) {
-  if (value.host == nullptr) return;
   finish_out(value);
+  if (value.host == nullptr) return;
   heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
   state_.table.host_copy_lost(value.id);
 }

@@ -27,7 +27,7 @@ class HostCopies {
   bool copy_out(Value& value, const void* data);
   // False when it is not there to be copied, pinned (it may be written to), or the host store is full.
   bool start_out(Value& value);
-  void finish_out(Value& value);
+  void finish_out(Value& value);  // where it fails for good, there is no copy
   void drop(Value& value);
   // The copy of a value that is swapped, as memory of its own; null where it is not a region of a file.
   c10::DataPtr hand_over(Value& value);

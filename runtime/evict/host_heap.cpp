@@ -73,12 +73,13 @@ c10::DataPtr HostHeap::hand_over(void* block, std::int64_t bytes) {
   return region;
 }
 
-void HostHeap::fill(void* block, const void* from, std::int64_t bytes) {
-  if (homes_ == nullptr) return device_.to_host(block, from, bytes);
+bool HostHeap::fill(void* block, const void* from, std::int64_t bytes) {
   try {
-    homes_->write(offset(block), from, bytes);
+    homes_ != nullptr ? homes_->write(offset(block), from, bytes) : device_.to_host(block, from, bytes);
+    return true;
   } catch (const std::exception&) {
-    device_.to_host(block, from, bytes);
+    if (homes_ == nullptr) throw;
+    return false;
   }
 }
 

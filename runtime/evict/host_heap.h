@@ -33,8 +33,9 @@ class HostHeap final : public HostStore {
   void trim();  // blocks that nobody has
   // The block is the caller's from now on, as it is: null where it is no region of a file.
   c10::DataPtr hand_over(void* block, std::int64_t bytes);
-  // Copies of the host's own values into a block and out of it. What the file refuses goes through its mapping.
-  void fill(void* block, const void* from, std::int64_t bytes);
+  // Copies of the host's own values into a block and out of it. False where the file cannot take it; what it cannot
+  // give is read through its mapping.
+  [[nodiscard]] bool fill(void* block, const void* from, std::int64_t bytes);
   void copy_out_of(const void* block, void* into, std::int64_t bytes);
 
   [[nodiscard]] std::int64_t used_bytes() const { return used_bytes_; }

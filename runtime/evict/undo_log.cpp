@@ -15,7 +15,11 @@ void UndoLog::save(const at::Tensor& tensor) {
   entry.host = heap_.take(bytes);
   if (entry.host == nullptr) return;  // then a failure is as it would be without stowage
   const void* const data = storage->_mutable_data_ptr_no_checks().get();
-  state_.on_host() ? heap_.fill(entry.host, data, bytes) : state_.device.keep(entry.host, data, bytes);
+  if (!state_.on_host()) {
+    state_.device.keep(entry.host, data, bytes);
+  } else if (!heap_.fill(entry.host, data, bytes)) {
+    return heap_.give_back(entry.host, bytes);
+  }
   if (bytes < kSmallBytes) entry.small = tensor;
   entries_.emplace(storage, std::move(entry));
 }

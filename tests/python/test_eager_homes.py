@@ -153,3 +153,30 @@ def test_the_batch_does_not_move(tmp_path, monkeypatch):
     for _ in range(2):
         step(x)
         assert _runtime.at_home(address(model.weight)) and not _runtime.at_home(address(x))
+
+
+def test_a_child_in_a_block_sees_what_was_there(tmp_path, monkeypatch):
+    """What had left when it was made comes back in it, while its parent goes on and uses the places of the file anew."""
+    monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+    made = torch.Generator().manual_seed(5)
+    tensors = [torch.randn(256, 256, generator=made) for _ in range(16)]
+    expected = [t.clone() for t in tensors]
+    ready, go = os.pipe()
+    with stowage.budget(_runtime.live_bytes() - 2 * MIB, release="swap") as block:
+        for t in tensors:
+            block._runtime.evict(address(t), False)
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            os.read(ready, 1)
+            same = all(torch.equal(t, e) for t, e in zip(tensors, expected))
+            os._exit(0 if same else 1)
+        os.close(ready)
+        for _ in range(4):
+            for t in tensors:
+                t.mul_(2)
+            for t in tensors:
+                block._runtime.evict(address(t), False)
+        os.close(go)
+        assert os.waitpid(child, 0)[1] == 0
+    assert all(torch.equal(t, 16 * e) for t, e in zip(tensors, expected))

@@ -55,6 +55,8 @@ class EagerCalls:
             own_bytes += _held_bytes(tapes, {storage_address(t) for t, _, _ in counted})
         limit_bytes = self._budget_bytes + _runtime.live_bytes(str(device)) - own_bytes
         leaving = self._leaving and device.type == "cpu"
+        if leaving:
+            self._room.host.part_from_children()
         before = State(world, own, inputs) if undo and not leaving else None
         peak_bytes = _runtime.peak_bytes(str(device))
         if self._block is None or self._block.device != device:
