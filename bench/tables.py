@@ -11,7 +11,7 @@ import pathlib
 import re
 
 from bench import common, constants, fuzz
-from bench.budget import batch, budget_planning, budget_report, larger_than_memory, oracle, residents
+from bench.budget import batch, budget_planning, budget_report, larger_than_memory, least_total, oracle, residents, total_frontier
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
 from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
@@ -36,6 +36,7 @@ TABLES = {
     "inductor": inductor.table,
     "larger_than_memory": larger_than_memory.table,
     "layout": layout.table,
+    "least_total": least_total.table,
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,
     "loss_head": loss_head.table,
@@ -54,6 +55,7 @@ TABLES = {
     "strangers": strangers_tables.cases,
     "operators": strangers_tables.operators,
     "strategy": strategy.table,
+    "total_frontier": total_frontier.table,
     "will_it_fit": will_it_fit.table,
 }
 DOCS = common.ROOT / "docs"

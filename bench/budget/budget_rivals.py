@@ -8,6 +8,8 @@ A rival is a dict of what is done to the step, and nothing else differs between 
                                 those whose output is more than ``ratio`` times as large as their input
     inside   True               the optimizer steps inside backward, a parameter at a time
     host     True               saved tensors wait in numpy memory, outside PyTorch's allocator; one copy of each storage
+    offload  True               the optimizer's state waits there, too, and comes for the update of its parameter: with "inside", as
+                                ZeRO-Offload (arXiv 2101.06840) keeps it, but for its own kernel on the host, whose bits differ
     chunks   n                  head and loss of a language model in n checkpointed pieces (other bits: sums are split)
     ratio    b                  activation_memory_budget, with "solver" and "decompose"
 
@@ -248,6 +250,43 @@ def _compiled(loss_fn: Callable, ratio: float, solver: str, decompose: bool, par
     )
 
 
+# ---- Optimizer state on the host
+
+
+class Offloaded:
+    """AdamW of one parameter. Between its steps the moments are in numpy memory."""
+
+    def __init__(self, parameter: torch.Tensor):
+        self._adamw = _adamw([parameter])
+        self._parameter = parameter
+        self._away: dict[str, Any] = {}
+
+    @property
+    def state(self) -> dict:
+        """Brought back for whoever asks."""
+        self._bring_back()
+        return self._adamw.state
+
+    def step(self) -> None:
+        self._bring_back()
+        self._adamw.step()
+        state = self._adamw.state[self._parameter]
+        for name, tensor in list(state.items()):
+            if tensor.numel() > 1:
+                self._away[name] = tensor.numpy().copy()
+                del state[name]
+
+    def _bring_back(self) -> None:
+        for name, array in self._away.items():
+            tensor = torch.empty(self._parameter.shape, dtype=self._parameter.dtype)
+            tensor.numpy()[...] = array
+            self._adamw.state[self._parameter][name] = tensor
+        self._away.clear()
+
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad()
+
+
 # ---- The step
 
 
@@ -269,7 +308,7 @@ class Step:
             self._host = OnHost({t.untyped_storage()._cdata for t in self.stateless_residents()})
         parameters = list(self.model.parameters())
         if form.get("inside"):
-            self.optimizers = [_adamw([p]) for p in parameters]
+            self.optimizers = [Offloaded(p) if form.get("offload") else _adamw([p]) for p in parameters]
             for p, optimizer in zip(parameters, self.optimizers):
                 p.register_post_accumulate_grad_hook(functools.partial(_step_inside, optimizer))
         else:
