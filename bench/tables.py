@@ -11,7 +11,16 @@ import pathlib
 import re
 
 from bench import common, constants, fuzz
-from bench.budget import batch, budget_planning, budget_report, larger_than_memory, least_total, oracle, residents, total_frontier
+from bench.budget import (
+    batch,
+    budget_planning,
+    budget_report,
+    larger_than_memory,
+    least_total,
+    oracle,
+    residents,
+    total_frontier,
+)
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
 from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
