@@ -122,7 +122,10 @@ std::string Budget::leave(const std::vector<at::Tensor>& may_stay) {
   if (!may_stay.empty()) {
     std::unordered_set<const c10::StorageImpl*> storages;
     for (const at::Tensor& tensor : may_stay) storages.insert(storage_of(tensor));
-    restorer_.leave_at_home(storages);
+    try {
+      restorer_.leave_at_home(storages);
+    } catch (const std::exception&) {  // then it comes back
+    }
   }
   {
     const std::lock_guard lock(state_.lock);

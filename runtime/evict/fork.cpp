@@ -9,6 +9,7 @@
 
 #include "runtime/evict/budget.h"
 #include "runtime/memory/allocator.h"
+#include "runtime/memory/homes.h"
 #include "runtime/torch/hook.h"
 
 namespace stowage::runtime::evict {
@@ -28,6 +29,7 @@ void fork_ended(bool in_child) {
 }  // namespace
 
 void watch_forks() {
+  homes_survive_forks();
   static const int registered = pthread_atfork(&fork_begins, [] { fork_ended(false); }, [] { fork_ended(true); });
   (void)registered;
 }

@@ -64,6 +64,7 @@ char* bounce() {
 class HomeFile {
  public:
   HomeFile(std::string directory, std::int64_t limit) : directory_(std::move(directory)), limit_(limit) {
+    homes_survive_forks();
     const Files files;
     files.all().insert(this);
   }
@@ -135,7 +136,7 @@ class HomeFile {
     auto found = region_of(at);
     if (found == regions_.end()) return false;
     require_own();
-    if (!children_.empty()) {
+    while (who_see(found->second, forks_ + 1) != nullptr) {
       lock.unlock();
       {
         const std::lock_guard alone(mutex_);
@@ -278,10 +279,7 @@ class HomeFile {
   // All files of the process, under a lock that no fork leaves behind.
   class Files {
    public:
-    Files() : lock_(mutex()) {
-      static const int registered = pthread_atfork(&before_fork, &in_parent, &in_child);
-      (void)registered;
-    }
+    Files() : lock_(mutex()) {}
     static std::set<HomeFile*>& all() {
       static auto* files = new std::set<HomeFile*>;
       return *files;
@@ -355,6 +353,8 @@ class HomeFile {
     }
   }
 
+  friend void stowage::runtime::homes_survive_forks();
+
   std::string directory_;
   std::int64_t limit_;
   std::shared_mutex mutex_;  // whoever reads or writes content has it shared
@@ -382,6 +382,11 @@ void let_go(void* context) {
 }
 
 }  // namespace
+
+void homes_survive_forks() {
+  static const int registered = pthread_atfork(&HomeFile::before_fork, &HomeFile::in_parent, &HomeFile::in_child);
+  (void)registered;
+}
 
 bool at_home(const c10::StorageImpl& storage) {
   return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter() == &let_go;

@@ -34,6 +34,10 @@ class HomeFile;  // held by all its regions
 // What is smaller has no region: it would take whole pages.
 constexpr std::int64_t kSmallestHomeBytes = 64 << 10;
 
+// Forks find every file as it is between two calls. Idempotent. Whoever calls files under a lock of its own, which a fork
+// waits for, too, calls this before it has forks wait: they wait in the other order.
+void homes_survive_forks();
+
 // Its memory is a region.
 bool at_home(const c10::StorageImpl& storage);
 
