@@ -3,6 +3,7 @@ strategies.
 
     ./dev bench shard                                          all cases into bench/results/shard.json
     ./dev bench shard --models gpt --meshes 4,8 --eps 0 0.1    some; what the file has already is kept (--again: solved anew)
+    ./dev bench shard --overlap                                the same cases where collectives run beside kernels; no rivals
 
 Every strategy is priced by one model (docs/formats.md, section 5) and solved to one relative gap. The rivals:
 bench/shard/shard_rivals.py, and
@@ -31,6 +32,7 @@ MESHES = ("8", "2,4", "4,8", "4,4,4")
 # How far the search goes: deep programs, three axes, and a mesh that is large but has few axes.
 SEARCHES = (("gpt-96", "4,8"), ("gpt-96", "4,4,4"), ("gpt", "128,8"), ("gpt", "1024"))
 EPS = (0.0, 0.01, 0.1, 0.2, 0.5)
+EPS_OVERLAP = (0.0, 0.1)
 
 
 def mesh_document(sizes: list[int]) -> dict:
@@ -109,6 +111,8 @@ class Case:
         if options is None or (name in self.rows and not self._arguments.again):
             return
         limits = {"relative_gap": self._arguments.relative_gap, "time_limit_seconds": self._arguments.time_limit}
+        if self._arguments.overlap:
+            limits["overlap"] = True
         self.rows[name] = ask(self._arguments.life, self._text, self._mesh, limits | options)
         row = self.rows[name]
         common.say(f"{self._name} {self._mesh} {name}: {row['time']['outcome']} {row.get('cpu_seconds', 0):.1f} s")
@@ -118,7 +122,7 @@ class Case:
         for e in eps[:1] if search_only else eps:
             self.solve(f"stowage eps {e:g}", {"eps": e}, keep)
         self.solve("time first", {"goal": "time"}, keep)
-        if search_only:
+        if search_only or self._arguments.overlap:
             return
         for name, options in rivals(json.loads(self._text), len(self._mesh)).items():
             self.solve(name, options, keep)
@@ -139,7 +143,8 @@ def main() -> None:
     parser = common.parser(__doc__, "shard")
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--meshes", nargs="+", default=MESHES)
-    parser.add_argument("--eps", nargs="+", type=float, default=EPS)
+    parser.add_argument("--eps", nargs="+", type=float)
+    parser.add_argument("--overlap", action="store_true", help="collectives run beside kernels")
     parser.add_argument("--searches", action="store_true", help="only the cases of the search's own speed")
     parser.add_argument("--relative-gap", type=float, default=1e-3)
     parser.add_argument("--time-limit", type=float, default=120, help="seconds after which a search shows what it has")
@@ -156,6 +161,8 @@ def main() -> None:
     results = json.loads(target.read_text())["results"] if target.exists() else {"cases": {}, "searches": {}}
 
     environment = common.environment()
+    part_of_all = "overlapped" if arguments.overlap else "cases"
+    eps = arguments.eps or (EPS_OVERLAP if arguments.overlap else EPS)
 
     def keep() -> None:
         target.write_text(
@@ -165,14 +172,14 @@ def main() -> None:
     cases = (
         []
         if arguments.searches
-        else [("cases", model, mesh) for mesh in arguments.meshes for model in arguments.models]
+        else [(part_of_all, model, mesh) for mesh in arguments.meshes for model in arguments.models]
     )
-    if arguments.searches or len(cases) == len(MODELS) * len(MESHES):
+    if arguments.searches or (len(cases) == len(MODELS) * len(MESHES) and not arguments.overlap):
         cases += [("searches", *s) for s in SEARCHES]
     for part, model, mesh in cases:
-        rows = results[part].setdefault(f"{model} ({mesh})", {})
+        rows = results.setdefault(part, {}).setdefault(f"{model} ({mesh})", {})
         Case(program_of(model, arguments.programs), mesh, rows, arguments).solve_all(
-            list(arguments.eps), part == "searches", keep
+            list(eps), part == "searches", keep
         )
     print(shard_tables.table(results))
 

@@ -110,6 +110,8 @@ struct ShardingOptions {
   double eps = 0;                                  // of the least state and saved bytes per device
   std::optional<std::int64_t> memory_limit_bytes;  // of the peak per device
   std::map<std::int32_t, MeshPlacement> fixed;     // by tensor: its placement is given
+  // Collectives run beside kernels where nothing waits for them (src/sharding/timeline.h); else one after another
+  bool overlap = false;
   // Ops that look alike this far round share a choice (1000 at most); 0: each chooses alone
   std::int32_t cluster_rounds = 6;
   double relative_gap = 1e-4;                // of the modelled time
@@ -132,6 +134,9 @@ struct OpSharding {
   double compute_ns = 0;
   double communication_ns = 0;
   std::int64_t transient_bytes = 0;  // copies of inputs and outputs made for this op
+  // With overlap:
+  double waited_ns = 0;          // until its kernel could begin after the one before
+  std::int64_t ahead_bytes = 0;  // copies that are alive beside it: made ahead for later ops, or not yet brought away
 };
 
 struct TensorSharding {
@@ -161,9 +166,14 @@ struct ShardingPlan {
   std::vector<TensorSharding> tensors;
   ShardingBytes bytes;
   double compute_ns = 0, communication_ns = 0;
-  StageResult redundancy;                   // in bytes: stage 1
-  StageResult time;                         // in ns: stage 2, of the clustered program
+  bool overlap = false;
+  double overlapped_ns = 0;       // with overlap: of the whole step
+  std::vector<double> links_ns;   // with overlap: how long each axis carries something
+  std::int64_t bucket_bytes = 0;  // with overlap: of what is brought ahead together, and of what is brought away
+  StageResult redundancy;         // in bytes: stage 1
+  StageResult time;               // in ns: stage 2, of the clustered program
   std::int64_t variables = 0, choices = 0;  // size of the integer program; ops and tensors that choose
+  [[nodiscard]] double step_ns() const { return overlap ? overlapped_ns : compute_ns + communication_ns; }
 };
 
 ShardingPlan plan_sharding(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options);

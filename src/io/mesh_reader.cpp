@@ -125,10 +125,17 @@ Mesh parse_mesh(std::string_view text, const std::string& name) {
 }
 
 ShardingOptions parse_sharding_options(std::string_view text, const std::string& name) {
-  constexpr std::array<std::string_view, 10> keys = {
-      "goal",           "eps",           "memory_limit_bytes", "fixed",
-      "cluster_rounds", "relative_gap",  "iteration_limit",    "time_limit_seconds",
-      "seed",           "solver_library"};
+  constexpr std::array<std::string_view, 11> keys = {"goal",
+                                                     "eps",
+                                                     "memory_limit_bytes",
+                                                     "fixed",
+                                                     "cluster_rounds",
+                                                     "relative_gap",
+                                                     "iteration_limit",
+                                                     "time_limit_seconds",
+                                                     "seed",
+                                                     "solver_library",
+                                                     "overlap"};
   ShardingOptions options;
   try {
     JsonReader json(text);
@@ -146,7 +153,8 @@ ShardingOptions parse_sharding_options(std::string_view text, const std::string&
         case 6: options.iteration_limit = JsonReader::read_int(value, where, 0, kMaxExact); break;
         case 7: options.time_limit_seconds = read_number(value, where, true); break;
         case 8: options.seed = static_cast<std::uint64_t>(JsonReader::read_int(value, where, 0, kMaxExact)); break;
-        default: options.solver_library = JsonReader::read_string(value, where); break;
+        case 9: options.solver_library = JsonReader::read_string(value, where); break;
+        default: options.overlap = JsonReader::read_bool(value, where); break;
       }
     });
     json.finish();

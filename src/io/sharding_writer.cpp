@@ -59,7 +59,7 @@ void append_bytes(io::ObjectWriter& parent, std::string& out, const ShardingByte
   object.close();
 }
 
-void append_sharding(std::string& out, const OpSharding& op) {
+void append_sharding(std::string& out, const OpSharding& op, bool overlap) {
   io::ObjectWriter object(out);
   append_placements(object, out, "inputs", op.inputs);
   append_placements(object, out, "computed", op.computed);
@@ -70,6 +70,10 @@ void append_sharding(std::string& out, const OpSharding& op) {
   object.field("compute_ns", op.compute_ns);
   object.field("communication_ns", op.communication_ns);
   object.field("transient_bytes", op.transient_bytes);
+  if (overlap) {
+    object.field("waited_ns", op.waited_ns);
+    object.field("ahead_bytes", op.ahead_bytes);
+  }
   object.close();
 }
 
@@ -103,13 +107,24 @@ std::string to_json(const ShardingPlan& plan) {
   append_bytes(object, out, plan.bytes);
   object.field("compute_ns", plan.compute_ns);
   object.field("communication_ns", plan.communication_ns);
+  if (plan.overlap) {
+    object.field("overlapped_ns", plan.overlapped_ns);
+    object.field("bucket_bytes", plan.bucket_bytes);
+    object.key("links_ns");
+    for (std::size_t a = 0; a < plan.links_ns.size(); ++a) {
+      out += a == 0 ? '[' : ',';
+      io::append_double(out, plan.links_ns[a]);
+    }
+    out += plan.links_ns.empty() ? "[]" : "]";
+  }
   object.field("variables", plan.variables);
   object.field("choices", plan.choices);
   object.key("tensors");
   for (std::size_t t = 0; t < plan.tensors.size(); ++t) out += t == 0 ? '[' : ',', append_tensor(out, plan.tensors[t]);
   out += plan.tensors.empty() ? "[]" : "]";
   object.key("ops");
-  for (std::size_t o = 0; o < plan.ops.size(); ++o) out += o == 0 ? '[' : ',', append_sharding(out, plan.ops[o]);
+  for (std::size_t o = 0; o < plan.ops.size(); ++o)
+    out += o == 0 ? '[' : ',', append_sharding(out, plan.ops[o], plan.overlap);
   out += plan.ops.empty() ? "[]" : "]";
   object.close();
   return out;

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sharding/timeline.h"
+
 namespace stowage {
 namespace {
+
+constexpr int kBuckets = 6;  // sizes that are tried besides none: of the largest copies, and of halves of them
 
 class Ledger {
  public:
@@ -25,7 +29,10 @@ class Ledger {
     for (std::size_t o = 0; o < program_.ops.size(); ++o) size_op(o);
     for (std::size_t i = 0; i < space_.units_of_program.size(); ++i) run_unit(i);
     count_bytes();
-    find_peak();
+    if (space_.overlap)
+      overlap();
+    else
+      find_peak({});
     return std::move(plan_);
   }
 
@@ -85,12 +92,19 @@ class Ledger {
     op.compute_ns += strategy.compute_ns;
     const bool follows = space_.follows[i] != 0;
     std::int64_t copies = 0;
+    Turn turn{.still = space_.is_still(i), .ns = strategy.compute_ns};
     for (std::size_t s = 0; s < unit.slots.size(); ++s) {
       const std::size_t t = unit.slots[s].tensor.index();
-      const bool as_it_lives = follows || axis_code(strategy.in[s], 0) == kUntouched;
-      const Code in = as_it_lives ? codes_[t] : strategy.in[s];
+      const bool touched = axis_code(strategy.in[s], 0) != kUntouched;
+      const Code in = follows || !touched ? codes_[t] : strategy.in[s];
       op.inputs[static_cast<std::size_t>(unit.slots[s].position)] = to_placement(in, axes_);
-      if (in == codes_[t]) continue;
+      if (unit.slots[s].written) turn.writes.push_back(t);
+      if (in == codes_[t]) {
+        if (touched) turn.reads.push_back(t);
+        continue;
+      }
+      turn.before.push_back(bringing(t, codes_[t], in, in));
+      if (unit.slots[s].written) turn.after.push_back(bringing(t, in, codes_[t], in));
       const SpaceEdge edge{.at = static_cast<std::int32_t>(s),
                            .written = unit.slots[s].written,
                            .tensor_class = space_.quotient.tensor_class[t],
@@ -105,7 +119,9 @@ class Ledger {
       const Code out = follows ? codes_[t] : strategy.out[o];
       op.computed[at] = to_placement(out, axes_);
       op.outputs[at] = to_placement(codes_[t], axes_);
+      turn.makes.push_back(t);
       if (out == codes_[t]) continue;
+      turn.after.push_back(bringing(t, out, codes_[t], out));
       const SpaceEdge edge{.at = static_cast<std::int32_t>(o),
                            .output = true,
                            .tensor_class = space_.quotient.tensor_class[t],
@@ -115,9 +131,64 @@ class Ledger {
       moved_out_.resize(space_.units_of_program.size(), 0), moved_out_[i] = 1;
     }
     op.transient_bytes += copies;
+    if (space_.overlap) turns_.push_back(std::move(turn));
     plan_.compute_ns += strategy.compute_ns;
     if (strategy.recipe) op.recipe = type.rule.recipe;
     if (!type.rule.why.empty()) op.replicated = true, op.why = type.rule.why;
+  }
+
+  // `held`: how the copy lies that is alive meanwhile.
+  [[nodiscard]] Bringing bringing(std::size_t t, Code from, Code to, Code held) const {
+    if (!space_.overlap) return {};
+    Bringing made{.tensor = t, .bytes = largest(t, held), .legs = {}};
+    for (const Hop& hop : space_.hops(space_.quotient.tensor_class[t], from, to))
+      if (hop.ns > 0) {
+        const double latency = latency_ns(hop, space_.mesh);
+        made.legs.push_back({axis_of(hop), latency, std::max(0.0, hop.ns - latency)});
+      }
+    return made;
+  }
+
+  // With the fastest of some sizes of buckets that keep the limit; where none does, without any.
+  void overlap() {
+    const std::vector<std::size_t> roots = find_roots();
+    const std::int64_t largest = largest_copies(turns_);
+    plan_.overlap = true;
+    for (int tries = 0; tries <= kBuckets; ++tries) {
+      const std::int64_t bucket = tries == 0 ? 0 : largest >> (kBuckets - tries);
+      const Timeline line = make_timeline(turns_, roots, axes_, bucket);
+      const ShardingBytes before = plan_.bytes;
+      find_peak(line.beside);
+      const bool fits = !space_.limit || plan_.bytes.peak <= *space_.limit;
+      if (tries > 0 && (!fits || line.ns >= plan_.overlapped_ns))
+        plan_.bytes = before;
+      else
+        write(line, bucket);
+    }
+  }
+
+  void write(const Timeline& line, std::int64_t bucket) {
+    plan_.bucket_bytes = bucket;
+    plan_.overlapped_ns = line.ns;
+    plan_.links_ns = line.links;
+    for (OpSharding& op : plan_.ops) op.waited_ns = 0, op.ahead_bytes = 0;
+    for (std::size_t i = 0; i < turns_.size(); ++i) {
+      OpSharding& op = plan_.ops[space_.units_of_program[i].op.index()];
+      op.waited_ns += line.waited[i];
+      op.ahead_bytes = std::max(op.ahead_bytes, line.beside[i]);
+    }
+  }
+
+  // Per tensor, the one whose storage it lies in.
+  [[nodiscard]] std::vector<std::size_t> find_roots() const {
+    std::vector<std::size_t> roots;
+    for (std::size_t t = 0; t < n_; ++t) {
+      std::size_t root = t;
+      while (program_.tensors[root].alias_of.valid() && program_.tensors[root].alias_of.index() < root)
+        root = program_.tensors[root].alias_of.index();
+      roots.push_back(root);
+    }
+    return roots;
   }
 
   void add_state(std::size_t t, std::int64_t bytes) {
@@ -169,7 +240,9 @@ class Ledger {
 
   // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their
   // own.
-  void find_peak() {
+  void find_peak(const std::vector<std::int64_t>& beside) {
+    plan_.bytes.peak = 0;
+    plan_.bytes.peak_op = -1;
     const std::size_t units = space_.units_of_program.size();
     std::vector<std::int32_t> last = space_.storage.fragment_end;
     for (std::size_t t = n_; t-- > 0;) {  // a view that holds no copy keeps its base
@@ -194,7 +267,8 @@ class Ledger {
     for (std::size_t i = 0; i < units; ++i) {
       live += change[i];
       const std::int32_t o = space_.units_of_program[i].op.value;
-      const std::int64_t at = live + plan_.ops[static_cast<std::size_t>(o)].transient_bytes;
+      const std::int64_t at =
+          live + plan_.ops[static_cast<std::size_t>(o)].transient_bytes + (beside.empty() ? 0 : beside[i]);
       if (at > plan_.bytes.peak) plan_.bytes.peak = at, plan_.bytes.peak_op = o;
     }
     plan_.bytes.peak = std::max(plan_.bytes.peak, state);
@@ -226,6 +300,7 @@ class Ledger {
   std::vector<char> redistributed_;  // per unit: its first input is brought elsewhere
   std::vector<char> moved_out_;      // per unit: an output is
   std::vector<char> gradient_;       // per fragment
+  std::vector<Turn> turns_;          // with overlap: per unit
 };
 
 }  // namespace

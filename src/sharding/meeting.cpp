@@ -38,6 +38,7 @@ std::vector<const SpaceEdge*> find_meetings(const Space& space) {
     const auto& [maker, reader, makers, readers] = ends[h];
     if (makers != 1 || readers != 1 || reader->count < maker->count) continue;
     if (maker->pinned || reader->pinned || reader->written || reader->charged > 0) continue;
+    if (maker->waited != reader->waited || maker->late) continue;  // their ways are priced apart
     if (costs_nothing(space.homes[h]) && may_live_as_wanted(space, *reader)) met[h] = reader;
   }
   return met;

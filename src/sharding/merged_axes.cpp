@@ -31,6 +31,15 @@ Mesh merge_axes(const Mesh& mesh, std::size_t first) {
   return merged;
 }
 
+Prices merge_axes(Prices prices, std::size_t first) {
+  if (prices.links.empty()) return prices;
+  for (auto* links : {&prices.links, &prices.late_links}) {
+    (*links)[first] = ((*links)[first] + (*links)[first + 1]) / 2;
+    links->erase(links->begin() + static_cast<std::ptrdiff_t>(first) + 1);
+  }
+  return prices;
+}
+
 std::map<std::int32_t, MeshPlacement> merge_axes(const std::map<std::int32_t, MeshPlacement>& fixed,
                                                  std::size_t first) {
   std::map<std::int32_t, MeshPlacement> merged;

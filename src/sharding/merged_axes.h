@@ -17,6 +17,8 @@ namespace stowage {
 // Axes `first` and `first` + 1 as one, as slow as the slower of them.
 Mesh merge_axes(const Mesh& mesh, std::size_t first);
 
+Prices merge_axes(Prices prices, std::size_t first);
+
 // Placements that are given, for such a mesh: those that treat the two axes alike.
 std::map<std::int32_t, MeshPlacement> merge_axes(const std::map<std::int32_t, MeshPlacement>& fixed, std::size_t first);
 

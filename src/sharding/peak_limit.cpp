@@ -31,6 +31,7 @@ Found within_limit(Search& search, double budget, const std::function<Found(doub
     if (found.plan.ops.empty()) return search.nothing(proven ? found.plan.time.outcome : Outcome::kUnknown, bound);
   }
   if (found.plan.bytes.peak > limit) return search.nothing(Outcome::kUnknown, bound);
+  if (!proven) found.complete = false;
   if (!proven && found.plan.time.outcome == Outcome::kOptimal) found.plan.time.outcome = Outcome::kFeasible;
   found.plan.time.bound = bound;
   return found;

@@ -10,11 +10,14 @@
 // A limit on the peak is met by rows for the ops where plans passed it (peak_limit.h). Three axes and more make stage 2
 // too large to end in a minute: it is then also searched in small (search_in_small.h). On fewer axes a stage 2 that is
 // cut short is followed by one among the plans of the fewest bytes, which ends much sooner. The faster plan is shown.
+//
+// Where collectives run beside kernels, all this is done at several prices of kernels and links (link_prices.h).
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "base/concat.h"
+#include "sharding/link_prices.h"
 #include "sharding/peak_limit.h"
 #include "sharding/search.h"
 #include "sharding/search_in_small.h"
@@ -82,7 +85,7 @@ ShardingPlan plan_sharding(const TensorProgram& program, const Mesh& mesh, const
   if (program.ops.empty()) throw Error("a program to shard has no ops");
   require_comparable(mesh);
   Search search(program, mesh, options);
-  return find_plan(search).plan;
+  return (options.overlap ? find_overlapped(search, find_plan) : find_plan(search)).plan;
 }
 
 }  // namespace stowage

@@ -1,6 +1,7 @@
 #include "sharding/redistribution.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <queue>
 #include <set>
@@ -39,6 +40,8 @@ double step_ns(const ProgramTensor& tensor, Code from, Code to, std::size_t axis
 
 double all_reduce_ns(std::int64_t bytes, const MeshAxis& axis) { return 2 * pass_ns(static_cast<double>(bytes), axis); }
 
+double all_gather_ns(std::int64_t bytes, const MeshAxis& axis) { return pass_ns(static_cast<double>(bytes), axis); }
+
 std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh) {
   const std::size_t axes = mesh.axes.size();
   std::unordered_map<Code, char> known;
@@ -61,13 +64,26 @@ std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTenso
   return steps;
 }
 
+std::size_t axis_of(const Hop& hop) { return static_cast<std::size_t>(std::countr_zero(hop.from ^ hop.to)) / 8; }
+
+double latency_ns(const Hop& hop, const Mesh& mesh) {
+  const std::size_t a = axis_of(hop);
+  return passes(axis_code(hop.from, a), axis_code(hop.to, a)) * (mesh.axes[a].size - 1) * mesh.axes[a].latency_ns;
+}
+
 Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial)
+    : Ways(tensor, mesh, partial, std::vector<double>(mesh.axes.size(), 1), false) {}
+
+Ways::Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial, const std::vector<double>& prices,
+           bool shared)
     : codes_(all_codes(tensor, mesh.axes.size(), partial)) {
   for (const Code code : codes_) index_.emplace(code, static_cast<std::int32_t>(index_.size()));
   next_.resize(codes_.size());
   labels_.resize(codes_.size());
   for (const Hop& step : steps_within(codes_, tensor, mesh))
-    next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(index_.at(step.to), step.ns);
+    next_[static_cast<std::size_t>(index_.at(step.from))].emplace_back(
+        index_.at(step.to),
+        prices[axis_of(step)] * (shared ? std::max(0.0, step.ns - latency_ns(step, mesh)) : step.ns));
 }
 
 const std::vector<Ways::Label>& Ways::labels_from(std::int32_t from) const {
@@ -97,10 +113,13 @@ Way Ways::between(Code from, Code to) const {
   const auto& labels = labels_from(source->second);
   Way way{labels[static_cast<std::size_t>(target->second)].ns, {}};
   if (way.ns == kNever) return way;
-  for (std::int32_t at = target->second; at >= 0; at = labels[static_cast<std::size_t>(at)].before) {
-    way.through.push_back(codes_[static_cast<std::size_t>(at)]);
+  for (std::int32_t at = target->second, before = 0; at != source->second; at = before) {
+    const Label& label = labels[static_cast<std::size_t>(at)];
+    before = label.before;
+    way.hops.push_back({codes_[static_cast<std::size_t>(before)], codes_[static_cast<std::size_t>(at)],
+                        label.ns - labels[static_cast<std::size_t>(before)].ns});
   }
-  std::reverse(way.through.begin(), way.through.end());
+  std::reverse(way.hops.begin(), way.hops.end());
   return way;
 }
 

@@ -23,15 +23,21 @@ struct Hop {
   double ns = 0;
 };
 
+// The axis that a hop is on, and what of its time are latencies.
+std::size_t axis_of(const Hop& hop);
+double latency_ns(const Hop& hop, const Mesh& mesh);
+
 // Of a summand of so many bytes on each device of the axis.
 double all_reduce_ns(std::int64_t bytes, const MeshAxis& axis);
+// Until each device of the axis has so many bytes, an even part of each.
+double all_gather_ns(std::int64_t bytes, const MeshAxis& axis);
 
 // All steps within a set of placements.
 std::vector<Hop> steps_within(const std::vector<Code>& codes, const ProgramTensor& tensor, const Mesh& mesh);
 
 struct Way {
   double ns = 0;
-  std::vector<Code> through;  // from the first to the last
+  std::vector<Hop> hops;
 };
 
 // The cheapest ways from one placement to all that can be reached (Dijkstra, IPL 1959): a redistribution costs the same
@@ -39,6 +45,8 @@ struct Way {
 class Ways {
  public:
   Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial);
+  // At what a ns of each axis counts; with `shared`, latencies count nothing.
+  Ways(const ProgramTensor& tensor, const Mesh& mesh, AxisCode partial, const std::vector<double>& prices, bool shared);
   [[nodiscard]] Way between(Code from, Code to) const;  // ns is infinite when there is none
   // Steps among which every one of `from` has a cheapest way to every one of `to`: far fewer than all where either side
   // is narrow.

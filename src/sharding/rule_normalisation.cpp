@@ -2,7 +2,8 @@
 //
 //   layer norm over H     x [B, S, H] S0 -> out S0, mean S0, rstd S0        backward: dx S0, dweight and dbias Psum
 //   group norm            x [N, C, ...] S0
-//   batch norm, training  x [N, C, ...] S1, all that is per channel S0      a cut of N would change the statistics
+//   batch norm, training  x [N, C, ...] S1, all that is per channel S0
+//                         x S0, all that is per channel whole               "statistics_of_parts": those of all parts, put together
 //   batch norm, running   S1, and S0: it is then element by element
 #include <algorithm>
 #include <set>
@@ -13,6 +14,8 @@ namespace stowage {
 namespace {
 
 using Names = std::set<std::string, std::less<>>;
+
+constexpr std::int64_t kItemBytes = 4;  // of a statistic
 
 bool per_row(const UnitView& unit, OpRule& rule) {  // layer norm, RMS norm
   const bool backward = unit.name.ends_with("_backward");
@@ -78,7 +81,14 @@ bool per_channel(const UnitView& unit, OpRule& rule) {
       channel.out[at] = shard(0), batch.out[at] = backward ? kPartSum : kWhole;
   }
   rule.rows.push_back(std::move(channel));
-  if (!training) rule.rows.push_back(std::move(batch));
+  static const Names with_recipe = {"native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit"};
+  if (training && !with_recipe.contains(unit.name)) return true;
+  if (training) {  // of each part: its size, and two numbers per channel; results are then whole on each device
+    set_recipe("statistics_of_parts", 0, rule);
+    rule.recipe_gathered = kItemBytes * 3 * channels;
+    for (std::size_t o = 1; o < batch.out.size(); ++o) batch.out[o] = kWhole;
+  }
+  rule.rows.push_back(std::move(batch));
   return true;
 }
 

@@ -52,8 +52,8 @@ struct OpRule {
   std::string why;        // there is no rule, or only whole tensors are right
   std::string recipe;     // of rows from `recipe_from` on: the kernel alone would not leave the part of the result
   int recipe_from = 0;
-  // That each axis that takes such a row adds up among its devices; 0: the recipe says nothing to others
-  std::int64_t recipe_bytes = 0;
+  // That each axis that takes such a row adds up among its devices, and those that it gathers of each device; 0: nothing
+  std::int64_t recipe_bytes = 0, recipe_gathered = 0;
 };
 
 // Whole tensors alone, with a reason, where no family knows the op, or where it is not shaped as its name promises.

@@ -9,20 +9,27 @@ namespace stowage {
 
 struct Found {
   ShardingPlan plan;
-  Choice choice;  // empty: there is no plan
+  Choice choice;          // empty: there is no plan
+  bool complete = false;  // the search has looked at all that there is
 };
 
 // Bytes that count towards the budget.
 double counted(const ShardingBytes& bytes);
-// The plan is proven the fastest, or proven not to exist.
+// The plan is the best that there is at the search's prices, or proven not to exist.
 bool is_settled(const Found& found);
 
 class Search {
  public:
   Search(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options);
 
-  // Stage 1: the fewest bytes. Before any other call.
+  // Stage 1: the fewest bytes. Before any other call; once.
   void find_fewest();
+  // Searches from now on take so many seconds together, and look for what is cheapest at these prices. Their bounds are
+  // bounds of that cost.
+  void begin(double seconds, Prices prices);
+  // A choice from which searches in small may go on.
+  void remember(const Choice& choice) { known_ = choice; }
+  [[nodiscard]] const Choice& known() const { return known_; }  // empty: none
 
   // The fastest plan of at most `budget` counted bytes, with every row of a peak, in so many seconds; `within`: among
   // these choices only.
@@ -32,6 +39,8 @@ class Search {
   // Where neither has a plan, the first says why. Bounds hold for all choices, those of `b` not.
   [[nodiscard]] Found better(Found a, Found b) const;
   [[nodiscard]] Found nothing(Outcome outcome, double bound = 0) const;
+  // Optimal where the plan's time meets its bound.
+  [[nodiscard]] Outcome outcome_of(const ShardingPlan& plan) const;
 
   [[nodiscard]] bool has_row(std::int32_t op) const;
   void add_row(std::int32_t op, std::int64_t limit) { peaks_.push_back(make_peak_row(space_, op, limit)); }
@@ -40,15 +49,19 @@ class Search {
   [[nodiscard]] const Space& space() const { return space_; }
   [[nodiscard]] double fewest() const { return redundancy_.value; }
   [[nodiscard]] bool is_wider(double budget) const { return budget > fewest(); }
+  [[nodiscard]] double seconds_of_all() const { return watch_.seconds(); }
   // Seconds that are left; 0: no end.
   [[nodiscard]] double left() const;
-  // More than this part of the whole time has gone.
+  // More than this part of their time has gone.
   [[nodiscard]] bool is_past(double part) const;
 
  private:
   const ShardingOptions& options_;
   Stopwatch watch_;
   StageResult redundancy_;
+  bool knows_fewest_ = false;
+  Choice known_;
+  double began_ = 0, seconds_ = 0;  // of the searches that share an end
   Space space_;
   std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
 };

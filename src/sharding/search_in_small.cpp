@@ -45,14 +45,17 @@ Found loosen(Search& search, Found best, const Choice& otherwise, std::size_t co
 
 Found search_in_small(Search& search, double budget, const std::function<Found(Search& guide)>& plan) {
   const Mesh& mesh = search.space().mesh;
-  const std::size_t merges = mesh.axes.size() - 1;
+  const bool knows = !search.known().homes.empty();
+  const std::size_t merges = knows ? 0 : mesh.axes.size() - 1;
   const double seconds = kShareOfGuides * search.left() / static_cast<double>(merges + 1);
   std::vector<Choice> known;
+  if (knows) known.push_back(search.known());
   for (std::size_t first = 0; first < merges; ++first) {
     ShardingOptions options = search.options();
     options.fixed = merge_axes(search.options().fixed, first);
     options.time_limit_seconds = seconds;
     Search guide(*search.space().program, merge_axes(mesh, first), options);
+    guide.begin(seconds, merge_axes(search.space().prices(), first));
     const Found found = plan(guide);
     if (!found.choice.homes.empty()) known.push_back(split_axes(search.space(), guide.space(), found.choice, first));
   }

@@ -16,14 +16,15 @@ class Settler {
     std::vector<std::vector<double>> ns(space_.units.size());
     for (std::size_t u = 0; u < ns.size(); ++u)
       for (const std::int32_t k : space_.units[u].usable)
-        ns[u].push_back(count_of(space_.units[u]) * space_.strategy(space_.units[u], k).compute_ns);
+        ns[u].push_back(space_.unit_price(space_.units[u],
+                                          count_of(space_.units[u]) * space_.strategy(space_.units[u], k).compute_ns));
     for (const SpaceEdge& edge : space_.edges) {
       const auto u = static_cast<std::size_t>(edge.unit);
       if (keeps_unit(u)) continue;
       const std::size_t h = space_.home_of(edge);
       const Code home = space_.home_code(edge, space_.homes[h].codes[static_cast<std::size_t>(choice_.homes[h])]);
       const std::vector<Code> codes = space_.unit_codes(edge);
-      for (std::size_t i = 0; i < codes.size(); ++i) ns[u][i] += edge.count * space_.edge_ns(edge, home, codes[i]);
+      for (std::size_t i = 0; i < codes.size(); ++i) ns[u][i] += edge.count * space_.edge_price(edge, home, codes[i]);
     }
     for (std::size_t u = 0; u < ns.size(); ++u)
       if (!keeps_unit(u))
@@ -63,11 +64,12 @@ class Settler {
   }
 
   [[nodiscard]] std::int32_t cheapest(const HomeClass& home, const std::vector<const SpaceEdge*>& edges) const {
-    std::vector<double> ns = home.ns;
+    std::vector<double> ns;
+    for (std::size_t i = 0; i < home.codes.size(); ++i) ns.push_back(space_.home_price(home, i));
     for (std::size_t i = 0; i < ns.size(); ++i)
       for (const SpaceEdge* edge : edges)
-        ns[i] +=
-            edge->count * space_.edge_ns(*edge, space_.home_code(*edge, home.codes[i]), end_of(*edge, chosen(*edge)));
+        ns[i] += edge->count *
+                 space_.edge_price(*edge, space_.home_code(*edge, home.codes[i]), end_of(*edge, chosen(*edge)));
     const double least = *std::min_element(ns.begin(), ns.end()) * (1 + kTie);
     std::int32_t best = -1;
     std::int64_t fewest = 0;

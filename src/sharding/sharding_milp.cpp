@@ -13,6 +13,8 @@ namespace {
 
 // Times enter in microseconds and bytes as parts of the budget, so that the solver's tolerances mean the same in both.
 constexpr double kNsPerUnit = 1e3;
+// With overlap the cost of a plan is its time only about: a larger gap costs nothing there
+constexpr double kLooser = 5;
 
 class ShardingMilp {
  public:
@@ -31,7 +33,7 @@ class ShardingMilp {
     add_budget();
     for (const PeakRow& row : request_.peaks) add_peak(row);
     MilpOptions milp;
-    milp.relative_gap = request_.bytes_only ? 0 : options_.relative_gap;
+    milp.relative_gap = request_.bytes_only ? 0 : options_.relative_gap * (space_.overlap ? kLooser : 1);
     if (request_.bytes_only) milp.absolute_gap = 0.5 / kNsPerUnit;  // bytes are whole
     milp.iteration_limit = options_.iteration_limit;
     milp.time_limit_seconds = request_.seconds;
@@ -68,7 +70,7 @@ class ShardingMilp {
         const bool fits = (request_.within == nullptr || request_.within->homes[h][i] != 0) &&
                           space_.least_bytes - least + home.bytes[i] <= request_.byte_budget * (1 + 1e-12) &&
                           (met_[h] == nullptr || wanted.contains(space_.home_code(*met_[h], home.codes[i])));
-        columns.push_back(fits ? problem_.add_binary(price(home.ns[i])) : -1);
+        columns.push_back(fits ? problem_.add_binary(price(space_.home_price(home, i))) : -1);
         if (!fits) continue;
         one.push_back({columns.back(), 1});
         if (request_.bytes_only) problem_.cost.back() = (home.bytes[i] - least) / kNsPerUnit;
@@ -90,8 +92,9 @@ class ShardingMilp {
           columns.push_back(-1);
           continue;
         }
-        columns.push_back(problem_.add_column(price(count * space_.strategy(unit, k).compute_ns), 0, 1,
-                                              unit.charged || exact_[u] != 0));
+        columns.push_back(
+            problem_.add_column(price(space_.unit_price(unit, count * space_.strategy(unit, k).compute_ns)), 0, 1,
+                                unit.charged || exact_[u] != 0));
         one.push_back({columns.back(), 1});
       }
       problem_.add_row(1, 1, one);
@@ -128,8 +131,9 @@ class ShardingMilp {
     if (edge.charged > 0 || edge.pinned || edge.written) return add_pairs(edge, homes, wanted);
     const auto& from = edge.output ? wanted : homes;
     const auto& to = edge.output ? homes : wanted;
-    const std::vector<Hop> steps = space_.ways(space_.example(edge.tensor_class), partial_of(homes, wanted))
-                                       .steps_between(codes_of(from), codes_of(to));
+    const std::vector<Hop> steps =
+        space_.priced_ways(space_.example(edge.tensor_class), partial_of(homes, wanted), Space::timing(edge))
+            .steps_between(codes_of(from), codes_of(to));
     if (homes.size() * wanted.size() <= steps.size()) return add_pairs(edge, homes, wanted);
     add_network(edge, from, to, steps);
   }
@@ -167,7 +171,7 @@ class ShardingMilp {
   void add_directly(const SpaceEdge& edge, const End& settled, const std::vector<End>& open, bool home_settled) {
     for (const End& end : open) {
       const Code home = home_settled ? settled.code : end.code, strategy = home_settled ? end.code : settled.code;
-      const double ns = space_.edge_ns(edge, home, strategy), copied = copy_bytes(edge, home, strategy);
+      const double ns = space_.edge_price(edge, home, strategy), copied = copy_bytes(edge, home, strategy);
       for (const std::int32_t column : end.positions) pay(column, edge.count * ns, copied);
     }
   }
@@ -186,7 +190,7 @@ class ShardingMilp {
     std::vector<std::vector<Term>> leaves(homes.size()), arrives(wanted.size());
     for (std::size_t i = 0; i < homes.size(); ++i) {
       for (std::size_t j = 0; j < wanted.size(); ++j) {
-        const double ns = space_.edge_ns(edge, homes[i].code, wanted[j].code);
+        const double ns = space_.edge_price(edge, homes[i].code, wanted[j].code);
         if (std::isinf(ns)) continue;
         const int column = problem_.add_column(0, 0, 1, false);
         pay(column, edge.count * ns, copy_bytes(edge, homes[i].code, wanted[j].code));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/concat.h"
+#include "sharding/waits.h"
 #include "stowage/error.h"
 
 namespace stowage {
@@ -25,6 +26,7 @@ class SpaceBuilder {
     space_.units_of_program = make_units(program_);
     find_types();
     space_.quotient = make_quotient(program_, space_.units_of_program, options_.fixed, options_.cluster_rounds);
+    if (options_.overlap) space_.late = find_late(space_);
     join_followers();
     mark_followers();
     space_.storage = find_storage(program_, space_.units_of_program, space_.follows);
@@ -91,6 +93,8 @@ class SpaceBuilder {
                            "': ", type.rule.rows.size(), " ways to run it over each of ", axes_, " axes are more than ",
                            kMostStrategies, " together: use a mesh of fewer axes"));
       type.strategies = strategies_of(program_, unit, type.rule, space_.mesh);
+      type.still = std::all_of(type.strategies.begin(), type.strategies.end(),
+                               [](const Strategy& strategy) { return strategy.compute_ns == 0; });
     }
   }
 
@@ -150,7 +154,7 @@ class SpaceBuilder {
       if (leader[c] != static_cast<std::int32_t>(c)) continue;
       home[c] = static_cast<std::int32_t>(space_.homes.size());
       space_.homes.push_back(
-          {.root = static_cast<std::int32_t>(c), .partial = kWhole, .codes = {}, .bytes = {}, .ns = {}});
+          {.root = static_cast<std::int32_t>(c), .partial = kWhole, .codes = {}, .bytes = {}, .ns = {}, .late_ns = {}});
     }
     for (std::size_t c = 0; c < classes; ++c) space_.tensors[c].home = home[static_cast<std::size_t>(leader[c])];
   }
@@ -280,7 +284,7 @@ class SpaceBuilder {
   }
 
   void price_homes() {
-    for (HomeClass& home : space_.homes) home.bytes.assign(home.codes.size(), 0), home.ns.assign(home.codes.size(), 0);
+    for (HomeClass& home : space_.homes) home.bytes.assign(home.codes.size(), 0), home.ns = home.late_ns = home.bytes;
     std::vector<double> full(space_.tensors.size(), 0);
     for (std::size_t t = 0; t < program_.tensors.size(); ++t)
       if (space_.storage.counted[t] == Counted::kFull)
@@ -295,17 +299,20 @@ class SpaceBuilder {
       }
     }
     for (std::size_t u = 0; u < space_.quotient.units.size(); ++u)
-      if (follower_[u]) price_follower(space_.quotient.units[u]);
+      if (follower_[u]) price_follower(u);
   }
 
-  void price_follower(const UnitClass& unit) {
+  void price_follower(std::size_t u) {
+    const UnitClass& unit = space_.quotient.units[u];
     const SpaceTensor& source = space_.tensors[static_cast<std::size_t>(unit.sources[0].begin()->first)];
     HomeClass& home = space_.homes[static_cast<std::size_t>(source.home)];
     std::map<Code, double> ns;
     for (const Strategy& strategy : type_of(unit).strategies) ns.emplace(strategy.in[0], strategy.compute_ns);
     for (std::size_t i = 0; i < home.codes.size(); ++i) {
       const auto at = ns.find(source.of_root(home.codes[i], axes_));
-      home.ns[i] += unit.count * (at == ns.end() ? type_of(unit).strategies[0].compute_ns : at->second);
+      const double own = unit.count * (at == ns.end() ? type_of(unit).strategies[0].compute_ns : at->second);
+      home.ns[i] += own;
+      if (!space_.late.empty() && space_.late[u] != 0) home.late_ns[i] += own;
     }
   }
 
@@ -335,28 +342,73 @@ std::vector<Code> Space::unit_codes(const SpaceEdge& edge) const {
   return codes;
 }
 
-const Ways& Space::ways(const ProgramTensor& tensor, AxisCode partial) const {
+template <typename... AtPrices>
+const Ways& Space::ways_in(WaysByKey& known, const ProgramTensor& tensor, AxisCode partial,
+                           const AtPrices&... prices) const {
   std::string key = concat(tensor.item_bytes, "/", static_cast<int>(partial));
   for (const std::int64_t size : tensor.shape) key += concat(",", size);
-  auto& entry = ways_[key];
-  if (!entry) entry = std::make_unique<Ways>(tensor, mesh, partial);
+  auto& entry = known[key];
+  if (!entry) entry = std::make_unique<Ways>(tensor, mesh, partial, prices...);
   return *entry;
 }
 
+const Ways& Space::ways(const ProgramTensor& tensor, AxisCode partial) const { return ways_in(ways_, tensor, partial); }
+
+const Ways& Space::priced_ways(const ProgramTensor& tensor, AxisCode partial, Timing timing) const {
+  if (prices_.links.empty()) return ways(tensor, partial);
+  return ways_in(priced_[static_cast<std::size_t>(timing)], tensor, partial, prices_.of(timing),
+                 timing != Timing::kWaited);
+}
+
+void Space::set_prices(Prices prices) {
+  prices_ = std::move(prices);
+  for (WaysByKey& known : priced_) known.clear();
+}
+
+std::vector<double> Prices::of(Timing timing) const {
+  std::vector<double> each = timing == Timing::kLate ? late_links : links;
+  if (timing == Timing::kWaited)
+    for (double& price : each) price += kernels;
+  return each;
+}
+
+std::vector<Hop> Space::hops(std::int32_t tensor_class, Code from, Code to) const {
+  AxisCode partial = kWhole;
+  for (std::size_t a = 0; a < mesh.axes.size(); ++a)
+    partial = std::min({partial, axis_code(from, a), axis_code(to, a)});
+  return ways(example(tensor_class), partial).between(from, to).hops;
+}
+
 double Space::edge_ns(const SpaceEdge& edge, Code home, Code strategy) const {
+  return cost(edge, home, strategy, false);
+}
+
+double Space::edge_price(const SpaceEdge& edge, Code home, Code strategy) const {
+  return cost(edge, home, strategy, true);
+}
+
+double Space::cost(const SpaceEdge& edge, Code home, Code strategy, bool priced) const {
   if (home == strategy) return 0;
   if (edge.pinned) return std::numeric_limits<double>::infinity();
   AxisCode partial = kWhole;
   for (std::size_t a = 0; a < mesh.axes.size(); ++a)
     partial = std::min({partial, axis_code(home, a), axis_code(strategy, a)});
-  const Ways& all = ways(example(edge.tensor_class), partial);
-  const double there = edge.output ? all.between(strategy, home).ns : all.between(home, strategy).ns;
-  return edge.written ? there + all.between(strategy, home).ns : there;
+  const ProgramTensor& tensor = example(edge.tensor_class);
+  const auto all = [&](Timing timing) -> const Ways& {
+    return priced ? priced_ways(tensor, partial, timing) : ways(tensor, partial);
+  };
+  const Ways& first = all(timing(edge));
+  const double there = edge.output ? first.between(strategy, home).ns : first.between(home, strategy).ns;
+  if (!edge.written) return there;
+  return there + all(edge.late ? Timing::kLate : Timing::kBeside).between(strategy, home).ns;
 }
 
 Space make_space(const TensorProgram& program, const Mesh& mesh, const ShardingOptions& options) {
   Space space;
   SpaceBuilder(program, mesh, options, space).run();
+  space.overlap = options.overlap;
+  space.limit = options.memory_limit_bytes;
+  if (options.overlap) mark_waits(space);
   return space;
 }
 

@@ -53,6 +53,7 @@ class Composer {
   void add(const std::vector<std::size_t>& chosen) {
     Strategy strategy{std::vector<Code>(unit_.slots.size(), 0), std::vector<Code>(unit_.outputs.size(), 0)};
     double share = 1, recipe_ns = 0;
+    std::int64_t gathered = rule_.recipe_gathered;
     for (std::size_t a = 0; a < chosen.size(); ++a) {
       const AxisRow& row = rule_.rows[chosen[a]];
       for (std::size_t s = 0; s < row.in.size(); ++s) strategy.in[s] = with_axis(strategy.in[s], a, row.in[s]);
@@ -61,6 +62,7 @@ class Composer {
       if (rule_.recipe.empty() || static_cast<int>(chosen[a]) < rule_.recipe_from) continue;
       strategy.recipe = true;
       if (rule_.recipe_bytes > 0) recipe_ns += all_reduce_ns(rule_.recipe_bytes, mesh_.axes[a]);
+      if (gathered > 0) recipe_ns += all_gather_ns(gathered *= mesh_.axes[a].size, mesh_.axes[a]);
     }
     if (!valid(strategy)) return;
     strategy.compute_ns = compute_ns(strategy, share) + recipe_ns;

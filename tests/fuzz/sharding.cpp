@@ -134,6 +134,7 @@ ShardingOptions decode_sharding_options(ByteSource& bytes, const Mesh& mesh) {
     MeshPlacement& fixed = options.fixed[static_cast<std::int32_t>(bytes.draw(0, 5))];
     for (std::size_t i = 0; i < mesh.axes.size(); ++i) fixed.push_back(bytes.pick(kPlacements));
   }
+  options.overlap = bytes.chance(20);
   return options;
 }
 
@@ -147,6 +148,9 @@ void judge(const TensorProgram& program, const ShardingOptions& options, const S
   require(!options.memory_limit_bytes || plan.bytes.peak <= *options.memory_limit_bytes, "the limit is kept");
   require(plan.bytes.peak >= 0 && plan.bytes.redundant >= 0 && plan.bytes.saved >= 0, "bytes are not negative");
   require(plan.redundancy.bound <= plan.redundancy.value, "the bound on bytes holds");
+  require(plan.overlap == options.overlap, "the time is that of the model that was asked for");
+  require(plan.step_ns() <= (plan.compute_ns + plan.communication_ns) * (1 + 1e-9),
+          "overlap takes no longer than the sum");
   require(!to_json(plan).empty(), "a plan is written");
 }
 

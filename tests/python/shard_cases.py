@@ -16,7 +16,15 @@ import numpy as np
 import shard_zoo
 import torch
 import torch.distributed as dist
-from shard_pair import Pair, make_mlp, mlp_batches, optimizer_apart_plan, vocabulary_plan, zero_plan
+from shard_pair import (
+    Pair,
+    batch_norm_plan,
+    make_mlp,
+    mlp_batches,
+    optimizer_apart_plan,
+    vocabulary_plan,
+    zero_plan,
+)
 from shard_zoo import training
 from torch import nn
 
@@ -114,6 +122,19 @@ def conv_net(rank, size):
 
 def conv_net_of_least_redundancy(rank, size):
     _model("convnet", size, eps=0)
+
+
+def conv_net_with_statistics_of_parts(rank, size):
+    """Of 6 images the fourth of four ranks has none."""
+    make, batches = training("convnet")
+    pair = Pair(make, batches, (size,), batch_norm_plan)
+    pair.run(1e-9)
+    pair.check_planned()
+    pair.check_ledger()
+    assert not any("batch_norm" in op for op in pair.step.stats()["replicated_ops"])
+    for (name, a), b in zip(pair.alone.named_buffers(), pair.model.buffers(), strict=True):
+        whole = b.full_tensor() if hasattr(b, "full_tensor") else b
+        assert torch.allclose(a, whole, rtol=1e-9, atol=1e-12), name
 
 
 class _Kept:

@@ -50,6 +50,26 @@ def vocabulary_plan(program, mesh) -> str:
     return json.dumps(document)
 
 
+def batch_norm_plan(program, mesh) -> str:
+    """Batch norm over rows that are cut, convolutions whole. All state in parts."""
+    document = json.loads(zero_plan(program, mesh))
+    rows = ("input", "grad_out")
+    for k, op in enumerate(program.ops):
+        count = sum(len(a) if isinstance(a, list) else 1 for a in op["args"].values())
+        if "batch_norm" in op["target"]:
+            results = ["S0", "R", "R"]
+            document["ops"][k] = {
+                "inputs": ["S0" if name in rows else "R" for name in op["args"]],
+                "computed": results,
+                "outputs": results,
+                "recipe": "statistics_of_parts",
+            }
+        elif "convolution" in op["target"]:
+            whole = [None if t is None else "R" for t in op["outputs"]]
+            document["ops"][k] = {"inputs": ["R"] * count, "computed": whole, "outputs": whole}
+    return json.dumps(document)
+
+
 class Pair:
     """The same training twice: alone on this rank, and sharded over all."""
 

@@ -21,6 +21,7 @@ ON_FOUR = [
     "shard_cases.gpt2_of_least_redundancy",
     "shard_cases.gpt2_with_its_vocabulary_in_parts",
     "shard_cases.conv_net_of_least_redundancy",
+    "shard_cases.conv_net_with_statistics_of_parts",
 ]
 
 

@@ -347,6 +347,9 @@ class _ThreadCut:
     def max(self, part, axes):
         return torch.stack(self._all(part, axes)).amax(0)
 
+    def stack(self, part, axes):
+        return torch.stack(self._all(part, axes))
+
 
 def _run_recipe(op, args, kwargs, row, n, results, cut, flat):
     """Each device's results, by the recipe of the row."""
@@ -497,6 +500,35 @@ def test_programs_that_break_a_rule_are_refused_in_one_line():
     ):
         with pytest.raises(_core.Error, match=word):
             _core.plan_sharding(json.dumps(good), mesh, json.dumps(bad))
+
+
+@pytest.mark.parametrize("far", [0.0, 1e6])
+def test_statistics_of_parts_are_those_of_the_whole_batch(far):
+    """Uneven parts, one of them empty; running statistics; numbers far from 0 lose no digits."""
+    x, running = rand(5, 4, 3) + far, (rand(4), rand(4).abs())
+    args = [x, rand(4), rand(4), running[0].clone(), running[1].clone(), True, 0.1, 1e-5]
+    whole = aten.native_batch_norm(*args)
+    cut = [list(x.split([3, 2, 0])), *([t] * 3 for t in (*args[1:3], *running))]
+    row = {"inputs": ["S0", "R", "R", "R", "R"], "recipe": "statistics_of_parts"}
+    seen = []
+    real = RECIPES["statistics_of_parts"]
+
+    def watched(func, arguments, cut):
+        left = real(func, arguments, cut)
+        seen.append((arguments["running_mean"], arguments["running_var"]))
+        return left
+
+    RECIPES["statistics_of_parts"] = watched
+    try:
+        left = _run_recipe(aten.native_batch_norm.default, args, {}, row, 3, whole, cut, args[:5])
+    finally:
+        RECIPES["statistics_of_parts"] = real
+    tolerance = {"rtol": 1e-9, "atol": 1e-9 * (1 + far)}
+    assert torch.allclose(torch.cat([part[0] for part in left]), whole[0], rtol=1e-9, atol=1e-9 if not far else 1e-6)
+    for part in left:
+        assert torch.allclose(part[1], whole[1], **tolerance) and torch.allclose(part[2], whole[2], rtol=1e-9)
+    for mean, var in seen:
+        assert torch.allclose(mean, args[3], **tolerance) and torch.allclose(var, args[4], rtol=1e-9)
 
 
 def test_gradient_through_loss_is_the_whole_one():

@@ -96,8 +96,8 @@ TEST(Redistribution, AnEarlierAxisWaitsForTheLaterOneThatCutsItsSlices) {
   const ProgramTensor tensor = tensor_of({16}, 4);
   const Ways ways(tensor, mesh_of({2, 2}), kWhole);
   const Way way = ways.between(to_code(parse_placement("S0,S0")), to_code(parse_placement("R,S0")));
-  std::vector<std::string> through;
-  for (const Code code : way.through) through.push_back(to_text(to_placement(code, 2)));
+  std::vector<std::string> through = {"S0,S0"};
+  for (const Hop& hop : way.hops) through.push_back(to_text(to_placement(hop.to, 2)));
   EXPECT_EQ(through, (std::vector<std::string>{"S0,S0", "S0,R", "R,R", "R,S0"}));
 }
 

@@ -114,7 +114,7 @@ class ProgramMaker {
 std::int64_t counted(const ShardingBytes& b) {
   return b.parameters + b.gradients + b.optimizer_state + b.buffers + b.inputs + b.saved;
 }
-double time_of(const ShardingPlan& plan) { return plan.compute_ns + plan.communication_ns; }
+double time_of(const ShardingPlan& plan) { return plan.step_ns(); }
 
 struct Best {
   std::int64_t fewest = -1;
@@ -134,11 +134,12 @@ bool keeps_pins(const Space& space, const Choice& choice) {
   });
 }
 
-// Every home of every tensor, every strategy of units whose copies count; nothing when that is too many.
+// Every home of every tensor, every strategy of units whose copies count (with overlap: of all units); nothing when that
+// is too many.
 std::optional<Best> try_everything(const Space& space) {
   std::vector<std::size_t> radix;
   for (const HomeClass& home : space.homes) radix.push_back(home.codes.size());
-  for (const SpaceUnit& unit : space.units) radix.push_back(unit.charged ? unit.usable.size() : 1);
+  for (const SpaceUnit& unit : space.units) radix.push_back(unit.charged || space.overlap ? unit.usable.size() : 1);
   double product = 1;
   for (const std::size_t r : radix) product *= static_cast<double>(r);
   if (product > 30'000) return std::nullopt;
@@ -149,7 +150,7 @@ std::optional<Best> try_everything(const Space& space) {
     for (std::size_t h = 0; h < space.homes.size(); ++h) choice.homes.push_back(static_cast<std::int32_t>(digit[h]));
     for (std::size_t u = 0; u < space.units.size(); ++u)
       choice.strategies.push_back(static_cast<std::int32_t>(digit[space.homes.size() + u]));
-    settle_strategies(space, choice);
+    if (!space.overlap) settle_strategies(space, choice);
     const ShardingPlan plan = make_ledger(space, choice);
     if (time_of(plan) < 1e300 && keeps_pins(space, choice)) {
       best.points.emplace_back(counted(plan.bytes), time_of(plan));
@@ -248,6 +249,84 @@ TEST(ShardingSearch, ALimitOnThePeakIsKeptAndItsBoundHolds) {
   EXPECT_GE(optimal, met / 2);
 }
 
+// No choice is faster than the bound; the search's plan is one of them, and seldom much slower than the best.
+TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
+  const std::uint64_t seed = testing::first_seed();
+  int compared = 0, beside = 0;
+  double ratios = 0;
+  for (std::uint64_t i = 0; i < 80; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 3000 + i).make(2 + static_cast<int>(i % 4));
+    const Mesh mesh = small_mesh(i);
+    ShardingOptions options;
+    options.cluster_rounds = 0;
+    options.relative_gap = 0;
+    options.overlap = true;
+    const auto best = try_everything(make_space(program, mesh, options));
+    if (!best) continue;
+    ++compared;
+    for (const double eps : {0.0, 0.2}) {
+      options.eps = eps;
+      const ShardingPlan plan = plan_sharding(program, mesh, options);
+      ASSERT_FALSE(plan.ops.empty());
+      EXPECT_LE(static_cast<double>(counted(plan.bytes)), (1 + eps) * plan.redundancy.value + 0.5);
+      const double fastest = fastest_within(best->points, (1 + eps) * plan.redundancy.value);
+      EXPECT_LE(plan.time.bound, fastest * (1 + 1e-6));
+      EXPECT_GE(time_of(plan), fastest * (1 - 1e-9));
+      EXPECT_EQ(plan.time.value, time_of(plan));
+      EXPECT_LE(time_of(plan), plan.compute_ns + plan.communication_ns + 1e-6);
+      EXPECT_LE(time_of(plan), 1.5 * fastest);
+      ratios += time_of(plan) / fastest;
+      if (time_of(plan) < plan.compute_ns + plan.communication_ns) ++beside;
+    }
+  }
+  EXPECT_GE(compared, 15);
+  EXPECT_GE(beside, 4);
+  EXPECT_LE(ratios, 1.05 * 2 * compared);
+}
+
+Choice solved(const Space& space, const ShardingOptions& options, const Neighbourhood* within = nullptr,
+              double budget = kInfinity) {
+  Choice choice = solve_space(space, options, {.byte_budget = budget, .within = within}).choice;
+  settle(space, choice);
+  choice.keep_home.clear();
+  choice.keep_unit.clear();
+  return choice;
+}
+
+// Copies under way belong to the peak.
+TEST(ShardingSearch, WhatIsBroughtAheadIsInThePeak) {
+  const std::uint64_t seed = testing::first_seed();
+  int ahead = 0;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
+    const TensorProgram program = ProgramMaker(seed + 4000 + i).make(8);
+    const Mesh mesh = small_mesh(i);
+    ShardingOptions options;
+    options.relative_gap = 0;
+    options.overlap = true;
+    const Space with = make_space(program, mesh, options);
+    options.overlap = false;
+    const Space without = make_space(program, mesh, options);
+    const Choice choice = solved(without, options);
+    const ShardingPlan a = make_ledger(without, choice), b = make_ledger(with, choice);
+    std::int64_t most = 0;
+    for (const OpSharding& op : b.ops) most = std::max(most, op.ahead_bytes);
+    EXPECT_LE(b.bytes.peak, a.bytes.peak + most);
+    EXPECT_GE(b.bytes.peak, a.bytes.peak + b.ops[static_cast<std::size_t>(a.bytes.peak_op)].ahead_bytes);
+    EXPECT_EQ(a.communication_ns, b.communication_ns);
+    if (b.bytes.peak > a.bytes.peak) ++ahead;
+    options.overlap = true;
+    options.goal = ShardingGoal::kLeastTime;
+    options.memory_limit_bytes = a.bytes.peak;
+    const ShardingPlan limited = plan_sharding(program, mesh, options);
+    if (!limited.ops.empty()) {
+      EXPECT_LE(limited.bytes.peak, a.bytes.peak);
+    }
+  }
+  EXPECT_GT(ahead, 0);
+}
+
 Mesh cube() {
   Mesh mesh{.axes = {}, .tflops = 1e-5, .memory_gbps = 2, .kernel_ns = 50};
   for (const std::int32_t size : {2, 3, 2})
@@ -283,15 +362,6 @@ TEST(ShardingSearch, SearchesInSmallKeepTheLimits) {
     EXPECT_LE(time_of(fastest), time_of(limited) * (1 + 1e-6));
     EXPECT_LE(limited.time.bound, time_of(limited) * (1 + 1e-6));
   }
-}
-
-Choice solved(const Space& space, const ShardingOptions& options, const Neighbourhood* within = nullptr,
-              double budget = kInfinity) {
-  Choice choice = solve_space(space, options, {.byte_budget = budget, .within = within}).choice;
-  settle(space, choice);
-  choice.keep_home.clear();
-  choice.keep_unit.clear();
-  return choice;
 }
 
 TEST(ShardingSearch, BetweenKnownChoicesIsNothingWorse) {

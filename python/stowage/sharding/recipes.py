@@ -6,8 +6,10 @@ besides:
     softmax_of_parts  log_softmax and its backward, the classes cut: the largest number and the sum are those of all parts
     sum_over_total    nll_loss: sums and weights are added up over rows and classes that are cut, and divided for a mean
     classes_of_part   nll_loss_backward, the classes cut: targets of others are ignored; no word to others
+    statistics_of_parts   batch norm in training and its backward, the rows cut: mean and variance are those of all parts
 
-As Megatron-LM splits embedding and loss over the vocabulary (Shoeybi et al., 2019), for any cuts on any axes.
+The last one puts counts, means and variances of parts together as Chan, Golub and LeVeque do (The American Statistician
+37, 1983), so that no digits are lost. As Megatron-LM splits embedding and loss over the vocabulary (Shoeybi et al., 2019), for any cuts on any axes.
 
 A recipe is a function of the op, its arguments by name (parts where they are tensors), and a Cut; it returns what the
 op would."""
@@ -18,7 +20,7 @@ import math
 from typing import Any, Protocol
 
 import torch
-from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 from stowage._torch.private import local_offset, local_shape, make_dtensor
 from stowage.sharding.moves import brought
@@ -45,6 +47,9 @@ class Cut(Protocol):
     def max(self, part: torch.Tensor, axes: list[int]) -> torch.Tensor:
         """Over the devices along the axes."""
 
+    def stack(self, part: torch.Tensor, axes: list[int]) -> torch.Tensor:
+        """Those of all devices along the axes, in a new first dimension; parts are of one shape."""
+
 
 class MeshCut:
     """The Cut of an op that runs under a mesh. ``inputs``: placements of its tensors; ``shapes``: of the whole ones."""
@@ -67,6 +72,15 @@ class MeshCut:
 
     def max(self, part: torch.Tensor, axes: list[int]) -> torch.Tensor:
         return self._reduced(part, axes, "max")
+
+    def stack(self, part: torch.Tensor, axes: list[int]) -> torch.Tensor:
+        own = part.unsqueeze(0).contiguous()
+        if not axes:
+            return own
+        places = tuple(Shard(0) if a in axes else Replicate() for a in range(self._mesh.ndim))
+        shape = torch.Size((math.prod(self._mesh.size(a) for a in axes), *part.shape))
+        whole = make_dtensor(own, self._mesh, places, shape, own.stride())
+        return brought(whole, (Replicate(),) * self._mesh.ndim)._local_tensor
 
     def _reduced(self, part: torch.Tensor, axes: list[int], how: str) -> torch.Tensor:
         if not axes:
@@ -151,4 +165,48 @@ def _inside(numbers: torch.Tensor, start: int, count: int) -> torch.Tensor:
     return (numbers >= start) & (numbers < start + count)
 
 
-RECIPES = {f.__name__: f for f in (rows_of_part, norm_of_parts, softmax_of_parts, sum_over_total, classes_of_part)}
+def statistics_of_parts(func, arguments: dict[str, Any], cut: Cut) -> tuple:
+    x = arguments["input"]
+    if x.dtype in (torch.half, torch.bfloat16):
+        raise NotImplementedError("statistics of half precision are of another type")
+    if "grad_out" in arguments:
+        return _batch_norm_backward(arguments, cut)
+    dims = [0, *range(2, x.dim())]
+    var, mean = torch.var_mean(x, dims, correction=0) if x.numel() else x.new_zeros(2, x.shape[1]).unbind()
+    own = torch.stack([torch.full_like(mean, x.numel() // x.shape[1]), mean, var])
+    counts, means, variances = cut.stack(own, cut.axes(0, 0)).unbind(1)
+    count = counts.sum(0)
+    mean = (counts * means).sum(0) / count
+    var = (counts * (variances + (means - mean).square())).sum(0) / count
+    momentum = arguments["momentum"]
+    if arguments.get("running_mean") is not None:
+        arguments["running_mean"].mul_(1 - momentum).add_(mean, alpha=momentum)
+        arguments["running_var"].mul_(1 - momentum).add_(var * (count / (count - 1)), alpha=momentum)
+    given = {"running_mean": mean, "running_var": var, "training": False}
+    out = func(**arguments | given)[0] if x.numel() else torch.empty_like(x)
+    return out, mean, (var + arguments["eps"]).rsqrt()
+
+
+def _batch_norm_backward(arguments: dict[str, Any], cut: Cut) -> tuple:
+    grad, x, weight = (arguments[name] for name in ("grad_out", "input", "weight"))
+    mean, invstd = arguments["save_mean"], arguments["save_invstd"]
+    dims, across = [0, *range(2, x.dim())], [1, -1, *(1 for _ in range(2, x.dim()))]
+    centred = x - mean.view(across)
+    sums = grad.sum(dims), (grad * centred).sum(dims)
+    own = torch.stack([torch.full_like(mean, x.numel() // x.shape[1]), *sums])
+    count, straight, along = cut.stack(own, cut.axes(1, 0)).sum(0)
+    wants_input, wants_weight, wants_bias = arguments["output_mask"]
+    scale = invstd if weight is None else invstd * weight
+    grad_input = centred.mul_((-invstd.square() * along / count).view(across)).add_(grad)
+    grad_input.sub_((straight / count).view(across)).mul_(scale.view(across))
+    return (
+        grad_input if wants_input else None,
+        along * invstd if wants_weight else None,
+        straight if wants_bias else None,
+    )
+
+
+RECIPES = {
+    f.__name__: f
+    for f in (rows_of_part, norm_of_parts, softmax_of_parts, sum_over_total, classes_of_part, statistics_of_parts)
+}
