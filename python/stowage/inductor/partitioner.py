@@ -97,8 +97,9 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
         _tell(reason)
         ours.records.append(Record(len(ours.records), ours.budget_bytes, None, reason, None, 0.0))
         return private.partition(joint, inputs, None, **options)
+    modules: dict[tuple[str, ...] | None, tuple] = {}  # of the partitions that are tried
     try:
-        ladder = _ladder(joint, inputs, options)
+        ladder = _ladder(joint, inputs, options, modules)
         chosen = ladder.choose(ours.budget_bytes)
     except Infeasible as error:
         raise private.infeasible(
@@ -120,7 +121,7 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
             "the model is compiled as several graphs (a graph break, or more than one call): each keeps the budget by itself,"
             " which is no limit for the step"
         )
-    return private.partition(joint, inputs, chosen.saved, **options)
+    return modules.get(chosen.saved) or private.partition(joint, inputs, chosen.saved, **options)
 
 
 def _infeasible_text(budget: int, smallest: int, bound: int, number: int) -> str:
@@ -130,14 +131,15 @@ def _infeasible_text(budget: int, smallest: int, bound: int, number: int) -> str
     )
 
 
-def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict) -> Ladder:
-    """Budgets of one graph share what was tried."""
+def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: dict) -> Ladder:
+    """Budgets of one graph share what was tried. modules: by what is saved, filled with forward and backward."""
     key = _key(joint, options)
     user_outputs = options["num_fwd_outputs"]
     source = private.copied(joint)
 
     def evaluate(saved: tuple[str, ...] | None) -> tuple[trial.Trial, tuple[str, ...]]:
         forward, backward, real = partition_safely(source, inputs, saved, options)
+        modules[None if saved is None else real] = forward, backward
         return trial.run(forward, backward, user_outputs), real
 
     if key in _LADDERS:

@@ -39,6 +39,13 @@ class Candidate:
     programs: tuple[tuple[str, str], ...] = ()  # ("forward", its graph as text), ("backward", ...)
 
 
+@dataclasses.dataclass
+class _Planned:
+    names: tuple[str, ...]  # what is saved
+    nameless_bytes: int
+    recompute_ns: int
+
+
 class Ladder:
     """Of one joint graph. evaluate(saved): the trial of a partition, and what it really saves."""
 
@@ -50,23 +57,28 @@ class Ladder:
             None, default.peak_bytes, 0, LEVELS, self.bound_bytes, programs=each_program(default)
         )  # fmt: skip
         self.joint: Joint | None = None
+        self.plans: dict[int, _Planned | None] = {}
         self.levels: dict[int, Candidate | None] = {}
         self.by_saved: dict[tuple[str, ...], Candidate] = {}
         self.least_bytes = 0
+        self.trials = 1
 
     def choose(self, budget_bytes: int) -> Candidate:
         """Raises Infeasible (of the package's own class) with the smallest peak that was found."""
         if self.default.peak_bytes <= budget_bytes:
             return self.default
         self._begin()
-        found = self._near(budget_bytes)
+        found = self._near(budget_bytes) if self.bound_bytes <= budget_bytes else None
         if found is not None:
             return found
-        last = [c for c in (self.at(level) for level in LAST) if c is not None]
-        for candidate in last:
-            if candidate.peak_bytes <= budget_bytes:
-                return candidate
-        raise Infeasible("", min(c.peak_bytes for c in [self.default, *last]), self.bound_bytes)
+        smallest = self.default.peak_bytes
+        for level in LAST:
+            candidate = self.at(level)
+            if candidate is not None:
+                if candidate.peak_bytes <= budget_bytes:
+                    return candidate
+                smallest = min(smallest, candidate.peak_bytes)
+        raise Infeasible("", smallest, self.bound_bytes)
 
     def _near(self, budget_bytes: int) -> Candidate | None:
         """From the level of the budget down until one keeps it; then up as long as they do."""
@@ -123,19 +135,30 @@ class Ladder:
         return level
 
     def _make(self, level: int) -> Candidate | None:
-        assert self.joint is not None
-        try:
-            made = plan(self.joint.graph, self._asked(level), keep_order=True, link_gbps=0.0, progress=False)
-        except Error:  # Infeasible too: the planner's least may not be reached at once
+        planned = self._planned(level)
+        if planned is None:
             return None
-        names, nameless = self.joint.saved_by(made._plan)
-        if tuple(names) in self.by_saved:
-            return dataclasses.replace(self.by_saved[tuple(names)], level=level)
-        trial, saved = self.evaluate(tuple(names))
-        self.by_saved[tuple(names)] = found = Candidate(
-            saved, trial.peak_bytes, made.summary()["recompute_ns"], level, self.bound_bytes, nameless, each_program(trial)
+        if planned.names in self.by_saved:
+            return dataclasses.replace(self.by_saved[planned.names], level=level)
+        self.trials += 1
+        trial, saved = self.evaluate(planned.names)
+        self.by_saved[planned.names] = found = Candidate(
+            saved, trial.peak_bytes, planned.recompute_ns, level, self.bound_bytes, planned.nameless_bytes,
+            each_program(trial),
         )  # fmt: skip
         return found
+
+    def _planned(self, level: int) -> _Planned | None:
+        """None: no plan was found."""
+        assert self.joint is not None
+        if level not in self.plans:
+            try:
+                made = plan(self.joint.graph, self._asked(level), keep_order=True, link_gbps=0.0, progress=False)
+                names, nameless = self.joint.saved_by(made._plan)
+                self.plans[level] = _Planned(tuple(names), nameless, made.summary()["recompute_ns"])
+            except Error:  # Infeasible too: the planner's least may not be reached at once
+                self.plans[level] = None
+        return self.plans[level]
 
 
 __all__ = ["Candidate", "Ladder"]
