@@ -71,7 +71,7 @@ def make(name: str):
         return Loss(t.T5ForConditionalGeneration(config), both=True), tokens
     if name == "mamba":  # its scan is a loop over the tokens: few of them
         config = t.MambaConfig(hidden_size=256, num_hidden_layers=2, vocab_size=4096, use_cache=False)
-        return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :24]
+        return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :8]
     if name == "vit":
         config = t.ViTConfig(
             hidden_size=192, num_hidden_layers=3, num_attention_heads=3, intermediate_size=768, num_labels=100,

@@ -267,6 +267,8 @@ def textless_kernels() -> type | None:
     class Handler(CSEProxy):
         """Which buffers are loaded and stored is all that counts; whatever is computed is one and the same value."""
 
+        kernel: Any
+
         def _default(self, name: str, args: tuple, kwargs: dict) -> Any:
             if name == "masked":
                 with V.kernel.swap_buffers(IndentedBuffer()):
@@ -307,7 +309,8 @@ def textless_kernels() -> type | None:
 
         def codegen_nodes(self, nodes: list) -> None:
             if isinstance(V.local_buffer_context, LocalBufferContext):  # what of it is fused hangs on its loops
-                return super().codegen_nodes(nodes)
+                super().codegen_nodes(nodes)
+                return
             self.written = False
             sizes = [node.group[1] for node in nodes]
             group, reduced = max(sizes, key=lambda size: len(size[1]))
@@ -325,8 +328,9 @@ def textless_kernels() -> type | None:
 
         def codegen_loops(self, code: Any, worksharing: Any) -> None:
             if self.written:
-                return super().codegen_loops(code, worksharing)
-            code.writeline(f"// {next(_NUMBERS)}")  # kernels of one text would be one
+                super().codegen_loops(code, worksharing)
+            else:
+                code.writeline(f"// {next(_NUMBERS)}")  # kernels of one text would be one
 
     def run(node: Any, kernel: Any) -> None:
         body, before = node._body, kernel.current_node

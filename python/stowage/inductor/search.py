@@ -9,7 +9,7 @@ less. What the planner predicts is of the default's kernels; after the partition
 the programs of a second lowering, read to the byte, confirm a candidate.
 
 Complexity: at most TRIES plans and lowerings, and those of LAST where the budget is too small; each takes what Inductor's
-lowering takes. Known weakness: below the lowest level nothing is tried."""
+lowering takes without the text of kernels. Known weakness: below the lowest level nothing is tried."""
 
 from __future__ import annotations
 
@@ -81,23 +81,37 @@ class Ladder:
         raise Infeasible("", smallest, self.bound_bytes)
 
     def _near(self, budget_bytes: int) -> Candidate | None:
-        """From the level of the budget down until one keeps it; then up as long as they do."""
-        level, found = self._level_of(budget_bytes), None
+        """From the level of the budget down until one keeps it; then up, below those that did not, while that saves time."""
+        level, found, failed = self._level_of(budget_bytes), None, LEVELS
         for _ in range(TRIES):
             candidate = self.at(level)
             if candidate is not None and candidate.peak_bytes <= budget_bytes:
                 if found is None or candidate.level > found.level:
                     found = candidate
-                higher = self._level_of(self._asked(level) + budget_bytes - candidate.peak_bytes)
-                if higher <= level or higher in self.levels:
-                    break
-                level = higher
-            elif found is not None or level == 0:
-                break
             else:
-                above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
-                level = min(level - 1, self._level_of(self._asked(level) - above))
-        return found
+                failed = min(failed, level)
+                if found is None:
+                    if level == 0:
+                        break
+                    above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
+                    level = min(level - 1, self._level_of(self._asked(level) - above))
+                    continue
+            level = self._level_of(self._asked(found.level) + budget_bytes - found.peak_bytes)
+            if level >= failed:
+                level = (found.level + failed) // 2
+            if level <= found.level or level in self.levels or not self._worth(found, level):
+                break
+        kept = [c for c in self.levels.values() if c is not None and c.peak_bytes <= budget_bytes]
+        return max(kept, key=lambda c: c.level, default=None)  # another budget may have found a better one
+
+    def _worth(self, found: Candidate, level: int) -> bool:
+        """A trial of this level may save a hundredth of the kernels' time."""
+        assert self.joint is not None
+        least = self.joint.cost_ns // 100
+        if found.recompute_ns < least:
+            return False
+        planned = self._planned(level)
+        return planned is not None and planned.recompute_ns + least <= found.recompute_ns
 
     def known(self) -> list[Candidate]:
         """What was tried, the cheapest first."""

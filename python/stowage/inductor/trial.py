@@ -57,16 +57,18 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
     backward_outputs = [i for i, node in enumerate(_outputs(backward)) if _is_node(node)]
     donated = _donated(forward, backward, user_outputs)
     wanted: list[Callable | None] = []
+    read_once: list[Program] = []
 
     def in_another_order(lowered: private.Lowered) -> bool:
-        program = _read(lowered, given)
-        matters = first.peak_bytes < program.peak_bytes + outside
-        wanted.append(_want_better_order(program, lowered.made) if matters else None)
+        read_once[:] = [_read(lowered, given)]
+        matters = first.peak_bytes < read_once[0].peak_bytes + outside
+        wanted.append(_want_better_order(read_once[0], lowered.made) if matters else None)
         return wanted[-1] is not None
 
     def lower_backward() -> tuple[private.Lowered, Program]:
         found = private.lower(backward, backward_inputs, backward_outputs, True, donated, again=in_another_order)
-        return _the_better([(each, _read(each, given)) for each in found], wanted[-1])
+        programs = read_once + [_read(each, given) for each in found[1:]]
+        return _the_better(list(zip(found, programs)), wanted[-1])
 
     lowered_backward, second = lower_backward()
     rest = second.peak_bytes + outside
