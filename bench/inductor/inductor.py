@@ -70,7 +70,7 @@ def make(name: str):
         )  # fmt: skip
         return Loss(t.T5ForConditionalGeneration(config), both=True), tokens
     if name == "mamba":  # its scan is a loop over the tokens: few of them
-        config = t.MambaConfig(hidden_size=256, num_hidden_layers=2, vocab_size=4096, use_cache=False)
+        config = t.MambaConfig(hidden_size=256, num_hidden_layers=1, vocab_size=4096, use_cache=False)
         return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :8]
     if name == "vit":
         config = t.ViTConfig(

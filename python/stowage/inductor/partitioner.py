@@ -101,6 +101,7 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
     try:
         ladder = _ladder(joint, inputs, options, modules)
         chosen = ladder.choose(ours.budget_bytes)
+        taken = modules.get(chosen.saved)
     except Infeasible as error:
         raise private.infeasible(
             _infeasible_text(ours.budget_bytes, error.smallest_bytes, error.bound_bytes, len(ours.records)),
@@ -113,6 +114,8 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
         _tell(what)
         ours.records.append(Record(len(ours.records), ours.budget_bytes, None, what, None, 0.0))
         return private.partition(joint, inputs, None, **options)
+    finally:
+        modules.clear()  # the ladder, which is kept, knows them
     ours.records.append(
         Record(len(ours.records), ours.budget_bytes, chosen, "", ladder, time.perf_counter() - start)
     )  # fmt: skip
@@ -121,7 +124,7 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
             "the model is compiled as several graphs (a graph break, or more than one call): each keeps the budget by itself,"
             " which is no limit for the step"
         )
-    return modules.get(chosen.saved) or private.partition(joint, inputs, chosen.saved, **options)
+    return taken or private.partition(joint, inputs, chosen.saved, **options)
 
 
 def _infeasible_text(budget: int, smallest: int, bound: int, number: int) -> str:
