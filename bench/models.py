@@ -59,15 +59,20 @@ def resnet50_small():
 # ---- For peak: sizes from papers and model cards
 
 
-def _gpt2(count: int, tokens: int):
+def _gpt2(count: int, tokens: int, **config: int):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(use_cache=False)), _language_loss, _tokens(50257, count, tokens)
+    return GPT2LMHeadModel(GPT2Config(use_cache=False, **config)), _language_loss, _tokens(50257, count, tokens)
 
 
 def gpt2():
     """124 M, batch 4 x 256 tokens, dropout 0.1."""
     return _gpt2(4, 256)
+
+
+def gpt2_1b3():
+    """1.3 B: 24 layers, width 2048, 16 heads; batch 1 x 64 tokens, dropout 0.1."""
+    return _gpt2(1, 64, n_layer=24, n_embd=2048, n_head=16)
 
 
 def bert():
@@ -180,7 +185,7 @@ def unet():
 
 
 BUILDERS: dict[str, Callable] = {
-    f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, bert, t5, llama, vit, resnet50, lstm, unet)
+    f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, gpt2_1b3, bert, t5, llama, vit, resnet50, lstm, unet)
 }
 REALISTIC = ("gpt2", "resnet50", "bert", "vit", "t5", "llama", "lstm", "unet")
 # For batch: a model for each batch size.

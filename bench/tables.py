@@ -11,7 +11,7 @@ import pathlib
 import re
 
 from bench import common, constants, fuzz
-from bench.budget import batch, budget_planning, budget_report, oracle, residents
+from bench.budget import batch, budget_planning, budget_report, larger_than_memory, oracle, residents
 from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scripts
 from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
@@ -34,6 +34,7 @@ TABLES = {
     "executed": executed.table,
     "fuzz": fuzz.table,
     "inductor": inductor.table,
+    "larger_than_memory": larger_than_memory.table,
     "layout": layout.table,
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,

@@ -9,6 +9,7 @@
 
 #include "lines.h"
 #include "runtime/evict/budget.h"
+#include "runtime/memory/host.h"
 #include "stowage/error.h"
 #include "tensors.h"
 
@@ -130,7 +131,7 @@ void bind_eager(nb::module_& m) {
           "__init__",
           [](evict::Budget* self, std::int64_t limit_bytes, const std::string& policy, const std::string& release,
              double link_gbps, bool prefetch, bool poison, bool replay_generator, std::int64_t host_limit_bytes,
-             std::uint64_t seed, const std::string& device) {
+             std::uint64_t seed, const std::string& device, const stowage::runtime::Hosts* host, bool soft) {
             evict::BudgetOptions options;
             options.where = c10::Device(device);
             options.limit_bytes = limit_bytes;
@@ -143,14 +144,24 @@ void bind_eager(nb::module_& m) {
             options.host_limit_bytes = host_limit_bytes;
             options.seed = seed;
             options.lines = lines();
+            options.homes = host != nullptr ? host->homes() : nullptr;
+            options.soft = soft;
             new (self) evict::Budget(options);
           },
           "limit_bytes"_a, "policy"_a, "release"_a, "link_gbps"_a, "prefetch"_a, "poison"_a, "replay_generator"_a,
-          "host_limit_bytes"_a, "seed"_a, "device"_a = "cpu")
+          "host_limit_bytes"_a, "seed"_a, "device"_a = "cpu", "host"_a.none() = nb::none(), "soft"_a = false)
       .def("enter", &evict::Budget::enter, "limit_bytes"_a)
       .def("adopt", [](evict::Budget& b, Address tensor) { b.adopt(tensor_at(tensor)); })
       .def("shrink", &evict::Budget::shrink, unlocked)
-      .def("leave", &evict::Budget::leave, unlocked)
+      .def(
+          "leave",
+          [](evict::Budget& b, const std::vector<Address>& may_stay) {
+            std::vector<at::Tensor> tensors;
+            for (const Address tensor : may_stay) tensors.push_back(tensor_at(tensor));
+            const nb::gil_scoped_release unlocked_here;
+            return b.leave(tensors);
+          },
+          "may_stay"_a = std::vector<Address>())
       .def(
           "begin_update", [](evict::Budget& b, std::uint64_t optimizer) { b.updates().begin(optimizer); },
           "optimizer"_a, unlocked)

@@ -75,6 +75,10 @@ void bind_memory(nb::module_& m) {
           "reserve", [](rt::Hosts& hosts, std::int64_t bytes) { hosts.at(kCpu).store->reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Hosts::release)
       .def(
+          "part_from_children", [](const rt::Hosts& hosts) { hosts.homes()->part_from_children(); },
+          nb::call_guard<nb::gil_scoped_release>(),
+          "What is written through the mappings of residents from now on is not seen by children made by fork().")
+      .def(
           "measure_gbps",
           [](rt::Hosts& hosts, const std::string& device, std::int64_t room_bytes) {
             const c10::Device where(device);
@@ -82,6 +86,9 @@ void bind_memory(nb::module_& m) {
             return rt::measure_gbps(*host.store, *host.link, rt::device_at(where), room_bytes);
           },
           "device"_a = "cpu", "room_bytes"_a = rt::kTrialBytes, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "at_home", [](Address tensor) { return rt::at_home(*tensor_at(tensor).storage().unsafeGetStorageImpl()); },
+      "tensor"_a, "Its memory is a region of a host's file, or of what stands for one.");
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
         "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
         "what was left.");

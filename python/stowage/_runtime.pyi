@@ -50,7 +50,15 @@ class Host:
 
     def release(self) -> None: ...
 
+    def part_from_children(self) -> None:
+        """
+        What is written through the mappings of residents from now on is not seen by children made by fork().
+        """
+
     def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
+
+def at_home(tensor: int) -> bool:
+    """Its memory is a region of a host's file, or of what stands for one."""
 
 def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
     """
@@ -518,7 +526,7 @@ class Reader:
     def __get__(self, of: object | None, kind: object | None = None) -> object: ...
 
 class Budget:
-    def __init__(self, limit_bytes: int, policy: str, release: str, link_gbps: float, prefetch: bool, poison: bool, replay_generator: bool, host_limit_bytes: int, seed: int, device: str = 'cpu') -> None: ...
+    def __init__(self, limit_bytes: int, policy: str, release: str, link_gbps: float, prefetch: bool, poison: bool, replay_generator: bool, host_limit_bytes: int, seed: int, device: str = 'cpu', host: Host | None = None, soft: bool = False) -> None: ...
 
     def enter(self, limit_bytes: int) -> None: ...
 
@@ -526,7 +534,7 @@ class Budget:
 
     def shrink(self) -> None: ...
 
-    def leave(self) -> str: ...
+    def leave(self, may_stay: Sequence[int] = []) -> str: ...
 
     def begin_update(self, optimizer: int) -> None: ...
 

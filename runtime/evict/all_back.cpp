@@ -1,5 +1,5 @@
 // Bringing back all that is away: the budget ends, or sleeps. One after the other, so that what fails is named after all
-// the rest is back.
+// the rest is back. Or leaving it where it waits.
 #include <string>
 
 #include "runtime/evict/block.h"
@@ -22,6 +22,53 @@ std::vector<StoragePtr> Restorer::hold_storages_away() {
   std::vector<StoragePtr> held;
   for (const c10::weak_intrusive_ptr<c10::StorageImpl>& storage : away) held.push_back(storage.lock());
   return held;
+}
+
+// First all of them get a copy in the file, made again where they were dropped; then none needs another any more.
+void Restorer::leave_at_home(const std::unordered_set<const c10::StorageImpl*>& which) {
+  const std::vector<StoragePtr> held = hold_storages_away();
+  const owners::Unasked ours;
+  const std::lock_guard one_at_a_time(state_.restoring);
+  Values leaving;
+  std::int64_t away_bytes = 0;
+  {
+    const std::lock_guard lock(state_.lock);
+    while (!state_.table.coming_in().empty()) copies_.cancel_in(state_.at(state_.table.coming_in().back()));
+    for (Value* value : state_.values) {
+      if (value->storage == nullptr) continue;
+      if (!value->there()) away_bytes += value->bytes();
+      if (which.contains(value->storage) && value->bytes() >= kSmallestHomeBytes && !value->known_outside)
+        leaving.push_back(Ref<Value>(value));
+    }
+    if (state_.live_bytes() + away_bytes <= state_.limit_bytes) return;
+  }
+  Values one;
+  for (const Ref<Value>& value : leaving) {
+    bool dropped = false;
+    {
+      const std::lock_guard lock(state_.lock);
+      graph_.bury_if_dead(*value);
+      dropped = value->storage != nullptr && value->residence() == Residence::kDropped;
+    }
+    one.assign(1, value);
+    try {
+      if (dropped) bring(one, 0);
+    } catch (const std::exception&) {  // bring_all_back() will try without a limit, and say what it was
+      return;
+    }
+    if (!dropped) continue;
+    const std::lock_guard lock(state_.lock);
+    unpin(state_, one);
+    if (value->resident() && value->pins() == 0) room_.let_go(*value, How::kSwap);
+  }
+  one.clear();
+  const std::lock_guard lock(state_.lock);
+  for (const Ref<Value>& value : leaving) {
+    graph_.bury_if_dead(*value);
+    if (value->storage != nullptr && value->resident() && value->pins() == 0) room_.let_go(*value, How::kSwap);
+    if (value->storage != nullptr && value->residence() == Residence::kSwapped) graph_.leave_at_home(*value);
+  }
+  leaving.clear();
 }
 
 std::string Restorer::bring_all_back() {

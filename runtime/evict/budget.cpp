@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <unordered_set>
 
 #include "runtime/evict/block.h"
 #include "runtime/memory/allocator.h"
@@ -114,10 +115,15 @@ void Budget::shrink() {
 
 // Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any
 // more, and what cannot be brought back is named, after all the rest is back.
-std::string Budget::leave() {
+std::string Budget::leave(const std::vector<at::Tensor>& may_stay) {
   if (!active()) return lost_;
   set_shared_interceptor(nullptr);
   attach_thread(false);
+  if (!may_stay.empty()) {
+    std::unordered_set<const c10::StorageImpl*> storages;
+    for (const at::Tensor& tensor : may_stay) storages.insert(storage_of(tensor));
+    restorer_.leave_at_home(storages);
+  }
   {
     const std::lock_guard lock(state_.lock);
     state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, state_.peak_bytes());

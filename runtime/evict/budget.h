@@ -44,8 +44,9 @@ class Budget {
   void adopt(const at::Tensor& tensor);
   void shrink();
   // Brings everything back, within no limit, and lets go of all values. Returns "" or what could not be brought back;
-  // so it does when it is called again.
-  std::string leave();
+  // so it does when it is called again. `may_stay`: where not all fits within the limit, these may stay in the
+  // host's file, mapped as their memory.
+  std::string leave(const std::vector<at::Tensor>& may_stay = {});
   // The calling thread's ops are seen (the entering thread's are anyway).
   void attach_this_thread() { awake_.attach_this_thread(); }
   static void detach_this_thread();

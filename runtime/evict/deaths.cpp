@@ -110,6 +110,22 @@ void Graph::part(Value& value) {
   value.moves_out();
 }
 
+void Graph::leave_at_home(Value& value) {
+  const StoragePtr held = torch_versions::hold(value.storage);
+  if (!held) return;
+  state_.lock.let_go_after(held);
+  c10::DataPtr memory = copies_.hand_over(value);
+  if (!memory) return;
+  const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
+  lose_recipe(value);
+  torch_versions::allow_reads(*held);
+  held->_mutable_data_ptr_no_checks().release_context();
+  content_returns(held.get(), memory.get());
+  held->set_data_ptr_noswap(std::move(memory));
+  value.moves_out();
+  give_up(value);
+}
+
 void Graph::after_fork() {
   new (&told_) std::condition_variable_any;  // the threads that waited are not there
   untold_ = 0;

@@ -50,6 +50,9 @@ class Graph {
   void hold_on_host(c10::StorageImpl& storage, Value& now, void* host);
 
   // --- Ending.
+  // What the storage's value has on the host becomes the storage's memory, and the value ends. Left as it is where that
+  // cannot be.
+  void leave_at_home(Value& value);
   // True: the block stays, without a storage of the program's.
   bool block_dies(void* data) noexcept;
   void evicted_storage_dies(Value* mark) noexcept;

@@ -15,10 +15,8 @@ Link::Ticket HostCopies::send(const Copy& copy) {
 }
 
 bool HostCopies::copy_out(Value& value, const void* data) {
-  if (value.host != nullptr) {
-    finish_out(value);
-    return true;
-  }
+  finish_out(value);
+  if (value.host != nullptr) return true;
   const std::int64_t bytes = value.bytes();
   void* host = heap_->take(bytes);
   if (host == nullptr) return false;
@@ -31,7 +29,10 @@ bool HostCopies::copy_out(Value& value, const void* data) {
     }
     state_.stats.stall_ns += now_ns() - start;
   }
-  if (!failure.empty()) state_.device.to_host(host, data, bytes);
+  if (!failure.empty() && !heap_->fill(host, data, bytes)) {
+    heap_->give_back(host, bytes);
+    return false;
+  }
   value.host = host;
   state_.stats.swapped_bytes += bytes;
   return true;
@@ -66,18 +67,27 @@ void HostCopies::finish_out(Value& value) {
   const std::int64_t start = now_ns();
   const std::string failure = link_->finish(*std::exchange(value.going_out, std::nullopt));
   --under_way_;
-  if (!failure.empty() && value.holder() != nullptr) {
-    state_.device.to_host(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), value.bytes());
-  }
+  const bool lost = !failure.empty() && value.holder() != nullptr &&
+                    !heap_->fill(value.host, value.holder()->_mutable_data_ptr_no_checks().get(), value.bytes());
   state_.stats.stall_ns += now_ns() - start;
   state_.table.copy_out_done(value.id);
+  if (!lost) return;
+  heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
+  state_.table.host_copy_lost(value.id);
 }
 
 void HostCopies::drop(Value& value) {
-  if (value.host == nullptr) return;
   finish_out(value);
+  if (value.host == nullptr) return;
   heap_->give_back(std::exchange(value.host, nullptr), value.bytes());
   state_.table.host_copy_lost(value.id);
+}
+
+c10::DataPtr HostCopies::hand_over(Value& value) {
+  finish_out(value);
+  c10::DataPtr memory = heap_->hand_over(value.host, value.bytes());
+  if (memory) value.host = nullptr;
+  return memory;
 }
 
 void HostCopies::start_in(Value& value, c10::DataPtr block) {
@@ -99,7 +109,7 @@ c10::DataPtr HostCopies::finish_in(Value& value) {
   const std::string failure = link_->finish(*std::exchange(value.coming_in, std::nullopt));
   --under_way_;
   c10::DataPtr block = std::exchange(value.incoming, c10::DataPtr());
-  if (!failure.empty()) state_.device.from_host(block.get(), value.host, value.bytes());
+  if (!failure.empty()) heap_->copy_out_of(value.host, block.get(), value.bytes());
   return block;
 }
 
@@ -117,7 +127,7 @@ std::int64_t HostCopies::copy_in(const Value& value, void* into) {
   if (by_link()) {
     failure = link_->finish(send({Copy::Direction::kIn, into, HostHeap::offset(value.host), bytes}));
   }
-  if (!failure.empty()) state_.device.from_host(into, value.host, bytes);
+  if (!failure.empty()) heap_->copy_out_of(value.host, into, bytes);
   return now_ns() - start;
 }
 

@@ -19,15 +19,18 @@ class HostCopies {
  public:
   explicit HostCopies(State& state)
       : state_(state),
-        heap_(std::make_shared<HostHeap>(state.options.host_limit_bytes, state.device, !state.on_host())),
+        heap_(std::make_shared<HostHeap>(state.options.host_limit_bytes, state.device, !state.on_host(),
+                                         state.on_host() ? state.options.homes : nullptr)),
         link_(state.on_host() ? threaded_link(heap_, state.options.link_gbps) : state.device.link(heap_)) {}
 
   // False when the host store is full. The caller says in the table that the value is swapped.
   bool copy_out(Value& value, const void* data);
   // False when it is not there to be copied, pinned (it may be written to), or the host store is full.
   bool start_out(Value& value);
-  void finish_out(Value& value);
+  void finish_out(Value& value);  // where it fails for good, there is no copy
   void drop(Value& value);
+  // The copy of a value that is swapped, as memory of its own; null where it is not a region of a file.
+  c10::DataPtr hand_over(Value& value);
 
   void start_in(Value& value, c10::DataPtr block);
   c10::DataPtr finish_in(Value& value);  // the caller puts the block where it belongs, and says so in the table

@@ -48,11 +48,12 @@ void HostHeap::trim() {
 }
 
 void* HostHeap::fresh(std::int64_t bytes) {
-  if (!pins_) return std::malloc(static_cast<std::size_t>(bytes));
+  const bool region = homes_ != nullptr && bytes >= kSmallestHomeBytes;
+  if (!pins_ && !region) return std::malloc(static_cast<std::size_t>(bytes));
   try {
-    c10::DataPtr block = device_.host_block(bytes);
+    c10::DataPtr block = region ? homes_->region(bytes) : device_.host_block(bytes);
     void* const at = block.get();
-    if (at != nullptr) pinned_.emplace(at, std::move(block));
+    if (at != nullptr) held_.emplace(at, std::move(block));
     return at;
   } catch (const std::exception&) {
     return nullptr;
@@ -60,10 +61,34 @@ void* HostHeap::fresh(std::int64_t bytes) {
 }
 
 void HostHeap::free(void* block) {
-  if (pins_) {
-    pinned_.erase(block);
-  } else {
-    std::free(block);
+  if (held_.erase(block) == 0) std::free(block);
+}
+
+c10::DataPtr HostHeap::hand_over(void* block, std::int64_t bytes) {
+  const auto held = held_.find(block);
+  if (homes_ == nullptr || held == held_.end()) return {};
+  used_bytes_ -= bytes;
+  c10::DataPtr region = std::move(held->second);
+  held_.erase(held);
+  return region;
+}
+
+bool HostHeap::fill(void* block, const void* from, std::int64_t bytes) {
+  try {
+    homes_ != nullptr ? homes_->write(offset(block), from, bytes) : device_.to_host(block, from, bytes);
+    return true;
+  } catch (const std::exception&) {
+    if (homes_ == nullptr) throw;
+    return false;
+  }
+}
+
+void HostHeap::copy_out_of(const void* block, void* into, std::int64_t bytes) {
+  if (homes_ == nullptr) return device_.from_host(into, block, bytes);
+  try {
+    homes_->read(offset(block), into, bytes);
+  } catch (const std::exception&) {
+    device_.from_host(into, block, bytes);
   }
 }
 
@@ -72,10 +97,12 @@ void HostHeap::for_each_part(std::int64_t offset, std::int64_t bytes, const Visi
 }
 
 void HostHeap::write(std::int64_t offset, const void* from, std::int64_t bytes) {
+  if (homes_ != nullptr) return homes_->write(offset, from, bytes);
   std::memcpy(reinterpret_cast<void*>(offset), from, static_cast<std::size_t>(bytes));
 }
 
 void HostHeap::read(std::int64_t offset, void* into, std::int64_t bytes) {
+  if (homes_ != nullptr) return homes_->read(offset, into, bytes);
   std::memcpy(into, reinterpret_cast<const void*>(offset), static_cast<std::size_t>(bytes));
 }
 

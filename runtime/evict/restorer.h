@@ -12,6 +12,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/evict/ahead.h"
@@ -33,6 +34,9 @@ class Restorer {
   void bring(const Values& values, int depth);
   // All of it: the budget ends, or sleeps. Returns "" or what could not be brought back, after all the rest is back.
   std::string bring_all_back();
+  // Where not all fits within the limit: those of these storages that are large lie in the host's file from now on, which
+  // is mapped as their memory. What cannot stays as it is.
+  void leave_at_home(const std::unordered_set<const c10::StorageImpl*>& which);
   // Of all that is away, with what only Python objects have: the GIL may have to be waited for, so no lock is held
   // meanwhile.
   std::vector<StoragePtr> hold_storages_away();

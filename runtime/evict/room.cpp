@@ -30,8 +30,13 @@ void Room::make_room(std::int64_t bytes) {
   const std::int64_t start = now_ns();
   pin_running(state_);
   state_.device.count_others();
+  if (state_.options.soft) state_.set_limit(state_.limit_bytes);
   while (state_.live_bytes() + bytes > state_.limit_bytes) {
     if (let_go_of_one()) continue;
+    if (state_.options.soft) {
+      state_.set_limit(state_.live_bytes() + bytes);
+      break;
+    }
     ++state_.stats.out_of_memory;
     state_.stats.short_bytes = std::max(state_.stats.short_bytes, state_.live_bytes() + bytes - state_.limit_bytes);
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(bytes));
@@ -55,6 +60,7 @@ bool Room::spare(std::int64_t bytes) {
 void Room::shrink() {
   while (state_.live_bytes() > state_.limit_bytes) {
     if (let_go_of_one()) continue;
+    if (state_.options.soft) return state_.set_limit(state_.live_bytes());
     state_.stats.short_bytes = state_.live_bytes() - state_.limit_bytes;
     TORCH_CHECK_WITH(OutOfMemoryError, false, explain(0));
   }

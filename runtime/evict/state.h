@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,6 +19,7 @@
 #include "runtime/evict/timeline.h"
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/device.h"
+#include "runtime/memory/homes.h"
 #include "runtime/memory/owners.h"
 #include "stowage/eager.h"
 #include "stowage/ids.h"
@@ -45,6 +47,10 @@ struct BudgetOptions {
   std::int64_t host_limit_bytes = 0;
   std::uint64_t seed = 0;
   owners::Lines lines;  // of the user's code, for messages; none: they name operators alone
+  // Of the host's own values, what leaves waits in regions of this file; none: in memory
+  std::shared_ptr<Homes> homes;
+  // The limit is kept as far as what runs lets it be, and passed where it does not
+  bool soft = false;
 };
 
 struct BudgetStats {

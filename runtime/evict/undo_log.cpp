@@ -14,7 +14,12 @@ void UndoLog::save(const at::Tensor& tensor) {
   entry.bytes = bytes;
   entry.host = heap_.take(bytes);
   if (entry.host == nullptr) return;  // then a failure is as it would be without stowage
-  state_.device.keep(entry.host, storage->_mutable_data_ptr_no_checks().get(), bytes);
+  const void* const data = storage->_mutable_data_ptr_no_checks().get();
+  if (!state_.on_host()) {
+    state_.device.keep(entry.host, data, bytes);
+  } else if (!heap_.fill(entry.host, data, bytes)) {
+    return heap_.give_back(entry.host, bytes);
+  }
   if (bytes < kSmallBytes) entry.small = tensor;
   entries_.emplace(storage, std::move(entry));
 }

@@ -33,7 +33,7 @@ void Updates::begin(std::uint64_t optimizer) {
   const auto last = went_through_.find(optimizer);
   const std::int64_t limit_bytes = state_.options.limit_bytes;
   const bool like_one_before = last != went_through_.end() && fixed_bytes_ <= last->second + limit_bytes / 64;
-  undoing_ = state_.live_bytes() > limit_bytes / 2 && !like_one_before;
+  undoing_ = !state_.options.soft && state_.live_bytes() > limit_bytes / 2 && !like_one_before;
 }
 
 void Updates::end(std::uint64_t optimizer) {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,8 +14,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
+#include <shared_mutex>
 #include <utility>
+#include <vector>
 
 #include "stowage/bytes.h"
 #include "stowage/error.h"
@@ -76,8 +80,7 @@ class HomeFile {
 
   void* add(std::int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (process_ != 0 && process_ != getpid())
-      throw Error("homes of residents: they are those of the process that was forked");
+    if (process_ != 0) require_own();
     const std::int64_t size = whole_pages(bytes);
     if (directory_.empty())
       require_host_memory(size, limit_ > 0 ? std::max<std::int64_t>(limit_ - held_, 1) : 0);
@@ -85,16 +88,9 @@ class HomeFile {
       throw Error("host store is full: " + in_words(held_ + size, Rounding::kUp) + " are needed, the limit is " +
                   in_words(limit_));
     open();
-    if (const int error = posix_fallocate(file_, end_, size); error != 0)
-      fail_at_home("cannot have " + in_words(size, Rounding::kUp), error);
-    void* at = mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, file_, end_);
-    if (at == MAP_FAILED) {
-      const int error = errno;
-      give_back(end_, size);
-      fail_at_home("cannot map " + in_words(size, Rounding::kUp), error);
-    }
-    regions_.emplace(static_cast<char*>(at), Region{end_, size});
-    end_ += size;
+    const Region region = extent(size);
+    void* const at = map(nullptr, region);
+    regions_.emplace(static_cast<char*>(at), region);
     held_ += size;
     return at;
   }
@@ -103,7 +99,7 @@ class HomeFile {
     const std::lock_guard lock(mutex_);
     const auto region = regions_.find(static_cast<char*>(at));
     munmap(at, static_cast<std::size_t>(region->second.bytes));
-    if (process_ == getpid()) give_back(region->second.offset, region->second.bytes);
+    if (process_ == getpid()) leave(region->second);
     held_ -= region->second.bytes;
     regions_.erase(region);
   }
@@ -115,24 +111,142 @@ class HomeFile {
     if (!directory_.empty() && file_ >= 0) posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);
   }
 
-  // Of the file; negative: the address is ordinary memory.
-  std::int64_t offset_of(const char* at) {
-    const std::lock_guard lock(mutex_);
-    auto region = regions_.upper_bound(const_cast<char*>(at));
-    if (region == regions_.begin()) return -1;
-    --region;
-    if (at >= region->first + region->second.bytes) return -1;
-    if (process_ != getpid()) throw Error("homes of residents: they are those of the process that was forked");
-    return region->second.offset + (at - region->first);
+  [[nodiscard]] bool has(const char* at) {
+    const std::shared_lock lock(mutex_);
+    return region_of(at) != regions_.end();
   }
 
   std::int64_t held() {
-    const std::lock_guard lock(mutex_);
+    const std::shared_lock lock(mutex_);
     return held_;
   }
 
+  // All regions: what is written to them from now on, through their mappings too, is not seen by children.
+  void part_from_children() {
+    const std::lock_guard lock(mutex_);
+    if (process_ != getpid()) return;
+    forget_children_that_ended();
+    for (auto& [at, region] : regions_) part(at, region);
+  }
+
+  // False where the address is ordinary memory. Throw Error.
+  bool write(char* at, const char* from, std::int64_t bytes) {
+    std::shared_lock lock(mutex_);
+    auto found = region_of(at);
+    if (found == regions_.end()) return false;
+    require_own();
+    if (!children_.empty()) {
+      lock.unlock();
+      {
+        const std::lock_guard alone(mutex_);
+        forget_children_that_ended();
+        part(found->first, found->second);
+      }
+      lock.lock();
+    }
+    write_at(found->second.offset + (at - found->first), from, bytes);
+    return true;
+  }
+  bool read(const char* at, char* into, std::int64_t bytes) {
+    const std::shared_lock lock(mutex_);
+    const auto found = region_of(at);
+    if (found == regions_.end()) return false;
+    require_own();
+    read_at(found->second.offset + (at - found->first), into, bytes);
+    return true;
+  }
+
+ private:
+  struct Region {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;
+    int born = 0;  // after so many forks
+  };
+  using Regions = std::map<char*, Region>;
+
+  // Made by a fork, with all that it has forked: they see what the file held then. They are gone when the pipe's other end
+  // is.
+  struct Children {
+    int fork = 0;
+    int pipe = -1;
+    std::vector<Region> theirs;  // that are no longer ours
+  };
+
+  Regions::iterator region_of(const char* at) {
+    auto region = regions_.upper_bound(const_cast<char*>(at));
+    if (region == regions_.begin()) return regions_.end();
+    --region;
+    return at < region->first + region->second.bytes ? region : regions_.end();
+  }
+
+  void require_own() const {
+    if (process_ != getpid()) throw Error("homes of residents: they are those of the process that was forked");
+  }
+
+  Region extent(std::int64_t size) {
+    if (const int error = posix_fallocate(file_, end_, size); error != 0)
+      fail_at_home("cannot have " + in_words(size, Rounding::kUp), error);
+    const Region made{end_, size, forks_};
+    end_ += size;
+    return made;
+  }
+
+  void* map(void* at, const Region& region) {
+    void* const mapped = mmap(at, static_cast<std::size_t>(region.bytes), PROT_READ | PROT_WRITE,
+                              at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, file_, region.offset);
+    if (mapped != MAP_FAILED) return mapped;
+    const int error = errno;
+    give_back(region.offset, region.bytes);
+    fail_at_home("cannot map " + in_words(region.bytes, Rounding::kUp), error);
+  }
+
+  void forget_children_that_ended() {
+    for (std::size_t i = children_.size(); i-- > 0;) {
+      pollfd asked{children_[i].pipe, 0, 0};
+      if (asked.fd < 0 || poll(&asked, 1, 0) <= 0 || (asked.revents & POLLHUP) == 0) continue;
+      const Children ended = std::move(children_[i]);
+      children_.erase(children_.begin() + static_cast<std::ptrdiff_t>(i));
+      close(ended.pipe);
+      for (const Region& region : ended.theirs) leave_to_older(region, ended.fork);
+    }
+  }
+
+  // The latest children that see it, and have not ended.
+  Children* who_see(const Region& region, int before) {
+    for (auto children = children_.rbegin(); children != children_.rend(); ++children)
+      if (children->fork < before && children->fork > region.born) return &*children;
+    return nullptr;
+  }
+
+  // It is ours no more.
+  void leave(const Region& region) {
+    forget_children_that_ended();
+    leave_to_older(region, forks_ + 1);
+  }
+  void leave_to_older(const Region& region, int before) {
+    if (Children* children = who_see(region, before)) {
+      children->theirs.push_back(region);
+    } else {
+      give_back(region.offset, region.bytes);
+    }
+  }
+
+  // A region that children see gets another place in the file, with the same content; they keep the old one.
+  void part(char* at, Region& region) {
+    if (who_see(region, forks_ + 1) == nullptr) return;
+    const Region fresh = extent(region.bytes);
+    char* const buffer = bounce();
+    for (std::int64_t done = 0; done < region.bytes; done += kBounce) {
+      const std::int64_t size = std::min(kBounce, region.bytes - done);
+      move(/*out=*/false, file_, region.offset + done, buffer, size);
+      move(/*out=*/true, file_, fresh.offset + done, buffer, size);
+    }
+    map(at, fresh);
+    leave(std::exchange(region, fresh));
+  }
+
   // Parts of at most kBounce bytes that begin at a page go by direct reads and writes.
-  void write(std::int64_t offset, const char* from, std::int64_t bytes) {
+  void write_at(std::int64_t offset, const char* from, std::int64_t bytes) {
     while (bytes > 0) {
       const std::int64_t part = std::min(bytes, kBounce);
       if (direct_ >= 0 && offset % kPage == 0) {
@@ -147,7 +261,7 @@ class HomeFile {
       offset += part, from += part, bytes -= part;
     }
   }
-  void read(std::int64_t offset, char* into, std::int64_t bytes) {
+  void read_at(std::int64_t offset, char* into, std::int64_t bytes) {
     while (bytes > 0) {
       const std::int64_t part = std::min(bytes, kBounce);
       if (direct_ >= 0 && offset % kPage == 0) {
@@ -160,12 +274,6 @@ class HomeFile {
       offset += part, into += part, bytes -= part;
     }
   }
-
- private:
-  struct Region {
-    std::int64_t offset = 0;
-    std::int64_t bytes = 0;
-  };
 
   // All files of the process, under a lock that no fork leaves behind.
   class Files {
@@ -188,19 +296,32 @@ class HomeFile {
   };
   static void before_fork() {
     Files::mutex().lock();
-    for (HomeFile* file : Files::all()) file->mutex_.lock();
+    for (HomeFile* file : Files::all()) {
+      file->mutex_.lock();
+      file->forget_children_that_ended();
+      if (file->regions_.empty() || pipe2(file->ends_, O_CLOEXEC) != 0) file->ends_[0] = file->ends_[1] = -1;
+    }
   }
   static void in_parent() {
-    for (HomeFile* file : Files::all()) file->mutex_.unlock();
+    for (HomeFile* file : Files::all()) {
+      if (!file->regions_.empty()) file->children_.push_back({++file->forks_, file->ends_[0], {}});
+      if (file->ends_[1] >= 0) close(file->ends_[1]);
+      file->mutex_.unlock();
+    }
     Files::mutex().unlock();
   }
+  // The pipe's end stays open as long as the child is there.
   static void in_child() {
     for (HomeFile* file : Files::all()) {
+      if (file->ends_[0] >= 0) close(file->ends_[0]);
+      for (const Children& others : file->children_)
+        if (others.pipe >= 0) close(others.pipe);
+      file->children_.clear();
       for (const auto& [at, region] : file->regions_) {
         mmap(at, static_cast<std::size_t>(region.bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file->file_,
              region.offset);
       }
-      file->mutex_.unlock();
+      new (&file->mutex_) std::shared_mutex;  // it knows its thread by a number that a child's has not
     }
     Files::mutex().unlock();
   }
@@ -236,8 +357,11 @@ class HomeFile {
 
   std::string directory_;
   std::int64_t limit_;
-  std::mutex mutex_;
-  std::map<char*, Region> regions_;
+  std::shared_mutex mutex_;  // whoever reads or writes content has it shared
+  Regions regions_;
+  std::vector<Children> children_;  // the latest last
+  int forks_ = 0;                   // that have left children
+  int ends_[2] = {-1, -1};          // of a pipe, around a fork
   int file_ = -1;
   int direct_ = -1;
   pid_t process_ = 0;
@@ -277,9 +401,9 @@ c10::DataPtr Homes::region(std::int64_t bytes) {
 void Homes::take(c10::StorageImpl& storage) {
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   const auto* now = static_cast<const char*>(storage.data());
-  if (bytes == 0 || now == nullptr || file_->offset_of(now) >= 0) return;
+  if (bytes == 0 || now == nullptr || file_->has(now)) return;
   c10::DataPtr home = region(bytes);
-  file_->write(file_->offset_of(static_cast<const char*>(home.get())), now, bytes);
+  file_->write(static_cast<char*>(home.get()), now, bytes);
   storage.set_data_ptr_noswap(std::move(home));
 }
 
@@ -290,18 +414,16 @@ void Homes::forget_pages() {
 
 std::int64_t Homes::bytes() const { return file_->held(); }
 
+void Homes::part_from_children() { file_->part_from_children(); }
+
 void Homes::write(std::int64_t address, const void* from, std::int64_t bytes) {
   auto* to = reinterpret_cast<char*>(address);
-  if (const std::int64_t offset = file_->offset_of(to); offset >= 0)
-    return file_->write(offset, static_cast<const char*>(from), bytes);
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  if (!file_->write(to, static_cast<const char*>(from), bytes)) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
 void Homes::read(std::int64_t address, void* into, std::int64_t bytes) {
   const auto* from = reinterpret_cast<const char*>(address);
-  if (const std::int64_t offset = file_->offset_of(from); offset >= 0)
-    return file_->read(offset, static_cast<char*>(into), bytes);
-  std::memcpy(into, from, static_cast<std::size_t>(bytes));
+  if (!file_->read(from, static_cast<char*>(into), bytes)) std::memcpy(into, from, static_cast<std::size_t>(bytes));
 }
 
 }  // namespace stowage::runtime

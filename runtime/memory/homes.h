@@ -9,7 +9,12 @@
 // blocks are allocated when a region is made: a full disk is an error before anything has changed. Without a directory it is
 // a file in memory (memfd): the same bytes, counted apart.
 //
-// A child made by fork() gets private copies of the mappings: what it changes stays its own. Addresses are those of the
+// A child made by fork() sees what the file held then, and what it changes stays its own. As long as it is there, what its
+// parent writes goes to another place in the file:
+//
+//   fork ──▶ child: private mapping ──▶ region       parent writes ──▶ a new region, mapped at the same address
+//
+// Only writes through a mapping go past that: part_from_children() comes before them. Addresses are those of the
 // mappings: a copy's "offset" is the address of its resident, which may as well be ordinary memory.
 #pragma once
 
@@ -25,6 +30,9 @@
 namespace stowage::runtime {
 
 class HomeFile;  // held by all its regions
+
+// What is smaller has no region: it would take whole pages.
+constexpr std::int64_t kSmallestHomeBytes = 64 << 10;
 
 // Its memory is a region.
 bool at_home(const c10::StorageImpl& storage);
@@ -43,6 +51,9 @@ class Homes final : public HostStore {
   // What has been looked at leaves memory; content stays. So does what the process has freed and its allocator has kept:
   // an eager call leaves as much behind as it took.
   void forget_pages();
+
+  // What is written through the mappings from now on is not seen by children that are there.
+  void part_from_children();
 
   void reserve(std::int64_t) override {}
   void release() override {}

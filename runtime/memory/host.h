@@ -44,6 +44,7 @@ class Hosts {
                   " can wait in pinned memory alone: leave it out");
   }
 
+  [[nodiscard]] std::shared_ptr<Homes> homes() const { return cpu_.homes; }
   void release() {
     cpu_.store->release();
     if (accelerator_.store) accelerator_.store->release();

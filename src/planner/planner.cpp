@@ -178,7 +178,13 @@ PlanResult plan(const Graph& graph, const PlanOptions& options) {
   Planning planning(graph, options);
   if (!may_leave) return planning.within(options.budget_bytes);
   const PlanResult stay = planning.within_or_bound(*options.budget_bytes);
-  return stay.plan ? stay : plan_with_leaving(graph, options, stay);
+  if (stay.plan) return stay;
+  PlanResult leave = plan_with_leaving(graph, options, stay);
+  // The smallest budget that works may be one that holds all residents
+  if (!leave.plan && leave.smallest_bytes > stay.budget_bound_bytes && *options.budget_bytes < stay.budget_bound_bytes)
+    if (const std::int64_t known = planning.within(stay.budget_bound_bytes).smallest_bytes; known > 0)
+      leave.smallest_bytes = std::min(leave.smallest_bytes, known);
+  return leave;
 }
 
 std::vector<PlanResult> plan_each(const Graph& graph, const PlanOptions& options,

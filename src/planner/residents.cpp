@@ -29,10 +29,10 @@ class Leaving {
     const std::vector<BufferId> all = candidates();
     if (all.empty()) return best;
     best.budget_bound_bytes = bound_with_leaving(graph_);
-    if (budget_bytes < best.budget_bound_bytes) {  // no use to search; what is found at once is told
-      const AwayGraph sent = send_away(graph_, all, link_);
-      const std::int64_t simple = resident_bytes(sent.graph) + plan(sent.graph, options_).plan->arena_bytes;
-      best.smallest_bytes = std::min(best.smallest_bytes, simple);
+    if (budget_bytes < best.budget_bound_bytes) {  // then only the smallest budget that works is looked for
+      PlanResult least = best;
+      better(all, best.budget_bound_bytes, least);
+      best.smallest_bytes = least.smallest_bytes;
       return best;
     }
     if (!better(all, budget_bytes, best)) return best;

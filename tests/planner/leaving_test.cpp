@@ -103,6 +103,29 @@ TEST(Leaving, PlansAreValidAndFitBelowTheResidents) {
   EXPECT_LT(missed, 2 * left);
 }
 
+// A budget that no plan can keep: what is told as the smallest that works does work, and is no more than without leaving.
+TEST(Leaving, TheSmallestBudgetThatIsToldWorks) {
+  int below = 0;
+  for (int i = 0; i < 30; ++i) {
+    const std::uint64_t seed = first_seed() * 1000 + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const Graph graph = leaving_graph(random, static_cast<int>(draw(random, 2, 12)));
+    const PlanResult none = plan(graph, options_of(1));
+    ASSERT_FALSE(none.plan.has_value());
+    EXPECT_EQ(none.outcome, Outcome::kInfeasible);
+    EXPECT_EQ(none.budget_bound_bytes, bound_with_leaving(graph));
+    EXPECT_EQ(plan(graph, options_of(none.budget_bound_bytes - 1)).smallest_bytes, none.smallest_bytes);
+    const PlanResult least = plan(graph, options_of(none.smallest_bytes));
+    ASSERT_TRUE(least.plan.has_value());
+    expect_good(graph, least, none.smallest_bytes);
+    const std::int64_t without = plan(staying(graph), options_of(1)).smallest_bytes;
+    EXPECT_LE(none.smallest_bytes, without);
+    below += none.smallest_bytes < without ? 1 : 0;
+  }
+  EXPECT_GT(below, 15);
+}
+
 // Ten layers of 100 bytes, each read on the way there and on the way back, where it is written: three fit at once.
 TEST(Leaving, TenLayersPassThroughThePlaceOfThree) {
   GraphBuilder g;

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zlib
 
 import pytest
 import torch
@@ -304,6 +305,95 @@ def test_a_child_of_fork_has_copies_of_its_own():
         os._exit(0 if bool((weight == 0).all()) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(weight.detach(), before)
+
+
+class Child:
+    """A process made by fork() that says what it sees when it is asked."""
+
+    def __init__(self, look):
+        asked, self._ask = os.pipe()
+        self._said, say = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._ask)
+            while os.read(asked, 1) == b"?":
+                os.write(say, look().to_bytes(4, "little"))
+            os._exit(0)
+        os.close(asked)
+        os.close(say)
+
+    def sees(self):
+        os.write(self._ask, b"?")
+        return int.from_bytes(os.read(self._said, 4), "little")
+
+    def end(self):
+        os.write(self._ask, b".")
+        os.close(self._ask)
+        os.close(self._said)
+        assert os.waitpid(self.pid, 0)[1] == 0
+
+
+def crc(tensors):
+    value = 0
+    for t in tensors:
+        value = zlib.crc32(memoryview(t.detach().contiguous().view(-1).view(torch.uint8).numpy()), value)
+    return value
+
+
+@pytest.mark.parametrize("place", ["memory", "file"])
+def test_children_see_the_state_that_they_were_made_with(place, tmp_path, monkeypatch):
+    """A checkpoint that a forked child writes while its parent trains on."""
+    if place == "file":
+        monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+    training = Training(leaving())
+    children = []
+
+    def between(i, training):
+        if i >= 2:  # before plans, and when they run
+            children.append((Child(lambda: crc(training.state())), crc(training.state())))
+        if i == STEPS - 3:
+            children[1][0].end()
+            del children[1]
+
+    found = run(training, between)
+    bytes_with_children = training.step.stats()["home_bytes"]
+    for child, expected in children:
+        assert child.sees() == expected
+    for child, _ in children:
+        child.end()
+    expected = run(Training(lambda step: step))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert training.step.stats()["planned_steps"] >= 4
+    assert bytes_with_children == training.step.stats()["home_bytes"]
+
+
+def test_places_of_children_that_ended_are_given_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("STOWAGE_HOST_STORE", str(tmp_path))
+
+    def held():  # blocks of the file without a name
+        found = [os.stat(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if "homes" in link(fd)]
+        return max(s.st_blocks * 512 for s in found)
+
+    def link(fd):
+        try:
+            return os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            return ""
+
+    training = Training(leaving())
+    sizes, fds = [], []
+
+    def between(i, training):
+        if i >= 4:
+            child = Child(lambda: 0)
+            training.step(*batches(1)[0])
+            child.end()
+            training.step(*batches(1)[0])
+            sizes.append(held())
+            fds.append(len(os.listdir("/proc/self/fd")))
+
+    run(training, between)
+    assert len(set(fds)) == 1 and sizes[-1] <= sizes[0] + (64 << 10)
 
 
 def test_where_the_budget_can_be_met_nobody_leaves():

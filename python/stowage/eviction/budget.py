@@ -12,6 +12,7 @@ host; and they are back before anything reads them. The numbers are, bit for bit
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import os
@@ -42,6 +43,14 @@ class OutOfMemory(Error, torch.OutOfMemoryError):
     """
 
     bound_bytes = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class HostRoom:
+    """Where a block's tensors wait on the host: None: in memory. ``soft``: the limit is passed where it cannot be kept."""
+
+    host: _runtime.Host | None
+    soft: bool = False
 
 
 _RELEASES = ("both", "recompute", "swap")
@@ -104,6 +113,7 @@ class budget(_runtime.Block):
         progress: Callable | bool | None = None,
         device: torch.device | str | None = None,
         _replay_generator: bool = True,
+        _room: HostRoom | None = None,
     ):
         super().__init__()
         limit_bytes = parse_bytes(limit)
@@ -119,12 +129,16 @@ class budget(_runtime.Block):
         self.policy = policy
         self.release = release
         self.device = _the_device(device)
+        room = _room or HostRoom(_host_of_environment(self.device))
         self._runtime = _runtime.Budget(
             self.limit_bytes, policy, release, link_gbps or 0.0, prefetch, debug, _replay_generator, 0, seed,
-            str(self.device),
+            str(self.device), room.host, room.soft,
         )  # fmt: skip
         self._used = False
         self._of_calls = False  # of a compiled step, which knows of it
+        self._may_stay: Callable[[], list[torch.Tensor]] = (
+            list  # of those that are in the host's file when the block ends
+        )
         self._patches: _Patches | None = None
         self._progress = progress
         self._line = contextlib.ExitStack()
@@ -173,7 +187,7 @@ class budget(_runtime.Block):
         if self._patches is not None:
             self._patches.undo()
             self._patches = None
-        self._runtime.leave()
+        self._runtime.leave([address(t) for t in self._may_stay()])
 
     def _ended(self, error: BaseException | None) -> None:
         lost = self._runtime.leave()  # again, which says the same
@@ -238,6 +252,14 @@ class budget(_runtime.Block):
     def alive(self) -> dict:
         """What the runtime holds: all zero once the block has been left."""
         return self._runtime.alive()
+
+
+def _host_of_environment(device: torch.device) -> _runtime.Host | None:
+    """None where the environment names no directory, and for an accelerator, which copies to pinned memory alone."""
+    directory = os.environ.get("STOWAGE_HOST_STORE", "")
+    if not directory or device.type != "cpu":
+        return None
+    return _runtime.Host(directory, parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None) or 0, 0.0)
 
 
 def _the_device(device: torch.device | str | None) -> torch.device:

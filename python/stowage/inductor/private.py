@@ -202,9 +202,7 @@ def lower(module: torch.fx.GraphModule, inputs: Sequence[Any], visible: Sequence
         try:
             with _without_text():
                 return _lower(copied(module), inputs, visible, backward, donated, again)
-        except (
-            Exception
-        ):  # a kernel of a kind that is not known: Inductor's own way tells whether the graph is the reason
+        except Exception:  # a kernel of an unknown kind; Inductor's own way tells whether the graph is the reason
             pass
     return _lower(copied(module), inputs, visible, backward, donated, again)
 

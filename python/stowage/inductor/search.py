@@ -88,14 +88,13 @@ class Ladder:
             if candidate is not None and candidate.peak_bytes <= budget_bytes:
                 if found is None or candidate.level > found.level:
                     found = candidate
+            elif found is not None or level == 0:
+                break
             else:
-                failed = min(failed, level)
-                if found is None:
-                    if level == 0:
-                        break
-                    above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
-                    level = min(level - 1, self._level_of(self._asked(level) - above))
-                    continue
+                above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
+                failed = level
+                level = min(level - 1, self._level_of(self._asked(level) - above))
+                continue
             level = self._level_of(self._asked(found.level) + budget_bytes - found.peak_bytes)
             if level >= failed:
                 level = (found.level + failed) // 2

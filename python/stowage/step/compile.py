@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stowage.errors import Error
+from stowage.sizes import parse_bytes
+from stowage.step.checking import Checking
 from stowage.step.compiled import CompiledStep
+from stowage.step.step_plan import StepOptions
 
 
 def compile(
@@ -55,8 +58,7 @@ def compile(
         residents: "leave": where the budget cannot be met otherwise, parameters, optimizer state, buffers and kept
             gradients wait on the host (STOWAGE_HOST_STORE names a directory; else memory that the budget does not
             count), are fetched before their first use in the step and written back after their last write. Between
-            calls they are whole for whoever looks. Needs a budget, and a model on the CPU. Calls that run eagerly, to be
-            recorded and compared, have all residents in memory: the budget is for planned calls alone.
+            calls they are whole for whoever looks. Needs a budget, and a model on the CPU.
         tile_loss: do the loss head (the product that makes logits, cross entropy, the gradients) some rows at a time, so
             that logits never exist whole. Planned calls then give other bits than eager: sums over rows are made in
             another order. stats() has the largest error, measured against the recorded kernels. On the CPU. Where no
@@ -84,8 +86,14 @@ def compile(
         raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
     if tile_loss not in (True, False):
         raise Error(f"tile_loss must be True or False, not {tile_loss!r}")
-    reuse = in_place_reuse if takeover is None else takeover
-    leaving = residents == "leave"
-    return CompiledStep(
-        train_step, budget, check_every or check, link_gbps, strict, reuse, lean_kernels, leaving, tile_loss
+    options = StepOptions(
+        parse_bytes(budget),
+        in_place_reuse=in_place_reuse if takeover is None else takeover,
+        lean_kernels=lean_kernels,
+        leaving=residents == "leave",
+        tile_loss=tile_loss,
     )
+    return CompiledStep(train_step, options, Checking(check_every or check), link_gbps, strict)
+
+
+__all__ = ["compile"]

@@ -28,14 +28,13 @@ from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
-from stowage.sizes import parse_bytes
 from stowage.step import compiled_regions, step_plan
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
+from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
-from stowage.step.life_cycle import LifeCycle, SignatureState
+from stowage.step.life_cycle import LifeCycle
 from stowage.step.novelty import Novelty
-from stowage.step.places import Place
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.repetition import told_to_repeat
@@ -47,72 +46,15 @@ from stowage.step.step_plan import StepOptions
 from stowage.step.undo import Undo
 from stowage.step.world import World
 
-_MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _MAX_UNSETTLED = 3
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
-_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
-_MAX_LEFT = 64  # ways of leaving the recordings that are remembered
-_MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
 class _BlockBegan(Exception):
     """Another thread's stowage.budget, while the call waited to be alone: it is as if the call came only now."""
-
-
-class _Entry(SignatureState):
-    """Of one signature, whatever Python's own numbers among the arguments are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replays: list[Replay] = []  # newest last
-        self.unsettled = 0
-        self.reads_shells = 0
-        self.replaced: list[Place] = []  # what the step fills anew
-        self.anew: set[str] = set()  # names under which calls find other tensors
-        self.wanted_because = ""  # what made the latest recording necessary
-        self.wanted = 0  # calls that may still be spent on recording what has just been new
-        self.wasted = 0
-        self.left_at: dict[tuple[int, str], int] = {}  # which call has last left all recordings so
-        self.expected: set[int] = set()  # calls that may do so again
-        self.calls_closure = False  # an optimizer's step, in the latest recording
-        self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
-        self.key: Any = None  # of the latest call
-        self.key_stays = False  # it was the same before
-        self.patience = 3
-        self.eager_calls = 0  # that went through
-        self.world: World | None = None  # of a step that is refused
-        self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
-
-    def leaves(self, operator: tuple[int, str]) -> None:
-        """The call that is under way has left all recordings by this operator. It is recorded when it comes again: the
-        next calls are, or, where it is too rare for that, the one in which it is due."""
-        period = self.calls - self.left_at.get(operator, self.calls)
-        if operator[0] >= 0 and (operator in self.left_at or len(self.left_at) < _MAX_LEFT):
-            self.left_at[operator] = self.calls
-        if period > 0:
-            self.expected.add(self.calls + period)
-        if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
-            self.wanted = _WANTED_CALLS
-
-    def wants_expected(self) -> None:
-        """Of the call that has just begun."""
-        if self.calls in self.expected:
-            self.expected.remove(self.calls)
-            self.wanted = max(1, self.wanted)
-
-    def serves(self, replay: Replay) -> None:
-        replay.served_at = self.calls
-        self.served.append(self.calls)
-
-    def keep(self, replay: Replay) -> None:
-        """In the place of the one that has not served for longest, where there are too many."""
-        if len(self.replays) >= _MAX_REPLAYS:
-            self.replays.remove(min(self.replays, key=lambda r: r.served_at))
-        replay.served_at = self.calls
-        self.replays.append(replay)
 
 
 class CompiledStep(LifeCycle):
@@ -123,29 +65,26 @@ class CompiledStep(LifeCycle):
     def __init__(
         self,
         train_step: Callable,
-        budget: int | str | None,
-        check: str | int,
+        options: StepOptions,
+        checking: Checking,
         link_gbps: float | None,
         strict: bool | str,
-        in_place_reuse: bool,
-        lean_kernels: bool = True,
-        leaving: bool = False,
-        tile_loss: bool = False,
     ):
-        super().__init__(train_step, parse_bytes(budget), strict)
-        self._options = StepOptions(self._budget, in_place_reuse, lean_kernels, leaving, tile_loss)
-        self._checking = Checking(check)
+        """``link_gbps``, ``strict``: as for compile()."""
+        super().__init__(train_step, options.budget, strict)
+        self._options = options
+        self._checking = checking
         self._arena = _runtime.Arena()
         self._room = dataclasses.replace(
             Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
         )
-        # Where residents leave, the budget may be less than they take, and eager calls have them all in memory
-        limit = None if leaving else self._budget
-        self._eager_calls = EagerCalls(limit, link_gbps, self._arena) if limit is not None else None
+        self._eager_calls = None
+        if self._budget is not None:
+            self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
-        self._objects: dict[tuple[int, ...], list[_Entry]] = {}  # by the objects among the arguments, the latest last
+        self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
         swapping.holders.add(self)
 
@@ -196,14 +135,14 @@ class CompiledStep(LifeCycle):
 
     def _unsupported(self, reason: str, args: tuple, kwargs: dict) -> Any:
         """Arguments that have no signature."""
-        entry = self._entries.setdefault(("arguments", reason), _Entry())
+        entry = self._entries.setdefault(("arguments", reason), Entry())
         if not entry.refusal:
             self._refuse(entry, reason)
         return self._eager(entry, args, kwargs, [])
 
-    def _entry(self, key: Any, given: Sequence[Any]) -> _Entry:
+    def _entry(self, key: Any, given: Sequence[Any]) -> Entry:
         """Of a signature. Plans hold on to the objects that they were made for: they serve a few such sets of objects."""
-        entry = self._entries.setdefault(key, _Entry())
+        entry = self._entries.setdefault(key, Entry())
         if objects := tuple(id(value) for value in given if not isinstance(value, (type, ByContent))):
             self._objects[objects] = [*(e for e in self._objects.pop(objects, []) if e is not entry), entry]
             if len(self._objects) > _MAX_OBJECTS:
@@ -214,7 +153,7 @@ class CompiledStep(LifeCycle):
     def _serve(
         self,
         turn: _runtime.Turn,
-        entry: _Entry,
+        entry: Entry,
         key: Any,
         args: tuple,
         kwargs: dict,
@@ -264,7 +203,7 @@ class CompiledStep(LifeCycle):
         self._alone(turn)
         return self._caught_or_not(entry, args, kwargs, inputs)
 
-    def _fitting(self, entry: _Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
+    def _fitting(self, entry: Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
         running it. Before any Python runs, guards let go of what weak references would find dead."""
         fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs, key)]
@@ -301,12 +240,12 @@ class CompiledStep(LifeCycle):
             raise _BlockBegan
         return waited
 
-    def _forget_idle(self, entry: _Entry) -> None:
+    def _forget_idle(self, entry: Entry) -> None:
         if entry.calls == 1 and len(self._entries) > _MAX_IDLE:
             idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
             self._entries.pop(next(idle, None), None)
 
-    def _eager(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+    def _eager(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
                 result = compiled_regions.run_alike(lambda: self._fn(*args, **kwargs))
@@ -315,14 +254,14 @@ class CompiledStep(LifeCycle):
         entry.eager_calls += 1
         return result
 
-    def _has_compiled_regions(self, entry: _Entry) -> bool:
+    def _has_compiled_regions(self, entry: Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""
         regions = self._room.regions
         regions.inside = regions.inside or (compiled_regions.in_use() and self._world(entry).compiled is not None)
         return regions.inside
 
     def _within(
-        self, entry: _Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
+        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
     ) -> contextlib.AbstractContextManager:
         """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each
         time. ``began``: whose ops are run together in it."""
@@ -352,7 +291,7 @@ class CompiledStep(LifeCycle):
     # ---- With the user's own Python
 
     def _shadowed(
-        self, entry: _Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool
+        self, entry: Entry, fit: list[Replay], args: tuple, kwargs: dict, inputs: list[torch.Tensor], unchanged: bool
     ) -> Any:
         """The user's function runs, over shells; what it did is then planned, where a recording holds it.
         ``unchanged``: the guards of the first of them say that it will do the same."""
@@ -424,7 +363,7 @@ class CompiledStep(LifeCycle):
             self._has_planned(replay)
         return result
 
-    def _guards_missed(self, entry: _Entry, difference: str) -> None:
+    def _guards_missed(self, entry: Entry, difference: str) -> None:
         """A check has found what the guards did not see: calls before it may have been wrong, later ones must not
         be."""
         warn(
@@ -434,7 +373,7 @@ class CompiledStep(LifeCycle):
         for replay in entry.replays:
             replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
 
-    def _settle_down(self, entry: _Entry, replay: Replay, unchanged: bool) -> None:
+    def _settle_down(self, entry: Entry, replay: Replay, unchanged: bool) -> None:
         """Recorded anew, to be watched anew, when what it reads has changed and stays so; ever later when it does not
         stay."""
         expected = unchanged or replay.undecided or replay.shadowed_because or not entry.key_stays
@@ -444,7 +383,7 @@ class CompiledStep(LifeCycle):
             entry.wanted_because = replay.recording.world.guard.changed() or "what it reads"
             entry.patience *= 2
 
-    def _left(self, entry: _Entry, shadow: Shadow) -> Any:
+    def _left(self, entry: Entry, shadow: Shadow) -> Any:
         """The function did what no recording holds, and that has happened eagerly. Recorded when it comes again."""
         self._tally.eager_steps += 1
         entry.eager_calls += 1
@@ -455,7 +394,7 @@ class CompiledStep(LifeCycle):
 
     # ---- Recording and trust
 
-    def _record(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+    def _record(self, entry: Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if entry.recorded_too_often():
             if not entry.serves_often():
                 self._refuse_changing(entry, entry.wanted_because or "what it reads")
@@ -498,14 +437,14 @@ class CompiledStep(LifeCycle):
             self._latest = replay
         return result
 
-    def _caught_or_not(self, entry: _Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+    def _caught_or_not(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """A kernel of a planned call has raised, and nothing of the call has happened. Its Python has handlers of
         exceptions: now it runs as eager would. What passes through them is taken back, as far as there is memory for a
         copy."""
         return self._recorded(entry, self._world(entry), args, kwargs, inputs).result
 
     def _recorded(
-        self, entry: _Entry, world: World, args: tuple, kwargs: dict, inputs: list[torch.Tensor], **known: Any
+        self, entry: Entry, world: World, args: tuple, kwargs: dict, inputs: list[torch.Tensor], **known: Any
     ) -> Recording:
         """The call, run as eager would, and recorded. ``known``: see record()."""
         with shown("recording a step"), self._tally.eager_call():
@@ -524,7 +463,7 @@ class CompiledStep(LifeCycle):
         entry.eager_calls += 1
         return recording
 
-    def _world(self, entry: _Entry) -> World:
+    def _world(self, entry: Entry) -> World:
         """As it is now. That something is compiled in the step may be known from earlier calls alone."""
         world = World(self._fn, entry.given)
         if self._room.regions.inside:
@@ -532,7 +471,7 @@ class CompiledStep(LifeCycle):
         return world
 
     @staticmethod
-    def _found_anew(entry: _Entry, world: World) -> frozenset[str]:
+    def _found_anew(entry: Entry, world: World) -> frozenset[str]:
         """The names under which this call finds other tensors than a recorded one has found."""
         now = {(name, id(tensor)) for name, tensor in world.tensors}
         names = {name for name, _ in now}
@@ -541,7 +480,7 @@ class CompiledStep(LifeCycle):
         return frozenset(entry.anew)
 
     def _rehearse(
-        self, entry: _Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo
+        self, entry: Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo
     ) -> Any:
         """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was
         missed."""
@@ -581,7 +520,7 @@ class CompiledStep(LifeCycle):
         self._judge(entry, replay, agrees, "" if agrees else shadow.first_difference())
         return shadow.result
 
-    def _drop(self, entry: _Entry, replay: Replay) -> None:
+    def _drop(self, entry: Entry, replay: Replay) -> None:
         entry.replays.remove(replay)
 
     def let_go_of_tensors(self) -> None:
@@ -594,7 +533,7 @@ class CompiledStep(LifeCycle):
                 entry.world = None
             self._latest = None
 
-    def _refused(self, entry: _Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+    def _refused(self, entry: Entry, reason: str, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         self._refuse(entry, reason)
         return self._eager(entry, args, kwargs, inputs)
 

@@ -5,7 +5,11 @@
 
 B counts what the plan's budget counts: the step's own tensors and what it makes. Other tensors that are alive come on
 top of it; they may have to make room meanwhile, and are back when the call ends. A call that does not fit raises
-OutOfMemory and has changed nothing."""
+OutOfMemory and has changed nothing.
+
+Where residents leave, B may be less than they take. Then what waits on the host when such a call ends stays there, mapped
+as its tensor's memory (runtime/memory/homes.h), and counts no more; and an operator that needs more than B at once gets
+it, as a plan may need less."""
 
 from __future__ import annotations
 
@@ -16,9 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import storage_address
-from stowage.eviction.budget import OutOfMemory, budget
-from stowage.step.state import State, on_accelerator, own_ranges
+from stowage._torch.private import address, storage_address
+from stowage.eviction.budget import HostRoom, OutOfMemory, budget
+from stowage.step.room import Room
+from stowage.step.state import State, lasting, on_accelerator, own_ranges
 from stowage.step.world import World
 
 
@@ -26,10 +31,11 @@ class EagerCalls:
     """``link_gbps`` as for compile(); 0 forbids swapping to plans, not to these few calls, which may need it where a
     plan does not."""
 
-    def __init__(self, budget_bytes: int, link_gbps: float | None, arena: _runtime.Arena):
+    def __init__(self, budget_bytes: int, link_gbps: float | None, room: Room, leaving: bool):
         self._budget_bytes = budget_bytes
         self._link_gbps = link_gbps or None
-        self._arena = arena
+        self._room = room
+        self._leaving = leaving
         # One for all calls: it learns the order of accesses, and that the limit is far away
         self._block: budget | None = None
 
@@ -39,19 +45,26 @@ class EagerCalls:
         """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``:
         keep on the host what is needed to take the call back. ``unfinished``: after an error, have ops that are run
         together stopped in between? They are taken back."""
-        self._arena.release()  # planned steps take it again
+        self._room.arena.release()  # planned steps take it again
         own = own_ranges(world, inputs)
         there = on_accelerator(own)
         device = torch.device("cpu") if there is None else there.device
         counted = [(t, start, end) for t, start, end in own if t.device == device]
-        own_bytes = sum(end - start for _, start, end in counted)
+        own_bytes = sum(end - start for t, start, end in counted if not _runtime.at_home(address(t)))
         if device.type == "cpu":
             own_bytes += _held_bytes(tapes, {storage_address(t) for t, _, _ in counted})
         limit_bytes = self._budget_bytes + _runtime.live_bytes(str(device)) - own_bytes
-        before = State(world, own, inputs) if undo else None
+        leaving = self._leaving and device.type == "cpu"
+        if leaving:
+            self._room.host.part_from_children()
+        before = State(world, own, inputs) if undo and not leaving else None
         peak_bytes = _runtime.peak_bytes(str(device))
         if self._block is None or self._block.device != device:
-            self._block = budget(max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False, device=device)
+            host = HostRoom(self._room.host, soft=True) if leaving else None
+            self._block = budget(
+                max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False, device=device, _room=host
+            )
+        self._block._may_stay = (lambda: lasting(world)) if leaving else list
         try:
             with self._block._again(max(limit_bytes, 1)):
                 try:

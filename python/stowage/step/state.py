@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from stowage import _runtime
-from stowage._torch.private import address, is_shell, local_tensor, storage_address
+from stowage._torch.private import address, local_tensor, storage_address
+from stowage.step.places import is_plain
 from stowage.step.signature import parts
 from stowage.step.world import World
 
@@ -25,23 +26,23 @@ Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
 def own_ranges(world: World, inputs: list[torch.Tensor]) -> list[Range]:
     """All that the step finds: of arguments, which may be slices of a data set, what they look into; else whole
     storages."""
-    parameters = world.parameters()
-    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *parameters]
-    found += [p.grad for p in parameters if p.grad is not None]
-    for _, module in world.modules:
-        found += module.buffers()
-    found += [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]
-    plain = (
-        t.detach()
-        for t in map(local_tensor, found)
-        if t.layout == torch.strided and t.device.type != "meta" and not is_shell(t)
-    )
+    found = [*(t for _, _, t in world.owned()), *(t for _, t in world.tensors), *lasting(world)]
+    plain = (t.detach() for t in map(local_tensor, found) if is_plain(t))
     whole = {storage_address(t): (t, 0, t.untyped_storage().nbytes()) for t in plain}
     slices = [
         (t.detach(), p.start_bytes, p.end_bytes) for i, (t, p) in enumerate(zip(inputs, parts(inputs))) if p.first == i
     ]
     own = [*whole.values(), *(s for s in slices if storage_address(s[0]) not in whole)]
     return [(t, start, end) for t, start, end in own if end > start]
+
+
+def lasting(world: World) -> list[torch.Tensor]:
+    """Parameters, gradients, buffers, and what optimizers hold, as they are now."""
+    parameters = world.parameters()
+    found: list[torch.Tensor] = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
+    for _, module in world.modules:
+        found += module.buffers()
+    return found + [v for counters in world.counters() for v in counters.values() if isinstance(v, torch.Tensor)]
 
 
 def leaves_of(inputs: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,0 +1,77 @@
+"""What a compiled step knows of one signature: its recordings, and when the next one is worth its call.
+
+    a call leaves all recordings by operator o ──► wanted: the next calls are recorded, until o comes again
+                                               └── too rare for that: expected in the call in which it is due
+
+O(1) a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stowage.step.life_cycle import SignatureState
+from stowage.step.places import Place
+from stowage.step.replay import Replay
+from stowage.step.world import World
+
+_MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
+_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
+_MAX_LEFT = 64  # ways of leaving the recordings that are remembered
+_MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
+
+
+class Entry(SignatureState):
+    """Of one signature, whatever Python's own numbers among the arguments are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replays: list[Replay] = []  # newest last
+        self.unsettled = 0
+        self.reads_shells = 0
+        self.replaced: list[Place] = []  # what the step fills anew
+        self.anew: set[str] = set()  # names under which calls find other tensors
+        self.wanted_because = ""  # what made the latest recording necessary
+        self.wanted = 0  # calls that may still be spent on recording what has just been new
+        self.wasted = 0
+        self.left_at: dict[tuple[int, str], int] = {}  # which call has last left all recordings so
+        self.expected: set[int] = set()  # calls that may do so again
+        self.calls_closure = False  # an optimizer's step, in the latest recording
+        self.changed_calls = 0  # in a row whose Python did what was recorded, although what it reads has changed
+        self.key: Any = None  # of the latest call
+        self.key_stays = False  # it was the same before
+        self.patience = 3
+        self.eager_calls = 0  # that went through
+        self.world: World | None = None  # of a step that is refused
+        self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
+
+    def leaves(self, operator: tuple[int, str]) -> None:
+        """The call that is under way has left all recordings by this operator. It is recorded when it comes again: the
+        next calls are, or, where it is too rare for that, the one in which it is due."""
+        period = self.calls - self.left_at.get(operator, self.calls)
+        if operator[0] >= 0 and (operator in self.left_at or len(self.left_at) < _MAX_LEFT):
+            self.left_at[operator] = self.calls
+        if period > 0:
+            self.expected.add(self.calls + period)
+        if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
+            self.wanted = _WANTED_CALLS
+
+    def wants_expected(self) -> None:
+        """Of the call that has just begun."""
+        if self.calls in self.expected:
+            self.expected.remove(self.calls)
+            self.wanted = max(1, self.wanted)
+
+    def serves(self, replay: Replay) -> None:
+        replay.served_at = self.calls
+        self.served.append(self.calls)
+
+    def keep(self, replay: Replay) -> None:
+        """In the place of the one that has not served for longest, where there are too many."""
+        if len(self.replays) >= _MAX_REPLAYS:
+            self.replays.remove(min(self.replays, key=lambda r: r.served_at))
+        replay.served_at = self.calls
+        self.replays.append(replay)
+
+
+__all__ = ["Entry"]
