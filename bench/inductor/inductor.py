@@ -3,6 +3,7 @@
 Each way of a model has a process of its own, with the same weights and batch: the default, the knob's fractions, and
 limits between Inductor's default and the least that is found. The allocator counts forward and backward, above
 parameters and inputs; losses and gradients are compared by their bits. Then the processes take turns (--rounds).
+Compile time is that of the first step, in processes and with caches of their own (--compiles).
 
 Models are smaller than people train: two cores compile each of them a dozen times."""
 
@@ -21,6 +22,7 @@ from bench import common
 MODELS = ("gpt2", "bert", "vit", "resnet50", "t5", "llama", "mamba")
 FRACTIONS = tuple(round(0.1 * i, 1) for i in range(10, -1, -1))
 PARTS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)  # of the way from the least that is found to the default
+COMPILED_PART = 0.5  # the limit whose compile time is compared
 _SEQUENCE = {"vocab_size": 4096, "use_cache": False}
 
 
@@ -68,8 +70,8 @@ def make(name: str):
         )  # fmt: skip
         return Loss(t.T5ForConditionalGeneration(config), both=True), tokens
     if name == "mamba":  # its scan is a loop over the tokens: few of them
-        config = t.MambaConfig(hidden_size=256, num_hidden_layers=2, vocab_size=4096, use_cache=False)
-        return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :24]
+        config = t.MambaConfig(hidden_size=256, num_hidden_layers=1, vocab_size=4096, use_cache=False)
+        return Loss(t.MambaForCausalLM(config), shift=True), tokens[:, :8]
     if name == "vit":
         config = t.ViTConfig(
             hidden_size=192, num_hidden_layers=3, num_attention_heads=3, intermediate_size=768, num_labels=100,
@@ -101,13 +103,18 @@ def _handlers(config: dict) -> dict:
         loss.backward()
         return loss.detach()
 
+    def cpu_seconds() -> float:
+        """With TORCHINDUCTOR_COMPILE_THREADS=1 the compilers of kernels are among the children that are counted."""
+        times = os.times()
+        return times.user + times.system + times.children_user + times.children_system
+
     def compile_() -> dict:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         try:
             loss = step()
         except stowage.Infeasible as error:
             return {"infeasible": True, "smallest_bytes": error.smallest_bytes}
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
         digest = hashlib.sha256(loss.numpy().tobytes())
         for p in model.parameters():
             if p.grad is not None:
@@ -128,6 +135,7 @@ def _handlers(config: dict) -> dict:
                 "predicted_bytes": chosen.peak_bytes,
                 "recompute_ns": chosen.recompute_ns,
                 "choice_s": records[0].seconds,
+                "trials": records[0].ladder.trials,
                 "graphs": len(records),
             }
         return found
@@ -163,6 +171,7 @@ def _measure(name: str, args: argparse.Namespace) -> dict:
     for part in args.parts:
         limit = int(smallest + part * (most - smallest))
         add(f"stowage, {limit}", {"way": "stowage", "budget": limit})["limit_bytes"] = limit
+    compiles = _compiles(name, args, int(smallest + COMPILED_PART * (most - smallest)))
     for fraction in args.fractions:
         if fraction != 1.0:
             add(f"knob, {fraction}", {"way": "knob", "fraction": fraction})["fraction"] = fraction
@@ -176,7 +185,31 @@ def _measure(name: str, args: argparse.Namespace) -> dict:
             ways[key]["median_s"] = common.median(figures["seconds"])
     for worker in workers.values():
         worker.close()
-    return {"model": name, "commit": common.environment()["commit"], "smallest_bytes": smallest, "ways": ways}
+    return {
+        "model": name, "commit": common.environment()["commit"], "smallest_bytes": smallest, "ways": ways,
+        "compiles": compiles,
+    }  # fmt: skip
+
+
+def _compiles(name: str, args: argparse.Namespace, limit: int) -> dict[str, list[dict]]:
+    """What the first step takes with nothing in any cache, each time in a process of its own; they take turns."""
+    configs = {
+        "default": {"way": "default"},
+        "no limit": {"way": "stowage"},
+        "limit": {"way": "stowage", "budget": limit},
+    }
+    found: dict[str, list[dict]] = {key: [] for key in configs}
+    shared = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    for _ in range(args.compiles):
+        for key, config in configs.items():
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+                with common.Worker({"model": name, **config}, args.threads) as worker:
+                    way = worker.ask("compile")
+            found[key].append({k: way[k] for k in ("compile_s", "compile_cpu_s", "choice_s", "trials") if k in way})
+            common.say(f"{name} compiled, {key}: {found[key][-1]}")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = shared
+    return found
 
 
 def table(results: dict) -> str:
@@ -203,8 +236,21 @@ def table(results: dict) -> str:
         "peaks rise with limits", "same bits",
     ]  # fmt: skip
     text = common.markdown(header, rows)
+    compiled = [_compile_row(r) for r in results["models"] if r.get("compiles", {}).get("default")]
+    if compiled:
+        header = ["model", "default compiles in s", "no limit / default", "trials", "a limit / default", "trials"]
+        text += "\n\nCompile time, from empty caches:\n\n" + common.markdown(header, compiled)
     each = [_each(r) for r in results["models"]]
     return text + "\n\n" + "\n\n".join(each)
+
+
+def _compile_row(result: dict) -> list[str]:
+    times = result["compiles"]
+    default = common.median([t["compile_s"] for t in times["default"]])
+    row = [result["model"], f"{default:.0f}"]
+    for key in ("no limit", "limit"):
+        row += [f"{common.median([t['compile_s'] for t in times[key]]) / default:.2f}", str(times[key][0]["trials"])]
+    return row
 
 
 def _each(result: dict) -> str:
@@ -231,6 +277,7 @@ def main() -> None:
     parser.add_argument("--fractions", nargs="*", type=float, default=FRACTIONS)
     parser.add_argument("--parts", nargs="*", type=float, default=PARTS)
     parser.add_argument("--rounds", type=int, default=10, help="0: no times, as on a busy machine")
+    parser.add_argument("--compiles", type=int, default=3, help="from empty caches; 0: no compile times")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="models of the results file that are not measured now stay")
     args = parser.parse_args()

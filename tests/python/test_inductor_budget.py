@@ -46,7 +46,7 @@ class _Limits(private.partitioner_base()):
         return self
 
     def __call__(self, gm, inputs, **options):
-        ladder = partitioner._ladder(gm, inputs, options)
+        ladder = partitioner._ladder(gm, inputs, options, {})
         with pytest.raises(stowage.Infeasible) as error:
             ladder.choose(1)
         least, most = error.value.smallest_bytes, ladder.default.peak_bytes

@@ -1,9 +1,13 @@
 """Fails when what the budget inside torch.compile leans on has changed; and how programs are read, without Inductor."""
 
+import re
+
 import inductor_models as m
 import pytest
 import torch
+import torch.nn.functional as F
 from inductor_models import compiled_anew, own_inductor_cache  # noqa: F401
+from torch import nn
 
 import stowage
 from stowage.inductor import order, partitioner, private, reports, scratch
@@ -28,7 +32,7 @@ def test_each_private_name_does_what_it_did():
         def __call__(self, gm, inputs, **options):
             forward, backward = private.partition(gm, inputs, None, **options)
             values = [n.meta["val"] for n in forward.graph.find_nodes(op="placeholder")]
-            lowered = private.lower(private.copied(forward), values, [0], False, ())
+            (lowered,) = private.lower(forward, values, [0], False, ())
             names = [n.name for n in forward.graph.nodes]
             saved = [n.name for n in next(iter(forward.graph.find_nodes(op="output"))).args[0][1:]]
             less = private.partition(gm, inputs, saved[:1], **options)
@@ -47,6 +51,65 @@ def test_each_private_name_does_what_it_did():
     assert lowered.output_strides[0] == ()
     forward = seen["less"][0]
     assert len(next(iter(forward.graph.find_nodes(op="output"))).args[0]) < len(lowered.output_strides)
+
+
+class _Mixed(nn.Module):
+    """What reads by index, under a mask, draws, reduces in one, two and three ways, and is half as precise."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.embed, self.norm, self.linear = nn.Embedding(50, width), nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, tokens):
+        x = F.pad(self.embed(tokens), (0, 0, 1, 0))[:, :-1]
+        x = F.dropout(self.norm(x), 0.2) + torch.softmax(x, -1)
+        y = self.linear(x * x.amax(-1, keepdim=True)).bfloat16()
+        y = (y.transpose(1, 2).contiguous().transpose(1, 2) * 3).float()
+        x = x + torch.tril(y @ y.transpose(1, 2)).logsumexp(-1, keepdim=True) * x.var(1, keepdim=True)
+        return F.cross_entropy(x.flatten(0, 1), tokens.flatten() % 48) + x[:, tokens[0] % 8].argmax(-1).float().mean()
+
+
+@pytest.mark.parametrize("name", ["mixed", *m.MODELS])
+def test_a_program_is_the_same_without_the_text_of_its_kernels(name):
+    assert private.textless_kernels() is not None
+    programs = []
+
+    class Compare(private.partitioner_base()):
+        def uuid(self):
+            return None
+
+        def __deepcopy__(self, memo):
+            return self
+
+        def __call__(self, gm, inputs, **options):
+            made = [
+                n.name for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta["val"], torch.Tensor)
+            ]
+            for saved in (None, made[:2]):
+                for i, graph in enumerate(private.partition(gm, inputs, saved, **options)):
+                    values = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
+                    outputs = next(iter(graph.graph.find_nodes(op="output"))).args[0]
+                    seen = [k for k, n in enumerate(outputs) if n is not None]
+                    programs.append([private.lower(graph, values, seen, i == 1, (), text)[0] for text in (True, False)])
+            raise private.infeasible("seen", 0, 0)
+
+    torch.manual_seed(0)
+    model, batch = (_Mixed(), torch.randint(0, 50, (4, 16))) if name == "mixed" else m.make(name)
+    with pytest.raises(stowage.Infeasible, match="seen"):
+        torch.compile(model, options={"custom_partitioner_fn": Compare()}, dynamic=False)(batch)
+    assert len(programs) == 4
+    for written, textless in programs:
+        assert len(textless.code) < len(written.code)
+        assert _without_names(textless.code) == _without_names(written.code)
+        assert textless.made.keys() == written.made.keys() and textless.output_strides == written.output_strides
+        for name in written.made:
+            a, b = written.made[name], textless.made[name]
+            assert (a.bytes, a.single, a.reads, a.inputs) == (b.bytes, b.single, b.reads, b.inputs)
+
+
+def _without_names(code):
+    """What the program does, in which kernels of one text have one name."""
+    return re.sub(r"cpp_fused_\w+", "cpp_fused", code[code.index("def call(") :])
 
 
 def test_the_order_pass_is_called():

@@ -52,6 +52,7 @@ class Joint:
             if buffer is not None and buffer in self.backward_ids and buffer not in shared:
                 self.buffers[self.backward_ids[buffer]]["returned"] = True
         self.ops += ops_of(trial.backward, self.backward_ids, self.buffers, trial.made[1], "b.", effects=True)
+        self.cost_ns = sum(op.get("cost_ns", 0) for op in self.ops)
         self.graph = Graph.parse(text_of(self.buffers, self.ops), "compiled")
 
     def saved_by(self, plan: CorePlan) -> tuple[list[str], int]:

@@ -97,9 +97,11 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
         _tell(reason)
         ours.records.append(Record(len(ours.records), ours.budget_bytes, None, reason, None, 0.0))
         return private.partition(joint, inputs, None, **options)
+    modules: dict[tuple[str, ...] | None, tuple] = {}  # of the partitions that are tried
     try:
-        ladder = _ladder(joint, inputs, options)
+        ladder = _ladder(joint, inputs, options, modules)
         chosen = ladder.choose(ours.budget_bytes)
+        taken = modules.get(chosen.saved)
     except Infeasible as error:
         raise private.infeasible(
             _infeasible_text(ours.budget_bytes, error.smallest_bytes, error.bound_bytes, len(ours.records)),
@@ -112,6 +114,8 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
         _tell(what)
         ours.records.append(Record(len(ours.records), ours.budget_bytes, None, what, None, 0.0))
         return private.partition(joint, inputs, None, **options)
+    finally:
+        modules.clear()  # the ladder, which is kept, knows them
     ours.records.append(
         Record(len(ours.records), ours.budget_bytes, chosen, "", ladder, time.perf_counter() - start)
     )  # fmt: skip
@@ -120,7 +124,7 @@ def _partition(ours: Any, joint: torch.fx.GraphModule, inputs: Any, options: dic
             "the model is compiled as several graphs (a graph break, or more than one call): each keeps the budget by itself,"
             " which is no limit for the step"
         )
-    return private.partition(joint, inputs, chosen.saved, **options)
+    return taken or private.partition(joint, inputs, chosen.saved, **options)
 
 
 def _infeasible_text(budget: int, smallest: int, bound: int, number: int) -> str:
@@ -130,14 +134,15 @@ def _infeasible_text(budget: int, smallest: int, bound: int, number: int) -> str
     )
 
 
-def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict) -> Ladder:
-    """Budgets of one graph share what was tried."""
+def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: dict) -> Ladder:
+    """Budgets of one graph share what was tried. modules: by what is saved, filled with forward and backward."""
     key = _key(joint, options)
     user_outputs = options["num_fwd_outputs"]
     source = private.copied(joint)
 
     def evaluate(saved: tuple[str, ...] | None) -> tuple[trial.Trial, tuple[str, ...]]:
         forward, backward, real = partition_safely(source, inputs, saved, options)
+        modules[None if saved is None else real] = forward, backward
         return trial.run(forward, backward, user_outputs), real
 
     if key in _LADDERS:

@@ -7,7 +7,10 @@
 - ``torch._inductor.compile_fx.fx_codegen_and_compile``: lowers one graph; it ends in
   ``GraphLowering.compile_to_module``, where a trial stops: the program is written, nothing of it is compiled.
 - ``GraphLowering.codegen``, ``.name_to_buffer``, ``.scheduler.nodes``, ``.graph_outputs``: the program, and of each of
-  its buffers the size, the FX node that it is and what the kernel that makes it reads.
+  its buffers the size, the FX node that it is and what the kernel that makes it reads; ``.removed_buffers``,
+  ``.removed_operations``, ``.inplaced_to_remove``: emptied before code is generated once more.
+- ``CppScheduling.kernel_proxy_cls``, ``CppKernelProxy``, ``CppKernel``, ``CSEProxy``, ``SchedulerNode._body``,
+  ``V.local_buffer_context``: C++ kernels whose text no trial needs; where one is missing the text is written.
 - ``preserve_rng_state``, ``_disable_current_modes``: a kernel is tried on real tensors within a compilation.
 - ``torch.fx.node._side_effectful_functions``: what must not run twice.
 - ``torch._guards.TracingContext.fw_metadata.bw_donated_idxs``: which saved tensors backward may write over.
@@ -22,8 +25,9 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import itertools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -180,22 +184,47 @@ class Lowered:
 
 
 class _Stop(BaseException):
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: list[Lowered]):
         super().__init__()
         self.lowered = lowered
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any], visible: Sequence[int], backward: bool,
-          donated: Sequence[int]) -> Lowered:  # fmt: skip
-    """visible: outputs whose strides the user sees. The module is used up."""
+          donated: Sequence[int], text: bool = False,
+          again: Callable[[Lowered], bool] = lambda lowered: False) -> list[Lowered]:  # fmt: skip
+    """The program; and another one where ``again`` says, of the first, that its nodes shall be put in order once more.
+
+    Args:
+        visible: outputs whose strides the user sees.
+        text: that of C++ kernels is written, too, which takes as long as the rest and changes nothing else.
+    """
+    if not text and textless_kernels() is not None:
+        try:
+            with _without_text():
+                return _lower(copied(module), inputs, visible, backward, donated, again)
+        except Exception:  # a kernel of an unknown kind; Inductor's own way tells whether the graph is the reason
+            pass
+    return _lower(copied(module), inputs, visible, backward, donated, again)
+
+
+def _lower(module: torch.fx.GraphModule, inputs: Sequence[Any], visible: Sequence[int], backward: bool,
+           donated: Sequence[int], again: Callable[[Lowered], bool]) -> list[Lowered]:  # fmt: skip
     from torch._inductor import compile_fx
     from torch._inductor.debug import DebugContext
     from torch._inductor.graph import GraphLowering
     from torch._inductor.utils import BoxedBool
 
-    def stop(graph: Any) -> Any:
+    def generate(graph: Any) -> Lowered:
         code, _ = graph.codegen()
-        raise _Stop(Lowered(getattr(code, "value", code), _made(graph), _strides(graph)))
+        return Lowered(getattr(code, "value", code), _made(graph), _strides(graph))
+
+    def stop(graph: Any) -> Any:
+        found = [generate(graph)]
+        if again(found[0]):
+            for known in (graph.removed_buffers, graph.removed_operations, graph.inplaced_to_remove):
+                known.clear()  # as GraphLowering.codegen_with_cpp_wrapper does before its second pass
+            found.append(generate(graph))
+        raise _Stop(found)
 
     _SEEN.clear()
     output = next(iter(module.graph.find_nodes(op="output")))
@@ -215,6 +244,112 @@ def lower(module: torch.fx.GraphModule, inputs: Sequence[Any], visible: Sequence
         except _Stop as stopped:
             return stopped.lowered
     raise RuntimeError("Inductor compiled nothing")
+
+
+@functools.cache
+def textless_kernels() -> type | None:
+    """The class that makes of nodes a C++ kernel with the arguments, the in-place updates and the removed buffers of
+    Inductor's, and no text. None: this version of PyTorch has other classes."""
+    try:
+        from torch._inductor.codegen.common import CSEProxy
+        from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppScheduling
+        from torch._inductor.codegen.cpp_utils import LocalBufferContext
+        from torch._inductor.utils import IndentedBuffer, reduction_num_outputs, sympy_index_symbol
+        from torch._inductor.virtualized import V
+
+        if CppScheduling.kernel_proxy_cls is not CppKernelProxy:
+            return None
+    except (ImportError, AttributeError):
+        return None
+
+    class Handler(CSEProxy):
+        """Which buffers are loaded and stored is all that counts; whatever is computed is one and the same value."""
+
+        kernel: Any
+
+        def _default(self, name: str, args: tuple, kwargs: dict) -> Any:
+            if name == "masked":
+                with V.kernel.swap_buffers(IndentedBuffer()):
+                    args[1]()
+            elif name == "load_seed":
+                V.kernel.load(args[0], args[1])
+            return (self.kernel.value,) * 2 if name == "frexp" else self.kernel.value
+
+        def indirect_indexing(self, *args: Any, **kwargs: Any) -> Any:
+            return sympy_index_symbol("tmp0")  # told from indices that are known by its name
+
+        def check_bounds(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+    class Kernel(CppKernel):
+        def __enter__(self) -> Any:
+            super().__enter__()
+            self.value = self.cse.newvar()
+            self.exit_stack.enter_context(V.set_ops_handler(Handler(self, self.overrides())))
+            return self
+
+        def load(self, name: str, index: Any) -> Any:
+            self.args.input(name)
+            return self.value
+
+        def store(self, name: str, index: Any, value: Any, mode: Any = None) -> None:
+            self.args.output(name)
+
+        def store_reduction(self, name: str, index: Any, value: Any) -> None:
+            self.args.output(name)
+
+        def reduction(self, dtype: Any, src_dtype: Any, reduction_type: str, value: Any) -> Any:
+            outputs = reduction_num_outputs(reduction_type)
+            return self.value if outputs == 1 else (self.value,) * outputs
+
+    class Textless(CppKernelProxy):
+        written = True
+
+        def codegen_nodes(self, nodes: list) -> None:
+            if isinstance(V.local_buffer_context, LocalBufferContext):  # what of it is fused hangs on its loops
+                super().codegen_nodes(nodes)
+                return
+            self.written = False
+            sizes = [node.group[1] for node in nodes]
+            group, reduced = max(sizes, key=lambda size: len(size[1]))
+            self.set_ranges(group, reduced)
+            with self.kernel_group.new_kernel(Kernel) as kernel:
+                kernel.set_ranges(group, reduced)
+                for node, size in zip(nodes, sizes):
+                    node.decide_inplace_update()
+                    node.mark_run()
+                    whole = size in [(group, reduced), ((*group, *reduced), ())]
+                    with contextlib.nullcontext() if whole else kernel.write_to_suffix():
+                        run(node, kernel)
+            V.graph.removed_buffers |= kernel.removed_buffers
+            V.graph.inplaced_to_remove |= kernel.inplaced_to_remove
+
+        def codegen_loops(self, code: Any, worksharing: Any) -> None:
+            if self.written:
+                super().codegen_loops(code, worksharing)
+            else:
+                code.writeline(f"// {next(_NUMBERS)}")  # kernels of one text would be one
+
+    def run(node: Any, kernel: Any) -> None:
+        body, before = node._body, kernel.current_node
+        kernel.current_node, body.indexing = node, body.indexing_exprs
+        try:
+            body.root_block()
+        finally:
+            kernel.current_node, body.indexing = before, None
+
+    return Textless
+
+
+_NUMBERS = itertools.count()
+
+
+@contextlib.contextmanager
+def _without_text() -> Iterator[None]:
+    from torch._inductor.codegen.cpp import CppScheduling
+
+    with _swapped(CppScheduling, "kernel_proxy_cls", textless_kernels()):
+        yield
 
 
 @contextlib.contextmanager

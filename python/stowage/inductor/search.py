@@ -9,7 +9,7 @@ less. What the planner predicts is of the default's kernels; after the partition
 the programs of a second lowering, read to the byte, confirm a candidate.
 
 Complexity: at most TRIES plans and lowerings, and those of LAST where the budget is too small; each takes what Inductor's
-lowering takes. Known weakness: below the lowest level nothing is tried."""
+lowering takes without the text of kernels. Known weakness: below the lowest level nothing is tried."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ class Candidate:
     programs: tuple[tuple[str, str], ...] = ()  # ("forward", its graph as text), ("backward", ...)
 
 
+@dataclasses.dataclass
+class _Planned:
+    names: tuple[str, ...]  # what is saved
+    nameless_bytes: int
+    recompute_ns: int
+
+
 class Ladder:
     """Of one joint graph. evaluate(saved): the trial of a partition, and what it really saves."""
 
@@ -50,42 +57,60 @@ class Ladder:
             None, default.peak_bytes, 0, LEVELS, self.bound_bytes, programs=each_program(default)
         )  # fmt: skip
         self.joint: Joint | None = None
+        self.plans: dict[int, _Planned | None] = {}
         self.levels: dict[int, Candidate | None] = {}
         self.by_saved: dict[tuple[str, ...], Candidate] = {}
         self.least_bytes = 0
+        self.trials = 1
 
     def choose(self, budget_bytes: int) -> Candidate:
         """Raises Infeasible (of the package's own class) with the smallest peak that was found."""
         if self.default.peak_bytes <= budget_bytes:
             return self.default
         self._begin()
-        found = self._near(budget_bytes)
+        found = self._near(budget_bytes) if self.bound_bytes <= budget_bytes else None
         if found is not None:
             return found
-        last = [c for c in (self.at(level) for level in LAST) if c is not None]
-        for candidate in last:
-            if candidate.peak_bytes <= budget_bytes:
-                return candidate
-        raise Infeasible("", min(c.peak_bytes for c in [self.default, *last]), self.bound_bytes)
+        smallest = self.default.peak_bytes
+        for level in LAST:
+            candidate = self.at(level)
+            if candidate is not None:
+                if candidate.peak_bytes <= budget_bytes:
+                    return candidate
+                smallest = min(smallest, candidate.peak_bytes)
+        raise Infeasible("", smallest, self.bound_bytes)
 
     def _near(self, budget_bytes: int) -> Candidate | None:
-        """From the level of the budget down until one keeps it; then up as long as they do."""
-        level, found = self._level_of(budget_bytes), None
+        """From the level of the budget down until one keeps it; then up, below those that did not, while that saves time."""
+        level, found, failed = self._level_of(budget_bytes), None, LEVELS
         for _ in range(TRIES):
             candidate = self.at(level)
             if candidate is not None and candidate.peak_bytes <= budget_bytes:
                 if found is None or candidate.level > found.level:
                     found = candidate
-                higher = self._level_of(self._asked(level) + budget_bytes - candidate.peak_bytes)
-                if higher <= level or higher in self.levels:
-                    break
-                level = higher
             elif found is not None or level == 0:
                 break
             else:
                 above = candidate.peak_bytes - budget_bytes if candidate is not None else 0
+                failed = level
                 level = min(level - 1, self._level_of(self._asked(level) - above))
-        return found
+                continue
+            level = self._level_of(self._asked(found.level) + budget_bytes - found.peak_bytes)
+            if level >= failed:
+                level = (found.level + failed) // 2
+            if level <= found.level or level in self.levels or not self._worth(found, level):
+                break
+        kept = [c for c in self.levels.values() if c is not None and c.peak_bytes <= budget_bytes]
+        return max(kept, key=lambda c: c.level, default=None)  # another budget may have found a better one
+
+    def _worth(self, found: Candidate, level: int) -> bool:
+        """A trial of this level may save a hundredth of the kernels' time."""
+        assert self.joint is not None
+        least = self.joint.cost_ns // 100
+        if found.recompute_ns < least:
+            return False
+        planned = self._planned(level)
+        return planned is not None and planned.recompute_ns + least <= found.recompute_ns
 
     def known(self) -> list[Candidate]:
         """What was tried, the cheapest first."""
@@ -123,19 +148,30 @@ class Ladder:
         return level
 
     def _make(self, level: int) -> Candidate | None:
-        assert self.joint is not None
-        try:
-            made = plan(self.joint.graph, self._asked(level), keep_order=True, link_gbps=0.0, progress=False)
-        except Error:  # Infeasible too: the planner's least may not be reached at once
+        planned = self._planned(level)
+        if planned is None:
             return None
-        names, nameless = self.joint.saved_by(made._plan)
-        if tuple(names) in self.by_saved:
-            return dataclasses.replace(self.by_saved[tuple(names)], level=level)
-        trial, saved = self.evaluate(tuple(names))
-        self.by_saved[tuple(names)] = found = Candidate(
-            saved, trial.peak_bytes, made.summary()["recompute_ns"], level, self.bound_bytes, nameless, each_program(trial)
+        if planned.names in self.by_saved:
+            return dataclasses.replace(self.by_saved[planned.names], level=level)
+        self.trials += 1
+        trial, saved = self.evaluate(planned.names)
+        self.by_saved[planned.names] = found = Candidate(
+            saved, trial.peak_bytes, planned.recompute_ns, level, self.bound_bytes, planned.nameless_bytes,
+            each_program(trial),
         )  # fmt: skip
         return found
+
+    def _planned(self, level: int) -> _Planned | None:
+        """None: no plan was found."""
+        assert self.joint is not None
+        if level not in self.plans:
+            try:
+                made = plan(self.joint.graph, self._asked(level), keep_order=True, link_gbps=0.0, progress=False)
+                names, nameless = self.joint.saved_by(made._plan)
+                self.plans[level] = _Planned(tuple(names), nameless, made.summary()["recompute_ns"])
+            except Error:  # Infeasible too: the planner's least may not be reached at once
+                self.plans[level] = None
+        return self.plans[level]
 
 
 __all__ = ["Candidate", "Ladder"]

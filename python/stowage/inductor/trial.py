@@ -46,7 +46,7 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
     visible = [i for i in range(user_outputs) if _is_node(outputs[i])]
 
     def lower_forward() -> tuple[private.Lowered, Program]:
-        lowered = private.lower(private.copied(forward), forward_inputs, visible, False, ())
+        (lowered,) = private.lower(forward, forward_inputs, visible, False, ())
         return lowered, _read(lowered, {})
 
     lowered, first = lower_forward()
@@ -56,21 +56,28 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
     given, outside, tangents = _given(first, backward, backward_inputs, saved, user_outputs)
     backward_outputs = [i for i, node in enumerate(_outputs(backward)) if _is_node(node)]
     donated = _donated(forward, backward, user_outputs)
+    wanted: list[Callable | None] = []
+    read_once: list[Program] = []
+
+    def in_another_order(lowered: private.Lowered) -> bool:
+        read_once[:] = [_read(lowered, given)]
+        matters = first.peak_bytes < read_once[0].peak_bytes + outside
+        wanted.append(_want_better_order(read_once[0], lowered.made) if matters else None)
+        return wanted[-1] is not None
 
     def lower_backward() -> tuple[private.Lowered, Program]:
-        lowered = private.lower(private.copied(backward), backward_inputs, backward_outputs, True, donated)
-        return lowered, _read(lowered, given)
+        found = private.lower(backward, backward_inputs, backward_outputs, True, donated, again=in_another_order)
+        programs = read_once + [_read(each, given) for each in found[1:]]
+        return _the_better(list(zip(found, programs)), wanted[-1])
 
     lowered_backward, second = lower_backward()
     rest = second.peak_bytes + outside
     if first.peak_bytes > rest and take_back is not None:
-        lowered, first = _kept_if_better(lower_forward, (lowered, first), take_back)
+        lowered, first = _the_better([(lowered, first), lower_forward()], take_back)
+        if first.peak_bytes < rest:
+            lowered_backward, second = lower_backward()
     elif take_back is not None:
         take_back()  # forward's order does not matter
-    if first.peak_bytes < rest:
-        take_back = _want_better_order(second, lowered_backward.made)
-        if take_back is not None:
-            lowered_backward, second = _kept_if_better(lower_backward, (lowered_backward, second), take_back)
     return Trial(
         first, second, (lowered.made, lowered_backward.made), saved, first.outputs[user_outputs:],
         first.outputs[:user_outputs], tangents, {node.name: node for node in forward.graph.nodes}, outside,
@@ -93,13 +100,15 @@ def _want_better_order(program: Program, made: dict[str, private.Made]) -> Calla
     return private.want_order(ranks) if ranks else None
 
 
-def _kept_if_better(lower: Callable[[], tuple[private.Lowered, Program]], before: tuple[private.Lowered, Program],
-                    take_back: Callable[[], None]) -> tuple[private.Lowered, Program]:  # fmt: skip
-    after = lower()
-    if after[1].peak_bytes < before[1].peak_bytes:
-        return after
-    take_back()
-    return before
+def _the_better(
+    programs: list[tuple[private.Lowered, Program]], take_back: Callable | None
+) -> tuple[private.Lowered, Program]:
+    """Of one, or of one and the same in the order that was wanted."""
+    if len(programs) > 1 and programs[1][1].peak_bytes < programs[0][1].peak_bytes:
+        return programs[1]
+    if take_back is not None:
+        take_back()
+    return programs[0]
 
 
 def _given(
