@@ -52,6 +52,8 @@ OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
     "adamw fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
     "momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-2),
+    "muon": lambda p: torch.optim.Muon([q for q in p if q.dim() == 2], lr=1e-2),
 }
 
 
@@ -122,6 +124,8 @@ def same(budget=BUDGET, between=None, **options):
         {"optimizer": "adamw"},
         {"optimizer": "adamw fused"},
         {"optimizer": "momentum"},
+        {"optimizer": "adafactor"},
+        {"optimizer": "muon"},
         {"tied": True},
         {"dropout": 0.2},
         {"norm": True},
