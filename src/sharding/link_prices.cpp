@@ -7,7 +7,7 @@
 namespace stowage {
 namespace {
 
-constexpr int kRounds = 4;             // at prices that sum up to 1
+constexpr int kPriceRounds = 4;        // at prices that sum up to 1
 constexpr double kStep = 2;            // a resource that is idle gets cheaper by exp(-kStep) a round
 constexpr double kLeast = 0.01;        // of the even price: no way is free
 constexpr double kKernelsAtEnd = 0.2;  // of the kernels' price, for the optimizer's; the rest is for what comes after
@@ -87,7 +87,7 @@ Found find_overlapped(Search& search, const std::function<Found(Search& search)>
   const bool timed = search.options().time_limit_seconds > 0;
   const std::size_t axes = search.space().mesh.axes.size();
   const std::vector<Prices> wary = wary_prices(axes);
-  const std::size_t rounds = wary.size() + kRounds;
+  const std::size_t rounds = wary.size() + kPriceRounds;
   std::vector<double> weights(1 + axes, 1);
   Found best = search.nothing(Outcome::kUnknown);
   double bound = 0;
