@@ -92,7 +92,7 @@ class Ledger {
     op.compute_ns += strategy.compute_ns;
     const bool follows = space_.follows[i] != 0;
     std::int64_t copies = 0;
-    Turn turn{.still = space_.is_still(i), .ns = strategy.compute_ns};
+    KernelTurn turn{.still = space_.is_still(i), .ns = strategy.compute_ns};
     for (std::size_t s = 0; s < unit.slots.size(); ++s) {
       const std::size_t t = unit.slots[s].tensor.index();
       const bool touched = axis_code(strategy.in[s], 0) != kUntouched;
@@ -156,7 +156,7 @@ class Ledger {
     plan_.overlap = true;
     for (int tries = 0; tries <= kBuckets; ++tries) {
       const std::int64_t bucket = tries == 0 ? 0 : largest >> (kBuckets - tries);
-      const Timeline line = make_timeline(turns_, roots, axes_, bucket);
+      const OverlapTimeline line = make_timeline(turns_, roots, axes_, bucket);
       const ShardingBytes before = plan_.bytes;
       find_peak(line.beside);
       const bool fits = !space_.limit || plan_.bytes.peak <= *space_.limit;
@@ -167,7 +167,7 @@ class Ledger {
     }
   }
 
-  void write(const Timeline& line, std::int64_t bucket) {
+  void write(const OverlapTimeline& line, std::int64_t bucket) {
     plan_.bucket_bytes = bucket;
     plan_.overlapped_ns = line.ns;
     plan_.links_ns = line.links;
@@ -300,7 +300,7 @@ class Ledger {
   std::vector<char> redistributed_;  // per unit: its first input is brought elsewhere
   std::vector<char> moved_out_;      // per unit: an output is
   std::vector<char> gradient_;       // per fragment
-  std::vector<Turn> turns_;          // with overlap: per unit
+  std::vector<KernelTurn> turns_;    // with overlap: per unit
 };
 
 }  // namespace

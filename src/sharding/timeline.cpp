@@ -16,7 +16,7 @@ std::int64_t bytes_of(const std::vector<Bringing>& all) {
   return sum;
 }
 
-bool only_views(const Turn& turn) { return turn.still && turn.before.empty() && turn.after.empty(); }
+bool only_views(const KernelTurn& turn) { return turn.still && turn.before.empty() && turn.after.empty(); }
 
 struct Copy {
   std::size_t turn = 0, at = 0;  // which of its `before`
@@ -25,13 +25,13 @@ struct Copy {
 // What is issued before each turn, as buckets.
 class Ahead {
  public:
-  Ahead(const std::vector<Turn>& turns, const std::vector<std::size_t>& roots, std::int64_t bucket)
+  Ahead(const std::vector<KernelTurn>& turns, const std::vector<std::size_t>& roots, std::int64_t bucket)
       : issued(turns.size()), beside(turns.size(), 0), turns_(turns), bucket_(bucket), kernels_(1, 0) {
-    for (const Turn& turn : turns) kernels_.push_back(kernels_.back() + (turn.still ? 0 : 1));
+    for (const KernelTurn& turn : turns) kernels_.push_back(kernels_.back() + (turn.still ? 0 : 1));
     std::vector<std::int64_t> origin(roots.size(), kBefore), changed(roots.size(), kBefore);
     const auto since = [&](std::size_t t) { return std::max(origin[t], changed[roots[t]]); };
     for (std::size_t i = 0; i < turns.size(); ++i) {
-      const Turn& turn = turns[i];
+      const KernelTurn& turn = turns[i];
       for (std::size_t b = 0; b < turn.before.size(); ++b) add({i, b}, since(turn.before[b].tensor));
       std::int64_t made = only_views(turn) ? kBefore : static_cast<std::int64_t>(i);
       if (only_views(turn))
@@ -75,7 +75,7 @@ class Ahead {
     issued[at].push_back(std::move(copies));
   }
 
-  const std::vector<Turn>& turns_;
+  const std::vector<KernelTurn>& turns_;
   std::int64_t bucket_;
   std::vector<std::int32_t> kernels_;  // before each turn
   std::vector<Copy> open_;
@@ -85,12 +85,12 @@ class Ahead {
 // Which results are needed so soon that they are not collected, and until when they are under way.
 class Needs {
  public:
-  Needs(const std::vector<Turn>& turns, std::size_t tensors) : until(turns.size()) {
+  Needs(const std::vector<KernelTurn>& turns, std::size_t tensors) : until(turns.size()) {
     std::vector<std::int32_t> kernels(1, 0);
-    for (const Turn& turn : turns) kernels.push_back(kernels.back() + (turn.still ? 0 : 1));
+    for (const KernelTurn& turn : turns) kernels.push_back(kernels.back() + (turn.still ? 0 : 1));
     std::vector<std::size_t> first(tensors, turns.size());  // turn that needs it, of those that have been looked at
     for (std::size_t i = turns.size(); i-- > 0;) {
-      const Turn& turn = turns[i];
+      const KernelTurn& turn = turns[i];
       for (const Bringing& what : turn.after) {
         const std::size_t need = first[what.tensor];
         const bool soon = need < turns.size() && kernels[need] - kernels[i + 1] < kSoon;
@@ -111,7 +111,8 @@ class Needs {
 
 class Clock {
  public:
-  Clock(const std::vector<Turn>& turns, const std::vector<std::size_t>& roots, std::size_t axes, std::int64_t bucket)
+  Clock(const std::vector<KernelTurn>& turns, const std::vector<std::size_t>& roots, std::size_t axes,
+        std::int64_t bucket)
       : turns_(turns),
         roots_(roots),
         bucket_(bucket),
@@ -126,7 +127,7 @@ class Clock {
     line_.beside = ahead_.beside;
   }
 
-  Timeline run() {
+  OverlapTimeline run() {
     for (std::size_t i = 0; i < turns_.size(); ++i) take(i);
     launch();
     line_.ns = now_;
@@ -170,7 +171,7 @@ class Clock {
   }
 
   void take(std::size_t i) {
-    const Turn& turn = turns_[i];
+    const KernelTurn& turn = turns_[i];
     if (needs_collected(i)) launch();
     for (const std::vector<Copy>& bucket : ahead_.issued[i]) issue(bucket);
     line_.beside[i] += under_way_ + held_;
@@ -201,7 +202,7 @@ class Clock {
 
   // A view of what is in the open bucket is in it, too, and needs nothing.
   [[nodiscard]] bool needs_collected(std::size_t i) const {
-    const Turn& turn = turns_[i];
+    const KernelTurn& turn = turns_[i];
     const auto in = [&](std::size_t t) { return is_collected(t); };
     if (!only_views(turn) && (std::any_of(turn.reads.begin(), turn.reads.end(), in) ||
                               std::any_of(turn.writes.begin(), turn.writes.end(), in)))
@@ -222,7 +223,7 @@ class Clock {
   }
 
   void leave(std::size_t i, double end) {
-    const Turn& turn = turns_[i];
+    const KernelTurn& turn = turns_[i];
     std::vector<Left> later;
     std::int64_t bytes = 0;
     for (std::size_t a = 0; a < turn.after.size(); ++a) {
@@ -273,7 +274,7 @@ class Clock {
     return landed_;
   }
 
-  const std::vector<Turn>& turns_;
+  const std::vector<KernelTurn>& turns_;
   const std::vector<std::size_t>& roots_;
   std::int64_t bucket_;
   Ahead ahead_;
@@ -289,19 +290,19 @@ class Clock {
   double landed_ = 0;                    // when that arrives
   double now_ = 0;                       // the latest kernel has ended, and what it waits for has come
   double ended_ = 0;                     // the latest kernel has ended
-  Timeline line_;
+  OverlapTimeline line_;
 };
 
 }  // namespace
 
-Timeline make_timeline(const std::vector<Turn>& turns, const std::vector<std::size_t>& roots, std::size_t axes,
-                       std::int64_t bucket) {
+OverlapTimeline make_timeline(const std::vector<KernelTurn>& turns, const std::vector<std::size_t>& roots,
+                              std::size_t axes, std::int64_t bucket) {
   return Clock(turns, roots, axes, bucket).run();
 }
 
-std::int64_t largest_copies(const std::vector<Turn>& turns) {
+std::int64_t largest_copies(const std::vector<KernelTurn>& turns) {
   std::int64_t most = 0;
-  for (const Turn& turn : turns) most = std::max({most, bytes_of(turn.before), bytes_of(turn.after)});
+  for (const KernelTurn& turn : turns) most = std::max({most, bytes_of(turn.before), bytes_of(turn.after)});
   return most;
 }
 

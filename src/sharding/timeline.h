@@ -17,7 +17,7 @@
 //              itself, too, just before it is needed or just after it is made, and kernels wait for it.
 //
 // The hops of one bucket on one axis are one collective: they share its latency. Both kinds count by the order alone, never
-// by times, so that what is alive at each kernel is known for sure (Timeline::beside), and belongs to the peak: at most two
+// by times, so that what is alive at each kernel is known for sure (OverlapTimeline::beside), and belongs to the peak: at most two
 // buckets either way, and what is alone. As FSDP does it (Zhao et al., PVLDB 16, 2023), with bytes instead of modules. The ledger tries some
 // sizes, and takes the fastest whose peak keeps the limit.
 //
@@ -41,14 +41,14 @@ struct Bringing {
   std::vector<Leg> legs = {};
 };
 
-struct Turn {          // of a unit
+struct KernelTurn {    // of a unit
   bool still = false;  // a view
   double ns = 0;       // of the kernel
   std::vector<Bringing> before = {}, after = {};
   std::vector<std::size_t> reads = {}, writes = {}, makes = {};  // tensors: read where they live; changed; new
 };
 
-struct Timeline {
+struct OverlapTimeline {
   double ns = 0;
   std::vector<double> links;         // per axis: how long it carries something
   std::vector<double> waited;        // per turn: from the end of the kernel before to the start of this one
@@ -56,10 +56,10 @@ struct Timeline {
 };
 
 // `roots`: per tensor, the one whose storage it lies in.
-Timeline make_timeline(const std::vector<Turn>& turns, const std::vector<std::size_t>& roots, std::size_t axes,
-                       std::int64_t bucket);
+OverlapTimeline make_timeline(const std::vector<KernelTurn>& turns, const std::vector<std::size_t>& roots,
+                              std::size_t axes, std::int64_t bucket);
 
 // The most that one turn copies, before or after its kernel.
-std::int64_t largest_copies(const std::vector<Turn>& turns);
+std::int64_t largest_copies(const std::vector<KernelTurn>& turns);
 
 }  // namespace stowage

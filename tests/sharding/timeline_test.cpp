@@ -13,36 +13,36 @@ namespace stowage::testing {
 namespace {
 
 // Tensor 0: a parameter. Kernels 0 and 1 make 1 and 2; kernel 1 wants 0 gathered.
-std::vector<Turn> two_kernels() {
-  std::vector<Turn> turns(2);
+std::vector<KernelTurn> two_kernels() {
+  std::vector<KernelTurn> turns(2);
   turns[0] = {.ns = 10, .makes = {1}};
   turns[1] = {.ns = 10, .before = {{.tensor = 0, .bytes = 4, .legs = {{0, 2, 5}}}}, .reads = {1}, .makes = {2}};
   return turns;
 }
 
 TEST(ShardingTimeline, AGatherRunsBesideTheKernelBefore) {
-  const Timeline line = make_timeline(two_kernels(), {0, 1, 2}, 1, 4);
+  const OverlapTimeline line = make_timeline(two_kernels(), {0, 1, 2}, 1, 4);
   EXPECT_EQ(line.ns, 20);
   EXPECT_EQ(line.links, std::vector<double>{7});
   EXPECT_EQ(line.beside, (std::vector<std::int64_t>{4, 0}));
 }
 
 TEST(ShardingTimeline, WhatIsLargerThanABucketWaits) {
-  const Timeline line = make_timeline(two_kernels(), {0, 1, 2}, 1, 3);
+  const OverlapTimeline line = make_timeline(two_kernels(), {0, 1, 2}, 1, 3);
   EXPECT_EQ(line.ns, 27);
   EXPECT_EQ(line.waited, (std::vector<double>{0, 7}));
   EXPECT_EQ(line.beside, (std::vector<std::int64_t>{0, 0}));
 }
 
 TEST(ShardingTimeline, NothingIsBroughtAheadOfWhatMakesIt) {
-  std::vector<Turn> turns = two_kernels();
+  std::vector<KernelTurn> turns = two_kernels();
   turns[0].makes = {0};
   turns[1].reads = {};
   EXPECT_EQ(make_timeline(turns, {0, 1, 2}, 1, 100).ns, 27);
 }
 
 TEST(ShardingTimeline, NothingIsBroughtAheadOfWhatChangesItsStorage) {
-  std::vector<Turn> turns = two_kernels();
+  std::vector<KernelTurn> turns = two_kernels();
   turns[0].writes = {1};  // a view of tensor 0
   turns[0].makes = {};
   turns[1].reads = {};
@@ -50,18 +50,18 @@ TEST(ShardingTimeline, NothingIsBroughtAheadOfWhatChangesItsStorage) {
 }
 
 TEST(ShardingTimeline, ThroughAViewOnlyItsBaseMatters) {
-  std::vector<Turn> turns = two_kernels();
-  Turn view{.still = true, .reads = {0}, .makes = {3}};
+  std::vector<KernelTurn> turns = two_kernels();
+  KernelTurn view{.still = true, .reads = {0}, .makes = {3}};
   turns[1].before[0].tensor = 3;
   turns.insert(turns.begin() + 1, view);
-  const Timeline line = make_timeline(turns, {0, 1, 2, 0}, 1, 4);
+  const OverlapTimeline line = make_timeline(turns, {0, 1, 2, 0}, 1, 4);
   EXPECT_EQ(line.ns, 20);
   EXPECT_EQ(line.beside, (std::vector<std::int64_t>{4, 4, 0}));
 }
 
 // Kernels that take no time, so that what comes after them is not needed soon.
-void wait_a_while(std::vector<Turn>& turns, std::size_t place) {
-  turns.insert(turns.begin() + static_cast<std::ptrdiff_t>(place), 4, Turn{});
+void wait_a_while(std::vector<KernelTurn>& turns, std::size_t place) {
+  turns.insert(turns.begin() + static_cast<std::ptrdiff_t>(place), 4, KernelTurn{});
 }
 
 std::vector<std::int64_t> last_of(const std::vector<std::int64_t>& all, std::ptrdiff_t count) {
@@ -70,21 +70,21 @@ std::vector<std::int64_t> last_of(const std::vector<std::int64_t>& all, std::ptr
 
 // Each kernel wants a parameter of its own. A bucket of one: the next one's is issued as this one's kernel is next.
 TEST(ShardingTimeline, OneBucketAhead) {
-  std::vector<Turn> turns(4);
+  std::vector<KernelTurn> turns(4);
   for (std::size_t i = 0; i < 4; ++i)
     turns[i] = {.ns = 10, .before = {{.tensor = i, .bytes = 4, .legs = {{0, 3, 14}}}}, .makes = {4 + i}};
   wait_a_while(turns, 0);
   const std::vector<std::size_t> roots = {0, 1, 2, 3, 4, 5, 6, 7};
-  const Timeline ones = make_timeline(turns, roots, 1, 4);
+  const OverlapTimeline ones = make_timeline(turns, roots, 1, 4);
   EXPECT_EQ(ones.ns, 17 + 17 + 17 + 17 + 10);  // the link is always busy
   EXPECT_EQ(last_of(ones.beside, 5), (std::vector<std::int64_t>{4, 4, 4, 4, 0}));
-  const Timeline twos = make_timeline(turns, roots, 1, 8);
+  const OverlapTimeline twos = make_timeline(turns, roots, 1, 8);
   EXPECT_EQ(twos.links, std::vector<double>{2 * (3 + 28)});
   EXPECT_EQ(last_of(twos.beside, 5), (std::vector<std::int64_t>{8, 12, 8, 4, 0}));
 }
 
 TEST(ShardingTimeline, ABucketIsOneCollectiveOnEachAxis) {
-  std::vector<Turn> turns(2);
+  std::vector<KernelTurn> turns(2);
   turns[0] = {.ns = 100, .makes = {2}};
   turns[1] = {.ns = 10,
               .before = {{.tensor = 0, .bytes = 4, .legs = {{0, 3, 4}, {1, 1, 1}}},
@@ -98,7 +98,7 @@ TEST(ShardingTimeline, ABucketIsOneCollectiveOnEachAxis) {
 }
 
 TEST(ShardingTimeline, ScattersAreCollectedAndDeferred) {
-  std::vector<Turn> turns(4);
+  std::vector<KernelTurn> turns(4);
   for (std::size_t i = 0; i < 4; ++i) {
     turns[i] = {.ns = 10, .makes = {i}};
     turns[i].after = {{.tensor = i, .bytes = 4, .legs = {{0, 5, 10}}}};
@@ -120,7 +120,7 @@ TEST(ShardingTimeline, ScattersAreCollectedAndDeferred) {
 }
 
 TEST(ShardingTimeline, AViewOfWhatIsCollectedNeedsNothing) {
-  std::vector<Turn> turns(4);
+  std::vector<KernelTurn> turns(4);
   turns[0] = {.ns = 10, .after = {{.tensor = 0, .bytes = 4, .legs = {{0, 5, 10}}}}, .makes = {0}};
   turns[1] = {.still = true, .reads = {0}, .makes = {1}};
   turns[2] = {.ns = 10, .makes = {2}};
@@ -131,7 +131,7 @@ TEST(ShardingTimeline, AViewOfWhatIsCollectedNeedsNothing) {
 }
 
 TEST(ShardingTimeline, AxesHaveLinksOfTheirOwn) {
-  std::vector<Turn> turns = two_kernels();
+  std::vector<KernelTurn> turns = two_kernels();
   turns[1].before.push_back({.tensor = 3, .bytes = 4, .legs = {{1, 0, 9}}});
   const std::vector<std::size_t> roots = {0, 1, 2, 3};
   EXPECT_EQ(make_timeline(turns, roots, 2, 0).ns, 29);
@@ -140,10 +140,10 @@ TEST(ShardingTimeline, AxesHaveLinksOfTheirOwn) {
   EXPECT_EQ(make_timeline(turns, roots, 2, 0).ns, 36);
 }
 
-std::vector<Turn> random_turns(std::mt19937_64& random, std::size_t axes, std::vector<std::size_t>& roots) {
+std::vector<KernelTurn> random_turns(std::mt19937_64& random, std::size_t axes, std::vector<std::size_t>& roots) {
   const auto below = [&](std::int64_t n) { return static_cast<std::size_t>(draw(random, 0, n - 1)); };
   for (std::size_t t = 0; t < 4; ++t) roots.push_back(t);
-  std::vector<Turn> turns;
+  std::vector<KernelTurn> turns;
   const auto bring = [&](std::size_t t) {
     Bringing made{.tensor = t, .bytes = draw(random, 1, 9), .legs = {}};
     for (std::size_t n = 1 + below(2); n > 0; --n)
@@ -153,7 +153,7 @@ std::vector<Turn> random_turns(std::mt19937_64& random, std::size_t axes, std::v
     return made;
   };
   for (std::size_t i = 2 + below(12); i > 0; --i) {
-    Turn& turn = turns.emplace_back();
+    KernelTurn& turn = turns.emplace_back();
     turn.still = axes > 1 && below(4) == 0;
     turn.ns = turn.still ? 0 : static_cast<double>(draw(random, 1, 20));
     const std::size_t first = below(static_cast<std::int64_t>(roots.size()));
@@ -180,17 +180,17 @@ TEST(ShardingTimeline, LiesBetweenTheBusiestAndTheSum) {
     std::mt19937_64 random(seed + i);
     const std::size_t axes = 1 + i % 3;
     std::vector<std::size_t> roots;
-    const std::vector<Turn> turns = random_turns(random, axes, roots);
+    const std::vector<KernelTurn> turns = random_turns(random, axes, roots);
     double kernels = 0;
-    for (const Turn& turn : turns) kernels += turn.ns;
+    for (const KernelTurn& turn : turns) kernels += turn.ns;
     double all = kernels;
     std::vector<double> least(axes, 0);
-    for (const Turn& turn : turns)
+    for (const KernelTurn& turn : turns)
       for (const auto* side : {&turn.before, &turn.after})
         for (const Bringing& what : *side)
           for (const Leg& leg : what.legs) all += leg.latency_ns + leg.bytes_ns, least[leg.axis] += leg.bytes_ns;
     for (const std::int64_t bucket : {std::int64_t{0}, std::int64_t{6}, largest_copies(turns), std::int64_t{1000}}) {
-      const Timeline line = make_timeline(turns, roots, axes, bucket);
+      const OverlapTimeline line = make_timeline(turns, roots, axes, bucket);
       EXPECT_GE(line.ns, kernels);
       EXPECT_GE(line.ns, *std::max_element(line.links.begin(), line.links.end()));
       EXPECT_LE(line.ns, all);
