@@ -169,11 +169,13 @@ def recorded(training, train_step, budget):
     """The tape of one step, recorded under a budget or not."""
     from stowage.step.eager_calls import EagerCalls
     from stowage.step.recording import record
+    from stowage.step.room import Room
     from stowage.step.world import World
 
     x = training.batch
     world = World(train_step)
-    within = EagerCalls(budget, None, _runtime.Arena()).within(world, [x]) if budget else None
+    room = Room.of_environment(_runtime.Arena(), None)
+    within = EagerCalls(budget, None, room, leaving=False).within(world, [x]) if budget else None
     recording = record(train_step, (x,), {}, [x], world=world, within=within)
     assert recording.refusal == ""
     return recording.tape
