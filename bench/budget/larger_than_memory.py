@@ -1,7 +1,7 @@
-"""Training state larger than the machine's memory: one model under budgets that hold a part of its parameters and AdamW's
-state, the rest in a file (``residents="leave"``, STOWAGE_HOST_STORE).
+"""Training state that fills the machine's memory, or more: one model under budgets that hold a part of its parameters and
+AdamW's state, the rest in a file (``residents="leave"``, STOWAGE_HOST_STORE).
 
-No run without a budget fits beside it. So the runs are compared with each other: the losses of all steps, and a digest of
+A run without a budget hardly fits, or not at all. So the runs are compared with each other: the losses of all steps, and a digest of
 parameters, buffers and optimizer state at the end. (State that fits is compared with eager by ./dev bench residents.)
 
     state        parameters, buffers and optimizer state

@@ -7,8 +7,8 @@ namespace stowage {
 namespace {
 
 constexpr std::int64_t kBefore = -1;  // the step
-constexpr std::int32_t kSoon =
-    4;  // kernels between what makes a tensor and what needs it: fewer, and it is not collected
+// Kernels between what makes a tensor and what needs it: where there are fewer, it is not collected
+constexpr std::int32_t kSoon = 4;
 
 std::int64_t bytes_of(const std::vector<Bringing>& all) {
   std::int64_t sum = 0;
@@ -105,8 +105,8 @@ class Needs {
     }
   }
 
-  std::vector<std::vector<std::size_t>>
-      until;  // per turn, of each that it leaves: the turn that needs it; 0: collected
+  // Per turn, of each that it leaves: the turn that needs it; 0: collected
+  std::vector<std::vector<std::size_t>> until;
 };
 
 class Clock {

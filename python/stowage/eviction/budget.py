@@ -47,7 +47,8 @@ class OutOfMemory(Error, torch.OutOfMemoryError):
 
 @dataclasses.dataclass(frozen=True)
 class HostRoom:
-    """Where a block's tensors wait on the host: None: in memory. ``soft``: the limit is passed where it cannot be kept."""
+    """Where a block's tensors wait. ``host``: in its file; None: in memory. ``soft``: the limit is passed where it cannot
+    be kept."""
 
     host: _runtime.Host | None
     soft: bool = False
@@ -136,9 +137,8 @@ class budget(_runtime.Block):
         )  # fmt: skip
         self._used = False
         self._of_calls = False  # of a compiled step, which knows of it
-        self._may_stay: Callable[[], list[torch.Tensor]] = (
-            list  # of those that are in the host's file when the block ends
-        )
+        # Where not all fits within the limit when the block ends, these may lie in the host's file from then on
+        self._may_stay: Callable[[], list[torch.Tensor]] = list
         self._patches: _Patches | None = None
         self._progress = progress
         self._line = contextlib.ExitStack()
@@ -254,12 +254,15 @@ class budget(_runtime.Block):
         return self._runtime.alive()
 
 
+def host_settings() -> tuple[str, int]:
+    """What the environment says of the host store: its directory, "" for memory; the bytes that it may take, 0 for any."""
+    return os.environ.get("STOWAGE_HOST_STORE", ""), parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None) or 0
+
+
 def _host_of_environment(device: torch.device) -> _runtime.Host | None:
     """None where the environment names no directory, and for an accelerator, which copies to pinned memory alone."""
-    directory = os.environ.get("STOWAGE_HOST_STORE", "")
-    if not directory or device.type != "cpu":
-        return None
-    return _runtime.Host(directory, parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None) or 0, 0.0)
+    directory, limit_bytes = host_settings()
+    return _runtime.Host(directory, limit_bytes) if directory and device.type == "cpu" else None
 
 
 def _the_device(device: torch.device | str | None) -> torch.device:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from stowage import _runtime
-from stowage.sizes import parse_bytes
+from stowage.eviction.budget import host_settings
 from stowage.step import compiled_regions
 
 
@@ -26,9 +25,8 @@ class Room:
     def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:
         """With the host store that the environment wants: in memory, or in a file of a directory; as large as needed,
         or limited."""
-        directory = os.environ.get("STOWAGE_HOST_STORE", "")
-        limit = parse_bytes(os.environ.get("STOWAGE_HOST_LIMIT") or None)
-        return cls(arena, _runtime.Host(directory, limit or 0, link_gbps or 0.0), link_gbps, directory or "memory")
+        directory, limit_bytes = host_settings()
+        return cls(arena, _runtime.Host(directory, limit_bytes, link_gbps or 0.0), link_gbps, directory or "memory")
 
 
 __all__ = ["Room"]
