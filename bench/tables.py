@@ -25,7 +25,7 @@ from bench.eager import doctor, eager_bits, eager_report, limit_holds, run_scrip
 from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
-from bench.shard import shard_replay, shard_tables, strategy
+from bench.shard import shard_budget, shard_replay, shard_tables, strategy
 from bench.step import checking, executed, long_runs, loss_head, peak, repeatability, step_time, will_it_fit
 from bench.strangers import architectures, strangers_tables
 
@@ -60,6 +60,7 @@ TABLES = {
     "residents": residents.table,
     "run_scripts": run_scripts.table,
     "shard": shard_tables.table,
+    "shard_budget": shard_budget.table,
     "shard_replay": shard_replay.table,
     "strangers": strangers_tables.cases,
     "operators": strangers_tables.operators,

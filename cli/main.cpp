@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
       "6 the plan is invalid.");
   const std::vector<Verb> verbs = {add_plan(app),   add_check(app), add_bound(app),    add_layout(app),
                                    add_info(app),   add_fit(app),   add_strategy(app), add_explain(app),
-                                   add_report(app), add_run(app),   add_why(app)};
+                                   add_report(app), add_run(app),   add_shard(app),    add_why(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -49,6 +49,7 @@ Verb add_strategy(CLI::App& app);
 Verb add_explain(CLI::App& app);
 Verb add_report(CLI::App& app);
 Verb add_run(CLI::App& app);
+Verb add_shard(CLI::App& app);
 Verb add_why(CLI::App& app);
 
 // A verb of the Python package, which its command `stowage` takes for itself (stowage/command.py): named here, to say where it is.

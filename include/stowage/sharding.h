@@ -109,6 +109,9 @@ struct ShardingOptions {
   ShardingGoal goal = ShardingGoal::kLeastRedundancy;
   double eps = 0;                                  // of the least state and saved bytes per device
   std::optional<std::int64_t> memory_limit_bytes;  // of the peak per device
+  // Of what is alive beside an op, and neither state nor its own, this share counts towards the limit: what
+  // recomputation and copies to the host take is to be met by others. 1: all of it
+  double kept_share = 1;
   std::map<std::int32_t, MeshPlacement> fixed;     // by tensor: its placement is given
   // Collectives run beside kernels where nothing waits for them (src/sharding/timeline.h); else one after another
   bool overlap = false;
@@ -153,6 +156,9 @@ struct ShardingBytes {  // per device, of the fullest one
   std::int64_t ideal = 0;      // all the above, divided evenly
   std::int64_t peak = 0;       // the largest sum alive at one op, state and copies included
   std::int32_t peak_op = -1;
+  // The same where what is neither state nor the op's own counts by ShardingOptions::kept_share
+  std::int64_t limited_peak = 0;
+  std::int32_t limited_peak_op = -1;
 };
 
 struct StageResult {

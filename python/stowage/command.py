@@ -17,6 +17,10 @@ def verb_in_python(arguments: list[str]) -> Callable[[list[str]], int | None] | 
         from stowage.run.launch import run
 
         return run
+    if arguments[:1] == ["shard"]:
+        from stowage.verbs import shard
+
+        return shard.run
     if arguments[:1] == ["why"]:
         from stowage.verbs import why
 

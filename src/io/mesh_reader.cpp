@@ -125,7 +125,7 @@ Mesh parse_mesh(std::string_view text, const std::string& name) {
 }
 
 ShardingOptions parse_sharding_options(std::string_view text, const std::string& name) {
-  constexpr std::array<std::string_view, 11> keys = {"goal",
+  constexpr std::array<std::string_view, 12> keys = {"goal",
                                                      "eps",
                                                      "memory_limit_bytes",
                                                      "fixed",
@@ -135,7 +135,8 @@ ShardingOptions parse_sharding_options(std::string_view text, const std::string&
                                                      "time_limit_seconds",
                                                      "seed",
                                                      "solver_library",
-                                                     "overlap"};
+                                                     "overlap",
+                                                     "kept_share"};
   ShardingOptions options;
   try {
     JsonReader json(text);
@@ -154,7 +155,11 @@ ShardingOptions parse_sharding_options(std::string_view text, const std::string&
         case 7: options.time_limit_seconds = read_number(value, where, true); break;
         case 8: options.seed = static_cast<std::uint64_t>(JsonReader::read_int(value, where, 0, kMaxExact)); break;
         case 9: options.solver_library = JsonReader::read_string(value, where); break;
-        default: options.overlap = JsonReader::read_bool(value, where); break;
+        case 10: options.overlap = JsonReader::read_bool(value, where); break;
+        default:
+          options.kept_share = read_number(value, where, true);
+          if (options.kept_share > 1) where.fail("must be at most 1");
+          break;
       }
     });
     json.finish();

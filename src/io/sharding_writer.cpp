@@ -56,6 +56,7 @@ void append_bytes(io::ObjectWriter& parent, std::string& out, const ShardingByte
   object.field("ideal", bytes.ideal);
   object.field("peak", bytes.peak);
   object.field("peak_op", bytes.peak_op);
+  if (bytes.limited_peak != bytes.peak) object.field("limited_peak", bytes.limited_peak);
   object.close();
 }
 

@@ -159,7 +159,7 @@ class Ledger {
       const OverlapTimeline line = make_timeline(turns_, roots, axes_, bucket);
       const ShardingBytes before = plan_.bytes;
       find_peak(line.beside);
-      const bool fits = !space_.limit || plan_.bytes.peak <= *space_.limit;
+      const bool fits = !space_.limit || plan_.bytes.limited_peak <= *space_.limit;
       if (tries > 0 && (!fits || line.ns >= plan_.overlapped_ns))
         plan_.bytes = before;
       else
@@ -241,15 +241,15 @@ class Ledger {
   // State, and what lives between its maker and its last use: each fragment of storage once, copies of views on their
   // own.
   void find_peak(const std::vector<std::int64_t>& beside) {
-    plan_.bytes.peak = 0;
-    plan_.bytes.peak_op = -1;
+    plan_.bytes.peak = plan_.bytes.limited_peak = 0;
+    plan_.bytes.peak_op = plan_.bytes.limited_peak_op = -1;
     const std::size_t units = space_.units_of_program.size();
     std::vector<std::int32_t> last = space_.storage.fragment_end;
     for (std::size_t t = n_; t-- > 0;) {  // a view that holds no copy keeps its base
       const std::int32_t base = kept_base(t);
       if (base >= 0) last[static_cast<std::size_t>(base)] = std::max(last[static_cast<std::size_t>(base)], last[t]);
     }
-    std::vector<std::int64_t> change(units + 1, 0);
+    std::vector<std::int64_t> change(units + 1, 0), held(n_, 0);
     std::int64_t state = 0;
     for (std::size_t t = 0; t < n_; ++t) {
       if (space_.storage.fragment[t] != static_cast<std::int32_t>(t)) continue;
@@ -259,6 +259,7 @@ class Ledger {
       } else if (kept_base(t) < 0) {
         const std::int64_t bytes =
             program_.tensors[t].alias_of.valid() ? copied_or_own(t) : plan_.tensors[t].local_bytes;
+        held[t] = bytes;
         change[static_cast<std::size_t>(maker)] += bytes;
         change[static_cast<std::size_t>(last[t]) + 1] -= bytes;
       }
@@ -267,11 +268,34 @@ class Ledger {
     for (std::size_t i = 0; i < units; ++i) {
       live += change[i];
       const std::int32_t o = space_.units_of_program[i].op.value;
-      const std::int64_t at =
-          live + plan_.ops[static_cast<std::size_t>(o)].transient_bytes + (beside.empty() ? 0 : beside[i]);
+      const std::int64_t copies =
+          plan_.ops[static_cast<std::size_t>(o)].transient_bytes + (beside.empty() ? 0 : beside[i]);
+      const std::int64_t at = live + copies;
       if (at > plan_.bytes.peak) plan_.bytes.peak = at, plan_.bytes.peak_op = o;
+      const std::int64_t others = space_.kept_share < 1 ? live - state - own_bytes(i, held) : 0;
+      const double gone = (1 - space_.kept_share) * static_cast<double>(std::max<std::int64_t>(others, 0));
+      const std::int64_t limited = at - static_cast<std::int64_t>(std::floor(gone));
+      if (limited > plan_.bytes.limited_peak) plan_.bytes.limited_peak = limited, plan_.bytes.limited_peak_op = o;
     }
     plan_.bytes.peak = std::max(plan_.bytes.peak, state);
+    plan_.bytes.limited_peak = std::max(plan_.bytes.limited_peak, state);
+  }
+
+  // Of the storages, not state, that a unit reads, changes or makes. `held`: bytes per fragment that has its own.
+  [[nodiscard]] std::int64_t own_bytes(std::size_t i, const std::vector<std::int64_t>& held) const {
+    std::vector<std::int32_t> own;
+    const auto add = [&](TensorId t) {
+      std::int32_t at = space_.storage.fragment[t.index()];
+      for (std::int32_t base = at; base >= 0; base = kept_base(static_cast<std::size_t>(at))) at = base;
+      if (std::find(own.begin(), own.end(), at) == own.end()) own.push_back(at);
+    };
+    const Unit& unit = space_.units_of_program[i];
+    for (const UnitSlot& slot : unit.slots) add(slot.tensor);
+    for (const TensorId out : unit.outputs)
+      if (out.valid()) add(out);
+    std::int64_t sum = 0;
+    for (const std::int32_t t : own) sum += held[static_cast<std::size_t>(t)];
+    return sum;
   }
 
   [[nodiscard]] std::int64_t copied_or_own(std::size_t t) const {

@@ -16,21 +16,21 @@ Found within_limit(Search& search, double budget, const std::function<Found(doub
   const std::int64_t limit = *search.options().memory_limit_bytes;
   double bound = found.plan.time.bound;
   bool proven = true;
-  for (int round = 0; round < kLimitRounds && found.plan.bytes.peak > limit; ++round) {
+  for (int round = 0; round < kLimitRounds && found.plan.bytes.limited_peak > limit; ++round) {
     const ShardingBytes& bytes = found.plan.bytes;
-    if (search.has_row(bytes.peak_op)) {
-      const double smaller = std::min(budget, counted(bytes)) - static_cast<double>(bytes.peak - limit);
+    if (search.has_row(bytes.limited_peak_op)) {
+      const double smaller = std::min(budget, counted(bytes)) - static_cast<double>(bytes.limited_peak - limit);
       budget = std::max(search.fewest(), smaller);
       if (budget >= counted(bytes)) break;  // nothing that counts is left to give
       proven = false;
     } else {
-      search.add_row(bytes.peak_op, limit);
+      search.add_row(bytes.limited_peak_op, limit);
     }
     found = among(budget);
     if (proven) bound = found.plan.time.bound;
     if (found.plan.ops.empty()) return search.nothing(proven ? found.plan.time.outcome : Outcome::kUnknown, bound);
   }
-  if (found.plan.bytes.peak > limit) return search.nothing(Outcome::kUnknown, bound);
+  if (found.plan.bytes.limited_peak > limit) return search.nothing(Outcome::kUnknown, bound);
   if (!proven) found.complete = false;
   if (!proven && found.plan.time.outcome == Outcome::kOptimal) found.plan.time.outcome = Outcome::kFeasible;
   found.plan.time.bound = bound;

@@ -35,14 +35,29 @@ class RowMaker {
     return maker < 0 || (maker <= at && at <= space_.storage.fragment_end[t]);
   }
 
+  // A tensor that the op's first unit reads, changes or makes, and state, count in full.
+  [[nodiscard]] double share(std::size_t t) const {
+    if (space_.storage.maker[t] < 0) return 1;
+    const auto is_own = [&](TensorId used) {
+      return used.valid() && space_.storage.fragment[used.index()] == static_cast<std::int32_t>(t);
+    };
+    const Unit& unit = space_.units_of_program[first_];
+    const bool own =
+        std::any_of(unit.slots.begin(), unit.slots.end(), [&](const UnitSlot& slot) { return is_own(slot.tensor); }) ||
+        std::any_of(unit.outputs.begin(), unit.outputs.end(), is_own);
+    return own ? 1 : space_.kept_share;
+  }
+
   void add(std::size_t t) {
+    const double counts = share(t);
+    if (counts == 0) return;
     const SpaceTensor& tensor = space_.tensors[static_cast<std::size_t>(space_.quotient.tensor_class[t])];
     const auto& codes = space_.homes[static_cast<std::size_t>(tensor.home)].codes;
     auto& bytes = row_.home_bytes[static_cast<std::size_t>(tensor.home)];
     bytes.resize(codes.size(), 0);
     for (std::size_t i = 0; i < codes.size(); ++i)
       bytes[i] +=
-          static_cast<double>(largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
+          counts * static_cast<double>(largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
   }
 
   void add_alive() {

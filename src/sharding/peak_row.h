@@ -6,8 +6,9 @@
 // The row counts no more than the ledger would, whatever is chosen, so that a bound under such rows is a bound: a
 // tensor is alive from its maker to its own last use; a view counts only where the tensor it was made from is not
 // counted, and only as much of it as that has. (The ledger lets a view keep its base alive, which depends on the
-// choice; a plan may therefore still pass the limit where it has a row.) Rows are few because peaks are few. O(tensors
-// + edges) for one row.
+// choice; a plan may therefore still pass the limit where it has a row.) With a kept_share below 1, what is neither
+// state nor of the op's first unit counts by that share. Rows are few because
+// peaks are few. O(tensors + edges) for one row.
 #pragma once
 
 #include <utility>

@@ -72,7 +72,7 @@ Found Search::as_plan(Choice choice, double budget) const {
   Found found{make_ledger(space_, choice), std::move(choice)};
   ShardingPlan& plan = found.plan;
   if (counted(plan.bytes) > budget * (1 + 1e-12)) return none;
-  if (options_.memory_limit_bytes && plan.bytes.peak > *options_.memory_limit_bytes) return none;
+  if (options_.memory_limit_bytes && plan.bytes.limited_peak > *options_.memory_limit_bytes) return none;
   plan.redundancy = redundancy_;
   plan.time = {Outcome::kFeasible, plan.step_ns(), 0, watch_.seconds() - redundancy_.seconds};
   return found;

@@ -408,6 +408,7 @@ Space make_space(const TensorProgram& program, const Mesh& mesh, const ShardingO
   SpaceBuilder(program, mesh, options, space).run();
   space.overlap = options.overlap;
   space.limit = options.memory_limit_bytes;
+  space.kept_share = options.kept_share;
   if (options.overlap) mark_waits(space);
   return space;
 }

@@ -91,6 +91,7 @@ struct Space {
   bool overlap = false;
   std::vector<char> late;             // with overlap, per unit class: of the optimizer, with no other phase after it
   std::optional<std::int64_t> limit;  // of the peak
+  double kept_share = 1;              // of what is neither state nor the op's own, what counts towards it
 
   [[nodiscard]] const ProgramTensor& example(std::int32_t tensor_class) const {
     return program->tensors[static_cast<std::size_t>(quotient.tensor_example[static_cast<std::size_t>(tensor_class)])];

@@ -130,6 +130,7 @@ ShardingOptions decode_sharding_options(ByteSource& bytes, const Mesh& mesh) {
   options.eps = bytes.chance(20) ? 0.5 : 0;
   options.iteration_limit = bytes.chance(10) ? bytes.draw(1, 50) : 10'000;
   if (bytes.chance(30)) options.memory_limit_bytes = bytes.draw(0, 2000);
+  if (bytes.chance(30)) options.kept_share = static_cast<double>(bytes.draw(0, 4)) / 4;
   if (bytes.chance(20)) {
     MeshPlacement& fixed = options.fixed[static_cast<std::int32_t>(bytes.draw(0, 5))];
     for (std::size_t i = 0; i < mesh.axes.size(); ++i) fixed.push_back(bytes.pick(kPlacements));
@@ -145,7 +146,7 @@ void judge(const TensorProgram& program, const ShardingOptions& options, const S
   }
   require(plan.ops.size() == program.ops.size() && plan.tensors.size() == program.tensors.size(),
           "every op and tensor has its part");
-  require(!options.memory_limit_bytes || plan.bytes.peak <= *options.memory_limit_bytes, "the limit is kept");
+  require(!options.memory_limit_bytes || plan.bytes.limited_peak <= *options.memory_limit_bytes, "the limit is kept");
   require(plan.bytes.peak >= 0 && plan.bytes.redundant >= 0 && plan.bytes.saved >= 0, "bytes are not negative");
   require(plan.redundancy.bound <= plan.redundancy.value, "the bound on bytes holds");
   require(plan.overlap == options.overlap, "the time is that of the model that was asked for");

@@ -70,7 +70,7 @@ PYTHON_MAY_IMPORT = {
     "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
     "doctor": {"sizes", "errors"},
-    "verbs": {"sizes", "errors", "planning", "step", "doctor"},
+    "verbs": {"sizes", "errors", "planning", "step", "doctor", "sharding"},
     "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
     "demo": {"sizes", "_runtime"},

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from stowage._torch.private import group_timeout, set_group_timeout
-from stowage.errors import Error
+from stowage.errors import Error, Infeasible
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in PyTorch 2.13
 
@@ -70,6 +70,10 @@ class Ranks:
     def any(self, flag: bool) -> bool:
         return any(row[0] for row in self._gather("flag", int(flag)))
 
+    def most(self, number: int) -> int:
+        """The largest of all ranks."""
+        return max(row[0] for row in self._gather("flag", number))
+
     def same(self, text: str, otherwise: str) -> None:
         """Raises Error unless all ranks have the same text."""
         digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
@@ -85,7 +89,7 @@ class Ranks:
 
     def from_first(self, make: Callable[[], str]) -> str:
         """What rank 0 makes, on all ranks; its error, if it has one."""
-        box: list[Any] = [None, ""]
+        box: list[Any] = [None, "", None]
         failure = None
         with self.together():
             if self.rank == 0:
@@ -93,9 +97,13 @@ class Ranks:
                     box[0] = make()
                 except Exception as error:  # goes to all ranks
                     box[1], failure = f"{type(error).__name__}: {error}", error
+                    if isinstance(error, Infeasible):
+                        box[2] = str(error), error.smallest_bytes, error.bound_bytes
         dist.broadcast_object_list(box, src=0, group=self._group)
         if failure is not None:
             raise failure
+        if box[2] is not None:
+            raise Infeasible(*box[2])
         if box[1]:
             raise Error(f"rank 0 could not plan: {box[1]}")
         self.same(box[0], "the plan did not arrive as it was sent")

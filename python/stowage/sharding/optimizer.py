@@ -9,6 +9,7 @@ That is right for every optimizer that works element by element, and needs nothi
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import torch
 from torch.optim import Optimizer
@@ -34,6 +35,16 @@ class SplitOptimizer:
             group["params"] = [part.parameter for part in mine]
         self._show()
         self._hold(self._shown)
+
+    def put_together(self, whole_ones: dict[int, torch.nn.Parameter], dense: Callable) -> None:
+        """The optimizer works on whole parameters again. ``whole_ones``: by id of the DTensor; ``dense``: a tensor of the
+        state as a whole one."""
+        state = {
+            whole_ones[id(p)]: {key: dense(value) for key, value in shown.items()} for p, shown in self._shown.items()
+        }
+        for group, parts in zip(self.optimizer.param_groups, self.groups, strict=True):
+            group["params"] = [whole_ones[id(part.parameter)] for part in parts]
+        self._hold(state)
 
     def parts(self) -> list[Part]:
         return [part for group in self.groups for part in group]

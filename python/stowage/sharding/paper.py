@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stowage.sharding.capture import Program, capture_program
-from stowage.sharding.placements import ShardingPlan, mesh_document, solve
+from stowage.sharding.decision import decisions
+from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, solve
 from stowage.sharding.world import named_parameters
 from stowage.sizes import parse_bytes
 from stowage.step.world import World
@@ -25,9 +26,11 @@ def shard_plan(
     kwargs: dict | None = None,
     *,
     mesh: tuple[int, ...],
-    eps: float = 0.0,
+    eps: float | None = None,
     memory_limit: int | str | None = None,
+    budget: int | str | None = None,
     links: dict | None = None,
+    link_gbps: float | None = None,
     **options: Any,
 ) -> ShardingPlan:
     """The plan that stowage.shard would run on a mesh of these sizes, without its devices.
@@ -36,7 +39,8 @@ def shard_plan(
         train_step: the function, or a Program captured before by program_of() (for several meshes).
         args, kwargs: its arguments.
         mesh: sizes of the axes, such as (2, 4).
-        eps, memory_limit, links: as in stowage.shard.
+        eps, memory_limit, budget, links, link_gbps: as in stowage.shard. With a budget, ``graph`` and ``memory`` of what
+            is returned are what a rank runs, and its plan.
         options: any of docs/formats.md, section 5.
 
     Returns:
@@ -44,13 +48,39 @@ def shard_plan(
         bytes of each tensor; placement(name) where a parameter lives.
 
     Raises:
-        Infeasible: no split fits memory_limit.
+        Infeasible: no split fits memory_limit, or nothing meets the budget.
         Unsupported: the step cannot be recorded.
     """
     program = train_step if isinstance(train_step, Program) else program_of(train_step, args, kwargs)
-    limit = parse_bytes(memory_limit)
-    asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
-    return ShardingPlan(program, solve(program.to_json(), mesh_document(list(mesh), None, links), asked), mesh)
+    limit, held = parse_bytes(memory_limit), parse_bytes(budget)
+    document, asked = mesh_document(list(mesh), None, links), placement_options(eps, limit, options)
+    if held is None:
+        return ShardingPlan(program, solve(program.to_json(), document, asked), mesh)
+    return decisions(program, document, mesh, asked, link_gbps).best(held).plan()
+
+
+def budget_frontier(
+    program: Program,
+    *,
+    mesh: tuple[int, ...],
+    limits: Sequence[int | str] | None = None,
+    links: dict | None = None,
+    link_gbps: float | None = None,
+    **options: Any,
+) -> list[dict]:
+    """What limits of bytes per rank cost, and by what they are met: the largest limit first.
+
+    Args:
+        program: from program_of().
+        limits: in bytes or as "2GiB"; None: six, from where nothing is computed again to the smallest that is met.
+        mesh, links, link_gbps, options: as in shard_plan.
+
+    Returns:
+        For each limit what a plan has as ``budget`` (docs/formats.md, section 5), and ``without``: the step's time where
+        placement, recomputation and host, or the host alone, may not be used; None where the limit is then not met.
+    """
+    made = decisions(program, mesh_document(list(mesh), None, links), mesh, options, link_gbps)
+    return made.frontier(None if limits is None else [parse_bytes(limit) or 0 for limit in limits])
 
 
 def frontier(
@@ -73,4 +103,4 @@ def frontier(
     return sorted(points, key=lambda point: eps.index(point["eps"]))
 
 
-__all__ = ["frontier", "program_of", "shard_plan"]
+__all__ = ["budget_frontier", "frontier", "program_of", "shard_plan"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from stowage import _core
 from stowage.errors import Infeasible, warn
+from stowage.planning import Plan
 from stowage.report.reports import write_report
 from stowage.sharding.mode import OpPlan, parse_placement
 from stowage.sharding.parts import StatePlacement
@@ -32,6 +33,17 @@ def mesh_document(sizes: list[int], names: Any = None, links: dict | None = None
     return {"axes": axes, **{k: v for k, v in links.items() if isinstance(k, str)}}
 
 
+def placement_options(eps: float | None, memory_limit: int | None, options: dict) -> dict:
+    """Of the solver. ``eps``: None where nothing is said; without a budget that is 0."""
+    limit = {} if memory_limit is None else {"memory_limit_bytes": memory_limit}
+    return {**({} if eps is None else {"eps": eps}), **limit, **options}
+
+
+def says_where(options: dict) -> bool:
+    """The options of the solver choose the placement by themselves: by eps, by a limit on the modelled peak, by a goal."""
+    return any(options.get(key) is not None for key in ("eps", "memory_limit_bytes", "goal"))
+
+
 _RELAXED = (0.01, 0.05, 0.1, 0.3, 1.0)
 
 
@@ -53,11 +65,15 @@ def solve(program: str, mesh: dict, options: dict) -> str:
 class ShardingPlan:
     """Where each tensor of a step lives, with the ledger of bytes and the proof of how good it is."""
 
-    def __init__(self, program: Program, text: str, mesh: Any):
+    def __init__(
+        self, program: Program, text: str, mesh: Any, graph: _core.Graph | None = None, memory: Plan | None = None
+    ):
+        """``graph``, ``memory``: of a plan for a budget, what a rank runs (rank_graph.py), and its plan."""
         self.program = program
         self.text = text
         self.document = json.loads(text)
         self.mesh = mesh
+        self.graph, self.memory = graph, memory
         self._bring_states_together()
 
     def _bring_states_together(self) -> None:
@@ -80,7 +96,7 @@ class ShardingPlan:
 
     def _largest_bytes(self, t: int, placement: str) -> int:
         """Of the fullest device, which is the first."""
-        tensor, sizes = self.program.tensors[t], self._sizes()
+        tensor, sizes = self.program.tensors[t], self.sizes()
         return local_elements(tensor["shape"], placement, [0] * len(sizes), sizes) * tensor["item_bytes"]
 
     def _move(self, t: int, placement: str) -> None:
@@ -100,12 +116,17 @@ class ShardingPlan:
         if kind != "gradient":
             totals["peak"] += grown
 
-    def _sizes(self) -> list[int]:
+    def sizes(self) -> list[int]:
+        """Of the axes of the mesh."""
         return (
             list(self.mesh)
             if isinstance(self.mesh, (tuple, list))
             else [self.mesh.size(axis) for axis in range(self.mesh.ndim)]
         )
+
+    def mesh_text(self) -> str:
+        """ "2x4"."""
+        return "x".join(str(n) for n in self.sizes())
 
     # ---- Figures
 
@@ -156,7 +177,7 @@ class ShardingPlan:
 
     def report(self, path: str | os.PathLike) -> None:
         """The ledger as a page (.html)."""
-        write_report(path, ledger=self.ledger(), devices=math.prod(self._sizes()))
+        write_report(path, ledger=self.ledger(), devices=math.prod(self.sizes()))
 
     def save(self, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
@@ -201,7 +222,7 @@ class ShardingPlan:
     def saved_bytes(self, coordinate: list[int]) -> int:
         """What one device keeps from forward for backward: the storages, each once, of what forward makes and backward
         reads. A view that is brought elsewhere, or whose tensor is, is a copy."""
-        sizes, tensors, placed = self._sizes(), self.program.tensors, self.document["tensors"]
+        sizes, tensors, placed = self.sizes(), self.program.tensors, self.document["tensors"]
         storage: dict[int, int] = {}  # of what forward makes: the tensor that its storage began with
         kept: set[int] = set()
         for op, planned in zip(self.program.ops, self.document["ops"], strict=True):

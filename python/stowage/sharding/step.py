@@ -20,13 +20,14 @@ import torch.distributed as dist
 
 from stowage import _runtime
 from stowage._torch.private import flatten, foreign_mode, tree_map, unflatten
-from stowage.errors import Error, Unsupported
+from stowage.errors import Error, Infeasible, Unsupported
 from stowage.sharding.capture import capture_program
 from stowage.sharding.checkpoint import CheckpointMixin
+from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
 from stowage.sharding.mode import OpPlan, PlacedMode
 from stowage.sharding.parts import whole
-from stowage.sharding.placements import ShardingPlan, mesh_document, solve
+from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
 from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
 from stowage.sizes import parse_bytes
@@ -62,6 +63,7 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         budget: int | None,
         plan: Any,
         links: dict | None,
+        link_gbps: float | None,
         strict: bool,
         options: dict,
     ):
@@ -71,10 +73,12 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         self._options = options  # of the solver
         self._links = links or {}
         self._given_plan = plan
+        self._choice: Choice | None = None  # on rank 0
+        self._may_choose = budget is not None and plan is None and not says_where(options)
         self._state: ShardedState | None = None
         self._mode: PlacedMode | None = None
         self._latest: _Entry | None = None
-        self._room = Room(_runtime.Arena(), _runtime.Host("", 0, 0.0), None, "memory")
+        self._room = Room(_runtime.Arena(), _runtime.Host("", 0, link_gbps or 0.0), link_gbps, "memory")
         self._absent_grads: frozenset[int] = frozenset()
 
     # ---- Calling
@@ -87,6 +91,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
                 )
             key, inputs = signature(args, kwargs)
             entry = self._entries.get(key) or self._plan(key, args, kwargs)
+            if entry.over_budget is not None:
+                entry = self._choose_again(entry, key)
             self._latest = entry
             return self._step(entry, key, args, kwargs, inputs)
 
@@ -108,6 +114,9 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         if self._state is None:
             self._ranks.same_tensors([p for _, p in names], "the ranks' parameters differ")
         plan = self._ranks.from_first(lambda: self._solve(program, text))
+        return self._take(program, plan, key, world)
+
+    def _take(self, program: Program, plan: str, key: Any, world: World) -> _Entry:
         sharding = ShardingPlan(program, plan, self.mesh)
         if self._state is None:
             self._state = ShardedState(world, self.mesh, sharding.state_placements(), sharding.buffer_placements())
@@ -118,14 +127,40 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         if self._given_plan is not None:
             return self._given_plan(program, self.mesh) if callable(self._given_plan) else self._given_plan
         fixed = self._state.fixed(program) if self._state is not None else {}
-        return solve(
-            text,
-            mesh_document([self.mesh.size(i) for i in range(self.mesh.ndim)], self.mesh.mesh_dim_names, self._links),
-            {**self._options, **({"fixed": fixed} if fixed else {})},
-        )
+        sizes = [self.mesh.size(i) for i in range(self.mesh.ndim)]
+        mesh = mesh_document(sizes, self.mesh.mesh_dim_names, self._links)
+        options = {**self._options, **({"fixed": fixed} if fixed else {})}
+        if self._budget is None or says_where(options):
+            return solve(text, mesh, options)
+        self._choice = Choice(decisions(program, mesh, tuple(sizes), options, self._room.link_gbps), self._budget)
+        return self._choice.first().text
+
+    # ---- A placement whose recording needs more than was modelled
+
+    def _choose_again(self, entry: _Entry, key: Any) -> _Entry:
+        """Parameters and state go to another placement, which by the same measure fits. Raises where there is none, or where
+        another signature's plan rests on where they are."""
+        needed, bound = (self._ranks.most(getattr(entry.over_budget, f"{name}_bytes", 0)) for name in ("smallest", "bound"))
+        if needed and not isinstance(entry.over_budget, Infeasible):
+            entry.over_budget = Infeasible(f"on another rank, no plan was found within the budget; it needs {needed} bytes", needed, bound)
+        if not self._may_choose or len(self._entries) > 1:
+            self._require_budget_kept(entry)
+        text = self._ranks.from_first(lambda: self._next_text(needed))
+        if not text:
+            self._may_choose = False
+            self._require_budget_kept(entry)
+        program = entry.plan.program
+        self._split_state().put_together()
+        self._state = self._mode = None
+        self._entries.clear()
+        self._absent_grads = frozenset()
+        return self._take(program, text, key, World(self._fn))
+
+    def _next_text(self, needed: int) -> str:
+        plan = self._choice.next(needed) if self._choice is not None and needed > 0 else None
+        return "" if plan is None else plan.text
 
     def _step(self, entry: _Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        self._require_budget_kept(entry)
         entry.calls += 1
         wish = self._wish(entry, inputs)
         if wish < _REHEARSE:
@@ -271,11 +306,12 @@ def shard(
     train_step: Callable,
     mesh,
     *,
-    eps: float = 0.0,
+    eps: float | None = None,
     memory_limit: int | str | None = None,
     budget: int | str | None = None,
     plan: Any = None,
     links: dict | None = None,
+    link_gbps: float | None = None,
     strict: bool = False,
     **options: Any,
 ) -> ShardedStep:
@@ -283,19 +319,22 @@ def shard(
 
     Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call
     plans: rank 0 solves, all get the same plan; parameters and optimizer state are cut to their parts in place, so that
-        the model
-    holds DTensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is put back,
+    the model holds DTensors. To plan, its Python runs twice over tensors without memory; what that changes in Python is put back,
     and Unsupported is raised where it cannot be.
 
     Args:
         train_step: forward, backward, optimizer step, on a model that every rank has whole.
         mesh: a DeviceMesh, or sizes such as (2, 4).
-        eps: state and saved activations may take 1 + eps times the least bytes, for time.
+        eps: state and saved activations may take 1 + eps times the least bytes, for time; None: 0 without a budget.
         memory_limit: of the modelled peak per device, in bytes or as "2GiB".
-        budget: of what a rank really holds, by recomputation and swapping, in bytes or as "2GiB".
+        budget: of what a rank really holds, in bytes or as "2GiB": the fastest that is found of placement, order,
+            recomputation and copies to the host together. Where eps, memory_limit or a plan say where tensors live,
+            it is met by the others alone.
         plan: a plan made before (the JSON of docs/formats.md), or a function (program, mesh) -> JSON, instead of
             solving.
         links: per axis, by position: {"latency_ns", "gbps"}; and of a device "tflops", "memory_gbps", "kernel_ns".
+        link_gbps: speed of each lane to the host, in 10^9 bytes a second; 0: no copies. None: placements are compared
+            at 12, and steps are planned with what is measured.
         strict: as for stowage.compile.
         options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
             sooner.
@@ -307,6 +346,7 @@ def shard(
         TypeError: train_step is no function.
         Error: there is no process group.
         Unsupported: the step cannot be split; the message says why.
+        Infeasible: from a call, where nothing meets the budget.
     """
     if not callable(train_step):
         raise TypeError(f"shard() needs a function, not {type(train_step).__name__}")
@@ -315,7 +355,13 @@ def shard(
             raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     limit = parse_bytes(memory_limit)
-    asked = {"eps": eps, **({} if limit is None else {"memory_limit_bytes": limit}), **options}
     return ShardedStep(
-        train_step, mesh, budget=parse_bytes(budget), plan=plan, links=links, strict=strict, options=asked
+        train_step,
+        mesh,
+        budget=parse_bytes(budget),
+        plan=plan,
+        links=links,
+        link_gbps=link_gbps,
+        strict=strict,
+        options=placement_options(eps, limit, options),
     )

@@ -49,6 +49,24 @@ class ShardedState:
                 _rebind(module, replaced, lambda b: self._split_buffer(b, places.get(id(b))))
         self._optimizers = {id(o): SplitOptimizer(o, self._parts, replaced) for o in world.optimizers}
 
+    def put_together(self) -> None:
+        """Takes it back: modules and optimizers hold whole tensors, on every rank, as before the split."""
+        with torch.no_grad():
+            whole_ones: dict[int, torch.nn.Parameter] = {}
+            for part in self.parts():
+                p = torch.nn.Parameter(self._dense(part.parameter), requires_grad=part.parameter.requires_grad)
+                p.grad = None if part.parameter.grad is None else self._dense(part.parameter.grad)
+                whole_ones[id(part.parameter)] = p
+            for _, module in self.world.modules:
+                _rebind(module, whole_ones, self._dense)
+            for split in self._optimizers.values():
+                split.put_together(whole_ones, self._dense)
+
+    def _dense(self, value: Any) -> Any:
+        if not isinstance(value, DTensor):
+            return value
+        return self.gathered(value).clone(memory_format=torch.contiguous_format)
+
     def _split_buffer(self, buffer: torch.Tensor, placements: Placements | None) -> torch.Tensor:
         """Those that the step does not read have no placement, and stay whole."""
         if isinstance(buffer, DTensor):

@@ -1,0 +1,177 @@
+"""stowage shard --model-from script.py:make_step --mesh 2,4 [--budget 24GiB | --frontier]: stowage.shard_plan from the
+command line.
+
+Exit codes as of all verbs: 0 there is a plan, 2 usage, 3 the script is not usable, 4 nothing meets the limit, 1 the plan
+cannot be written."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from stowage.errors import Error, Infeasible
+from stowage.sizes import in_words, parse_bytes
+
+DONE, FAILED, USAGE, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3, 4
+_MS = 1e6
+
+
+def run(arguments: list[str]) -> int:
+    options = _options(arguments)
+    try:
+        from stowage.sharding.paper import budget_frontier, program_of, shard_plan
+        from stowage.step.made_step import load, user_line
+    except (ImportError, Error) as error:
+        return _fail(BAD_INPUT, f"shard needs PyTorch: {error}")
+    try:
+        sizes = {"batch_size": options.batch_size, "length": options.length}
+        program = _program(load(options.model_from), sizes, program_of)
+    except Error as error:
+        return _fail(BAD_INPUT, str(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the script's own: told with its line
+        text = " ".join(str(error).split())
+        return _fail(BAD_INPUT, f"{user_line(error)}: {type(error).__name__}: {text}")
+    how = {
+        "mesh": options.mesh, "links": options.links, "link_gbps": options.link_gbps,
+        **({"time_limit_seconds": options.time_limit} if options.time_limit else {}),
+    }  # fmt: skip
+    try:
+        if options.frontier:
+            points = budget_frontier(program, limits=options.limits or None, **how)
+            print(json.dumps(points) if options.json else _table(points), end="\n")
+            return INFEASIBLE if all(p["outcome"] == "infeasible" for p in points) else DONE
+        plan = shard_plan(program, budget=options.budget, **how)
+    except Infeasible as error:
+        return _fail(INFEASIBLE, str(error))
+    except Error as error:
+        return _fail(BAD_INPUT, str(error))
+    if options.output:
+        try:
+            plan.save(options.output)
+        except OSError as error:
+            return _fail(FAILED, f"'{options.output}' cannot be written: {error.strerror}")
+    summary = plan.summary()
+    print(json.dumps(summary) if options.json else _told(summary))
+    return DONE
+
+
+def _program(make_step, sizes: dict, program_of):
+    from stowage._torch.private import FakeTensorMode
+    from stowage.step.made_step import told_by_line
+
+    with told_by_line():
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            step, batch = make_step(make_step.sizes(sizes))
+        return program_of(step, batch)
+
+
+def _told(summary: dict) -> str:
+    b = summary["bytes"]
+    lines = [
+        f"state  {in_words(b['parameters'] + b['optimizer_state'] + b['buffers'])} a rank, gradients {in_words(b['gradients'])}, "
+        f"kept for backward {in_words(b['saved'])}",
+        f"step   {(summary['compute_ns'] + summary['communication_ns']) / _MS:.3f} ms modelled, "
+        f"of it collectives {summary['communication_ns'] / _MS:.3f} ms",
+    ]
+    if budget := summary.get("budget"):
+        lines += [_table([budget])]
+    return "\n".join(lines)
+
+
+_PARTS = ("parameters", "optimizer_state", "gradients", "activations")
+
+
+def _table(points: list[dict]) -> str:
+    """One row a limit."""
+    head = ["limit", "step ms", "compute", "collectives", "again", "host", "parameters", "optimizer", "gradients", "activations", "rest", "by"]
+    rows = [head]
+    for p in points:
+        limit = "none" if p["limit_bytes"] is None else in_words(p["limit_bytes"])
+        if p["outcome"] == "infeasible":
+            rows.append([limit, "does not fit; the smallest: " + in_words(p["smallest_bytes"], 1), *[""] * (len(head) - 2)])
+            continue
+        times, held = p["time"], p["bytes"]
+        rows.append(
+            [
+                limit,
+                f"{p['step_ns'] / _MS:.3f}",
+                *(f"{times[k] / _MS:.3f}" for k in ("compute_ns", "collectives_ns", "recompute_ns", "host_ns")),
+                *(in_words(held[k]) for k in _PARTS),
+                in_words(sum(n for k, n in held.items() if k not in _PARTS)),
+                ", ".join(p["means"]) or "as it is",
+            ]
+        )
+    widths = [max(len(row[i]) for row in rows if row[i] and len(row[2])) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
+
+
+def _fail(code: int, message: str) -> int:
+    print(f"stowage: {message}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):  # one line, as the other verbs do
+        print(f"stowage: shard: {message}; see stowage shard --help", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="stowage shard",
+        allow_abbrev=False,
+        description="How a training step is split over a mesh of devices, and what a limit of bytes per rank costs. "
+        "Runs on tensors without memory; no device is needed.",
+        epilog="def make_step(batch_size=8): ...; return train_step, (batch,)      builds all that the step needs",
+    )
+    parser.add_argument("--model-from", required=True, metavar="FILE.py:FUNCTION", help="the make_step function")
+    parser.add_argument("--mesh", required=True, type=_mesh, metavar="N[,N...]", help="sizes of its axes, such as 2,4")
+    parser.add_argument("--batch-size", type=_size, metavar="N", help="of all ranks together; default: make_step's own, else 1")
+    parser.add_argument("--length", type=_size, metavar="N", help="default: make_step's own, else 1")
+    parser.add_argument("--budget", type=_bytes, metavar="BYTES", help="what a rank may hold")
+    parser.add_argument("--frontier", action="store_true", help="what several limits cost, and by what they are met")
+    parser.add_argument("--limits", nargs="+", type=_bytes, metavar="BYTES", help="of the frontier; default: six")
+    parser.add_argument("--links", type=_links, metavar="JSON", help='such as {"0": {"gbps": 25}, "tflops": 300}')
+    parser.add_argument("--link-gbps", type=float, help="speed of each lane to the host, in 10^9 bytes a second; 0: none")
+    parser.add_argument("--time-limit", type=float, default=0.0, help="of each search for a placement, in seconds; 0: none")
+    parser.add_argument("-o", dest="output", metavar="PLAN", help="write the sharding plan")
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    options = parser.parse_args(arguments)
+    if options.frontier and (options.budget is not None or options.output):
+        parser.error("--frontier goes with --limits, not with --budget or -o")
+    if options.limits and not options.frontier:
+        parser.error("--limits goes with --frontier")
+    return options
+
+
+def _mesh(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
+        raise argparse.ArgumentTypeError(f"whole numbers of at least 1, such as 2,4, not '{text}'")
+    return tuple(int(p) for p in parts)
+
+
+def _size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not '{text}'")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text) or 0
+    except (Error, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _links(text: str) -> dict:
+    try:
+        links = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
+    if not isinstance(links, dict):
+        raise argparse.ArgumentTypeError("an object, such as {\"tflops\": 300}")
+    return {int(k) if k.isdigit() else k: v for k, v in links.items()}
