@@ -14,13 +14,12 @@ import shard_budget_cases
 import shard_zoo
 import torch
 from searches import first_seed, seeds
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stowage
 from stowage import _core
 from stowage.planning import plan
 from stowage.sharding.check_rank import check_rank
-from stowage.sharding.decision import decisions
+from stowage.sharding.decision import Contender, decisions
 from stowage.sharding.paper import budget_frontier, program_of
 from stowage.sharding.placements import ShardingPlan
 from stowage.sharding.program import Program
@@ -33,10 +32,8 @@ SLOW_MESH = {"axes": [{"size": 2, "latency_ns": 200, "gbps": 0.2}], "tflops": 1e
 
 
 def zoo_program(name: str) -> Program:
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        make, batches = shard_zoo.training(name, torch.float32, 1)
-        _, _, step = make()
-    return program_of(step, batches[0], name=name)
+    make, batches = shard_zoo.training(name, torch.float32, 1)
+    return program_of(make()[2], batches[0], name=name)
 
 
 @pytest.fixture(scope="module")
@@ -111,23 +108,26 @@ def random_program(seed: int) -> Program:
         program.ops.append({**entry, **({"writes": list(writes)} if writes else {})})
         return out
 
-    rows, width = rng.choice([6, 8, 12]), rng.choice([4, 6])
+    rows, width = rng.choice([7, 16, 24]), rng.choice([4, 6])
     shape = (rows, width)
     x, w = tensor(shape, "input"), tensor((width, width), "parameter")
     h = x
     made = []
-    for _ in range(rng.randint(1, 2)):
-        h = op("aten.mm.default", "forward", {"self": h, "mat2": w}, tensor(shape))
-        made.append(h)
-        if rng.random() < 0.5:
+    for i in range(3):
+        if i == 0 or rng.random() < 0.7:
+            h = op("aten.mm.default", "forward", {"self": h, "mat2": w}, tensor(shape))
+        else:
             h = op("aten.gelu.default", "forward", {"self": h}, tensor(shape))
-    g = op("aten.mul.Tensor", "backward", {"self": h, "other": made[0]}, tensor(shape))
+        made.append(h)
+    g = op("aten.mul.Tensor", "backward", {"self": h, "other": made[2]}, tensor(shape))
+    for saved in (made[1], made[0]):
+        op("aten.mul_.Tensor", "backward", {"self": g, "other": saved}, None, [g])
     grad = tensor((width, width), "gradient")
     program.tensors[grad]["of"] = w
     t = tensor((width, rows))
     program.tensors[t]["alias_of"] = g
     op("aten.t.default", "backward", {"self": g}, t)
-    op("aten.mm.default", "backward", {"self": t, "mat2": made[-1]}, grad)
+    op("aten.mm.default", "backward", {"self": t, "mat2": x}, grad)
     op("aten.add_.Tensor", "optimizer", {"self": w, "other": grad}, None, [w])
     program.parameters["w"], program.gradients["w"], program.inputs = w, grad, [x]
     return program
@@ -165,16 +165,17 @@ def test_no_placement_that_is_tried_is_much_faster_or_needs_less():
                 return None
 
         smallest = made.smallest_bytes()
-        for i in range(5):
-            limit = round(smallest * (made.unlimited_bytes() / smallest) ** (i / 4))
+        for i in range(3):
+            limit = round(smallest * (made.unlimited_bytes() / smallest) ** (i / 2))
             decided = made.best(limit)
             check_rank(decided.plan())
-            tried = [ns for graph in graphs if (ns := step_ns(graph, limit)) is not None]
-            assert tried, f"seed {seed}, limit {limit}: no placement that was tried meets it"
-            worst = max(worst, decided.step_ns / min(tried))
-            assert decided.step_ns <= 1.05 * min(tried), f"seed {seed}, limit {limit}: {decided.step_ns}, tried {min(tried)}"
-            assert decided.bound_ns <= min(tried) * (1 + 1e-6), f"seed {seed}: a bound above what was found"
-        below = [graph for graph in graphs if step_ns(graph, smallest - 64) is not None]
+            # Nothing makes a step faster than its placement is by itself
+            hopeful = [graph for graph in graphs if graph.program_step_ns < decided.step_ns]
+            tried = min((ns for graph in hopeful if (ns := step_ns(graph, limit)) is not None), default=decided.step_ns)
+            worst = max(worst, decided.step_ns / tried)
+            assert decided.step_ns <= 1.05 * tried, f"seed {seed}, limit {limit}: {decided.step_ns}, tried {tried}"
+            assert decided.bound_ns <= tried * (1 + 1e-6), f"seed {seed}: a bound above what was found"
+        below = [g for g in graphs if Contender(None, g).floor_bytes < smallest and step_ns(g, smallest - 64) is not None]
         assert not below, f"seed {seed}: {len(below)} placements meet less than {smallest}"
         assert made.least_bytes() <= smallest
     print(f"at most {worst:.3f} of the fastest that was tried")

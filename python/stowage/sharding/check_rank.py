@@ -209,6 +209,8 @@ class _Walk:
 
     def _move(self, op: dict, meta: dict) -> None:
         t, before, after = meta["tensor"], meta["from"], meta["to"]
+        if meta["part"] == "settle":  # of a result that is a view, which no kernel makes
+            self._see_views(meta["op"])
         _require(self._has(op["reads"][0], t, before), f"tensor {t} is moved from {before}, where it is not, or not as new")
         if not _keeps_a_part(before, after):
             _require("effect" in op.get("traits", ()), f"a move of tensor {t} needs other ranks, and may be made again")

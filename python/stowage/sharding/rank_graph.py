@@ -103,6 +103,7 @@ class _Writer:
         self._at: dict[int, str] = {}  # where a tensor is
         self._buffer: dict[int, int] = {}  # and the buffer that it is in
         self._cost = _Cost(0, 0)
+        self._carried = 0.0  # ns of an op that neither sends nor computes
 
     def run(self) -> dict:
         self._add_residents()
@@ -220,11 +221,14 @@ class _Writer:
 
     def _begin(self, op: int, compute_ns: float, communication_ns: float) -> None:
         self._op = op
-        self._cost = _Cost(compute_ns, communication_ns)
+        self._cost = _Cost(compute_ns, communication_ns + self._carried)
+        self._carried = 0.0
 
     def _share_costs(self) -> None:
         cost = self._cost
         for ns, among in ((cost.compute_ns, cost.kernels), (cost.communication_ns, cost.sent or cost.kernels)):
+            if not among:  # the plan sends an argument that is whole on every rank
+                self._carried += ns
             total = sum(weight for _, weight in among)
             for at, weight in among:
                 self._costs[at] += ns * (weight / total if total else 1 / len(among))

@@ -43,7 +43,12 @@ class Sweep:
 
 def sweep(program: Program, mesh: dict, sizes: tuple[int, ...], options: dict) -> Sweep:
     whole = ",".join("R" for _ in sizes)
-    arguments = {str(i): whole for i, t in enumerate(program.tensors) if t["kind"] == "input" and "alias_of" not in t}
+    made = {o for op in program.ops for o in op["outputs"] if o is not None}
+    arguments = {
+        str(i): whole
+        for i, t in enumerate(program.tensors)
+        if i not in made and t["kind"] in _STAYS_WHOLE and "alias_of" not in t
+    }
     asked = {**options, "fixed": {**arguments, **options.get("fixed", {})}}
     text = program.to_json()
     found: dict[str, ShardingPlan] = {}
