@@ -14,7 +14,7 @@ from stowage.sharding.decision import decisions
 from stowage.sharding.paper import program_of
 from stowage.sharding.placements import mesh_document
 
-_DEEP = {"widths": (48,) * 9, "clip": 0, "schedule": False}
+_DEEP = {"widths": (48,) * 6, "clip": 0, "schedule": False}
 
 
 def _decisions(make, batch, size: int):
