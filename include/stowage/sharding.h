@@ -112,7 +112,7 @@ struct ShardingOptions {
   // Of what is alive beside an op, and neither state nor its own, this share counts towards the limit: what
   // recomputation and copies to the host take is to be met by others. 1: all of it
   double kept_share = 1;
-  std::map<std::int32_t, MeshPlacement> fixed;     // by tensor: its placement is given
+  std::map<std::int32_t, MeshPlacement> fixed;  // by tensor: its placement is given
   // Collectives run beside kernels where nothing waits for them (src/sharding/timeline.h); else one after another
   bool overlap = false;
   // Ops that look alike this far round share a choice (1000 at most); 0: each chooses alone

@@ -56,8 +56,8 @@ class RowMaker {
     auto& bytes = row_.home_bytes[static_cast<std::size_t>(tensor.home)];
     bytes.resize(codes.size(), 0);
     for (std::size_t i = 0; i < codes.size(); ++i)
-      bytes[i] +=
-          counts * static_cast<double>(largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
+      bytes[i] += counts * static_cast<double>(
+                               largest_bytes(space_.program->tensors[t], tensor.of_root(codes[i], axes_), space_.mesh));
   }
 
   void add_alive() {

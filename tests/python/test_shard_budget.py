@@ -20,7 +20,7 @@ from stowage import _core
 from stowage.planning import plan
 from stowage.sharding.check_rank import check_rank
 from stowage.sharding.decision import Contender, decisions
-from stowage.sharding.paper import budget_frontier, program_of
+from stowage.sharding.paper import program_of
 from stowage.sharding.placements import ShardingPlan
 from stowage.sharding.program import Program
 from stowage.sharding.rank_graph import rank_graph
@@ -28,7 +28,12 @@ from stowage.sharding.rank_graph import rank_graph
 # Of a machine on which the small models here are not all latency
 LINKS = {"tflops": 1e-4, "memory_gbps": 0.1, "kernel_ns": 200, 0: {"latency_ns": 200, "gbps": 0.2}}
 LINK_GBPS = 0.05
-SLOW_MESH = {"axes": [{"size": 2, "latency_ns": 200, "gbps": 0.2}], "tflops": 1e-4, "memory_gbps": 0.1, "kernel_ns": 200}
+SLOW_MESH = {
+    "axes": [{"size": 2, "latency_ns": 200, "gbps": 0.2}],
+    "tflops": 1e-4,
+    "memory_gbps": 0.1,
+    "kernel_ns": 200,
+}
 
 
 def zoo_program(name: str) -> Program:
@@ -175,7 +180,9 @@ def test_no_placement_that_is_tried_is_much_faster_or_needs_less():
             worst = max(worst, decided.step_ns / tried)
             assert decided.step_ns <= 1.05 * tried, f"seed {seed}, limit {limit}: {decided.step_ns}, tried {tried}"
             assert decided.bound_ns <= tried * (1 + 1e-6), f"seed {seed}: a bound above what was found"
-        below = [g for g in graphs if Contender(None, g).floor_bytes < smallest and step_ns(g, smallest - 64) is not None]
+        below = [
+            g for g in graphs if Contender(None, g).floor_bytes < smallest and step_ns(g, smallest - 64) is not None
+        ]
         assert not below, f"seed {seed}: {len(below)} placements meet less than {smallest}"
         assert made.least_bytes() <= smallest
     print(f"at most {worst:.3f} of the fastest that was tried")
@@ -198,7 +205,9 @@ def test_a_larger_limit_is_never_slower_and_each_is_held(convnet):
 def test_what_nothing_meets_names_the_smallest_limit_that_is_met(convnet):
     with pytest.raises(stowage.Infeasible, match="a rank") as error:
         convnet.best(convnet.smallest_bytes() - 1)
-    assert error.value.smallest_bytes == convnet.smallest_bytes() and error.value.bound_bytes <= error.value.smallest_bytes
+    assert (
+        error.value.smallest_bytes == convnet.smallest_bytes() and error.value.bound_bytes <= error.value.smallest_bytes
+    )
     check_rank(convnet.best(error.value.smallest_bytes).plan())
     with pytest.raises(stowage.Infeasible, match="proven"):
         convnet.best(convnet.least_bytes() - 1)
@@ -226,8 +235,12 @@ def test_eps_chooses_the_placement_and_the_budget_is_met_by_the_rest():
 def test_the_same_question_has_the_same_answer():
     program = zoo_program("moe")
     limit = decisions(program, SLOW_MESH, (2,), {}, LINK_GBPS).smallest_bytes()
-    answers = {stowage.shard_plan(program, mesh=(2,), budget=limit, links=LINKS, link_gbps=LINK_GBPS).text for _ in range(2)}
-    without_seconds = {json.dumps({k: v for k, v in json.loads(a).items() if k not in ("time", "redundancy")}) for a in answers}
+    answers = {
+        stowage.shard_plan(program, mesh=(2,), budget=limit, links=LINKS, link_gbps=LINK_GBPS).text for _ in range(2)
+    }
+    without_seconds = {
+        json.dumps({k: v for k, v in json.loads(a).items() if k not in ("time", "redundancy")}) for a in answers
+    }
     assert len(without_seconds) == 1
 
 

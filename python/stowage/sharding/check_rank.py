@@ -99,10 +99,14 @@ class _Walk:
         _require(len(own) == len(residents), f"{len(residents)} residents, where the program has {len(own)}")
         for b, t in zip(residents, own):
             at = self._homes[t] if self._program.tensors[t]["kind"] in _HOMES else self._whole
-            _require(self._buffers[b]["bytes"] == self._first(t, at), f"resident {b} is not as large as tensor {t} at {at}")
+            _require(
+                self._buffers[b]["bytes"] == self._first(t, at), f"resident {b} is not as large as tensor {t} at {at}"
+            )
             for other in there:
                 if self._root(other) == t or other == t:
-                    self._put(b, other, self._homes[other] if self._program.tensors[other]["kind"] in _HOMES else self._whole)
+                    self._put(
+                        b, other, self._homes[other] if self._program.tensors[other]["kind"] in _HOMES else self._whole
+                    )
 
     def _end(self) -> None:
         for k in range(len(self._program.ops)):
@@ -119,7 +123,11 @@ class _Walk:
         op = self._program.ops[k]
         lists = [v for v in op["args"].values() if isinstance(v, list)]
         name = op["target"].split(".")[1]
-        if not lists or not name.startswith(("_foreach_", "_fused_")) or not isinstance(next(iter(op["args"].values())), list):
+        if (
+            not lists
+            or not name.startswith(("_foreach_", "_fused_"))
+            or not isinstance(next(iter(op["args"].values())), list)
+        ):
             yield 0, tensor_ids(op), op["outputs"]
             return
         count = len(next(iter(op["args"].values())))
@@ -156,7 +164,9 @@ class _Walk:
                 at = None if in_optimizer else planned["inputs"][i]
                 for (b, held, place), version in list(self._holds.items()):
                     if held == t and (at is None or place in (at, self._whole)) and version == self._now(t):
-                        self._holds[b, o, self._homes[o] if in_optimizer else self._whole if place != at else computed] = version
+                        self._holds[
+                            b, o, self._homes[o] if in_optimizer else self._whole if place != at else computed
+                        ] = version
                 break
 
     def _kernel(self, op: dict, meta: dict) -> None:
@@ -164,11 +174,9 @@ class _Walk:
         program_op, planned = self._program.ops[k], self._document["ops"][k]
         touched = [*op.get("reads", ()), *op.get("writes", ())]
         random = "rng" in op.get("traits", ())
-        for element, ids, outputs in self._elements(k):
-            if (k, element) not in self._ran:
-                break
-        else:
-            raise InvalidPlan(f"rank's graph: op {k} runs more often than the program has it")
+        left = (e for e in self._elements(k) if (k, e[0]) not in self._ran)
+        element, ids, outputs = next(left, (-1, [], []))
+        _require(element >= 0, f"op {k} runs more often than the program has it")
         self._ran.add((k, element))
         if program_op["phase"] == "optimizer":
             wants: list[Any] = [None] * len(ids)
@@ -178,7 +186,9 @@ class _Walk:
         if touched or not op.get("creates"):
             for t, want in zip(ids, wants):
                 among = op.get("writes", ()) if t in written else touched
-                found = [b for b in among if any(self._has(b, t, at) for at in ([want] if want else self._placements(b, t)))]
+                found = [
+                    b for b in among if any(self._has(b, t, at) for at in ([want] if want else self._placements(b, t)))
+                ]
                 _require(bool(found), f"op {k}: tensor {t} is not there at {want or 'any placement'}, or not as new")
         for t in dict.fromkeys(t for t in ids if t in written):
             before = [h for h in self._holds if h[0] in op.get("writes", ()) and self._root(h[1]) == self._root(t)]
@@ -193,10 +203,11 @@ class _Walk:
             if o is None or (self._root(o) != o and self._root(o) in roots):
                 continue
             at = self._whole if random else self._homes[o] if program_op["phase"] == "optimizer" else computed_of[o]
-            b = next(created, None)
-            _require(b is not None, f"op {k} does not make tensor {o}")
-            assert b is not None
-            _require(self._buffers[b]["bytes"] == self._first(o, at), f"buffer {b} is not as large as tensor {o} at {at}")
+            b = next(created, -1)
+            _require(b >= 0, f"op {k} does not make tensor {o}")
+            _require(
+                self._buffers[b]["bytes"] == self._first(o, at), f"buffer {b} is not as large as tensor {o} at {at}"
+            )
             self._put(b, o, at)
         _require(next(created, None) is None, f"op {k} makes more than the program does")
         self._see_views(k)
@@ -211,17 +222,22 @@ class _Walk:
         t, before, after = meta["tensor"], meta["from"], meta["to"]
         if meta["part"] == "settle":  # of a result that is a view, which no kernel makes
             self._see_views(meta["op"])
-        _require(self._has(op["reads"][0], t, before), f"tensor {t} is moved from {before}, where it is not, or not as new")
+        _require(
+            self._has(op["reads"][0], t, before), f"tensor {t} is moved from {before}, where it is not, or not as new"
+        )
         if not _keeps_a_part(before, after):
             _require("effect" in op.get("traits", ()), f"a move of tensor {t} needs other ranks, and may be made again")
         (into,) = op.get("creates", []) + op.get("writes", [])
         if op.get("creates"):
-            _require(self._buffers[into]["bytes"] == self._first(t, after), f"buffer {into} is not as large as tensor {t} at {after}")
+            _require(
+                self._buffers[into]["bytes"] == self._first(t, after),
+                f"buffer {into} is not as large as tensor {t} at {after}",
+            )
         self._put(into, t, after)
+        shape, returns = self._program.tensors[t]["shape"], meta["part"] == "return"
         for other, entry in enumerate(self._program.tensors):  # others in its storage, as large
-            if self._root(other) == self._root(t) and entry["shape"] == self._program.tensors[t]["shape"]:
-                if meta["part"] == "return":
-                    self._put(into, other, after)
+            if returns and self._root(other) == self._root(t) and entry["shape"] == shape:
+                self._put(into, other, after)
 
 
 def _keeps_a_part(before: str, after: str) -> bool:
@@ -236,11 +252,17 @@ def _check_figures(plan: ShardingPlan) -> None:
     held = plan.graph.resident_bytes + plan.memory.arena_bytes
     limit = figures["limit_bytes"]
     _require(limit is None or held <= limit, f"{held} bytes, where the limit is {limit}")
-    _require(sum(figures["bytes"].values()) == held, f"its parts are {sum(figures['bytes'].values())} bytes, all of it {held}")
+    _require(
+        sum(figures["bytes"].values()) == held,
+        f"its parts are {sum(figures['bytes'].values())} bytes, all of it {held}",
+    )
     _require(sum(figures["time"].values()) == summary["step_ns"] == figures["step_ns"], "its times do not add up")
     _require(min(figures["time"].values()) >= 0, "a time is negative")
     modelled = plan.document["compute_ns"] + plan.document["communication_ns"]
-    _require(abs(plan.graph.program_step_ns - modelled) <= 2, f"costs are {plan.graph.program_step_ns} ns, the plan's {modelled:.0f}")
+    _require(
+        abs(plan.graph.program_step_ns - modelled) <= 2,
+        f"costs are {plan.graph.program_step_ns} ns, the plan's {modelled:.0f}",
+    )
     sizes, tensors = plan.sizes(), plan.program.tensors
     made = {o for op in plan.program.ops for o in op["outputs"] if o is not None}
     state = [t for t in range(len(tensors)) if t not in made and tensors[t].get("alias_of", t) == t]

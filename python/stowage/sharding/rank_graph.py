@@ -34,11 +34,59 @@ _TALKING_RECIPES = ("norm_of_parts", "softmax_of_parts", "sum_over_total", "stat
 _SHAPES_ONLY = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
 # Whose result may lie over an input: the CPU's elementwise kernels (runtime/replay/kernel_table.h), as far as steps have them
 _OVER_INPUTS = frozenset(
-    "abs add addcdiv addcmul clamp cos div elu erf exp gelu hardswish hardtanh leaky_relu lerp log logical_not maximum "
-    "minimum mul neg pow reciprocal relu rsqrt rsub sgn sigmoid silu sin softplus sqrt sub tanh where elu_backward "
-    "gelu_backward hardswish_backward hardtanh_backward leaky_relu_backward sigmoid_backward silu_backward "
-    "softplus_backward tanh_backward threshold_backward native_dropout native_dropout_backward _softmax "
-    "_softmax_backward_data _log_softmax _log_softmax_backward_data".split()
+    [
+        "abs",
+        "add",
+        "addcdiv",
+        "addcmul",
+        "clamp",
+        "cos",
+        "div",
+        "elu",
+        "erf",
+        "exp",
+        "gelu",
+        "hardswish",
+        "hardtanh",
+        "leaky_relu",
+        "lerp",
+        "log",
+        "logical_not",
+        "maximum",
+        "minimum",
+        "mul",
+        "neg",
+        "pow",
+        "reciprocal",
+        "relu",
+        "rsqrt",
+        "rsub",
+        "sgn",
+        "sigmoid",
+        "silu",
+        "sin",
+        "softplus",
+        "sqrt",
+        "sub",
+        "tanh",
+        "where",
+        "elu_backward",
+        "gelu_backward",
+        "hardswish_backward",
+        "hardtanh_backward",
+        "leaky_relu_backward",
+        "sigmoid_backward",
+        "silu_backward",
+        "softplus_backward",
+        "tanh_backward",
+        "threshold_backward",
+        "native_dropout",
+        "native_dropout_backward",
+        "_softmax",
+        "_softmax_backward_data",
+        "_log_softmax",
+        "_log_softmax_backward_data",
+    ]
 )
 
 
@@ -69,10 +117,7 @@ def talks(before: str, after: str) -> bool:
     """Bringing a tensor from one placement to another needs other ranks. Keeping a slice does not, but where a later axis
     cuts the dimension already."""
     a, b = before.split(","), after.split(",")
-    for axis, (x, y) in enumerate(zip(a, b, strict=True)):
-        if x != y and (x != "R" or y in a[axis + 1 :]):
-            return True
-    return False
+    return any(x != y and (x != "R" or y in a[axis + 1 :]) for axis, (x, y) in enumerate(zip(a, b, strict=True)))
 
 
 def works_by_element(op: dict) -> bool:
@@ -357,7 +402,9 @@ class _Writer:
             source = next((i for i, t in enumerate(ids) if self._root(t) == self._tensors[o].get("alias_of")), None)
             self._at[o] = self._homes[o]
             if source is None:
-                self._buffer[o] = self._add_buffer(self._name(o), self._bytes(o, self._homes[o]), self._tensors[o]["kind"])
+                self._buffer[o] = self._add_buffer(
+                    self._name(o), self._bytes(o, self._homes[o]), self._tensors[o]["kind"]
+                )
                 creates.append(self._buffer[o])
                 over += self._pairs(name.removeprefix("_foreach_"), ids, brought, o, self._buffer[o])
             else:

@@ -140,9 +140,13 @@ class ShardedStep(LifeCycle, CheckpointMixin):
     def _choose_again(self, entry: _Entry, key: Any) -> _Entry:
         """Parameters and state go to another placement, which by the same measure fits. Raises where there is none, or where
         another signature's plan rests on where they are."""
-        needed, bound = (self._ranks.most(getattr(entry.over_budget, f"{name}_bytes", 0)) for name in ("smallest", "bound"))
+        needed, bound = (
+            self._ranks.most(getattr(entry.over_budget, f"{name}_bytes", 0)) for name in ("smallest", "bound")
+        )
         if needed and not isinstance(entry.over_budget, Infeasible):
-            entry.over_budget = Infeasible(f"on another rank, no plan was found within the budget; it needs {needed} bytes", needed, bound)
+            entry.over_budget = Infeasible(
+                f"on another rank, no plan was found within the budget; it needs {needed} bytes", needed, bound
+            )
         if not self._may_choose or len(self._entries) > 1:
             self._require_budget_kept(entry)
         text = self._ranks.from_first(lambda: self._next_text(needed))

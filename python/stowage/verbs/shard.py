@@ -86,12 +86,27 @@ _PARTS = ("parameters", "optimizer_state", "gradients", "activations")
 
 def _table(points: list[dict]) -> str:
     """One row a limit."""
-    head = ["limit", "step ms", "compute", "collectives", "again", "host", "parameters", "optimizer", "gradients", "activations", "rest", "by"]
+    head = [
+        "limit",
+        "step ms",
+        "compute",
+        "collectives",
+        "again",
+        "host",
+        "parameters",
+        "optimizer",
+        "gradients",
+        "activations",
+        "rest",
+        "by",
+    ]
     rows = [head]
     for p in points:
         limit = "none" if p["limit_bytes"] is None else in_words(p["limit_bytes"])
         if p["outcome"] == "infeasible":
-            rows.append([limit, "does not fit; the smallest: " + in_words(p["smallest_bytes"], 1), *[""] * (len(head) - 2)])
+            rows.append(
+                [limit, "does not fit; the smallest: " + in_words(p["smallest_bytes"], 1), *[""] * (len(head) - 2)]
+            )
             continue
         times, held = p["time"], p["bytes"]
         rows.append(
@@ -129,14 +144,20 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--model-from", required=True, metavar="FILE.py:FUNCTION", help="the make_step function")
     parser.add_argument("--mesh", required=True, type=_mesh, metavar="N[,N...]", help="sizes of its axes, such as 2,4")
-    parser.add_argument("--batch-size", type=_size, metavar="N", help="of all ranks together; default: make_step's own, else 1")
+    parser.add_argument(
+        "--batch-size", type=_size, metavar="N", help="of all ranks together; default: make_step's own, else 1"
+    )
     parser.add_argument("--length", type=_size, metavar="N", help="default: make_step's own, else 1")
     parser.add_argument("--budget", type=_bytes, metavar="BYTES", help="what a rank may hold")
     parser.add_argument("--frontier", action="store_true", help="what several limits cost, and by what they are met")
     parser.add_argument("--limits", nargs="+", type=_bytes, metavar="BYTES", help="of the frontier; default: six")
     parser.add_argument("--links", type=_links, metavar="JSON", help='such as {"0": {"gbps": 25}, "tflops": 300}')
-    parser.add_argument("--link-gbps", type=float, help="speed of each lane to the host, in 10^9 bytes a second; 0: none")
-    parser.add_argument("--time-limit", type=float, default=0.0, help="of each search for a placement, in seconds; 0: none")
+    parser.add_argument(
+        "--link-gbps", type=float, help="speed of each lane to the host, in 10^9 bytes a second; 0: none"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, default=0.0, help="of each search for a placement, in seconds; 0: none"
+    )
     parser.add_argument("-o", dest="output", metavar="PLAN", help="write the sharding plan")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     options = parser.parse_args(arguments)
@@ -173,5 +194,5 @@ def _links(text: str) -> dict:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
     if not isinstance(links, dict):
-        raise argparse.ArgumentTypeError("an object, such as {\"tflops\": 300}")
+        raise argparse.ArgumentTypeError('an object, such as {"tflops": 300}')
     return {int(k) if k.isdigit() else k: v for k, v in links.items()}
