@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.distributed as dist
 from shard_pair import Pair, make_mlp, mlp_batches
 from shard_zoo import training
 
@@ -19,6 +23,13 @@ _DEEP = {"widths": (48,) * 6, "clip": 0, "schedule": False}
 
 def _decisions(make, batch, size: int):
     return decisions(program_of(make()[2], batch), mesh_document([size]), (size,), {})
+
+
+def _asked(rank: int, ask: Callable):
+    """What rank 0 finds, on all ranks."""
+    box = [ask() if rank == 0 else None]
+    dist.broadcast_object_list(box)
+    return box[0]
 
 
 def _held(pair: Pair, limit: int) -> None:
@@ -41,9 +52,13 @@ def _within(pair: Pair, limit: int, tolerance: float = 1e-9) -> None:
 def a_limit_that_only_the_combination_meets(rank, size):
     """Neither placements alone nor the fastest placement with recomputation and copies."""
     make, batches = make_mlp(**_DEEP), mlp_batches(8, rows=64, widths=(48, 48))
-    made = _decisions(make, batches[0], size)
-    limit = made.smallest_bytes() * 5 // 4
-    (point,) = made.frontier([limit])
+
+    def find():
+        made = _decisions(make, batches[0], size)
+        limit = made.smallest_bytes() * 5 // 4
+        return limit, *made.frontier([limit])
+
+    limit, point = _asked(rank, find)
     assert point["without"]["placement"] is None and point["without"]["recomputation and host"] is None, point
     assert "placement" in point["means"] and {"recomputation", "host"} & set(point["means"]), point
     pair = Pair(make, batches, (size,), budget=limit)
@@ -57,8 +72,12 @@ def models_within_three_quarters(rank, size):
     """Of what the fastest plan without a limit needs."""
     for name in ("gpt2", "moe", "convnet"):
         make, batches = training(name, count=7)
-        made = _decisions(make, batches[0], size)
-        limit = max(made.smallest_bytes(), made.unlimited_bytes() * 3 // 4)
+
+        def find(make=make, batch=batches[0]):
+            made = _decisions(make, batch, size)
+            return max(made.smallest_bytes(), made.unlimited_bytes() * 3 // 4)
+
+        limit = _asked(rank, find)
         pair = Pair(make, batches, (size,), budget=limit)
         _within(pair, limit)
 
@@ -78,8 +97,7 @@ def what_nothing_meets_is_said_on_every_rank_before_anything_has_changed(rank, s
 def a_recording_that_needs_more_than_was_modelled_goes_elsewhere(rank, size):
     """Where each rank's graph is thought to need half of what it does, the first placement does not fit."""
     make, batches = make_mlp(**_DEEP), mlp_batches(8, rows=64, widths=(48, 48))
-    made = _decisions(make, batches[0], size)
-    limit = made.smallest_bytes() * 3 // 2
+    limit = _asked(rank, lambda: _decisions(make, batches[0], size).smallest_bytes() * 3 // 2)
     real = decision.rank_graph
     decision.rank_graph = lambda plan: _halved(real(plan))
     try:
@@ -94,8 +112,6 @@ def a_recording_that_needs_more_than_was_modelled_goes_elsewhere(rank, size):
 
 
 def _halved(graph):
-    import json
-
     document = json.loads(graph.to_json())
     for b in document["buffers"]:
         b["bytes"] //= 2

@@ -412,3 +412,11 @@ def what_arguments_hold_is_not_changed(rank, size):
         assert "changes what its arguments hold" in str(error)
     else:
         raise AssertionError("no error")
+
+
+def another_batch_shape_is_planned_too(rank, size):
+    """Its ops are tried on their parts before they are recorded."""
+    pair = Pair(make_mlp(), [*mlp_batches(5), *mlp_batches(6, rows=9)], (size,), eps=0.3)
+    pair.run(1e-12)
+    pair.check_planned()
+    assert len(pair.step._entries) == 2 and all(e.replay is not None and e.replay.trusted for e in pair.step._entries.values())

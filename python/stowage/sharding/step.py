@@ -190,7 +190,8 @@ class ShardedStep(LifeCycle, CheckpointMixin):
         return self._rehearsed(entry, rehearsal, args, kwargs, inputs)
 
     def _wish(self, entry: _Entry, inputs: list[torch.Tensor]) -> int:
-        if entry.refusal or not self._split_state().has_optimizer_state():
+        # In its first call the ranks agree which ops run on parts: no recording sees that
+        if entry.refusal or entry.calls == 1 or not self._split_state().has_optimizer_state():
             return _EAGER
         replay = entry.replay
         changed = "what it reads" if replay is None else replay.changed(inputs)

@@ -12,8 +12,8 @@ none of that. The first are placements that meet a limit by themselves; the last
 recomputation and to the host, and need but their state and one op at a time within it. Besides, the frontier over `eps`.
 
 Arguments of the step lie whole on every rank, as they do when it runs. What is found depends on the program, the mesh and the options alone, never on the limit that is then asked for: so a larger
-limit has all that a smaller one has. At most len(SHARES) * (STEPS + 1) + len(EPS) searches; the limit goes a quarter
-of the way to the floor each time, so that the last of STEPS is within a tenth of it. Each is ended early: what it finds is a
+limit has all that a smaller one has. At most len(SHARES) * (STEPS + 1) + len(EPS) searches; the limit goes three
+tenths of the way to the floor each time, so that the last of STEPS is within an eighth of it. Each is ended early: what it finds is a
 placement to plan, and needs no proof."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from stowage.sharding.program import Program, tensor_ids
 from stowage.sharding.rank_graph import looks_at_shapes, works_by_element
 
 SHARES = (1.0, 0.5, 0.0)
-STEPS = 8
-CLOSER = 0.75  # of what is between the peak and the floor stays
-ROUGHLY = {"relative_gap": 0.01, "iteration_limit": 2000}  # each search, where the caller says nothing: there are many
+STEPS = 6
+CLOSER = 0.7  # of what is between the peak and the floor stays
+ROUGHLY = {"relative_gap": 0.01, "iteration_limit": 1000}  # each search, where the caller says nothing: there are many
 EPS = (0.0, 0.05, 0.2, 1.0)
 _STAYS_WHOLE = ("input", "constant", "activation", "output")  # where it is there before the step
 
