@@ -7,8 +7,7 @@
     floor  └──────────────────────── step time    done at the floor, or where no plan is found
 
 The epsilon-constraint method (Haimes, Lasdon and Wismer, IEEE Trans. SMC 1, 1971), with the solver's limit on the peak as the
-constraint. What counts towards the limit is swept, too: all that is alive; half of what is neither state nor the op's own;
-none of that. The first are placements that meet a limit by themselves; the last are those that leave saved activations to
+constraint. What counts towards the limit is swept, too: all that is alive, or nothing but state and the op's own. The first are placements that meet a limit by themselves; the last are those that leave saved activations to
 recomputation and to the host, and need but their state and one op at a time within it. Besides, the frontier over `eps`.
 
 Arguments of the step lie whole on every rank, as they do when it runs. What is found depends on the program, the mesh and the options alone, never on the limit that is then asked for: so a larger
@@ -27,11 +26,11 @@ from stowage.sharding.placements import ShardingPlan
 from stowage.sharding.program import Program, tensor_ids
 from stowage.sharding.rank_graph import looks_at_shapes, works_by_element
 
-SHARES = (1.0, 0.5, 0.0)
+SHARES = (1.0, 0.0)
 STEPS = 6
 CLOSER = 0.7  # of what is between the peak and the floor stays
 ROUGHLY = {"relative_gap": 0.01, "iteration_limit": 1000}  # each search, where the caller says nothing: there are many
-EPS = (0.0, 0.05, 0.2, 1.0)
+EPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
 _STAYS_WHOLE = ("input", "constant", "activation", "output")  # where it is there before the step
 
 
