@@ -4,16 +4,18 @@
            │    ■                                 the fastest plan with less
            │         ■  ■
            │               ■    ■
-    floor  └──────────────────────── step time    done at the floor, or where no plan is found
+    floor  └──────────────────────── step time    where none is found, the floor is there
 
 The epsilon-constraint method (Haimes, Lasdon and Wismer, IEEE Trans. SMC 1, 1971), with the solver's limit on the peak as the
-constraint. What counts towards the limit is swept, too: all that is alive, or nothing but state and the op's own. The first are placements that meet a limit by themselves; the last are those that leave saved activations to
-recomputation and to the host, and need but their state and one op at a time within it. Besides, the frontier over `eps`.
+constraint. What counts towards the limit is swept, too: all that is alive, or nothing but state and the op's own. The first
+are placements that meet a limit by themselves; the last are those that leave saved activations to recomputation and to the
+host. Besides, the frontier over `eps`.
 
-Arguments of the step lie whole on every rank, as they do when it runs. What is found depends on the program, the mesh and the options alone, never on the limit that is then asked for: so a larger
-limit has all that a smaller one has. At most len(SHARES) * (STEPS + 1) + len(EPS) searches; the limit goes three
-tenths of the way to the floor each time, so that the last of STEPS is within an eighth of it. Each is ended early: what it finds is a
-placement to plan, and needs no proof."""
+Arguments of the step lie whole on every rank, as they do when it runs. What is found depends on the program, the mesh and the
+options alone, never on the limit that is then asked for: so a larger limit has all that a smaller one has. At most
+len(SHARES) * (STEPS + 1) + len(EPS) searches; each limit goes three tenths of the way to the floor. Each search is ended
+early: what it finds is a placement to plan, and needs no proof. Placements between those that are found go unseen, and so
+may one that needs a little less."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from stowage.sharding.program import Program, tensor_ids
 from stowage.sharding.rank_graph import looks_at_shapes, works_by_element
 
 SHARES = (1.0, 0.0)
-STEPS = 6
+STEPS = 7
 CLOSER = 0.7  # of what is between the peak and the floor stays
 ROUGHLY = {"relative_gap": 0.01, "iteration_limit": 1000}  # each search, where the caller says nothing: there are many
 EPS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
@@ -69,14 +71,13 @@ def sweep(program: Program, mesh: dict, sizes: tuple[int, ...], options: dict) -
         document = search(goal="time", kept_share=share)
         if document is not None:
             bound_ns = max(bound_ns, document["time"]["bound"])
+        below = floor  # no plan was found there
         for _ in range(STEPS):
-            if document is None:
+            if document is None or (peak := _limited_peak(document)) <= below:
                 break
-            peak = _limited_peak(document)
-            if peak <= floor:
-                break
-            limit = min(peak - 1, floor + math.floor(CLOSER * (peak - floor)))
-            document = search(goal="time", kept_share=share, memory_limit_bytes=limit)
+            limit = min(peak - 1, below + math.floor(CLOSER * (peak - below)))
+            closer = search(goal="time", kept_share=share, memory_limit_bytes=limit)
+            document, below = (closer, below) if closer is not None else (document, limit)
     for eps in EPS:
         search(eps=eps)
     return Sweep(list(found.values()), bound_ns)
