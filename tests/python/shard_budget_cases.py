@@ -70,7 +70,7 @@ def a_limit_that_only_the_combination_meets(rank, size):
 
 def models_within_three_quarters(rank, size):
     """Of what the fastest plan without a limit needs."""
-    for name in ("gpt2", "moe", "convnet"):
+    for name in ("moe", "convnet"):
         make, batches = training(name, count=7)
 
         def find(make=make, batch=batches[0]):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from stowage._torch.private import FakeTensorMode
 from stowage.sharding.capture import Program, capture_program
 from stowage.sharding.decision import decisions
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, solve
 from stowage.sharding.world import named_parameters
 from stowage.sizes import parse_bytes
+from stowage.step.made_step import MakeStep, told_by_line
 from stowage.step.world import World
 
 
@@ -18,6 +20,14 @@ def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = Non
     changed."""
     its_name = getattr(train_step, "__name__", "step")
     return capture_program(train_step, args, kwargs or {}, named_parameters(World(train_step)), name or its_name)
+
+
+def program_of_made(make_step: MakeStep, asked: dict[str, int | None]) -> Program:
+    """Of the step that a make_step (step/made_step.py) makes at these sizes, on tensors without memory."""
+    with told_by_line():
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            step, arguments = make_step(make_step.sizes(asked))
+        return program_of(step, arguments)
 
 
 def shard_plan(
@@ -103,4 +113,4 @@ def frontier(
     return sorted(points, key=lambda point: eps.index(point["eps"]))
 
 
-__all__ = ["budget_frontier", "frontier", "program_of", "shard_plan"]
+__all__ = ["budget_frontier", "frontier", "program_of", "program_of_made", "shard_plan"]

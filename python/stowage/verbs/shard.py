@@ -20,13 +20,13 @@ _MS = 1e6
 def run(arguments: list[str]) -> int:
     options = _options(arguments)
     try:
-        from stowage.sharding.paper import budget_frontier, program_of, shard_plan
+        from stowage.sharding.paper import budget_frontier, program_of_made, shard_plan
         from stowage.step.made_step import load, user_line
     except (ImportError, Error) as error:
         return _fail(BAD_INPUT, f"shard needs PyTorch: {error}")
     try:
         sizes = {"batch_size": options.batch_size, "length": options.length}
-        program = _program(load(options.model_from), sizes, program_of)
+        program = program_of_made(load(options.model_from), sizes)
     except Error as error:
         return _fail(BAD_INPUT, str(error))
     except KeyboardInterrupt:
@@ -56,16 +56,6 @@ def run(arguments: list[str]) -> int:
     summary = plan.summary()
     print(json.dumps(summary) if options.json else _told(summary))
     return DONE
-
-
-def _program(make_step, sizes: dict, program_of):
-    from stowage._torch.private import FakeTensorMode
-    from stowage.step.made_step import told_by_line
-
-    with told_by_line():
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            step, batch = make_step(make_step.sizes(sizes))
-        return program_of(step, batch)
 
 
 def _told(summary: dict) -> str:
