@@ -17,6 +17,7 @@
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
 #include "runtime/torch/split.h"
+#include "runtime/torch/tensors.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -25,10 +26,6 @@ namespace {
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-bool is_wrapped_number(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
 // Storages that nothing but these tensors holds: neither another view nor, by a view, the tensor that it looks into.
@@ -253,7 +250,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) host_fills_.lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
-    TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
+    TensorRef ref = is_number_tensor(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
     if (const std::string why = host_fills_.look_at(op, i, value); !why.empty()) refuse(why);
