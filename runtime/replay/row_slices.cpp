@@ -1,12 +1,11 @@
 #include "runtime/replay/row_slices.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "runtime/replay/kernel_table.h"
+#include "runtime/torch/kernel_threads.h"
 
 namespace stowage::runtime {
 namespace {
@@ -266,7 +265,7 @@ class Finder {
       }
     }
     const std::int64_t most = std::max<std::int64_t>(1, chain.rows / kFewSlices);  // rows in all slices at once
-    chain.workers = std::clamp<std::int64_t>(at::get_num_threads(), 1, most);
+    chain.workers = std::clamp<std::int64_t>(kernel_threads().openmp, 1, most);
     chain.slice_rows = std::clamp<std::int64_t>(options_.slice_bytes / widest, 1, most / chain.workers);
     return chain;
   }

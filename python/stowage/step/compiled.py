@@ -50,6 +50,7 @@ _MAX_UNSETTLED = 3
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
+_MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
 
@@ -84,6 +85,7 @@ class CompiledStep(LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
+        self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
         swapping.holders.add(self)
@@ -169,6 +171,9 @@ class CompiledStep(LifeCycle):
         if entry.refusal:
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
+        if _runtime.eager_kernels_come_first():
+            self._alone(turn)
+            return self._first_of_thread(entry, args, kwargs, inputs)
         fit, replay = self._fitting(entry, key, inputs)
         if (replay is None or not (replay.trusted and replay.numbers_fit) or self._checking.is_due(replay)) and (
             self._alone(turn)
@@ -253,6 +258,21 @@ class CompiledStep(LifeCycle):
                 result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
         return result
+
+    def _first_of_thread(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """PyTorch sets a thread's number of threads at the first kernel that it splits. Anything of ours would be such
+        a kernel too early: eager's sums before it are those of another number."""
+        self._new_threads += 1
+        if self._new_threads == _MANY_NEW_THREADS:
+            warn(
+                "each call comes from a new thread, in which torch.set_num_threads() was not called: its first call runs"
+                " eagerly, as its sums are those of another number of threads; call it there, or keep one thread",
+                UnsupportedWarning,
+            )
+        try:
+            return self._eager(entry, args, kwargs, inputs)
+        finally:
+            _runtime.eager_kernels_have_run()
 
     def _has_compiled_regions(self, entry: Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from stowage import _runtime
 from stowage._core import buffer_digest, class_dict, python_class, same_bits, slot_offset
 from stowage._torch.private import global_state, local_tensor, setting_names, storage_address
 from stowage.errors import Unsupported
@@ -52,7 +53,12 @@ def signature(
     describe = _Describer(tensors, given, passing)
     structure = (describe(args), describe(kwargs))
     sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
-    return (structure, (sharing, _repeated(tensors)), Value(global_state())), tensors
+    return (structure, (sharing, _repeated(tensors)), Value(settings())), tensors
+
+
+def settings() -> tuple:
+    """Outside of the program's own objects, all on which operators may depend."""
+    return (*global_state(), _runtime.kernel_threads())  # sums may be split by the number of threads
 
 
 def _repeated(tensors: list[torch.Tensor]) -> tuple:
@@ -241,7 +247,7 @@ def difference(old: tuple, new: tuple) -> str:
     for what, a, b in zip(("the arguments", "which arguments share memory"), old, new):
         if a != b:
             return _first_difference(a, b) or what
-    for name, a, b in zip(setting_names(), old[2].value, new[2].value):
+    for name, a, b in zip((*setting_names(), "number of threads"), old[2].value, new[2].value):
         if not same_bits(a, b):
             return f"a global setting ({name.lstrip('_')}: {a!r}, then {b!r})"
     return "nothing"
