@@ -8,6 +8,7 @@
 #include "runtime.h"
 #include "runtime/torch/compiled_kernel.h"
 #include "runtime/torch/hook.h"
+#include "runtime/torch/kernel_settings.h"
 #include "runtime/torch/kernel_threads.h"
 #include "runtime/torch/spent_graph.h"
 #include "runtime/torch/tensors.h"
@@ -50,6 +51,7 @@ void bind_operators(nb::module_& m) {
       },
       "(MKL's, OpenMP's, whether they are set) numbers of threads of kernels in the calling thread. Unlike "
       "torch.get_num_threads(), asking sets nothing.");
+  m.def("flushes_denormals", &rt::flushes_denormals, "As torch.set_flush_denormal() has told the calling thread.");
   m.def("eager_kernels_come_first", &rt::eager_kernels_come_first,
         "True where the numbers of threads are not set, until eager_kernels_have_run().");
   m.def("eager_kernels_have_run", &rt::eager_kernels_have_run);

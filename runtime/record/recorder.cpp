@@ -101,6 +101,8 @@ void Recorder::start() {
   draws_.start();
   if (!tape_->below_autograd || thread_attached()) kept_writes_.give_up();
   intercept_ = std::make_unique<Intercept>(*this);
+  tape_->settings = {KernelSettings::now()};
+  settings_ = 0;
   started_ns_ = now_ns() - aside_ns();
   stream_ = device_at(tape_->device).stream();
 }
@@ -193,6 +195,7 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.line = current_line();
   op.grad_mode = c10::GradMode::is_enabled();
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
+  op.settings = settings_ = settings_now(tape_->settings, settings_);
   if (!tape_->sections.empty() && tape_->sections.back().to < 0)
     op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);

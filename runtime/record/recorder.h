@@ -120,6 +120,7 @@ class Recorder final : public Interceptor {
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
   std::int64_t stream_ = 0;  // that was current then
+  std::int32_t settings_ = 0;  // of the latest op
 };
 
 }  // namespace stowage::runtime

@@ -56,6 +56,7 @@ class MemberOf {
   // One result, that lies over its whole block, densely, row after row.
   bool makes_rows() {
     if (op_.role != TapeOp::Role::kKernel || op_.random_order >= 0 || op_.jump.moves()) return false;
+    if (op_.settings != 0) return false;
     if (op_.creates.size() != 1 || op_.results.size() != 1) return false;
     const Block& block = tape_.blocks[op_.creates[0].index()];
     const Slot& slot = tape_.slots[block.owner.index()];

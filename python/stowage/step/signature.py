@@ -56,9 +56,12 @@ def signature(
     return (structure, (sharing, _repeated(tensors)), Value(settings())), tensors
 
 
+_OF_THREAD = {"number of threads": _runtime.kernel_threads, "flush_denormal": _runtime.flushes_denormals}
+
+
 def settings() -> tuple:
     """Outside of the program's own objects, all on which operators may depend."""
-    return (*global_state(), _runtime.kernel_threads())  # sums may be split by the number of threads
+    return (*global_state(), *(read() for read in _OF_THREAD.values()))
 
 
 def _repeated(tensors: list[torch.Tensor]) -> tuple:
@@ -247,7 +250,7 @@ def difference(old: tuple, new: tuple) -> str:
     for what, a, b in zip(("the arguments", "which arguments share memory"), old, new):
         if a != b:
             return _first_difference(a, b) or what
-    for name, a, b in zip((*setting_names(), "number of threads"), old[2].value, new[2].value):
+    for name, a, b in zip((*setting_names(), *_OF_THREAD), old[2].value, new[2].value):
         if not same_bits(a, b):
             return f"a global setting ({name.lstrip('_')}: {a!r}, then {b!r})"
     return "nothing"
