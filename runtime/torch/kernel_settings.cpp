@@ -58,10 +58,10 @@ constexpr Flag kAllFlags[] = {
 
 using Of = at::Float32Op;
 constexpr std::pair<at::Float32Backend, at::Float32Op> kPrecisions[] = {
-    {at::Float32Backend::GENERIC, Of::ALL}, {at::Float32Backend::CUDA, Of::ALL},
-    {at::Float32Backend::CUDA, Of::CONV},   {at::Float32Backend::CUDA, Of::RNN},
-    {at::Float32Backend::CUDA, Of::MATMUL}, {at::Float32Backend::MKLDNN, Of::ALL},
-    {at::Float32Backend::MKLDNN, Of::CONV}, {at::Float32Backend::MKLDNN, Of::RNN},
+    {at::Float32Backend::GENERIC, Of::ALL},  {at::Float32Backend::CUDA, Of::ALL},
+    {at::Float32Backend::CUDA, Of::CONV},    {at::Float32Backend::CUDA, Of::RNN},
+    {at::Float32Backend::CUDA, Of::MATMUL},  {at::Float32Backend::MKLDNN, Of::ALL},
+    {at::Float32Backend::MKLDNN, Of::CONV},  {at::Float32Backend::MKLDNN, Of::RNN},
     {at::Float32Backend::MKLDNN, Of::MATMUL}};
 constexpr const char* kMatmul[] = {"highest", "high", "medium"};
 

@@ -33,9 +33,9 @@ class KernelSettings {
  private:
   static constexpr std::size_t kFlags = 19, kPrecisionCount = 9;
 
-  std::array<bool, kFlags> flags_{};         // in the order of kernel_settings.cpp
+  std::array<bool, kFlags> flags_{};                       // in the order of kernel_settings.cpp
   std::array<std::uint8_t, kPrecisionCount> precision_{};  // of fp32, by backend and operator
-  std::uint8_t matmul_ = 0;                   // precision of products, by its older name
+  std::uint8_t matmul_ = 0;                                // precision of products, by its older name
   std::uint8_t fp16_reduction_ = 0, bf16_reduction_ = 0;
   std::uint8_t linalg_ = 0, blas_ = 0;
   std::uint16_t default_dtype_ = 0;

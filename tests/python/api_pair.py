@@ -239,7 +239,13 @@ class Pair:
         self.results = [*self.results[-5:], (result, bits(leaves))]
 
     def _stopped(
-        self, name: str, error: BaseException, eagerly: Callable, before: dict, gradients: dict, plain: Any,
+        self,
+        name: str,
+        error: BaseException,
+        eagerly: Callable,
+        before: dict,
+        gradients: dict,
+        plain: Any,
         planned: int,
     ) -> None:
         """As before the call, or as after it (after the same error, for one of the user's Python); never between."""

@@ -1,6 +1,7 @@
 """Training in threads in which PyTorch has not set the number of threads yet: matrix products use MKL's own number
 there until a kernel is split, and sum in another order. Nothing of ours changes when that is."""
 
+import itertools
 import random
 import threading
 import warnings
@@ -47,7 +48,7 @@ def training(seed, wrap, wide, optimizer, new_threads=False):
     torch.manual_seed(seed)
     draw = random.Random(seed)
     widths = [96, *draw.choices([12, 24, 36, 48, 96, 128, 256], k=3), 96]
-    model = nn.Sequential(*(nn.Linear(a, b, bias=draw.random() < 0.5) for a, b in zip(widths, widths[1:])))
+    model = nn.Sequential(*(nn.Linear(a, b, bias=draw.random() < 0.5) for a, b in itertools.pairwise(widths)))
     updates = optimizer(model.parameters())
 
     def step(x):

@@ -2,6 +2,7 @@
 and ops that are made again run each op under its own."""
 
 import contextlib
+import itertools
 import random
 
 import pytest
@@ -49,7 +50,7 @@ class Net(nn.Module):
         super().__init__()
         self.conv = nn.ModuleList([nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)])
         widths = [8 * 36, 50, 96, 48]
-        self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
+        self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.around = [draw.choice([*names, None, None]) for _ in range(6)]
         self.around[draw.randrange(6)] = draw.choice(names)
 
