@@ -119,7 +119,8 @@ class Recorder final : public Interceptor {
   std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
-  std::int64_t stream_ = 0;  // that was current then
+  std::int64_t stream_ = 0;    // that was current then
+  std::int32_t settings_ = 0;  // of the latest op
 };
 
 }  // namespace stowage::runtime

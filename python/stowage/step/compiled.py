@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,6 +51,7 @@ _MAX_UNSETTLED = 3
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
+_MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
 
@@ -83,7 +85,9 @@ class CompiledStep(LifeCycle):
             self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
         self._latest: Replay | None = None
         self._novelty = Novelty()
-        self._told_of_mode = False
+        self._told: set[str] = set()
+        self._process = os.getpid()
+        self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
         swapping.holders.add(self)
@@ -98,7 +102,9 @@ class CompiledStep(LifeCycle):
         if fake_mode_active() or _runtime.intercepting():
             return self._fn(*args, **kwargs)
         if mode := foreign_mode():
-            return self._within_mode(mode, args, kwargs)
+            return self._plainly(f"as any within a mode of yours that sees each operation ({mode})", args, kwargs)
+        if self._options.leaving and os.getpid() != self._process:
+            return self._plainly("as any in a child of fork() where residents leave: they are the parent's", args, kwargs)
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
             if not _runtime.budget_active():
@@ -107,15 +113,12 @@ class CompiledStep(LifeCycle):
                     return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
-    def _within_mode(self, mode: str, args: tuple, kwargs: dict) -> Any:
-        """Eagerly: what the mode of the user's does is no part of a plan, and the eager budget cannot work below one."""
-        if not self._told_of_mode:
-            self._told_of_mode = True
+    def _plainly(self, why: str, args: tuple, kwargs: dict) -> Any:
+        """Where neither plan nor eager budget can work: what a mode of the user's does is no part of them."""
+        if why not in self._told:
+            self._told.add(why)
             how = "eagerly" if self._budget is None else "eagerly and without its budget"
-            warn(
-                f"this call runs {how}, as any within a mode of yours that sees each operation ({mode})",
-                UnsupportedWarning,
-            )
+            warn(f"this call runs {how}, {why}", UnsupportedWarning)
         return self._fn(*args, **kwargs)
 
     def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
@@ -169,6 +172,9 @@ class CompiledStep(LifeCycle):
         if entry.refusal:
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
+        if _runtime.eager_kernels_come_first():
+            self._alone(turn)
+            return self._first_of_thread(entry, args, kwargs, inputs)
         fit, replay = self._fitting(entry, key, inputs)
         if (replay is None or not (replay.trusted and replay.numbers_fit) or self._checking.is_due(replay)) and (
             self._alone(turn)
@@ -253,6 +259,21 @@ class CompiledStep(LifeCycle):
                 result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
         return result
+
+    def _first_of_thread(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """PyTorch sets a thread's number of threads at the first kernel that it splits. Anything of ours would be such
+        a kernel too early: eager's sums before it are those of another number."""
+        self._new_threads += 1
+        if self._new_threads == _MANY_NEW_THREADS:
+            warn(
+                "each call comes from a new thread, in which torch.set_num_threads() was not called: its first call runs"
+                " eagerly, as its sums are those of another number of threads; call it there, or keep one thread",
+                UnsupportedWarning,
+            )
+        try:
+            return self._eager(entry, args, kwargs, inputs)
+        finally:
+            _runtime.eager_kernels_have_run()
 
     def _has_compiled_regions(self, entry: Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""
