@@ -54,7 +54,7 @@ def measure(model: str, layers: int | None, mesh: list[int], points: int) -> dic
         rows.append(point)
         common.say(json.dumps({k: point[k] for k in ("limit_bytes", "step_ns", "means", "without", "least + rest")}))
     return {
-        "model": f"{model}, {sizes.get('layers', 'all')} layers" if "layers" in sizes else model,
+        "model": f"{model}, {sizes['layers']} layer{'s'[: sizes['layers'] > 1]}",
         "mesh": mesh, "placements": len(made.contenders), "ops": made.contenders[0].graph.ops,
         "sweep_cpu_seconds": swept, "cpu_seconds": time.process_time() - began, "points": rows,
     }  # fmt: skip

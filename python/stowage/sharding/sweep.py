@@ -89,8 +89,8 @@ def _limited_peak(document: dict) -> int:
 
 def least_bytes(program: Program, sizes: tuple[int, ...]) -> int:
     """Proven: whatever the placements, and whatever is computed again or waits on the host, the fullest rank needs so many.
-    It holds its even share at least of all state, whole arguments, and at each kernel its share of what that reads, or of
-    what it makes (the one may lie over the other). State that a plan lets go to the host is not looked at: sharded steps
+    It holds its even share at least of all state that the step touches, such arguments whole, and at each kernel its share of
+    what that reads, or of what it makes (the one may lie over the other). Constants may come and go. State that a plan lets go to the host is not looked at: sharded steps
     keep theirs."""
     devices, tensors = math.prod(sizes), program.tensors
     made = {o for op in program.ops for o in op["outputs"] if o is not None}
@@ -101,10 +101,11 @@ def least_bytes(program: Program, sizes: tuple[int, ...]) -> int:
     def whole(t: int) -> int:
         return math.prod(tensors[t]["shape"]) * tensors[t]["item_bytes"]
 
+    used = {tensors[t].get("alias_of", t) for op in program.ops for t in tensor_ids(op)} - made
     state = sum(
-        whole(t) if tensor["kind"] in _STAYS_WHOLE else share(t)
-        for t, tensor in enumerate(tensors)
-        if t not in made and "alias_of" not in tensor
+        whole(t) if tensors[t]["kind"] == "input" else share(t)
+        for t in used
+        if tensors[t]["kind"] in ("input", "parameter", "optimizer_state", "module_buffer")
     )
 
     def together(ids: list[int]) -> int:
