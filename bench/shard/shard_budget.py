@@ -21,7 +21,7 @@ import time
 from bench import common
 from bench.shard.shard import mesh_document
 
-MODELS = {"gpt": {"layers": 4}, "bert-large": {"layers": 4}, "moe": {"layers": 4}}
+MODELS = {"gpt": {"layers": 1}, "bert-large": {"layers": 1}, "moe": {"layers": 1}}
 LINK_GBPS = 25.0
 PARTS = ("parameters", "optimizer_state", "gradients", "activations")
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--mesh", default="8", help="sizes of its axes, such as 2,4")
     parser.add_argument("--layers", type=int, help="default: few")
-    parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--points", type=int, default=4)
     options = parser.parse_args()
     results = []
     for model in options.models:
