@@ -104,7 +104,9 @@ class CompiledStep(LifeCycle):
         if mode := foreign_mode():
             return self._plainly(f"as any within a mode of yours that sees each operation ({mode})", args, kwargs)
         if self._options.leaving and os.getpid() != self._process:
-            return self._plainly("as any in a child of fork() where residents leave: they are the parent's", args, kwargs)
+            return self._plainly(
+                "as any in a child of fork() where residents leave: they are the parent's", args, kwargs
+            )
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
             if not _runtime.budget_active():
