@@ -106,6 +106,7 @@ void Recorder::start() {
   intercept_ = std::make_unique<Intercept>(*this);
   started_ns_ = now_ns() - aside_ns();
   stream_ = device_at(tape_->device).stream();
+  settings_ = KernelSettings::now();
 }
 
 void Recorder::stop() {
@@ -202,6 +203,8 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
+  if (const std::string what = settings_.changed(); !what.empty())
+    refuse("the step changes " + what + " while it runs");
   if (device_at(tape_->device).stream() != stream_)
     refuse(full_name(handle) + " runs on another stream than the step's first operators");
   if (draws_random_numbers(handle) && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
@@ -383,6 +386,21 @@ std::set<int> Recorder::touched_inputs() const {
   }
   touched.erase(-1);
   return touched;
+}
+
+bool Recorder::lasts(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  return block.valid() && tape_->blocks[block.index()].external && tape_->blocks[block.index()].input < 0;
+}
+
+bool Recorder::touches(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  if (!block.valid()) return false;
+  const auto is_in_it = [&](SlotId slot) { return slot.valid() && tape_->slots[slot.index()].block == block; };
+  return std::any_of(tape_->ops.begin(), tape_->ops.end(), [&](const TapeOp& op) {
+    return std::any_of(op.tensors.begin(), op.tensors.end(),
+                       [&](const TensorRef& ref) { return std::any_of(ref.slots.begin(), ref.slots.end(), is_in_it); });
+  });
 }
 
 void Recorder::note_found() {

@@ -161,6 +161,8 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   take_generators(*stack, handle.schema().arguments().size());
+  if (const std::string what = mode_ == Mode::kStep ? settings_.changed() : ""; !what.empty())
+    return differs("the step changes " + what + " while it runs", handle, keys, stack);
   if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
     return differs(why, handle, keys, stack);
   }

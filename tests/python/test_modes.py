@@ -233,3 +233,112 @@ def test_arguments_with_tangents():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
+
+
+def teachers(x):
+    """Modules that take a fast path of PyTorch's where nobody listens and no gradient is wanted."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    attention = nn.MultiheadAttention(16, 2, batch_first=True)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    return {
+        "encoder": (encoder, lambda: encoder(x())),
+        "layer": (encoder.layers[0], lambda: encoder.layers[0](x())),
+        "attention": (attention, lambda: attention(x(), x(), x(), need_weights=False)[0]),
+        "padded": (encoder, lambda: encoder(x(), src_key_padding_mask=padding)[:, :2]),
+    }
+
+
+@pytest.mark.parametrize("check", ["auto", "never"])
+@pytest.mark.parametrize("kind", ["encoder", "layer", "attention", "padded"])
+def test_paths_that_pytorch_takes_where_no_mode_is_open(kind, check):
+    """Ours is no mode of the user's: a teacher in eval mode gives the bits that it gives without Stowage."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        batch = []
+        teacher, target = teachers(lambda: batch[-1])[kind]
+        teacher.eval()
+        student = nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(student.parameters(), 0.1)
+
+        def step(x):
+            batch[:] = [x]
+            with torch.no_grad():
+                wanted = target()
+            loss = (student(x)[:, : wanted.shape[1]] - wanted).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), wanted
+
+        run = compile(step)
+        seen = [t for _ in range(8) for t in run(torch.randn(3, 5, 16))]
+        return seen, run
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype, and refused
+        expected, _ = trained(lambda step: step)
+        found, run = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert run.refusal if kind == "padded" else run.stats()["planned_steps"] >= 4
+
+
+@contextlib.contextmanager
+def setting(read, write, value):
+    before = read()
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)
+
+
+def without_onednn():
+    return torch.backends.mkldnn.flags(enabled=False)
+
+
+SETTINGS_IN_A_STEP = {
+    "dtype": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "threads": lambda: setting(torch.get_num_threads, torch.set_num_threads, 2),
+    "deterministic": lambda: setting(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "oneDNN": without_onednn,
+}
+
+
+@pytest.mark.parametrize("check", ["auto", "never"])
+@pytest.mark.parametrize("since", [0, 7])
+@pytest.mark.parametrize("name", sorted(SETTINGS_IN_A_STEP))
+def test_a_setting_that_kernels_read_is_another_for_a_part_of_the_step(name, since, check):
+    """From the first call on, or from one on whose operators and their arguments are those that were recorded."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4 * 4, 4))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        calls = []
+
+        def step(x):
+            calls.append(0)
+            with SETTINGS_IN_A_STEP[name]() if len(calls) > since else contextlib.nullcontext():
+                noise = torch.rand(16) + torch.full((16,), 0.1)
+                out = model(x)
+            loss = (out.square().sum(1) * noise.float()[:3]).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), noise.clone()
+
+        run = compile(step)
+        seen = [t for _ in range(16) for t in run(torch.randn(3, 2, 4, 4))]
+        return seen, run
+
+    expected, _ = trained(lambda step: step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, run = trained(lambda step: stowage.compile(step, check=check))
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    assert "the step changes" in run.refusal
+    assert (run.stats()["planned_steps"] > 2) == (since > 0)

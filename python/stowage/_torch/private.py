@@ -421,10 +421,28 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
     before = _function_modes()
     try:
         torch._C._push_on_torch_function_stack(mode)
+        torch.overrides.has_torch_function = _has_torch_function_of_others
         return call()
     finally:
+        torch.overrides.has_torch_function = _has_torch_function
         while _function_modes() > before:
             torch._C._pop_torch_function_stack()
+
+
+_has_torch_function = torch.overrides.has_torch_function
+
+
+def _has_torch_function_of_others(arguments: Any) -> bool:
+    """As if no mode of Stowage's were open. torch.nn asks, and takes its fast paths only where the answer is no."""
+    if _function_modes() == 0 or not type(torch._C._get_function_stack_at(_function_modes() - 1)).__module__.startswith(
+        "stowage."
+    ):
+        return _has_torch_function(arguments)
+    mode = torch._C._pop_torch_function_stack()
+    try:
+        return _has_torch_function(arguments)
+    finally:
+        torch._C._push_on_torch_function_stack(mode)
 
 
 def take_off(mode: torch.overrides.TorchFunctionMode) -> None:

@@ -25,7 +25,7 @@ from stowage import _runtime
 from stowage._core import buffer_digest
 from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
-from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
+from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.step import compiled_regions, step_plan
@@ -47,6 +47,7 @@ from stowage.step.undo import Undo
 from stowage.step.world import World
 
 _MAX_UNSETTLED = 3
+_MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
@@ -86,7 +87,26 @@ class CompiledStep(LifeCycle):
         self._told_of_mode = False
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
+        self._own = frozenset(self.__dict__)
+
+    # ---- Attributes: those of the function, so that guards see them where they see the function's
+
+    def __getattr__(self, name: str) -> Any:
+        fn = self.__dict__.get("_fn")
+        if fn is None or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(fn, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__.get("_own", (name,)) or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._fn, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._fn, name)
 
     # ---- Calling
 
@@ -101,9 +121,13 @@ class CompiledStep(LifeCycle):
             return self._within_mode(mode, args, kwargs)
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
+            if self._warned:
+                error = self._warned.pop(0)
+                say(error, BEFORE)
+                raise error
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
-                with contextlib.suppress(_BlockBegan):
+                with contextlib.suppress(_BlockBegan), warnings_wait(self._warned):
                     return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
@@ -334,6 +358,7 @@ class CompiledStep(LifeCycle):
                 if shadow.difference:
                     return self._left(entry, shadow), None
                 replay = shadow.replay
+                replay.executor.tenants_fit()
                 if replay is began:
                     began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
                     for other, fits in zip(others, fitted[1:]):
@@ -419,7 +444,10 @@ class CompiledStep(LifeCycle):
         result = recording.result
         if recording.tape is None:
             entry.unsettled += not recording.beginning
-            if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
+            entry.beginnings += recording.beginning
+            if entry.beginnings >= _MAX_BEGINNINGS:
+                self._refuse(entry, f"{recording.refusal}, as in {entry.beginnings - 1} calls before it")
+            elif not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
         if recording.tape.finds:  # no call finds those of that one again

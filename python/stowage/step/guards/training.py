@@ -123,7 +123,7 @@ def enter_optimizer(graph: Graph, i: int, value: Optimizer, path: str, trusted: 
         if type(group.get("params")) is list:
             graph.add(i, graph.guard.list(group["params"], f"'{path}.param_groups[{at}].params'"))
         for key, item in list(group.items()):
-            if key != "params" and not isinstance(item, torch.Tensor):
+            if key != "params":
                 _name_key(graph, i, Key(key), group, key, f"'{path}.param_groups[{at}].{key}'")
 
 
