@@ -88,7 +88,7 @@ bool Executor::residents_unchanged() const {
     if (!same) return false;
   }
   return std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
-    if (!tenant.owner || !touched_[tenant.block.index()]) return true;
+    if (!tenant.owner || !touched_[tenant.block.index()] || tape_->blocks[tenant.block.index()].of_python) return true;
     const auto held = tenant.tensor.lock();
     if (!held) return true;  // nobody can find it elsewhere
     const at::Tensor tensor(held);
@@ -111,8 +111,8 @@ std::optional<TensorMeta> place_in(const at::Tensor& tensor, const c10::Storage&
 bool Executor::tenants_unchanged(const std::vector<at::Tensor>& inputs) {
   bool same = true;
   for (Tenant& tenant : tape_->tenants) {
-    if (tenant.owner) continue;  // residents_unchanged() asks
     const Block& block = tape_->blocks[tenant.block.index()];
+    if (tenant.owner || block.of_python) continue;  // residents_unchanged() asks; Python's own are found anew
     tenant.now = std::nullopt;
     if (const auto held = tenant.tensor.lock()) {
       const at::Tensor tensor(held);

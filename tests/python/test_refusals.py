@@ -237,7 +237,7 @@ def test_a_warning_that_is_made_an_error_comes_between_two_calls():
             return train_step(model, optimizer, table, x)
 
         run = stowage.compile(step) if compiled else step
-        seen, raised = [], []
+        seen, raised, kept = [], [], model.weight.detach().clone()
         for _ in range(6):
             x = torch.randn(3, 8)
             while True:
