@@ -1,12 +1,15 @@
 // What recorders and matchers see of operators: which calls are hidden from them, and what they are told beside.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <string>
 
 #include "runtime.h"
 #include "runtime/torch/compiled_kernel.h"
 #include "runtime/torch/hook.h"
+#include "runtime/torch/kernel_settings.h"
+#include "runtime/torch/kernel_threads.h"
 #include "runtime/torch/spent_graph.h"
 #include "runtime/torch/tensors.h"
 #include "tensors.h"
@@ -40,6 +43,18 @@ void bind_operators(nb::module_& m) {
       "Makes a C function that torch.compile has generated known to torch.ops.stowage.compiled_kernel. parameters: 'r' "
       "for a tensor that is read, 'w' for one that is written, 'n' for a 64-bit number.");
   m.def("intercepting", &rt::intercepting);
+  m.def(
+      "kernel_threads",
+      [] {
+        const rt::KernelThreads found = rt::kernel_threads();
+        return std::tuple(found.mkl, found.openmp, found.set);
+      },
+      "(MKL's, OpenMP's, whether they are set) numbers of threads of kernels in the calling thread. Unlike "
+      "torch.get_num_threads(), asking sets nothing.");
+  m.def("flushes_denormals", &rt::flushes_denormals, "As torch.set_flush_denormal() has told the calling thread.");
+  m.def("eager_kernels_come_first", &rt::eager_kernels_come_first,
+        "True where the numbers of threads are not set, until eager_kernels_have_run().");
+  m.def("eager_kernels_have_run", &rt::eager_kernels_have_run);
   m.def("tell_cannot_replay", &rt::tell_cannot_replay, "why"_a, nb::call_guard<nb::gil_scoped_release>(),
         "Where this thread records or matches a step: what that does that no replay can do.");
   m.def(

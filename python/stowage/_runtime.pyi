@@ -100,6 +100,21 @@ def add_compiled_kernel(name: str, address: int, parameters: str) -> None:
 
 def intercepting() -> bool: ...
 
+def kernel_threads() -> tuple[int, int, bool]:
+    """
+    (MKL's, OpenMP's, whether they are set) numbers of threads of kernels in the calling thread. Unlike torch.get_num_threads(), asking sets nothing.
+    """
+
+def flushes_denormals() -> bool:
+    """As torch.set_flush_denormal() has told the calling thread."""
+
+def eager_kernels_come_first() -> bool:
+    """
+    True where the numbers of threads are not set, until eager_kernels_have_run().
+    """
+
+def eager_kernels_have_run() -> None: ...
+
 def tell_cannot_replay(why: str) -> None:
     """
     Where this thread records or matches a step: what that does that no replay can do.

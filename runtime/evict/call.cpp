@@ -131,9 +131,11 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
 }
 
 Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op,
-                     const torch::jit::Stack& stack, const Operands& operands) {
+                     const torch::jit::Stack& stack, const Operands& operands,
+                     const std::shared_ptr<const KernelSettings>& settings) {
   Ref<Recipe> recipe(new Recipe(graph, handle, op));
   recipe->grad_mode = c10::GradMode::is_enabled();
+  recipe->settings = settings;
   recipe->arguments = std::make_unique<Argument[]>(operands.size());
   recipe->argument_count = static_cast<std::int32_t>(operands.size());
   const std::size_t first = first_argument(op, stack);

@@ -30,8 +30,10 @@ bool left_out(const OpTraits& op, const torch::jit::Stack& stack, const Operand&
 // own cannot be rewound, and objects may do anything.
 bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Operands& operands);
 
+// `settings`: under which it runs.
 Ref<Recipe> remember(Graph& graph, const c10::OperatorHandle& handle, const OpTraits& op,
-                     const torch::jit::Stack& stack, const Operands& operands);
+                     const torch::jit::Stack& stack, const Operands& operands,
+                     const std::shared_ptr<const KernelSettings>& settings);
 
 // The tensors that an op returned, in order.
 void collect_results(const OpTraits& op, const torch::jit::Stack& stack,

@@ -39,6 +39,7 @@ class Ops final : public Interceptor {
                      torch::jit::Stack* stack);
   void bring_operands(const OpTraits& op, Operands& operands, Running& running);
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
+  bool settings_last();
 
   // notes.cpp
   void begin_op(const OpTraits& op, const Operands& operands);
@@ -56,6 +57,7 @@ class Ops final : public Interceptor {
   Updates& updates_;
   Outside& outside_;
   KernelCosts costs_;
+  std::shared_ptr<const KernelSettings> settings_;  // of the latest op that is remembered
 };
 
 }  // namespace stowage::runtime::evict

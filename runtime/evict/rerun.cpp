@@ -17,7 +17,7 @@ namespace {
 
 // Whatever the program has switched on at this moment, the kernel runs as it did.
 struct AsItRan {
-  explicit AsItRan(bool grad_mode) : grad_mode(grad_mode) {}
+  explicit AsItRan(const Recipe& recipe) : grad_mode(recipe.grad_mode), settings(*recipe.settings) {}
   Unseen unseen;  // by a recorder below autograd, too: the step has not asked for this
   c10::impl::ExcludeDispatchKeyGuard no_mode{
       c10::DispatchKeySet(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
@@ -26,6 +26,7 @@ struct AsItRan {
                           c10::autocast_dispatch_keyset)};
   at::AutoDispatchBelowADInplaceOrView below;
   c10::AutoGradMode grad_mode;
+  SettingsScope settings;
   InKernel in_kernel;
 };
 
@@ -91,7 +92,7 @@ torch::jit::Stack stack_for(const Recipe& recipe, const std::vector<StoragePtr>&
 }
 
 void rerun(const Recipe& recipe, torch::jit::Stack& stack, bool rewind_generator) {
-  const AsItRan as_it_ran(recipe.grad_mode);
+  const AsItRan as_it_ran(recipe);
   const Rewind rewind(rewind_generator ? recipe.generator.get() : nullptr);
   recipe.handle.callBoxed(&stack);
 }

@@ -23,6 +23,7 @@
 #include "runtime/evict/state.h"
 #include "runtime/memory/link.h"
 #include "runtime/torch/generator.h"
+#include "runtime/torch/kernel_settings.h"
 #include "runtime/torch/op_traits.h"
 
 namespace stowage::runtime::evict {
@@ -77,6 +78,7 @@ struct Recipe : Counted {
   std::unique_ptr<Argument[]> arguments;  // tensors, in order
   std::int32_t argument_count = 0;
   bool grad_mode = false;
+  std::shared_ptr<const KernelSettings> settings;
   std::int64_t cost_ns = 0;
   std::unique_ptr<GeneratorState> generator;  // before it ran; none when it draws nothing
   struct Result {

@@ -15,6 +15,10 @@ std::string at_op(const Tape& tape, std::size_t index, const std::string& what) 
   return line + full_name(op.handle) + " " + what;
 }
 
+const KernelSettings& settings_of(const Tape& tape, const TapeOp& op) {
+  return tape.settings[static_cast<std::size_t>(op.settings)];
+}
+
 bool same_value(const c10::IValue& a, const c10::IValue& b) {
   if (a.isTensor() != b.isTensor()) return false;
   if (!a.isTensor()) return a == b;
@@ -138,7 +142,8 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
   for (std::size_t i = 0; i < ops; ++i) {
     const TapeOp& x = a.ops[i];
     const TapeOp& y = b.ops[i];
-    if (!(x.handle == y.handle) || x.role != y.role || !x.jump.same_but_seed(y.jump) || x.grad_mode != y.grad_mode)
+    if (!(x.handle == y.handle) || x.role != y.role || !x.jump.same_but_seed(y.jump) || x.grad_mode != y.grad_mode ||
+        settings_of(a, x) != settings_of(b, y))
       return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
@@ -169,6 +174,7 @@ std::string difference(const Tape& a, const Tape& b) {
     const TapeOp& x = a.ops[i];
     const TapeOp& y = b.ops[i];
     if (!(x.handle == y.handle)) return at_op(b, i, "runs where " + full_name(x.handle) + " was recorded");
+    if (settings_of(a, x) != settings_of(b, y)) return at_op(b, i, "runs under other settings of PyTorch");
     if (tells_value(x.handle) && x.role != y.role) return at_op(b, i, "is waited for, or worked out before the step");
     if (tells_value(x.handle) && x.role == TapeOp::Role::kView && x.values[0] != y.values[0])
       return at_op(b, i, "tells another number");

@@ -17,6 +17,7 @@
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
 #include "runtime/torch/split.h"
+#include "runtime/torch/tensors.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -25,10 +26,6 @@ namespace {
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-bool is_wrapped_number(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
 // Storages that nothing but these tensors holds: neither another view nor, by a view, the tensor that it looks into.
@@ -104,9 +101,10 @@ void Recorder::start() {
   draws_.start();
   if (!tape_->below_autograd || thread_attached()) kept_writes_.give_up();
   intercept_ = std::make_unique<Intercept>(*this);
+  tape_->settings = {KernelSettings::now()};
+  settings_ = 0;
   started_ns_ = now_ns() - aside_ns();
   stream_ = device_at(tape_->device).stream();
-  settings_ = KernelSettings::now();
 }
 
 void Recorder::stop() {
@@ -197,14 +195,13 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.line = current_line();
   op.grad_mode = c10::GradMode::is_enabled();
   op.backward = torch::autograd::get_current_graph_task_id() >= 0;
+  op.settings = settings_ = settings_now(tape_->settings, settings_);
   if (!tape_->sections.empty() && tape_->sections.back().to < 0)
     op.section = static_cast<int>(tape_->sections.size()) - 1;
   take_arguments(op, stack);
   if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");
   }
-  if (const std::string what = settings_.changed(); !what.empty())
-    refuse("the step changes " + what + " while it runs");
   if (device_at(tape_->device).stream() != stream_)
     refuse(full_name(handle) + " runs on another stream than the step's first operators");
   if (draws_random_numbers(handle) && !tape_->device.is_cpu() && !why_not_repeatable(tape_->device).empty())
@@ -256,7 +253,7 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) host_fills_.lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
-    TensorRef ref = is_wrapped_number(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
+    TensorRef ref = is_number_tensor(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
     if (const std::string why = host_fills_.look_at(op, i, value); !why.empty()) refuse(why);

@@ -17,7 +17,6 @@
 #include "runtime/record/recorded_draws.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/hook.h"
-#include "runtime/torch/settings.h"
 
 namespace stowage::runtime {
 
@@ -125,8 +124,8 @@ class Recorder final : public Interceptor {
   std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;
   std::int64_t started_ns_ = 0;
-  std::int64_t stream_ = 0;  // that was current then
-  KernelSettings settings_;  // as they were then
+  std::int64_t stream_ = 0;    // that was current then
+  std::int32_t settings_ = 0;  // of the latest op
 };
 
 }  // namespace stowage::runtime

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "runtime/torch/generator.h"
+#include "runtime/torch/kernel_settings.h"
 #include "runtime/torch/tensor_meta.h"
 #include "stowage/graph.h"
 #include "stowage/ids.h"
@@ -118,8 +119,9 @@ struct TapeOp {
   bool lifted_copy = false;  // stands for lift_fresh(): copies a constant that the step goes on to write
   bool grad_mode = false;
   bool backward = false;
-  int section = -1;  // optimizer section, or -1
-  int line = -1;     // position in Tape::lines
+  std::int32_t settings = 0;  // position in Tape::settings
+  int section = -1;           // optimizer section, or -1
+  int line = -1;              // position in Tape::lines
   [[nodiscard]] bool draws() const { return random_order >= 0 && !draws_none; }
   // The argument whose number must be the recorded one, as the plan relies on it, or -1: with another one the step is
   // another step
@@ -165,6 +167,8 @@ struct Tape {
   // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   std::size_t kept = 0;
   bool finds = false;  // each call comes by other tensors by itself
+  // Under which its ops run: first those from before the step, then what it changes itself
+  std::vector<KernelSettings> settings;
   int random_ops = 0;
   int drawing_ops = 0;        // of those; the others draw nothing the way they are called
   Generators generators;      // beside the default ones, those that it found or made; kernels draw from these objects

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/torch/op_facts.h"
+#include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
 namespace {
@@ -21,10 +22,6 @@ bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
 }
 
 }  // namespace
-
-bool is_number_tensor(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
-}
 
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
   const c10::IValue& recorded = op.arguments[i];

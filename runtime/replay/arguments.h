@@ -6,8 +6,6 @@
 
 namespace stowage::runtime {
 
-// A number as Python gives it: a tensor that an operator makes of it by itself.
-bool is_number_tensor(const c10::IValue& value);
 // Both of the same kind, and neither decides a shape: it may change from step to step.
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value);
 // Of numbers of the same kind: the same to the last bit.

@@ -207,6 +207,7 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
 
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
+  const SettingsScope as_recorded(tape_->settings, op.settings);
   const ForeignDraws draws(*tape_, op, rehearsal_ != nullptr || parts_, foreign_draws_);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   const std::size_t own = instruction.chain >= 0 ? 1 : instruction.script_to - instruction.script_from;

@@ -161,8 +161,6 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   take_generators(*stack, handle.schema().arguments().size());
-  if (const std::string what = mode_ == Mode::kStep ? settings_.changed() : ""; !what.empty())
-    return differs("the step changes " + what + " while it runs", handle, keys, stack);
   if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
     return differs(why, handle, keys, stack);
   }
@@ -233,6 +231,9 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   const bool same = op.lifted_copy ? lifts_host_data(handle) : op.handle == handle;
   const auto recorded = [&] { return name_with_line(*tape_, op); };
   if (!same) return who + " calls " + full_name(handle) + " where " + recorded() + " was recorded";
+  if (const KernelSettings now = KernelSettings::now(); now != tape_->settings[static_cast<std::size_t>(op.settings)])
+    return who + " runs " + recorded() + " under another setting of PyTorch than was recorded: " +
+           now.difference(tape_->settings[static_cast<std::size_t>(op.settings)]);
   if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
     return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();

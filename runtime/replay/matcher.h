@@ -38,7 +38,6 @@
 #include "runtime/replay/tiles.h"
 #include "runtime/torch/generator.h"
 #include "runtime/torch/hook.h"
-#include "runtime/torch/settings.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -288,7 +287,6 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool changes_ = false;             // one of them is true
   Shells shells_;                    // by block
   std::string mismatch_;
-  KernelSettings settings_;  // when the step began
   std::vector<BlockId> host_written_;
   std::vector<std::pair<c10::Storage, KeptBytes>> saved_;
   std::unique_ptr<Intercept> intercept_;

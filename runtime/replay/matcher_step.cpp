@@ -17,7 +17,6 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
                          std::vector<std::unique_ptr<NumberSource>> numbers, std::vector<bool> decided) {
   mode_ = Mode::kStep;
   mismatch_.clear();
-  settings_ = KernelSettings::now();
   tape_ = own_;
   inputs_of_all_ = std::move(inputs);
   inputs_ = inputs_of_all_.at(0);

@@ -200,6 +200,7 @@ void PlainRun::take_tiled(BlockId block) {
 void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {
   stack.clear();
   push_arguments(op, stack);
+  const SettingsScope as_recorded(tape_.settings, op.settings);
   if (c10::GradMode::is_enabled() != op.grad_mode) c10::GradMode::set_enabled(op.grad_mode);
   if (is_collective(op.handle)) {
     run_collective(op.handle, &stack);

@@ -22,7 +22,8 @@ bool is_dense_transposed(const TensorMeta& meta, const Block& block) {
 std::optional<ProductOver> product_over(const Tape& tape, TapeOpId id, const RowSlicing& options) {
   const TapeOp& op = tape.op(id);
   if (op.role != TapeOp::Role::kKernel || full_name(op.handle) != "aten::mm" || op.creates.size() != 1) return {};
-  if (op.allocations.size() > 1 || op.random_order >= 0 || op.jump.moves()) return {};  // of fakes none is known
+  if (op.allocations.size() > 1 || op.random_order >= 0 || op.jump.moves() || op.settings != 0)
+    return {};  // of fakes none is known
   for (const std::size_t i : {0UL, 1UL})
     if (op.tensors[i].kind != TensorRef::Kind::kTensor || !op.tensors[i].slots[0].valid()) return {};
   ProductOver product;

@@ -1,12 +1,11 @@
 #include "runtime/replay/row_slices.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <optional>
 #include <set>
 
 #include "runtime/replay/kernel_table.h"
+#include "runtime/torch/kernel_threads.h"
 
 namespace stowage::runtime {
 namespace {
@@ -57,6 +56,7 @@ class MemberOf {
   // One result, that lies over its whole block, densely, row after row.
   bool makes_rows() {
     if (op_.role != TapeOp::Role::kKernel || op_.random_order >= 0 || op_.jump.moves()) return false;
+    if (op_.settings != 0) return false;
     if (op_.creates.size() != 1 || op_.results.size() != 1) return false;
     const Block& block = tape_.blocks[op_.creates[0].index()];
     const Slot& slot = tape_.slots[block.owner.index()];
@@ -266,7 +266,7 @@ class Finder {
       }
     }
     const std::int64_t most = std::max<std::int64_t>(1, chain.rows / kFewSlices);  // rows in all slices at once
-    chain.workers = std::clamp<std::int64_t>(at::get_num_threads(), 1, most);
+    chain.workers = std::clamp<std::int64_t>(kernel_threads().openmp, 1, most);
     chain.slice_rows = std::clamp<std::int64_t>(options_.slice_bytes / widest, 1, most / chain.workers);
     return chain;
   }

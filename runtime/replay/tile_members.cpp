@@ -72,6 +72,7 @@ class MemberSearch : public HeadWork {
     const TapeOp& op = tape_.op(id);
     if (op.role != TapeOp::Role::kKernel) return refuse(op, "looks at logits, and is no kernel");
     if (op.random_order >= 0 || op.jump.moves()) return refuse(op, "draws random numbers");
+    if (op.settings != 0) return refuse(op, "runs under settings of PyTorch that the step changes");
     for (const TensorRef& ref : op.tensors)
       if (ref.slots.size() > 1) return refuse(op, "takes a list of tensors");
     TileMember member;

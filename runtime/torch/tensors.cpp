@@ -33,6 +33,10 @@ void describe(const at::Tensor& tensor, const TensorMeta& meta) {
 
 }  // namespace
 
+bool is_number_tensor(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+}
+
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage),
                                                                keys_of(storage.device()), meta.dtype);

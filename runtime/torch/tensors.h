@@ -1,6 +1,7 @@
-// Tensors built from metadata.
+// Tensors built from metadata, and those that stand for numbers.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 
 #include <optional>
@@ -10,6 +11,9 @@
 #include "runtime/torch/tensor_meta.h"
 
 namespace stowage::runtime {
+
+// A number as Python gives it: a tensor that an operator makes of it by itself.
+bool is_number_tensor(const c10::IValue& value);
 
 // A tensor over `storage`, as `meta` describes it.
 at::Tensor make_alias(const c10::Storage& storage, const TensorMeta& meta);

@@ -23,6 +23,7 @@ class Spreader {
       : graph_(graph), away_(away), sent_(sent), from_(planned), capacity_(capacity), link_(link) {}
 
   AwayPlan run() {
+    find_needless();
     number_steps();
     find_copies();
     measure();
@@ -68,7 +69,38 @@ class Spreader {
   }
   [[nodiscard]] bool stays(std::size_t step) const {
     const AwayGraph::Origin* of = origin(step);
-    return of == nullptr || of->kind == AwayGraph::Kind::kRun;
+    return of == nullptr ? !needless_[step] : of->kind == AwayGraph::Kind::kRun;
+  }
+
+  // Where a copy on the host already is what a resident ends with, it need not be stored; nor brought back for that.
+  void find_needless() {
+    needless_.assign(from_.steps.size(), false);
+    for (std::size_t s = 0; s < from_.steps.size(); ++s) {
+      if (origin(s) == nullptr || origin(s)->kind != AwayGraph::Kind::kStore || !on_host_before(s)) continue;
+      needless_[s] = true;
+      const BufferId b = origin(s)->buffer;
+      for (const Placement& p : from_.placements) {
+        const auto from = static_cast<std::size_t>(p.from), to = static_cast<std::size_t>(p.to);
+        if (p.buffer != b || s < from || s >= to || from_.steps[from].kind != Step::Kind::kSwapIn) continue;
+        bool used = false;
+        for (std::size_t i = from + 1; i < to; ++i) used = used || (i != s && step_touches(i, b));
+        if (used) continue;
+        needless_[from] = true;
+        dropped_.push_back(p.from);
+      }
+    }
+  }
+  [[nodiscard]] bool on_host_before(std::size_t store) const {
+    const BufferId b = origin(store)->buffer;
+    for (std::size_t s = store; s-- > 0;) {
+      const Step& step = from_.steps[s];
+      if (step.kind == Step::Kind::kSwapOut && step.buffer == b) return true;
+      if (step.kind != Step::Kind::kRun) continue;
+      const Op& op = away_.graph.op(step.op);
+      for (const auto* list : {&op.writes, &op.creates})
+        if (std::find(list->begin(), list->end(), b) != list->end()) return false;
+    }
+    return false;
   }
 
   // slot_[s]: how many of the steps that stay come before step s.
@@ -81,7 +113,10 @@ class Spreader {
   }
 
   [[nodiscard]] bool touches(std::size_t position, BufferId buffer) const {
-    const Step& step = from_.steps[kept_[position]];
+    return step_touches(kept_[position], buffer);
+  }
+  [[nodiscard]] bool step_touches(std::size_t index, BufferId buffer) const {
+    const Step& step = from_.steps[index];
     if (step.kind != Step::Kind::kRun) return step.buffer == buffer;
     const Op& op = away_.graph.op(step.op);
     for (const auto* list : {&op.reads, &op.writes})
@@ -91,10 +126,10 @@ class Spreader {
 
   void find_copies() {
     for (std::size_t s = 0; s < from_.steps.size(); ++s) {
-      if (stays(s)) continue;
+      if (stays(s) || origin(s) == nullptr) continue;
       const BufferId b = origin(s)->buffer;
       if (origin(s)->kind == AwayGraph::Kind::kStore) {
-        if (stored(b)) continue;  // a second run of the look at what is left
+        if (stored(b) || needless_[s]) continue;  // or a second run of the look at what is left
         store_of_[static_cast<std::int32_t>(s)] = stores_.size();
         stores_.push_back({b, static_cast<std::int32_t>(s), slot_[s], slot_[s]});
         continue;
@@ -331,6 +366,7 @@ class Spreader {
   std::vector<std::int32_t> slot_;  // per step of the given plan
   std::vector<Fetch> fetches_;
   std::vector<Store> stores_;
+  std::vector<bool> needless_;                               // per step of the given plan: a copy of what the host has
   std::vector<std::int32_t> dropped_;                        // steps of the given plan: fetches that nobody uses
   std::map<std::int32_t, std::size_t> fetch_of_, store_of_;  // by step of the given plan
   std::vector<std::int64_t> live_, start_;

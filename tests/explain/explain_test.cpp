@@ -350,7 +350,7 @@ TEST(Explain, LeavesOutPricesThatItsWorkIsNotEnoughForAndSaysSo) {
 
 TEST(Explain, ABudgetThatIsAskedForIsPlannedAsByPlanHoweverLittleWorkPricesHave) {
   testing::RecurrentOptions recurrent;
-  recurrent.steps = 8;
+  recurrent.steps = testing::cases(5, 8);
   const Graph graph = testing::recurrent_graph(recurrent);
   const PlanResult free = plan(graph, {});
   ExplainOptions options;

@@ -146,9 +146,14 @@ def bad_labels(world, seed, rows):
 
 
 @action(1.5, lambda rng: {"check": rng.choice(["auto", "auto", "always", "never", 2]), "share": rng.choice([None, None, 2.0, 0.9, 0.6, 0.3]),
-                          "strict": rng.choice([False, True, "paranoid"]), "takeover": rng.random() < 0.8})  # fmt: skip
-def compile_anew(world, check, share, strict, takeover):
-    world.main.compile({"check": check, "strict": strict, "takeover": takeover} | ({"share": share} if share else {}))
+                          "strict": rng.choice([False, True, "paranoid"]), "takeover": rng.random() < 0.8, "leaving": rng.choice([0.9, 0.7, 0.5, 0.35])})  # fmt: skip
+def compile_anew(world, check, share, strict, takeover, leaving):
+    options = {"check": check, "strict": strict, "takeover": takeover}
+    if world.config["leaves"]:
+        options |= {"share": leaving, "residents": "leave"}
+    elif share:
+        options["share"] = share
+    world.main.compile(options)
 
 
 @action(0.5, lambda rng: {"seed": rng.randrange(10**6), "strict": rng.choice([False, "paranoid"])})

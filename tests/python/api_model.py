@@ -46,7 +46,10 @@ def sequence(seed: int) -> tuple[dict, list[Action]]:
         "reads": rng.random() < 0.25,
         "moody": rng.random() < 0.15,
         "draws": rng.random() < 0.6,
+        "leaves": rng.random() < 0.25,
     }
+    if config["leaves"]:  # wide enough for what may leave
+        config["width"] = 160
     names = list(ACTIONS)
     weights = [ACTIONS[name][0] for name in names]
     actions = [compile_options(rng)]

@@ -155,13 +155,17 @@ class Pair:
         self.compile({})
 
     def compile(self, options: dict) -> None:
-        """Anew. ``share``: the budget is the residents and that share of the program's peak, where known."""
+        """Anew. ``share``: the budget is the residents and that share of the program's peak, where known; where residents
+        may leave, that share of both together."""
         options = dict(options)
         share, graph = options.pop("share", None), self.compiled["train"].graph if self.compiled else None
-        if share is not None:
-            options["budget"] = (
-                "1GiB" if graph is None else graph.resident_bytes + int(share * graph.program_peak_bytes) + 4096
-            )
+        leaving = "residents" in options
+        if share is not None and graph is None:
+            parameters = sum(p.nbytes for p in self.planned.loop.model.parameters())
+            options["budget"] = int(share * 5 * parameters) if leaving else "1GiB"
+        elif share is not None:
+            stays = int(share * graph.resident_bytes) if leaving else graph.resident_bytes
+            options["budget"] = stays + int(share * graph.program_peak_bytes) + 4096
         self.options = options
         self.planned_calls += sum(step.stats()["planned_steps"] for step in self.compiled.values())
         self.compiled = {name: stowage.compile(self.planned.step(name), **options) for name in self.STEPS}
@@ -207,6 +211,7 @@ class Pair:
         """Before the call; what it returns is to be called after it."""
         self.calls += 1
         before, gradients, plain = self.planned.state(), self.planned.gradients(), self._plain_runs(name)
+        planned = self._planned(name)
 
         def settle(outcome: Outcome) -> BaseException | None:
             result, error = outcome
@@ -214,7 +219,7 @@ class Pair:
                 self._finished(name, result, eagerly)
                 return None
             self.raised += 1
-            self._stopped(name, error, eagerly, before, gradients, plain)
+            self._stopped(name, error, eagerly, before, gradients, plain, planned)
             return error
 
         return settle
@@ -234,7 +239,14 @@ class Pair:
         self.results = [*self.results[-5:], (result, bits(leaves))]
 
     def _stopped(
-        self, name: str, error: BaseException, eagerly: Callable, before: dict, gradients: dict, plain: Any
+        self,
+        name: str,
+        error: BaseException,
+        eagerly: Callable,
+        before: dict,
+        gradients: dict,
+        plain: Any,
+        planned: int,
     ) -> None:
         """As before the call, or as after it (after the same error, for one of the user's Python); never between."""
         now, now_gradients = self.planned.state(), self.planned.gradients()
@@ -255,7 +267,8 @@ class Pair:
             other = first_difference({k: v for k, v in self.eager.state().items() if k in now}, now) or (
                 "" if self.eager.gradients() == now_gradients else "a gradient"
             )
-            plainly = interrupt and self._plain_runs(name) != plain
+            plainly = interrupt and self._plain_runs(name) != plain  # or a first call that keeps no copy of all state
+            plainly = plainly or (interrupt and "residents" in self.options and self._planned(name) == planned)
             if other and not as_before and not plainly:
                 notes = getattr(error, "__notes__", [])
                 raise Wrong(
@@ -263,7 +276,8 @@ class Pair:
                 ) from error
         self.resync()
         if ours:
-            self.compile({"budget": getattr(error, "smallest_bytes", 0) or getattr(error, "bound_bytes", 0) or "1GiB"})
+            known = getattr(error, "smallest_bytes", 0) or getattr(error, "bound_bytes", 0) or "1GiB"
+            self.compile({"budget": known} | {k: v for k, v in self.options.items() if k == "residents"})
 
     def resync(self) -> None:
         """After a call that only one of them has made, or not to its end."""
@@ -271,6 +285,9 @@ class Pair:
             self.planned.kept.clear()  # whose they are is not known of the twin
             self.eager.adopt(self.planned)
         self.same("a call that raised")
+
+    def _planned(self, name: str) -> int:
+        return self.compiled[name].stats()["planned_steps"]
 
     def _plain_runs(self, name: str) -> Any:
         """Changes when the function runs without recording or plan: then an interrupt stops it between, as in eager."""

@@ -8,7 +8,7 @@ import sys
 import searches
 
 SEED = searches.first_seed()
-COUNT, A_CHILD = 14, 20
+COUNT, A_CHILD = 6, 20
 _TOOL = pathlib.Path(__file__).with_name("api_model.py")
 
 

@@ -137,9 +137,9 @@ def random_program(seed: int) -> bool:
 
 
 def test_random_programs():
-    planned = sum(random_program(SEED + i) for i in range(30))
-    print(f"seeds {SEED} to {SEED + 29}: {planned} planned")
-    assert planned > 15
+    planned = sum(random_program(SEED + i) for i in range(12))
+    print(f"seeds {SEED} to {SEED + 11}: {planned} planned")
+    assert planned > 6
 
 
 @searches.longer

@@ -15,7 +15,7 @@ def test_operators_drawn_at_random(tmp_path):
     print("seed", seed)
     results = tmp_path / "operators.json"
     done = subprocess.run(
-        [sys.executable, BENCH, "--some", "48", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
+        [sys.executable, BENCH, "--some", "20", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -23,4 +23,4 @@ def test_operators_drawn_at_random(tmp_path):
     assert done.returncode == 0, f"seed {seed}\n{done.stderr[-3000:]}\n{done.stdout[-3000:]}"
     counts = json.loads(results.read_text())["counts"]
     assert sum(counts.get(bad, 0) for bad in ("wrong", "crash", "hang")) == 0
-    assert counts["planned"] >= 48, counts  # of about a hundred and twenty
+    assert counts["planned"] >= 20, counts  # of about fifty

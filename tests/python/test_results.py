@@ -222,8 +222,8 @@ def test_each_view(view):
 
 
 def test_random_programs():
-    planned = [check(seed) for seed in range(SEED, SEED + 8)]
-    assert sum(p > 0 for p in planned) > 5
+    planned = [check(seed) for seed in range(SEED, SEED + 3)]
+    assert sum(p > 0 for p in planned) > 1
 
 
 @searches.longer

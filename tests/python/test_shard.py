@@ -26,13 +26,19 @@ ON_FOUR = [
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return ranks.run(2, CASES, str(tmp_path_factory.mktemp("two")))
+def two(request, tmp_path_factory):
+    return ranks.run(2, _wanted(request, "two", CASES), str(tmp_path_factory.mktemp("two")))
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory):
-    return ranks.run(4, ON_FOUR, str(tmp_path_factory.mktemp("four")))
+def four(request, tmp_path_factory):
+    return ranks.run(4, _wanted(request, "four", ON_FOUR), str(tmp_path_factory.mktemp("four")))
+
+
+def _wanted(request, fixture, cases):
+    """Those of the tests that were chosen."""
+    chosen = {item.callspec.params["case"] for item in request.session.items if fixture in item.fixturenames}
+    return [case for case in cases if case in chosen]
 
 
 @pytest.mark.parametrize("case", CASES)

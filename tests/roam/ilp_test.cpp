@@ -55,8 +55,9 @@ TEST(OrderIlp, EqualsEveryPermutation) {
 }
 
 TEST(OrderIlp, EqualsOurExactSearch) {
+  const int graphs = cases(32, 80);
   int improved = 0;
-  for (int i = 0; i < 80; ++i) {
+  for (int i = 0; i < graphs; ++i) {
     const std::uint64_t seed = first_seed() * 1000 + 500 + static_cast<std::uint64_t>(i);
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Graph graph = small_graph(seed, 7 + i % 4);
@@ -71,7 +72,7 @@ TEST(OrderIlp, EqualsOurExactSearch) {
     EXPECT_LE(ours.bound_bytes, r.peak);
     improved += r.peak < peak_bytes(graph, program_order(graph));
   }
-  EXPECT_GT(improved, 10);
+  EXPECT_GT(improved, graphs / 8);
 }
 
 // The least peak when ops may share steps, by trying every schedule of the given number of steps.

@@ -149,7 +149,6 @@ SETTINGS = (
     "is_anomaly_enabled",
     "is_anomaly_check_nan_enabled",
     "is_autocast_cache_enabled",
-    "get_num_threads",
     "get_default_dtype",
     "_get_deterministic_algorithms",
     "_get_deterministic_algorithms_warn_only",
@@ -187,7 +186,6 @@ _PRECISIONS = [(backend, op) for backend in ("generic", "mkldnn", "cuda") for op
 
 def _made_settings() -> list[tuple[str, Any]]:
     found = [(name, getattr(torch._C, name)) for name in SETTINGS if hasattr(torch._C, name)]
-    found += [("get_num_threads", torch.get_num_threads)] if not hasattr(torch._C, "get_num_threads") else []
     for device in _autocast_devices():
         found.append((f"autocast {device}", functools.partial(torch.is_autocast_enabled, device)))
         found.append((f"autocast dtype {device}", functools.partial(torch.get_autocast_dtype, device)))
@@ -211,7 +209,6 @@ def _made_settings() -> list[tuple[str, Any]]:
             found.append((name, functools.partial(_read_as, kind, getattr(torch._C, name))))
     found.append(("multithreading", torch._C._is_multithreading_enabled))
     found.append(("view replay", torch._C._is_view_replay_enabled))
-    found.append(("number of threads", torch.get_num_threads))  # sums may be split by it
     found.append(("default device", _default_devices))
     if hasattr(sys, "get_int_max_str_digits"):  # from Python 3.11 on
         found.append(("longest numbers as text", sys.get_int_max_str_digits))

@@ -135,9 +135,9 @@ class CostFile:
             pass  # said when it was to be read
 
 
-def cost_file() -> CostFile:
+def cost_file(threads: int) -> CostFile:
     """That of this machine, torch and number of threads."""
-    machine = {"torch": torch.__version__, "cpu": _cpu_model(), "threads": torch.get_num_threads()}
+    machine = {"torch": torch.__version__, "cpu": _cpu_model(), "threads": threads}
     name = hashlib.sha256(json.dumps(machine).encode()).hexdigest()[:16]
     path = cache_directory() / f"costs-{name}.json"
     if path not in _FILES:

@@ -52,6 +52,6 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     if recording.tape is None:
         raise Unsupported(recording.refusal)
     if not fake:
-        cost_file().price(recording.tape)
+        cost_file(_runtime.kernel_threads()[1]).price(recording.tape)
     its_name = getattr(train_step, "__name__", "step")
     return _runtime.lower(recording.tape, name or its_name, _runtime.RowSlicing()).graph

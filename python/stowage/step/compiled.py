@@ -29,6 +29,7 @@ from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, 
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.step import compiled_regions, step_plan
+from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.entry import Entry
@@ -51,6 +52,7 @@ _MAX_BEGINNINGS = 32  # recordings in a row in which something began that should
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
+_MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
 
@@ -58,7 +60,7 @@ class _BlockBegan(Exception):
     """Another thread's stowage.budget, while the call waited to be alone: it is as if the call came only now."""
 
 
-class CompiledStep(LifeCycle):
+class CompiledStep(FunctionAttributes, LifeCycle):
     """Callable like the function that it wraps. Made by stowage.compile."""
 
     _WITHOUT_PLAN = "runs eagerly"
@@ -85,28 +87,12 @@ class CompiledStep(LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told_of_mode = False
+        self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
         self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
         self._own = frozenset(self.__dict__)
-
-    # ---- Attributes: those of the function, so that guards see them where they see the function's
-
-    def __getattr__(self, name: str) -> Any:
-        fn = self.__dict__.get("_fn")
-        if fn is None or (name.startswith("__") and name.endswith("__")):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(fn, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__.get("_own", (name,)) or hasattr(type(self), name):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._fn, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._fn, name)
 
     # ---- Calling
 
@@ -193,6 +179,9 @@ class CompiledStep(LifeCycle):
         if entry.refusal:
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
+        if _runtime.eager_kernels_come_first():
+            self._alone(turn)
+            return self._first_of_thread(entry, args, kwargs, inputs)
         fit, replay = self._fitting(entry, key, inputs)
         if (replay is None or not (replay.trusted and replay.numbers_fit) or self._checking.is_due(replay)) and (
             self._alone(turn)
@@ -277,6 +266,21 @@ class CompiledStep(LifeCycle):
                 result = self._fn(*args, **kwargs)
         entry.eager_calls += 1
         return result
+
+    def _first_of_thread(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        """PyTorch sets a thread's number of threads at the first kernel that it splits. Anything of ours would be such
+        a kernel too early: eager's sums before it are those of another number."""
+        self._new_threads += 1
+        if self._new_threads == _MANY_NEW_THREADS:
+            warn(
+                "each call comes from a new thread, in which torch.set_num_threads() was not called: its first call runs"
+                " eagerly, as its sums are those of another number of threads; call it there, or keep one thread",
+                UnsupportedWarning,
+            )
+        try:
+            return self._eager(entry, args, kwargs, inputs)
+        finally:
+            _runtime.eager_kernels_have_run()
 
     def _has_compiled_regions(self, entry: Entry) -> bool:
         """Recorded calls see them with other dispatch keys than eager ones do."""

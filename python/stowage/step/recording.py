@@ -19,7 +19,6 @@ from stowage._torch.private import (
     address,
     addresses,
     generated_code,
-    global_state,
     is_fake,
     storage_address,
     within_autocast,
@@ -32,7 +31,7 @@ from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.places import Place, is_plain, lasting_places
 from stowage.step.results import find_places, take_outputs
 from stowage.step.shared_memory import shared_memory
-from stowage.step.signature import Passing, Value, held, metadata, parts
+from stowage.step.signature import Passing, Value, held, metadata, parts, settings
 from stowage.step.state import Holders
 from stowage.step.world import World
 
@@ -418,7 +417,7 @@ def _record(
     before = [(p, p.grad) for p in world.model_parameters()]
     arrays = [(array, buffer_digest(array)) for array in passing.arrays]
     held_before, storages = held(args, kwargs, passing), [storage_address(t) for t in arguments]
-    settings = Value(global_state())
+    set_before = Value(settings())
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
     session = _Session(recorder, world)
@@ -456,7 +455,7 @@ def _record(
         recording.sets = "what its arguments hold"
     if passing.iterator:
         recording.remembers = recording.remembers or f"a {passing.iterator} is passed: where it stands cannot be seen"
-    if Value(global_state()) != settings:
+    if Value(settings()) != set_before:
         recording.sets = "one of PyTorch's global settings"
     if storages != [storage_address(t) for t in arguments]:
         recorder.refuse("the step sets the .data of an argument")

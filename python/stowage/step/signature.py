@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from stowage import _runtime
 from stowage._core import buffer_digest, class_dict, python_class, same_bits, slot_offset
 from stowage._torch.private import global_state, local_tensor, setting_names, storage_address
 from stowage.errors import Unsupported
@@ -52,7 +53,15 @@ def signature(
     describe = _Describer(tensors, given, passing)
     structure = (describe(args), describe(kwargs))
     sharing = tuple((i, p.first, p.offset_bytes) for i, p in enumerate(parts(tensors)) if p.first != i)
-    return (structure, (sharing, _repeated(tensors)), Value(global_state())), tensors
+    return (structure, (sharing, _repeated(tensors)), Value(settings())), tensors
+
+
+_OF_THREAD = {"number of threads": _runtime.kernel_threads, "flush_denormal": _runtime.flushes_denormals}
+
+
+def settings() -> tuple:
+    """Outside of the program's own objects, all on which operators may depend."""
+    return (*global_state(), *(read() for read in _OF_THREAD.values()))
 
 
 def _repeated(tensors: list[torch.Tensor]) -> tuple:
@@ -241,7 +250,7 @@ def difference(old: tuple, new: tuple) -> str:
     for what, a, b in zip(("the arguments", "which arguments share memory"), old, new):
         if a != b:
             return _first_difference(a, b) or what
-    for name, a, b in zip(setting_names(), old[2].value, new[2].value):
+    for name, a, b in zip((*setting_names(), *_OF_THREAD), old[2].value, new[2].value):
         if not same_bits(a, b):
             return f"a global setting ({name.lstrip('_')}: {a!r}, then {b!r})"
     return "nothing"

@@ -54,7 +54,7 @@ class StepPlan:
         # Why the plan copies nothing to the host, though copies were faster
         self.host_refusal = ""
         self._slicing = _slicing(options.lean_kernels)
-        self._costs = cost_file()
+        self._costs = cost_file(_runtime.kernel_threads()[1])
         self._cost_keys = tape.cost_keys()
         self._timed_runs = 0
         self._rehearsed = False
