@@ -60,9 +60,8 @@ struct Block {
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
-  std::string name;  // external: as the user knows it
-  at::Tensor
-      tensor;  // external, not an input: one that looks at it as its owner did (defined until the tape is dropped)
+  std::string name;     // external: as the user knows it
+  at::Tensor tensor;    // external, not an input: over it, as its owner was (defined until the tape is dropped)
   TapeOpId creator;     // not external
   SlotId owner;         // the slot of the op's own result, or the external slot
   int allocation = -1;  // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
@@ -75,8 +74,8 @@ struct Tenant {
   Weak tensor;
   BlockId block;
   bool owner = false;  // the first that was found in its block, which is no input
-  std::optional<TensorMeta>
-      place;  // in the block, when a call began whose Python did what is on the tape; none: elsewhere
+  // Its place in the block, when a call began whose Python did what is on the tape; none: elsewhere
+  std::optional<TensorMeta> place;
   std::optional<TensorMeta> now;  // when the latest call began
 };
 
