@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 import zlib
 
 import pytest
@@ -309,6 +310,33 @@ def test_a_child_of_fork_has_copies_of_its_own():
         os._exit(0 if bool((weight == 0).all()) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(weight.detach(), before)
+
+
+def test_a_child_of_fork_trains_eagerly():
+    """The file is its parent's. It said so in each call, and trained nothing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # OpenMP's own threads are not in the child
+    training, expected = same(), Training(lambda step: step)
+    run(expected)
+
+    def one_more_is_the_same():
+        batch = batches(1)[0]
+        results = []
+        for each in (training, expected):
+            torch.manual_seed(4)
+            results += [each.step(*batch), *each.state()]
+        half = len(results) // 2
+        return all(map(torch.equal, results[:half], results[half:]))
+
+    child = os.fork()
+    if child == 0:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fine = one_more_is_the_same() and one_more_is_the_same()
+        os._exit(0 if fine and len(told) == 1 and "without its budget" in str(told[0].message) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert one_more_is_the_same()
+    torch.set_num_threads(threads)
 
 
 class Child:

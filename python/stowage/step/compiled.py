@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,7 +87,8 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
         self._latest: Replay | None = None
         self._novelty = Novelty()
-        self._told_of_mode = False
+        self._told: set[str] = set()
+        self._process = os.getpid()
         self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
@@ -104,7 +106,11 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         if fake_mode_active() or _runtime.intercepting():
             return self._fn(*args, **kwargs)
         if mode := foreign_mode():
-            return self._within_mode(mode, args, kwargs)
+            return self._plainly(f"as any within a mode of yours that sees each operation ({mode})", args, kwargs)
+        if self._options.leaving and os.getpid() != self._process:
+            return self._plainly(
+                "as any in a child of fork() where residents leave: they are the parent's", args, kwargs
+            )
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
             if self._warned:
@@ -117,15 +123,12 @@ class CompiledStep(FunctionAttributes, LifeCycle):
                     return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
-    def _within_mode(self, mode: str, args: tuple, kwargs: dict) -> Any:
-        """Eagerly: what the mode of the user's does is no part of a plan, and the eager budget cannot work below one."""
-        if not self._told_of_mode:
-            self._told_of_mode = True
+    def _plainly(self, why: str, args: tuple, kwargs: dict) -> Any:
+        """Where neither plan nor eager budget can work: what a mode of the user's does is no part of them."""
+        if why not in self._told:
+            self._told.add(why)
             how = "eagerly" if self._budget is None else "eagerly and without its budget"
-            warn(
-                f"this call runs {how}, as any within a mode of yours that sees each operation ({mode})",
-                UnsupportedWarning,
-            )
+            warn(f"this call runs {how}, {why}", UnsupportedWarning)
         return self._fn(*args, **kwargs)
 
     def _step(self, turn: _runtime.Turn, args: tuple, kwargs: dict) -> Any:
