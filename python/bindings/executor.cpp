@@ -66,6 +66,13 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("injected_in", &rt::Executor::injected_in)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
       .def(
+          "tenants_unchanged",
+          [](rt::Executor& executor, const std::vector<Address>& inputs) {
+            return executor.tenants_unchanged(tensors_at(inputs));
+          },
+          "inputs"_a, "Do tensors in the memory of others lie there as before?")
+      .def("tenants_fit", &rt::Executor::tenants_fit)
+      .def(
           "accepts",
           [](const rt::Executor& executor, const std::vector<Address>& inputs) {
             return executor.accepts(tensors_at(inputs));

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 
 from stowage._core import Error, InvalidGraph, InvalidPlan
 
@@ -40,12 +42,34 @@ PACKAGE_FOLDER = os.path.dirname(__file__) + os.sep
 _OURS = (PACKAGE_FOLDER, contextlib.__file__)
 
 
+class _Waiting(threading.local):
+    errors: list[Warning] | None = None
+
+
+_waiting = _Waiting()
+
+
+@contextlib.contextmanager
+def warnings_wait(errors: list[Warning]) -> Iterator[None]:
+    """Warnings that the user's filters make errors of go into ``errors``: a call that trains is not to be ended by one."""
+    before, _waiting.errors = _waiting.errors, errors
+    try:
+        yield
+    finally:
+        _waiting.errors = before
+
+
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """At the line that called into this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1
-    warnings.warn(f"stowage: {message}", category, stacklevel=level)
+    try:
+        warnings.warn(f"stowage: {message}", category, stacklevel=level)
+    except Warning as error:
+        if _waiting.errors is None:
+            raise
+        _waiting.errors.append(error.with_traceback(None))
 
 
 # Whether a call that raised has happened: below the error's message, where a user sees it.
@@ -59,4 +83,14 @@ def say(error: BaseException | None, note: str) -> None:
         error.add_note(note)
 
 
-__all__ = ["Error", "Infeasible", "InvalidGraph", "InvalidPlan", "Unsupported", "UnsupportedWarning", "say", "warn"]
+__all__ = [
+    "Error",
+    "Infeasible",
+    "InvalidGraph",
+    "InvalidPlan",
+    "Unsupported",
+    "UnsupportedWarning",
+    "say",
+    "warn",
+    "warnings_wait",
+]

@@ -41,6 +41,10 @@ bool may_vary(const TapeOp& op, std::size_t argument) {
   return static_cast<int>(argument) != op.fixed_number && takes_number(op.handle, argument);
 }
 
+bool same_memory(const at::Tensor& x, const at::Tensor& y) {
+  return x.defined() == y.defined() && (!x.defined() || x.storage().is_alias_of(y.storage()));
+}
+
 bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   if (x.valid() != y.valid()) return false;
   if (!x.valid()) return true;
@@ -51,7 +55,7 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const bool same_block =
       p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
       p.shared == q.shared && p.device == q.device &&
-      (p.external ? p.tensor.is_same(q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
+      (p.external ? same_memory(p.tensor, q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;
 }

@@ -22,6 +22,12 @@ std::string without_storage(const at::Tensor& tensor) {
   return "a tensor without a storage";
 }
 
+// Over the same memory, and the same count of writes; `p.data = …` leaves it where it is.
+at::Tensor stays_there(const at::Tensor& tensor) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
 }  // namespace
 
 std::string Names::unsupported(const at::Tensor& tensor) const {
@@ -147,15 +153,33 @@ SlotId Names::add_external(const at::Tensor& tensor, BlockId id, BufferKind kind
   return slot;
 }
 
+SlotId Names::add_owner(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  const BlockId block = add_block(tensor);
+  tape_.blocks[block.index()].tensor = tensor;
+  return add_external(tensor, block, kind, std::move(name));
+}
+
+SlotId Names::tenant(const at::Tensor& tensor, SlotId slot, bool owner) {
+  if (!slot.valid()) return slot;
+  const BlockId block = tape_.slots[slot.index()].block;
+  TensorMeta place = TensorMeta::of(tensor, tape_.blocks[block.index()].start_bytes);
+  tape_.tenants.push_back({Tenant::Weak(tensor.getIntrusivePtr()), block, owner, std::move(place), std::nullopt});
+  return slot;
+}
+
 SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string name) {
   if (!unsupported(tensor).empty()) return {};  // refused if an op uses it
-  if (const SlotId known = known_slot(tensor); known.valid()) return known;
+  if (const SlotId known = known_slot(tensor); known.valid()) {
+    const bool input = tape_.blocks[tape_.slots[known.index()].block.index()].input >= 0;
+    return input ? tenant(tensor, known) : known;
+  }
   std::string refused_if_used;
-  if (const KnownStorage* storage = known_storage(tensor)) return alias_in(*storage, tensor, refused_if_used);
-  const BlockId block = add_block(tensor);
-  const SlotId slot = add_external(tensor, block, kind, std::move(name));
-  tape_.blocks[block.index()].tensor = tensor;
-  return slot;
+  if (const KnownStorage* storage = known_storage(tensor))
+    return tenant(tensor, alias_in(*storage, tensor, refused_if_used));
+  const SlotId slot = add_owner(tensor, kind, std::move(name));
+  if (fake_ || !tape_.below_autograd) return slot;
+  tape_.blocks[tape_.slots[slot.index()].block.index()].tensor = stays_there(tensor);
+  return tenant(tensor, slot, /*owner=*/true);
 }
 
 SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input,
@@ -164,8 +188,9 @@ SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::stri
   if (const SlotId known = known_slot(tensor); known.valid()) return known;
   std::string refused_if_used;
   if (const KnownStorage* storage = known_storage(tensor)) {
-    const bool whole = storage->parts.empty();  // of a module, which is refused
-    if (whole || block_in(*storage, tensor).valid()) return alias_in(*storage, tensor, refused_if_used);
+    const bool whole = storage->parts.empty();  // of a module, which is refused; or a gradient in a flat buffer
+    if (whole) return tenant(tensor, alias_in(*storage, tensor, refused_if_used));
+    if (block_in(*storage, tensor).valid()) return alias_in(*storage, tensor, refused_if_used);
   }
   const BlockId block = add_part(tensor, start_bytes, end_bytes);
   const SlotId slot = add_external(tensor, block, kind, std::move(name));
@@ -184,7 +209,7 @@ SlotId Names::use(const at::Tensor& tensor, std::string& refusal) {
     return alias_in(*storage, tensor, refusal);
   }
   if (refusal = unexplained(tensor); !refusal.empty()) return {};
-  return declare(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
+  return add_owner(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
 }
 
 SlotId Names::result(const at::Tensor& tensor, bool anew, std::vector<BlockId>& created, std::string& refusal) {

@@ -76,6 +76,9 @@ class Names {
   const KnownStorage* known_storage(const at::Tensor& tensor) const;
   static BlockId block_in(const KnownStorage& storage, const at::Tensor& tensor);
   SlotId alias_in(const KnownStorage& storage, const at::Tensor& tensor, std::string& refusal);
+  // One that lasts, and that a call may find elsewhere.
+  SlotId tenant(const at::Tensor& tensor, SlotId slot, bool owner = false);
+  SlotId add_owner(const at::Tensor& tensor, BufferKind kind, std::string name);
   SlotId add_external(const at::Tensor& tensor, BlockId block, BufferKind kind, std::string name);
   SlotId add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block);
   BlockId add_block(const at::Tensor& tensor);

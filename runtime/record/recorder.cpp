@@ -385,6 +385,21 @@ std::set<int> Recorder::touched_inputs() const {
   return touched;
 }
 
+bool Recorder::lasts(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  return block.valid() && tape_->blocks[block.index()].external && tape_->blocks[block.index()].input < 0;
+}
+
+bool Recorder::touches(const at::Tensor& tensor) const {
+  const BlockId block = names_.block_of(tensor);
+  if (!block.valid()) return false;
+  const auto is_in_it = [&](SlotId slot) { return slot.valid() && tape_->slots[slot.index()].block == block; };
+  return std::any_of(tape_->ops.begin(), tape_->ops.end(), [&](const TapeOp& op) {
+    return std::any_of(op.tensors.begin(), op.tensors.end(),
+                       [&](const TensorRef& ref) { return std::any_of(ref.slots.begin(), ref.slots.end(), is_in_it); });
+  });
+}
+
 void Recorder::note_found() {
   for (const TapeOp& op : tape_->ops) {
     for (const TensorRef& ref : op.tensors) {

@@ -70,6 +70,11 @@ class Recorder final : public Interceptor {
   // Positions of the inputs that an op has read, written, or made a view of.
   [[nodiscard]] std::set<int> touched_inputs() const;
 
+  // Does the tensor lie in memory that was there before the step, and that no call brings with it?
+  [[nodiscard]] bool lasts(const at::Tensor& tensor) const;
+  // Has an op read or written that memory, or made a view of it?
+  [[nodiscard]] bool touches(const at::Tensor& tensor) const;
+
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
   // `earlier`: recordings of the same step.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,

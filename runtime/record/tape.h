@@ -16,6 +16,7 @@
 #include <torch/library.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,10 +61,22 @@ struct Block {
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
   std::string name;     // external: as the user knows it
-  at::Tensor tensor;    // external, not an input: the tensor that owns it (defined until the tape is dropped)
+  at::Tensor tensor;    // external, not an input: over it, as its owner was (defined until the tape is dropped)
   TapeOpId creator;     // not external
   SlotId owner;         // the slot of the op's own result, or the external slot
   int allocation = -1;  // not external: position among the creator's allocations, or -1 when it was not seen (fakes)
+};
+
+// A tensor that lasts, as it was found before the step. Where it lies is Python's to change (`p.data = …`), within the
+// step, too, and no guard sees it. Several may share a block: tied weights, parameters that are views of one flat buffer.
+struct Tenant {
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  Weak tensor;
+  BlockId block;
+  bool owner = false;  // the first that was found in its block, which is no input
+  // Its place in the block, when a call began whose Python did what is on the tape; none: elsewhere
+  std::optional<TensorMeta> place;
+  std::optional<TensorMeta> now;  // when the latest call began
 };
 
 // The tensors of one argument or return, in order; -1 for an undefined tensor or an empty optional.
@@ -143,6 +156,7 @@ struct Tape {
   c10::Device device{c10::DeviceType::CPU};
   std::vector<Slot> slots;
   std::vector<Block> blocks;
+  std::vector<Tenant> tenants;
   std::vector<TapeOp> ops;
   std::vector<Section> sections;
   std::vector<DataGuard> data_guards;  // in the order in which Python asked

@@ -72,6 +72,12 @@ class Executor {
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
+  // True while the tensors that lie in blocks of others (Tape::tenants) lie in them as they did in the latest call whose
+  // Python did what is on the tape. `inputs` are those of the call that begins.
+  [[nodiscard]] bool tenants_unchanged(const std::vector<at::Tensor>& inputs);
+  // In the call that began with the latest question, it did.
+  void tenants_fit();
+
   // True when these may be bound: they share no memory with residents, nor what is written with each other, and begin
   // in their storages where the step's views of them can. (executor_accepts.cpp)
   [[nodiscard]] bool accepts(const std::vector<at::Tensor>& inputs) const;

@@ -87,7 +87,47 @@ bool Executor::residents_unchanged() const {
         static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
     if (!same) return false;
   }
-  return true;
+  return std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
+    if (!tenant.owner || !touched_[tenant.block.index()] || tape_->blocks[tenant.block.index()].of_python) return true;
+    const auto held = tenant.tensor.lock();
+    if (!held) return true;  // nobody can find it elsewhere
+    const at::Tensor tensor(held);
+    const Slot& slot = tape_->slots[tape_->blocks[tenant.block.index()].owner.index()];
+    return tensor.storage().unsafeGetStorageImpl() == residents_[tenant.block.index()].unsafeGetStorageImpl() &&
+           (slot.moved || slot.meta.describes(tensor));
+  });
+}
+
+namespace {
+
+std::optional<TensorMeta> place_in(const at::Tensor& tensor, const c10::Storage& storage, std::int64_t start_bytes) {
+  const bool there =
+      tensor.has_storage() && storage && tensor.storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  return there ? std::optional(TensorMeta::of(tensor, start_bytes)) : std::nullopt;
+}
+
+}  // namespace
+
+bool Executor::tenants_unchanged(const std::vector<at::Tensor>& inputs) {
+  bool same = true;
+  for (Tenant& tenant : tape_->tenants) {
+    const Block& block = tape_->blocks[tenant.block.index()];
+    if (tenant.owner || block.of_python) continue;  // residents_unchanged() asks; Python's own are found anew
+    tenant.now = std::nullopt;
+    if (const auto held = tenant.tensor.lock()) {
+      const at::Tensor tensor(held);
+      const bool input = block.input >= 0;
+      const at::Tensor& owner = input ? inputs.at(static_cast<std::size_t>(block.input)) : block.tensor;
+      const std::int64_t start = input && owner.defined() ? span_bytes(owner).first : 0;
+      if (owner.defined()) tenant.now = place_in(tensor, owner.storage(), start);
+    }
+    same = same && (!touched_[tenant.block.index()] || tenant.now == tenant.place);
+  }
+  return same;
+}
+
+void Executor::tenants_fit() {
+  for (Tenant& tenant : tape_->tenants) tenant.place = tenant.now;
 }
 
 }  // namespace stowage::runtime

@@ -252,3 +252,48 @@ def test_parts_are_there_by_their_name():
     code = "import stowage; stowage.hf.plan, stowage.inductor.options, stowage.lightning.Stowage"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
     assert not hasattr(stowage, "nothing")
+
+
+@pytest.mark.parametrize("check", ["auto", "never"])
+@pytest.mark.parametrize("name", ["scale", "_scale"])
+def test_attributes_are_those_of_the_function(check, name):
+    """As users count calls and keep settings on a function: what is set on either is read from both, and is watched."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x):
+            loss = model(x).square().mean() * getattr(step, name)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        def counting(x):
+            counting.calls += 1
+            loss = model(x).square().mean() / counting.calls
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        counting.calls = 0
+        step, counting = compile(step), compile(counting)
+        setattr(step, name, 1.0)
+        seen = []
+        for call in range(12):
+            if call in (6, 9):
+                setattr(step, name, call / 2)
+            seen.append(step(torch.randn(3, 8)))
+            seen.append(counting(torch.randn(3, 8)))
+        return seen, (step, counting), model.weight.detach()
+
+    expected, _, weight = trained(lambda step: step)
+    found, steps, planned_weight = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found)) and torch.equal(weight, planned_weight)
+    assert all(step.stats()["planned_steps"] > 4 for step in steps)
+    assert steps[1].calls == 12 and steps[1].__wrapped__.calls == 12
+    delattr(steps[0], name)
+    assert not hasattr(steps[0], name) and not hasattr(steps[0].__wrapped__, name)

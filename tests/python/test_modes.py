@@ -233,3 +233,52 @@ def test_arguments_with_tangents():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert all(torch.equal(a, b) for a, b in zip(trained(False), trained(True), strict=True))
+
+
+def teachers(x):
+    """Modules that take a fast path of PyTorch's where nobody listens and no gradient is wanted."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+    attention = nn.MultiheadAttention(16, 2, batch_first=True)
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    return {
+        "encoder": (encoder, lambda: encoder(x())),
+        "layer": (encoder.layers[0], lambda: encoder.layers[0](x())),
+        "attention": (attention, lambda: attention(x(), x(), x(), need_weights=False)[0]),
+        "padded": (encoder, lambda: encoder(x(), src_key_padding_mask=padding)[:, :2]),
+    }
+
+
+@pytest.mark.parametrize("check", ["auto", "never"])
+@pytest.mark.parametrize("kind", ["encoder", "layer", "attention", "padded"])
+def test_paths_that_pytorch_takes_where_no_mode_is_open(kind, check):
+    """Ours is no mode of the user's: a teacher in eval mode gives the bits that it gives without Stowage."""
+
+    def trained(compile):
+        torch.manual_seed(0)
+        batch = []
+        teacher, target = teachers(lambda: batch[-1])[kind]
+        teacher.eval()
+        student = nn.Linear(16, 16)
+        optimizer = torch.optim.SGD(student.parameters(), 0.1)
+
+        def step(x):
+            batch[:] = [x]
+            with torch.no_grad():
+                wanted = target()
+            loss = (student(x)[:, : wanted.shape[1]] - wanted).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), wanted
+
+        run = compile(step)
+        seen = [t for _ in range(8) for t in run(torch.randn(3, 5, 16))]
+        return seen, run
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype, and refused
+        expected, _ = trained(lambda step: step)
+        found, run = trained(lambda step: stowage.compile(step, check=check))
+    assert all(map(torch.equal, expected, found))
+    assert run.refusal if kind == "padded" else run.stats()["planned_steps"] >= 4

@@ -1,12 +1,14 @@
 """What cannot be replayed is refused by name, with the source line, and runs eagerly with the right numbers."""
 
 import contextlib
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import stowage
+from stowage.errors import UnsupportedWarning
 
 
 def run(make_step, count=6, planned=False):
@@ -217,3 +219,53 @@ def test_argument_that_the_function_also_reaches():
         for _ in range(4):
             step(fixed)
     assert step.stats()["planned_steps"] == 0
+
+
+def test_a_warning_that_is_made_an_error_comes_between_two_calls():
+    """As under python -W error: the call that has trained gives its result; the next one raises, and changes nothing."""
+
+    def train_step(model, optimizer, table, x):
+        loss = (model(x) + table(torch.arange(3))).square().mean()
+        return training(model, optimizer, loss)
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        model, table = nn.Linear(8, 4), nn.Embedding(3, 4, sparse=True)
+        optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], lr=0.1)
+
+        def step(x):
+            return train_step(model, optimizer, table, x)
+
+        run = stowage.compile(step) if compiled else step
+        seen, raised, kept = [], [], model.weight.detach().clone()
+        for _ in range(6):
+            x = torch.randn(3, 8)
+            while True:
+                try:
+                    seen.append(run(x))
+                    break
+                except UnsupportedWarning as error:
+                    raised.append(error)
+                    assert torch.equal(kept, model.weight)
+            kept = model.weight.detach().clone()
+        return seen, raised
+
+    expected, _ = trained(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, raised = trained(True)
+    assert all(map(torch.equal, expected, found))
+    assert len(raised) == 1 and "sparse" in str(raised[0])
+
+
+def test_an_optimizer_that_each_call_makes_is_given_up():
+    def make(model, optimizer):
+        def step(x):
+            mine = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for _ in range(2):
+                loss = training(model, mine, model(x).square().mean())
+            return loss
+
+        return step
+
+    assert "makes its state 'momentum_buffer' in this call, as in" in run(make, count=40)

@@ -105,6 +105,7 @@ class Program:
             "argument",
             "state",
             "buffer",
+            "table",
             "new buffer",
             "old buffer",
         ]
@@ -125,7 +126,7 @@ class Program:
         net = nn.Linear(WIDTH, WIDTH)
         net.register_buffer("mean", torch.zeros(WIDTH))
         net.register_buffer("var", torch.ones(WIDTH))
-        optimizer, log = torch.optim.Adam(net.parameters(), lr=0.1), []
+        optimizer, log, table = torch.optim.Adam(net.parameters(), lr=0.1), [], torch.zeros(WIDTH)
         net.last = None
 
         def step(x):
@@ -137,6 +138,7 @@ class Program:
             optimizer.step()
             with torch.no_grad():
                 net.mean.mul_(0.9).add_(y.mean(0))
+                table.add_(y[0])
                 old, net.var = net.var, net.var * 0.9 + y.var(0)
             found = {
                 "out": y.detach(),
@@ -146,6 +148,7 @@ class Program:
                 "argument": x,
                 "state": optimizer.state[net.weight]["exp_avg"],
                 "buffer": net.mean,
+                "table": table,
                 "old buffer": old,
                 "new buffer": net.var,
             }
@@ -168,7 +171,7 @@ class Program:
                 *result,
                 *tensors_in([net.last, *log[-3:]]),
                 *(p.grad for p in net.parameters() if p.grad is not None),
-                x,
+                *(x, table, net.mean, optimizer.state[net.weight]["exp_avg"]),
             ]
             seen.append(described(mine))
             if self.writes and call % 2:

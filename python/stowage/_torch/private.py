@@ -34,7 +34,7 @@ import operator
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -418,10 +418,35 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
     before = _function_modes()
     try:
         torch._C._push_on_torch_function_stack(mode)
+        _within.append(mode)
+        torch.overrides.has_torch_function = _has_torch_function_of_others
         return call()
     finally:
+        if mode in _within:
+            _within.remove(mode)
+        if not _within:
+            torch.overrides.has_torch_function = _has_torch_function
+        if _within:  # another thread's since
+            torch.overrides.has_torch_function = _has_torch_function_of_others
         while _function_modes() > before:
             torch._C._pop_torch_function_stack()
+
+
+_within: list[Any] = []  # modes that are open, of all threads
+_has_torch_function = torch.overrides.has_torch_function
+
+
+def _has_torch_function_of_others(args: Iterable[Any]) -> bool:
+    """As if no mode of Stowage's were open. torch.nn asks, and takes its fast paths only where the answer is no."""
+    if _function_modes() == 0 or not type(torch._C._get_function_stack_at(_function_modes() - 1)).__module__.startswith(
+        "stowage."
+    ):
+        return _has_torch_function(args)
+    mode = torch._C._pop_torch_function_stack()
+    try:
+        return _has_torch_function(args)
+    finally:
+        torch._C._push_on_torch_function_stack(mode)
 
 
 def take_off(mode: torch.overrides.TorchFunctionMode) -> None:

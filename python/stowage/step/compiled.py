@@ -26,10 +26,11 @@ from stowage import _runtime
 from stowage._core import buffer_digest
 from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
-from stowage.errors import Error, Unsupported, UnsupportedWarning, warn
+from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
 from stowage.report.notebook import step_html
 from stowage.report.progress import shown
 from stowage.step import compiled_regions, step_plan
+from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.entry import Entry
@@ -48,6 +49,7 @@ from stowage.step.undo import Undo
 from stowage.step.world import World
 
 _MAX_UNSETTLED = 3
+_MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
@@ -59,7 +61,7 @@ class _BlockBegan(Exception):
     """Another thread's stowage.budget, while the call waited to be alone: it is as if the call came only now."""
 
 
-class CompiledStep(LifeCycle):
+class CompiledStep(FunctionAttributes, LifeCycle):
     """Callable like the function that it wraps. Made by stowage.compile."""
 
     _WITHOUT_PLAN = "runs eagerly"
@@ -90,7 +92,9 @@ class CompiledStep(LifeCycle):
         self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
+        self._warned: list[Warning] = []  # that the user's filters make errors of, for the next call to raise
         swapping.holders.add(self)
+        self._own = frozenset(self.__dict__)
 
     # ---- Calling
 
@@ -109,9 +113,13 @@ class CompiledStep(LifeCycle):
             )
         _runtime.require_allocator()
         with _runtime.Turn(self._gate) as turn:
+            if self._warned:
+                error = self._warned.pop(0)
+                say(error, BEFORE)
+                raise error
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
-                with contextlib.suppress(_BlockBegan):
+                with contextlib.suppress(_BlockBegan), warnings_wait(self._warned):
                     return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
@@ -357,6 +365,7 @@ class CompiledStep(LifeCycle):
                 if shadow.difference:
                     return self._left(entry, shadow), None
                 replay = shadow.replay
+                replay.executor.tenants_fit()
                 if replay is began:
                     began.numbers_fit = unchanged or (fitted[0] and not shadow.refreshed)
                     for other, fits in zip(others, fitted[1:]):
@@ -442,7 +451,10 @@ class CompiledStep(LifeCycle):
         result = recording.result
         if recording.tape is None:
             entry.unsettled += not recording.beginning
-            if not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
+            entry.beginnings += recording.beginning
+            if entry.beginnings >= _MAX_BEGINNINGS:
+                self._refuse(entry, f"{recording.refusal}, as in {entry.beginnings - 1} calls before it")
+            elif not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
         if recording.tape.finds:  # no call finds those of that one again

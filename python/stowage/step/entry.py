@@ -28,6 +28,7 @@ class Entry(SignatureState):
         super().__init__()
         self.replays: list[Replay] = []  # newest last
         self.unsettled = 0
+        self.beginnings = 0  # recordings since a plan has served, in which something began that stays
         self.reads_shells = 0
         self.replaced: list[Place] = []  # what the step fills anew
         self.anew: set[str] = set()  # names under which calls find other tensors
@@ -65,6 +66,7 @@ class Entry(SignatureState):
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
         self.served.append(self.calls)
+        self.beginnings = 0
 
     def keep(self, replay: Replay) -> None:
         """In the place of the one that has not served for longest, where there are too many."""

@@ -67,7 +67,8 @@ class Gradients:
     arguments. absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as
     an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
     returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
-    gone: None when the step ends, a tensor when it began.
+    gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
+    otherwise, such as one flat buffer for all gradients: that tensor is needed.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -76,6 +77,7 @@ class Gradients:
     returned: list[torch.Tensor] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     gone: list[torch.Tensor] = field(default_factory=list)
+    lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
 
@@ -568,8 +570,11 @@ def _sort_gradients(
             found.given.append((p, metadata(grad)))
         elif grad is None:
             found.absent.append(p)
-        elif grad is not None and p.grad is not grad:
-            found.cleared.append(p)
+        else:
+            if recorder.lasts(address(grad)) and recorder.touches(address(grad)):
+                found.lasting.append((p, grad))
+            if p.grad is not grad:
+                found.cleared.append(p)
         if made:
             found.returned.append(p)
         elif p.grad is None and grad is not None:

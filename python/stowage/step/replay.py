@@ -32,6 +32,9 @@ class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
 
 
+_ELSEWHERE = "where a tensor lies in memory that it shares with others"
+
+
 def why_python_must_run(recording: Recording) -> str:
     """In every call; "" where guards see all that it reads, and the plan does all that it does."""
     if recording.keeps:
@@ -166,6 +169,8 @@ class Replay:
         self.undecided, serves = tape.decided(inputs, self.key != key)
         if not serves and self.recording.world.guard.changed():
             self.undecided, serves = tape.decided(inputs, True)
+        if not self.executor.tenants_unchanged(inputs):
+            self.undecided = self.undecided or _ELSEWHERE
         return "" if serves else self.undecided
 
     def _other_tensors(self, arguments: list[torch.Tensor]) -> str:
@@ -179,6 +184,9 @@ class Replay:
         for p in self.gradients.absent:
             if p.grad is not None:
                 return "a gradient that was None"
+        for p, grad in self.gradients.lasting:
+            if p.grad is not grad:
+                return "a gradient that lies in a tensor of the step's own"
         if self.recording.nodes.now() != self.recording.node_hooks:
             return "a hook on the autograd node of a parameter or tensor"
         if not self.executor.residents_unchanged():
@@ -191,6 +199,7 @@ class Replay:
             self.recording.world.guard.changed()
             or self._other_tensors(arguments)
             or self.recording.tape.decided(self.inputs(arguments), False)[0]
+            or ("" if self.executor.tenants_unchanged(self.inputs(arguments)) else _ELSEWHERE)
         )
 
     # ---- Running

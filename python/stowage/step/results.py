@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import gc
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,9 +53,9 @@ def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arg
     """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later
     calls as well."""
     given = {id(t): i for i, t in enumerate(arguments)}
-    lasting = {
-        id(t) for t in [*recording.world.parameters(), *(b for _, m in recording.world.modules for b in m.buffers())]
-    }
+    world = recording.world
+    lasting = {id(t) for t in [*world.parameters(), *(b for _, m in world.modules for b in m.buffers())]}
+    lasting |= {id(t) for t in _others_that_last(world) if recorder.lasts(address(t))}
     made: dict[int, torch.Tensor] = {}  # those of which later calls return others
     for leaf, slot in enumerate(recording.output_slots):
         if slot < 0:
@@ -78,6 +78,13 @@ def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arg
         recording.output_graphs = {slot: node.name() for slot, node in graphs.items()}
         if not recording.returns and any(_can_be_used(node, graphs.values()) for node in graphs.values()):
             recording.returns = "a tensor whose autograd graph can still be used"
+
+
+def _others_that_last(world: Any) -> Iterator[torch.Tensor]:
+    for optimizer in world.optimizers:
+        for values in optimizer.state.values():
+            yield from (v for v in values.values() if isinstance(v, torch.Tensor)) if isinstance(values, dict) else ()
+    yield from (tensor for _, tensor in world.tensors)
 
 
 def _why_not_plain(tensors: Iterable[torch.Tensor]) -> str:

@@ -65,6 +65,11 @@ def _container(content):
     return enter
 
 
+def _enter_compiled(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """A step of stowage.compile: its attributes are those of its function."""
+    graph.reach(i, None, value.__wrapped__, path, trusted)
+
+
 _BY_BASE = (
     (torch.Tensor, enter_tensor),
     (torch.nn.Module, enter_module),
@@ -110,7 +115,7 @@ def how_to_enter(cls: type) -> Callable[..., None]:
 
 def _by_class(cls: type):
     if module_of(cls).split(".")[0] == "stowage":  # recording's own objects come and go
-        return enter_nothing
+        return _enter_compiled if hasattr(cls, "_WITHOUT_PLAN") else enter_nothing
     for base, enter in _BY_BASE:
         if issubclass(cls, base):
             return enter

@@ -122,8 +122,8 @@ def enter_optimizer(graph: Graph, i: int, value: Optimizer, path: str, trusted: 
     for at, group in enumerate(value.param_groups):
         if type(group.get("params")) is list:
             graph.add(i, graph.guard.list(group["params"], f"'{path}.param_groups[{at}].params'"))
-        for key, item in list(group.items()):
-            if key != "params" and not isinstance(item, torch.Tensor):
+        for key in list(group):
+            if key != "params":
                 _name_key(graph, i, Key(key), group, key, f"'{path}.param_groups[{at}].{key}'")
 
 
