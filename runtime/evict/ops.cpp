@@ -95,8 +95,8 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
     bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
     note_writes(operands, running, undoing);
     overwrite(op, operands, *stack, rememberable);
-    if (rememberable && !all_small_in_place(op, operands) && settings_last()) {
-      running.recipe = remember(graph_, handle, op, *stack, operands, settings_);
+    if (rememberable && !all_small_in_place(op, operands)) {
+      running.recipe = remember(graph_, handle, op, *stack, operands, settings());
       if (op.draws) running.recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
     }
     const std::uint64_t signature = state_.on_host() ? 0 : signature_of(op, operands);
@@ -131,11 +131,11 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
   add_aside_ns(now_ns() - entered - kernel_ns);
 }
 
-// Under the lock. Sees to it that settings_ are those of now; false where a kernel may not run under them again.
-bool Ops::settings_last() {
+// Those of now. Under the lock.
+const std::shared_ptr<const KernelSettings>& Ops::settings() {
   const KernelSettings now = KernelSettings::now();
   if (settings_ == nullptr || *settings_ != now) settings_ = std::make_shared<const KernelSettings>(now);
-  return now.last();
+  return settings_;
 }
 
 // All are there when this returns, and no recipe reads what the op writes. Whenever the lock was free, another thread

@@ -39,7 +39,7 @@ class Ops final : public Interceptor {
                      torch::jit::Stack* stack);
   void bring_operands(const OpTraits& op, Operands& operands, Running& running);
   bool find_values(const OpTraits& op, Operands& operands, Running& running);
-  bool settings_last();
+  const std::shared_ptr<const KernelSettings>& settings();
 
   // notes.cpp
   void begin_op(const OpTraits& op, const Operands& operands);

@@ -1,14 +1,11 @@
 #include "runtime/torch/kernel_settings.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
-
-#include "runtime/torch/kernel_threads.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -98,8 +95,7 @@ KernelSettings KernelSettings::now() {
   found.linalg_ = static_cast<std::uint8_t>(context().linalgPreferredBackend());
   found.blas_ = static_cast<std::uint8_t>(context().blasPreferredBackend());
   found.default_dtype_ = static_cast<std::uint16_t>(c10::get_default_dtype_as_scalartype());
-  const KernelThreads threads = kernel_threads();
-  if (threads.set) found.threads_ = threads.openmp;
+  found.threads_ = kernel_threads();
   return found;
 }
 
@@ -125,7 +121,7 @@ void KernelSettings::apply(const KernelSettings& now) const {
   if (blas_ != now.blas_) context().setBlasPreferredBackend(static_cast<at::BlasBackend>(blas_));
   if (default_dtype_ != now.default_dtype_)
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(static_cast<at::ScalarType>(default_dtype_)));
-  if (threads_ != now.threads_ && threads_ > 0) at::set_num_threads(threads_);
+  if (threads_.mkl != now.threads_.mkl || threads_.openmp != now.threads_.openmp) set_kernel_threads(threads_);
 }
 
 std::string KernelSettings::difference(const KernelSettings& other) const {

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/torch/kernel_threads.h"
+
 namespace stowage::runtime {
 
 class KernelSettings {
@@ -23,8 +25,6 @@ class KernelSettings {
   static KernelSettings now();
   // Makes them so, where they differ from `now`.
   void apply(const KernelSettings& now) const;
-  // False where a thread has not set its number of threads: the same kernel may run on another number later.
-  [[nodiscard]] bool last() const { return threads_ > 0; }
   // What differs first, in words.
   [[nodiscard]] std::string difference(const KernelSettings& other) const;
 
@@ -39,7 +39,7 @@ class KernelSettings {
   std::uint8_t fp16_reduction_ = 0, bf16_reduction_ = 0;
   std::uint8_t linalg_ = 0, blas_ = 0;
   std::uint16_t default_dtype_ = 0;
-  std::int32_t threads_ = 0;  // 0: not set in this thread yet (kernel_threads.h)
+  KernelThreads threads_;
 };
 
 // While alive, those of `all` at `which` are set; afterwards all is as it was found. With no more than one nothing is

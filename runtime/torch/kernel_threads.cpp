@@ -7,7 +7,9 @@
 // Of the libraries that libtorch brings, where they are there.
 extern "C" {
 __attribute__((weak)) int MKL_Get_Max_Threads();
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int count);
 __attribute__((weak)) int omp_get_max_threads();
+__attribute__((weak)) void omp_set_num_threads(int count);
 }
 
 namespace stowage::runtime {
@@ -47,6 +49,12 @@ KernelThreads kernel_threads() {
   }
   now.set = tl_known == Known::kSet;
   return now;
+}
+
+void set_kernel_threads(const KernelThreads& threads) {
+  if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(threads.mkl);
+  if (omp_set_num_threads != nullptr) omp_set_num_threads(threads.openmp);
+  if (!threads.set) tl_known = Known::kUnset;  // as before a kernel that ran on others
 }
 
 bool eager_kernels_come_first() { return !tl_eager_has_run && !kernel_threads().set; }

@@ -15,9 +15,13 @@ struct KernelThreads {
   int mkl = 0;  // 0: there is no MKL
   int openmp = 0;
   bool set = true;  // as ATen sets them; else this thread has those of its birth, and may get others in mid-step
+
+  bool operator==(const KernelThreads&) const = default;
 };
 
 KernelThreads kernel_threads();
+// Of the calling thread alone: new threads still get what torch.set_num_threads() was told.
+void set_kernel_threads(const KernelThreads& threads);
 
 // Numbers that are not set stay so until eager would set them: before anything else of ours, a call has to run as eager
 // would run it. eager_kernels_have_run(): one has, in the calling thread.

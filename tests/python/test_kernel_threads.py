@@ -127,3 +127,24 @@ def test_asking_sets_nothing():
     before, after = in_a_thread(asked)
     assert before == after
     assert _runtime.kernel_threads()[1] == torch.get_num_threads() == 1
+
+
+def test_ops_are_made_again_in_such_a_thread():
+    """A megabyte of results within a third of it, where nothing may be copied out; under the numbers that they had."""
+
+    def work():
+        generator = torch.Generator().manual_seed(0)
+        given = [
+            (torch.randn(6, 96, generator=generator), torch.randn(96, 1365, generator=generator)) for _ in range(4)
+        ]
+        expected = [a @ b for a, b in given * 8]
+        with stowage.budget(
+            _runtime.live_bytes() + (320 << 10), policy="random", release="recompute", progress=False
+        ) as b:
+            made = [a @ b for a, b in given * 8]
+            torch.ones(WIDE // 4, dtype=torch.uint8).sum()  # a kernel that is split, in mid-block
+            same = all(map(torch.equal, expected, made))
+        return same, b.stats()["recomputed_ops"]
+
+    same, again = in_a_thread(work)
+    assert same and again > 10
