@@ -78,6 +78,9 @@ void bind_memory(nb::module_& m) {
           "part_from_children", [](const rt::Hosts& hosts) { hosts.homes()->part_from_children(); },
           nb::call_guard<nb::gil_scoped_release>(),
           "What is written through the mappings of residents from now on is not seen by children made by fork().")
+      .def_prop_ro(
+          "homes_are_a_parent_s", [](const rt::Hosts& hosts) { return hosts.homes()->are_a_parent_s(); },
+          "Residents wait where the process that has forked this one has them.")
       .def(
           "measure_gbps",
           [](rt::Hosts& hosts, const std::string& device, std::int64_t room_bytes) {

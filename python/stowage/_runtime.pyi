@@ -55,6 +55,10 @@ class Host:
         What is written through the mappings of residents from now on is not seen by children made by fork().
         """
 
+    @property
+    def homes_are_a_parent_s(self) -> bool:
+        """Residents wait where the process that has forked this one has them."""
+
     def measure_gbps(self, device: str = 'cpu', room_bytes: int = 67108864) -> float: ...
 
 def at_home(tensor: int) -> bool:

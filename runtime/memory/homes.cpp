@@ -122,6 +122,8 @@ class HomeFile {
     return held_;
   }
 
+  [[nodiscard]] bool is_a_parent_s() const { return process_ != 0 && process_ != getpid(); }
+
   // All regions: what is written to them from now on, through their mappings too, is not seen by children.
   void part_from_children() {
     const std::lock_guard lock(mutex_);
@@ -420,6 +422,8 @@ void Homes::forget_pages() {
 std::int64_t Homes::bytes() const { return file_->held(); }
 
 void Homes::part_from_children() { file_->part_from_children(); }
+
+bool Homes::are_a_parent_s() const { return file_->is_a_parent_s(); }
 
 void Homes::write(std::int64_t address, const void* from, std::int64_t bytes) {
   auto* to = reinterpret_cast<char*>(address);

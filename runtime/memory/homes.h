@@ -58,6 +58,8 @@ class Homes final : public HostStore {
 
   // What is written through the mappings from now on is not seen by children that are there.
   void part_from_children();
+  // They were made by the process that has forked this one: here they can be read and written, but not given back or made.
+  [[nodiscard]] bool are_a_parent_s() const;
 
   void reserve(std::int64_t) override {}
   void release() override {}

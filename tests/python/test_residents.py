@@ -339,6 +339,19 @@ def test_a_child_of_fork_trains_eagerly():
     torch.set_num_threads(threads)
 
 
+def test_a_child_of_fork_that_was_made_before_anything_left_has_plans_of_its_own():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    expected = run(Training(lambda step: step))
+    training = Training(leaving())
+    child = os.fork()
+    if child == 0:
+        fine = all(map(torch.equal, expected, run(training)))
+        os._exit(0 if fine and training.step.stats()["away_bytes"] > 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    torch.set_num_threads(threads)
+
+
 class Child:
     """A process made by fork() that says what it sees when it is asked."""
 

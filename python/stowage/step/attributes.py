@@ -19,11 +19,17 @@ class FunctionAttributes:
         def __setattr__(self, name: str, value: Any) -> None:
             if name in self.__dict__.get("_own", (name,)) or hasattr(type(self), name):
                 object.__setattr__(self, name, value)
-            else:
+                return
+            try:
                 setattr(self._fn, name, value)
+            except AttributeError:  # a bound method can have none
+                object.__setattr__(self, name, value)
 
         def __delattr__(self, name: str) -> None:
-            delattr(self._fn, name)
+            if name in self.__dict__:
+                object.__delattr__(self, name)
+            else:
+                delattr(self._fn, name)
 
 
 __all__ = ["FunctionAttributes"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import os
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,7 +87,6 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told: set[str] = set()
-        self._process = os.getpid()
         self._new_threads = 0
         self._objects: dict[tuple[int, ...], list[Entry]] = {}  # by the objects among the arguments, the latest last
         self._passing = Passing()
@@ -107,7 +105,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             return self._fn(*args, **kwargs)
         if mode := foreign_mode():
             return self._plainly(f"as any within a mode of yours that sees each operation ({mode})", args, kwargs)
-        if self._options.leaving and os.getpid() != self._process:
+        if self._options.leaving and self._room.host.homes_are_a_parent_s:
             return self._plainly(
                 "as any in a child of fork() where residents leave: they are the parent's", args, kwargs
             )
