@@ -21,7 +21,7 @@ namespace stowage::runtime {
 
 class KernelSettings {
  public:
-  // Those of the calling thread. Costs about a hundred nanoseconds.
+  // Those of the calling thread.
   static KernelSettings now();
   // Makes them so, where they differ from `now`.
   void apply(const KernelSettings& now) const;

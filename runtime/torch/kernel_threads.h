@@ -6,7 +6,7 @@
 //
 //   a new thread  ── mm, by MKL's number ── mm ── add of 10^6 numbers: now by ATen's ── mm, by ATen's ──▶
 //
-// So asking changes the user's numbers. What is here only looks.
+// So asking changes the user's numbers. kernel_threads() only looks.
 #pragma once
 
 namespace stowage::runtime {

@@ -503,3 +503,30 @@ def test_a_gradient_that_the_step_reads(check):
         return results
 
     assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
+def test_a_learning_rate_that_is_another_tensor_now():
+    """Read by the step itself, without optimizer.step()."""
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+
+        def step(x):
+            gradients = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+            with torch.no_grad():
+                for p, gradient in zip(model.parameters(), gradients, strict=True):
+                    p.sub_(gradient * optimizer.param_groups[0]["lr"])
+
+        step = wrap(step)
+        for i in range(12):
+            if i in (8, 10):
+                optimizer.param_groups[0]["lr"] = torch.tensor(0.1 * i)
+            step(torch.randn(5, 4))
+        return [p.detach().clone() for p in model.parameters()], step
+
+    expected, _ = trained(lambda f: f)
+    found, step = trained(stowage.compile)
+    assert all(map(torch.equal, expected, found))
+    assert step.stats()["planned_steps"] > 3, step.refusal

@@ -3,12 +3,12 @@ there until a kernel is split, and sum in another order. Nothing of ours changes
 
 import itertools
 import random
-import threading
 import warnings
 
 import pytest
 import searches
 import torch
+from at_once import in_threads
 from torch import nn
 
 import stowage
@@ -27,19 +27,8 @@ def one_thread():
 
 def in_a_thread(work):
     """What it returns, or raises."""
-    found, raised = [], []
-
-    def run():
-        try:
-            found.append(work())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
+    found = []
+    in_threads([lambda: found.append(work())])
     return found[0]
 
 

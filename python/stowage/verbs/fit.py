@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 
 from stowage.errors import Error
+from stowage.verbs.script import USAGE, Parser, fail, size, told
 
-DONE, USAGE, BAD_INPUT, INFEASIBLE, STOPPED = 0, 2, 3, 4, 5
+DONE, BAD_INPUT, INFEASIBLE, STOPPED = 0, 3, 4, 5
 
 
 def run(arguments: list[str]) -> int:
@@ -21,12 +21,12 @@ def run(arguments: list[str]) -> int:
 
         parse_bytes(options.device)
     except (Error, ValueError) as error:
-        return _fail(USAGE, f"--device: {error}")
+        return fail(USAGE, f"--device: {error}")
     try:
         from stowage.step.made_step import load
         from stowage.step.prediction import DOES_NOT, will_it_fit
     except (ImportError, Error) as error:
-        return _fail(BAD_INPUT, f"fit --model-from needs PyTorch: {error}")
+        return fail(BAD_INPUT, f"fit --model-from needs PyTorch: {error}")
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the error says it in one line
     try:
         prediction = will_it_fit(
@@ -34,56 +34,27 @@ def run(arguments: list[str]) -> int:
             largest=not options.no_largest, link_gbps=options.link_gbps, time_limit=options.time_limit,
         )  # fmt: skip
     except Error as error:
-        return _fail(BAD_INPUT, str(error))
+        return fail(BAD_INPUT, str(error))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of the script's own: told with its line
-        return _fail(BAD_INPUT, _told(error))
+        return fail(BAD_INPUT, told(error))
     print(prediction.to_json() if options.json else str(prediction), end="\n" if options.json else "")
     if prediction.fits:
         return DONE
     return INFEASIBLE if prediction.outcome == DOES_NOT else STOPPED
 
 
-def _told(error: BaseException) -> str:
-    """ "train.py:12: ValueError: ..." """
-    from stowage.step.made_step import user_line
-
-    where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else user_line(error)
-    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
-    return f"{where}: {type(error).__name__}: {text}"
-
-
-def _fail(code: int, message: str) -> int:
-    print(f"stowage: {message}", file=sys.stderr)
-    return code
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):  # one line, as the other verbs do
-        print(f"stowage: fit: {message}; see stowage fit --help", file=sys.stderr)
-        sys.exit(USAGE)
-
-
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(
-        prog="stowage fit",
-        allow_abbrev=False,
-        description="Will a training step fit, and how? Runs on tensors without memory.",
-        epilog="def make_step(batch_size=8): ...; return train_step, (batch,)      builds all that the step needs",
+    parser = Parser(
+        "fit",
+        "Will a training step fit, and how? Runs on tensors without memory.",
     )
-    parser.add_argument("--model-from", required=True, metavar="FILE.py:FUNCTION", help="the make_step function")
     parser.add_argument("--device", required=True, metavar="BYTES", help="what the device has, such as 24GiB")
-    parser.add_argument("--batch-size", type=_size, metavar="N", help="default: make_step's own, else 1")
-    parser.add_argument("--length", type=_size, metavar="N", help="default: make_step's own, else 1")
+    parser.add_argument("--batch-size", type=size, metavar="N", help="default: make_step's own, else 1")
+    parser.add_argument("--length", type=size, metavar="N", help="default: make_step's own, else 1")
     parser.add_argument("--no-largest", action="store_true", help="do not search the largest batch size and length")
     parser.add_argument("--link-gbps", type=float, help="speed of each swap lane, in 10^9 bytes a second")
     parser.add_argument("--time-limit", type=float, default=0.0, help="of each plan, in seconds; 0: never")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(arguments)
-
-
-def _size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not '{text}'")
-    return int(text)

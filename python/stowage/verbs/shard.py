@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from stowage.errors import Error, Infeasible
 from stowage.sizes import in_words, parse_bytes
+from stowage.verbs.script import Parser, fail, size, told
 
-DONE, FAILED, USAGE, BAD_INPUT, INFEASIBLE = 0, 1, 2, 3, 4
+DONE, FAILED, BAD_INPUT, INFEASIBLE = 0, 1, 3, 4
 _MS = 1e6
 
 
@@ -21,19 +21,18 @@ def run(arguments: list[str]) -> int:
     options = _options(arguments)
     try:
         from stowage.sharding.paper import budget_frontier, program_of_made, shard_plan
-        from stowage.step.made_step import load, user_line
+        from stowage.step.made_step import load
     except (ImportError, Error) as error:
-        return _fail(BAD_INPUT, f"shard needs PyTorch: {error}")
+        return fail(BAD_INPUT, f"shard needs PyTorch: {error}")
     try:
         sizes = {"batch_size": options.batch_size, "length": options.length}
         program = program_of_made(load(options.model_from), sizes)
     except Error as error:
-        return _fail(BAD_INPUT, str(error))
+        return fail(BAD_INPUT, str(error))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # of the script's own: told with its line
-        text = " ".join(str(error).split())
-        return _fail(BAD_INPUT, f"{user_line(error)}: {type(error).__name__}: {text}")
+        return fail(BAD_INPUT, told(error))
     how = {
         "mesh": options.mesh, "links": options.links, "link_gbps": options.link_gbps,
         **({"time_limit_seconds": options.time_limit} if options.time_limit else {}),
@@ -45,14 +44,14 @@ def run(arguments: list[str]) -> int:
             return INFEASIBLE if all(p["outcome"] == "infeasible" for p in points) else DONE
         plan = shard_plan(program, budget=options.budget, **how)
     except Infeasible as error:
-        return _fail(INFEASIBLE, str(error))
+        return fail(INFEASIBLE, str(error))
     except Error as error:
-        return _fail(BAD_INPUT, str(error))
+        return fail(BAD_INPUT, str(error))
     if options.output:
         try:
             plan.save(options.output)
         except OSError as error:
-            return _fail(FAILED, f"'{options.output}' cannot be written: {error.strerror}")
+            return fail(FAILED, f"'{options.output}' cannot be written: {error.strerror}")
     summary = plan.summary()
     print(json.dumps(summary) if options.json else _told(summary))
     return DONE
@@ -113,31 +112,17 @@ def _table(points: list[dict]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
 
 
-def _fail(code: int, message: str) -> int:
-    print(f"stowage: {message}", file=sys.stderr)
-    return code
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):  # one line, as the other verbs do
-        print(f"stowage: shard: {message}; see stowage shard --help", file=sys.stderr)
-        sys.exit(USAGE)
-
-
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = _Parser(
-        prog="stowage shard",
-        allow_abbrev=False,
-        description="How a training step is split over a mesh of devices, and what a limit of bytes per rank costs. "
+    parser = Parser(
+        "shard",
+        "How a training step is split over a mesh of devices, and what a limit of bytes per rank costs. "
         "Runs on tensors without memory; no device is needed.",
-        epilog="def make_step(batch_size=8): ...; return train_step, (batch,)      builds all that the step needs",
     )
-    parser.add_argument("--model-from", required=True, metavar="FILE.py:FUNCTION", help="the make_step function")
     parser.add_argument("--mesh", required=True, type=_mesh, metavar="N[,N...]", help="sizes of its axes, such as 2,4")
     parser.add_argument(
-        "--batch-size", type=_size, metavar="N", help="of all ranks together; default: make_step's own, else 1"
+        "--batch-size", type=size, metavar="N", help="of all ranks together; default: make_step's own, else 1"
     )
-    parser.add_argument("--length", type=_size, metavar="N", help="default: make_step's own, else 1")
+    parser.add_argument("--length", type=size, metavar="N", help="default: make_step's own, else 1")
     parser.add_argument("--budget", type=_bytes, metavar="BYTES", help="what a rank may hold")
     parser.add_argument("--frontier", action="store_true", help="what several limits cost, and by what they are met")
     parser.add_argument("--limits", nargs="+", type=_bytes, metavar="BYTES", help="of the frontier; default: six")
@@ -163,12 +148,6 @@ def _mesh(text: str) -> tuple[int, ...]:
     if not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
         raise argparse.ArgumentTypeError(f"whole numbers of at least 1, such as 2,4, not '{text}'")
     return tuple(int(p) for p in parts)
-
-
-def _size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number of at least 1, not '{text}'")
-    return int(text)
 
 
 def _bytes(text: str) -> int:
