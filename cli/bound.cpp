@@ -13,12 +13,12 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct BoundArguments {
   std::string graph;
   bool json = false;
 };
 
-int run(const Arguments& arguments) {
+int run_bound(const BoundArguments& arguments) {
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
   const Stopwatch watch;
   const std::int64_t bound = [&] {
@@ -48,11 +48,11 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_bound(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BoundArguments>();
   CLI::App* command = app.add_subcommand("bound", "Prove a lower bound on the peak of every order");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_bound(*arguments); }};
 }
 
 }  // namespace stowage::cli

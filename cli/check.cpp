@@ -13,7 +13,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct CheckArguments {
   std::string graph;
   std::string plan;
   bool json = false;
@@ -36,7 +36,7 @@ std::string as_text(const CheckReport& report, const Plan& plan) {
   return "valid\npeak   " + words_and_bytes(report.peak_bytes) + "\narena  " + words_and_bytes(plan.arena_bytes) + "\n";
 }
 
-int run(const Arguments& arguments) {
+int run_check(const CheckArguments& arguments) {
   if (arguments.graph == "-" && arguments.plan == "-")
     throw UsageError("only one of GRAPH and PLAN can be standard input");
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
@@ -49,12 +49,12 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_check(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CheckArguments>();
   CLI::App* command = app.add_subcommand("check", "Check that a plan is valid for a graph");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
   command->add_option("PLAN", arguments->plan, "the plan file")->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_check(*arguments); }};
 }
 
 }  // namespace stowage::cli

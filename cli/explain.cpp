@@ -14,7 +14,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   std::string graph;
   std::string plan;
   ExplainOptions options;
@@ -22,7 +22,7 @@ struct Arguments {
   bool json = false;
 };
 
-int run(const Arguments& arguments) {
+int run_explain(const ExplainArguments& arguments) {
   if (arguments.graph == "-" && arguments.plan == "-")
     throw UsageError("only one of GRAPH and PLAN can be standard input");
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
@@ -50,7 +50,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_explain(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExplainArguments>();
   ExplainOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("explain", "Tell where the bytes go, what holds the peak, and what to change");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
@@ -74,7 +74,7 @@ Verb add_explain(CLI::App& app) {
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_explain(*arguments); }};
 }
 
 }  // namespace stowage::cli

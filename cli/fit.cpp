@@ -26,7 +26,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct FitArguments {
   std::vector<std::string> graphs;
   PlanOptions options;
   bool json = false;
@@ -61,7 +61,7 @@ std::vector<Graph> load_growing(const std::vector<std::string>& paths) {
 }
 
 // The largest position that fits, or nothing. Plans it and its right neighbour, and what the bisection meets.
-std::optional<std::size_t> bisect(const std::vector<Graph>& graphs, const Arguments& arguments, Trials& trials) {
+std::optional<std::size_t> bisect(const std::vector<Graph>& graphs, const FitArguments& arguments, Trials& trials) {
   ProgressLine line("stowage fit");
   const auto fits = [&](std::size_t i) {
     line.phase("planning " + arguments.graphs[i]);
@@ -112,7 +112,7 @@ void append_trial(std::string& out, const Trial& trial) {
   object.close();
 }
 
-std::string as_json(const Arguments& arguments, const Trials& trials, std::optional<std::size_t> best) {
+std::string as_json(const FitArguments& arguments, const Trials& trials, std::optional<std::size_t> best) {
   std::string out;
   io::ObjectWriter object(out);
   object.field("budget_bytes", *arguments.options.budget_bytes);
@@ -129,7 +129,7 @@ std::string as_json(const Arguments& arguments, const Trials& trials, std::optio
   return out + "\n";
 }
 
-std::string as_text(const Arguments& arguments, const Trials& trials, std::size_t best) {
+std::string as_text(const FitArguments& arguments, const Trials& trials, std::size_t best) {
   const PlanResult& result = trials.at(best).result;
   char factor[32];
   std::snprintf(factor, sizeof factor, "%.3f", slowdown(result));
@@ -144,7 +144,7 @@ std::string as_text(const Arguments& arguments, const Trials& trials, std::size_
          "; it was planned in " + words_and_bytes(next->second.result.smallest_bytes) + "\n";
 }
 
-int explain_failure(const Arguments& arguments, const Trial& smallest) {
+int explain_failure(const FitArguments& arguments, const Trial& smallest) {
   const bool proven = smallest.result.outcome == Outcome::kInfeasible;
   std::fprintf(stderr, "stowage: %s: %s does not fit a budget of %s; it was planned in %s\n",
                proven ? "infeasible" : "stopped by a limit without a plan", smallest.path.c_str(),
@@ -153,7 +153,7 @@ int explain_failure(const Arguments& arguments, const Trial& smallest) {
   return proven ? kInfeasible : kStopped;
 }
 
-int run(const Arguments& arguments) {
+int run_fit(const FitArguments& arguments) {
   if (std::count(arguments.graphs.begin(), arguments.graphs.end(), "-") > 1)
     throw UsageError("only one GRAPH can be standard input");
   const std::vector<Graph> graphs = load_growing(arguments.graphs);
@@ -168,7 +168,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_fit(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<FitArguments>();
   PlanOptions& options = arguments->options;
   CLI::App* command =
       app.add_subcommand("fit",
@@ -188,7 +188,7 @@ Verb add_fit(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", options.seed, "of every random choice")->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_fit(*arguments); }};
 }
 
 }  // namespace stowage::cli

@@ -13,12 +13,12 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct InfoArguments {
   std::string graph;
   bool json = false;
 };
 
-struct Summary {
+struct GraphSummary {
   std::array<std::int64_t, kBufferKindNames.size()> bytes_of_kind{};
   std::int64_t rng_ops = 0;
   std::int64_t effect_ops = 0;
@@ -29,8 +29,8 @@ struct Summary {
   std::int64_t lower_bound_bytes = 0;
 };
 
-Summary summarize(const Graph& graph) {
-  Summary summary;
+GraphSummary summarize(const Graph& graph) {
+  GraphSummary summary;
   for (const Buffer& buffer : graph.buffers)
     summary.bytes_of_kind[static_cast<std::size_t>(buffer.kind)] += buffer.bytes;
   for (const Op& op : graph.ops) {
@@ -45,7 +45,7 @@ Summary summarize(const Graph& graph) {
   return summary;
 }
 
-std::string as_json(const Graph& graph, const Summary& summary) {
+std::string as_json(const Graph& graph, const GraphSummary& summary) {
   std::string out;
   io::ObjectWriter object(out);
   object.field("name", graph.name);
@@ -70,7 +70,7 @@ std::string as_json(const Graph& graph, const Summary& summary) {
   return out + "\n";
 }
 
-std::string as_text(const Graph& graph, const Summary& summary) {
+std::string as_text(const Graph& graph, const GraphSummary& summary) {
   std::string out = "graph              " + graph.name + "\nops                " + std::to_string(graph.ops.size()) +
                     "\nbuffers            " + std::to_string(graph.buffers.size()) + "\n";
   for (std::size_t kind = 0; kind < kBufferKindNames.size(); ++kind) {
@@ -90,9 +90,9 @@ std::string as_text(const Graph& graph, const Summary& summary) {
   return out;
 }
 
-int run(const Arguments& arguments) {
+int run_info(const InfoArguments& arguments) {
   const Graph graph = read_input([&] { return load_graph(arguments.graph); });
-  const Summary summary = [&] {
+  const GraphSummary summary = [&] {
     const ProgressLine line("stowage info");
     return summarize(graph);
   }();
@@ -103,11 +103,11 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_info(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<InfoArguments>();
   CLI::App* command = app.add_subcommand("info", "Show what a graph holds");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_info(*arguments); }};
 }
 
 }  // namespace stowage::cli

@@ -19,7 +19,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct LayoutArguments {
   std::string intervals;
   std::optional<std::string> output;
   std::optional<std::int64_t> capacity;
@@ -48,7 +48,7 @@ std::string as_text(const LayoutResult& result) {
 }
 
 // A layout above the capacity is nothing to show.
-LayoutResult solve(const IntervalsFile& file, const Arguments& arguments) {
+LayoutResult solve(const IntervalsFile& file, const LayoutArguments& arguments) {
   const std::optional<std::int64_t>& capacity = arguments.capacity;
   LayoutOptions options;
   options.capacity = capacity;
@@ -62,7 +62,7 @@ LayoutResult solve(const IntervalsFile& file, const Arguments& arguments) {
   return result;
 }
 
-int run(const Arguments& arguments) {
+int run_layout(const LayoutArguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
   refuse_overwriting({arguments.intervals}, arguments.output.value_or(""));
   const IntervalsFile file = read_input([&] { return load_intervals(arguments.intervals); });
@@ -89,7 +89,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_layout(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<LayoutArguments>();
   CLI::App* command = app.add_subcommand("layout", "Give addresses to buffers whose live intervals are fixed");
   command->add_option("INTERVALS.csv", arguments->intervals, "the intervals: id,lower,upper,size")->required();
   command->add_option("-o,--output", arguments->output, "write the intervals with their offsets to this file");
@@ -103,7 +103,7 @@ Verb add_layout(CLI::App& app) {
   command->add_option("--threads", arguments->threads, "the layout is the same at any number; default: all cores")
       ->check(CLI::Range(1, 1024));
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_layout(*arguments); }};
 }
 
 }  // namespace stowage::cli

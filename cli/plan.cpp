@@ -20,7 +20,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct PlanArguments {
   std::string graph;
   std::string output;
   PlanOptions options;
@@ -124,7 +124,7 @@ void add_method_options(CLI::App& command, PlanOptions& options) {
                      "path of libhighs.so.1; else $STOWAGE_HIGHS, else where highspy is installed");
 }
 
-int run(const Arguments& arguments) {
+int run_plan(const PlanArguments& arguments) {
   if (arguments.options.keep_order && arguments.options.method == Method::kRoam)
     throw UsageError("--keep-order and --method roam exclude each other");
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
@@ -154,7 +154,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_plan(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   PlanOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("plan", "Plan the memory of a graph");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
@@ -178,7 +178,7 @@ Verb add_plan(CLI::App& app) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_plan(*arguments); }};
 }
 
 }  // namespace stowage::cli

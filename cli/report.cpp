@@ -14,7 +14,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct ReportArguments {
   std::string graph;
   std::string plan;
   std::string output;
@@ -28,7 +28,7 @@ std::string optional_text(const std::string& path) {
   return path.empty() ? std::string() : read_input([&] { return load_text(path); });
 }
 
-int run(const Arguments& arguments) {
+int run_report(const ReportArguments& arguments) {
   if (arguments.graph == "-" && arguments.plan == "-")
     throw UsageError("only one of GRAPH and PLAN can be standard input");
   refuse_overwriting({arguments.graph, arguments.plan, arguments.ledger, arguments.timeline}, arguments.output);
@@ -54,7 +54,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_report(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       app.add_subcommand("report", "Show a plan: one HTML page, a Perfetto trace, or a PyTorch memory snapshot");
   command->add_option("GRAPH", arguments->graph, "the graph file")->required();
@@ -70,7 +70,7 @@ Verb add_report(CLI::App& app) {
       "--no-bound", [arguments] { arguments->bound = false; }, "do not prove a lower bound, which takes time");
   command->add_option("--ledger", arguments->ledger, "a sharding ledger to show: JSON, docs/formats.md section 6");
   command->add_option("--timeline", arguments->timeline, "an eager runtime's timeline to show: JSON, likewise");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_report(*arguments); }};
 }
 
 }  // namespace stowage::cli

@@ -17,7 +17,7 @@
 namespace stowage::cli {
 namespace {
 
-struct Arguments {
+struct StrategyArguments {
   std::string problem;
   std::optional<std::string> output;
   double time_limit_seconds = 0;
@@ -50,7 +50,7 @@ std::string as_text(const StrategyResult& result) {
          std::to_string(result.bound) + "\ngap    " + gap + "\n";
 }
 
-int run(const Arguments& arguments) {
+int run_strategy(const StrategyArguments& arguments) {
   if (arguments.output == "-" && arguments.json) throw UsageError("-o - and --json cannot share stdout");
   refuse_overwriting({arguments.problem}, arguments.output.value_or(""));
   const StrategyProblem problem = read_input([&] { return load_strategy_problem(arguments.problem); });
@@ -81,7 +81,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb add_strategy(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StrategyArguments>();
   CLI::App* command = app.add_subcommand("strategy", "Choose one strategy per node: least cost, bytes under the limit");
   command->add_option("PROBLEM.json", arguments->problem, "nodes with strategies, edges with costs, a usage limit")
       ->required();
@@ -90,7 +90,7 @@ Verb add_strategy(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command->add_option("--seed", arguments->seed, "of the random moves");
   command->add_flag("--json", arguments->json, "print one JSON object");
-  return {command, [arguments] { return run(*arguments); }};
+  return {command, [arguments] { return run_strategy(*arguments); }};
 }
 
 }  // namespace stowage::cli

@@ -7,7 +7,7 @@
 namespace stowage::testing {
 namespace {
 
-struct Case {
+struct GraphCase {
   const char* name;
   std::string json;
   const char* message;
@@ -32,7 +32,7 @@ std::string make_with(const std::string& members) {
 // A second op, with these members, after one that makes both buffers.
 std::string then(const std::string& members) { return graph(kThree, kMakeBoth + R"(,{"name":"n",)" + members + "}"); }
 
-std::vector<Case> document_cases() {
+std::vector<GraphCase> document_cases() {
   const std::string good = graph(kThree, kMakeBoth);
   return {
       {"Empty", "", "not valid JSON"},
@@ -82,7 +82,7 @@ std::vector<Case> document_cases() {
   };
 }
 
-std::vector<Case> buffer_cases() {
+std::vector<GraphCase> buffer_cases() {
   return {
       {"NoBytes", graph(R"({"name":"x","kind":"input"})"), "buffer 0 'x': the key 'bytes' is missing"},
       {"NoKind", graph(R"({"name":"x","bytes":1})"), "buffer 0 'x': the key 'kind' is missing"},
@@ -121,7 +121,7 @@ std::vector<Case> buffer_cases() {
   };
 }
 
-std::vector<Case> op_cases() {
+std::vector<GraphCase> op_cases() {
   return {
       {"UnknownKey", then(R"("read":[1])"), "op 1 'n': unknown key 'read'"},
       {"RepeatedKey", then(R"("reads":[1],"reads":[1])"), "op 1 'n': the key 'reads' is there twice"},
@@ -159,7 +159,7 @@ std::vector<Case> op_cases() {
   };
 }
 
-std::vector<Case> inside_cases() {
+std::vector<GraphCase> inside_cases() {
   return {
       {"ScratchNoObject", then(R"("scratch":[7])"), "op 1 'n': scratch[0]: must be an object"},
       {"ScratchKey", then(R"("scratch":[{"bytes":1,"from":0,"to":1,"x":1}])"), "op 1 'n': scratch[0]: unknown key 'x'"},
@@ -191,8 +191,8 @@ std::vector<Case> inside_cases() {
   };
 }
 
-void expect_all_refused(const std::vector<Case>& cases) {
-  for (const Case& broken : cases) {
+void expect_all_refused(const std::vector<GraphCase>& cases) {
+  for (const GraphCase& broken : cases) {
     SCOPED_TRACE(broken.name);
     try {
       parse_graph(broken.json, "x.graph.json");

@@ -7,7 +7,7 @@
 namespace stowage::testing {
 namespace {
 
-struct Case {
+struct PlanCase {
   const char* name;
   std::string json;
   const char* message;
@@ -18,7 +18,7 @@ std::string plan(const std::string& steps, const std::string& placements = "", c
          steps + R"(],"placements":[)" + placements + R"(],"scratch":[)" + scratch + "]}";
 }
 
-std::vector<Case> cases() {
+std::vector<PlanCase> cases() {
   const std::string good = plan(R"({"op":0})");
   return {
       {"Truncated", good.substr(0, good.size() - 1), "not valid JSON"},
@@ -57,7 +57,7 @@ std::vector<Case> cases() {
 }
 
 TEST(PlanReader, RefusesBrokenPlans) {
-  for (const Case& broken : cases()) {
+  for (const PlanCase& broken : cases()) {
     SCOPED_TRACE(broken.name);
     try {
       parse_plan(broken.json, "x.plan.json");

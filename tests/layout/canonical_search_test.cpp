@@ -17,21 +17,6 @@ SearchResult search(const LayoutInstance& instance, std::int64_t capacity, Prefe
   return canonical_search(instance, capacity, preference(instance, prefer), work, {});
 }
 
-// All pairs, on purpose.
-void expect_valid(const LayoutInstance& instance, const Offsets& offsets) {
-  const auto& rects = instance.rects;
-  ASSERT_EQ(offsets.at.size(), rects.size());
-  for (std::size_t i = 0; i < rects.size(); ++i) {
-    EXPECT_GE(offsets.at[i], 0);
-    EXPECT_LE(offsets.at[i] + rects[i].bytes, offsets.height);
-    for (std::size_t j = 0; j < i; ++j)
-      if (rects[i].lower < rects[j].upper && rects[j].lower < rects[i].upper) {
-        EXPECT_TRUE(offsets.at[i] + rects[i].bytes <= offsets.at[j] || offsets.at[j] + rects[j].bytes <= offsets.at[i])
-            << "rects " << i << " and " << j;
-      }
-  }
-}
-
 TEST(CanonicalSearch, IsExactOnSmallOnesInEveryPreference) {
   for (int i = 0; i < 2500; ++i) {
     const std::uint64_t seed = first_seed() * 100000 + static_cast<std::uint64_t>(i);

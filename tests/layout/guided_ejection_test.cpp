@@ -12,22 +12,6 @@
 namespace stowage::testing {
 namespace {
 
-void expect_valid(const LayoutInstance& instance, const Offsets& offsets) {
-  std::int64_t height = 0;
-  for (std::size_t i = 0; i < instance.rects.size(); ++i) {
-    const Rect& a = instance.rects[i];
-    ASSERT_GE(offsets.at[i], 0);
-    height = std::max(height, offsets.at[i] + a.bytes);
-    for (std::size_t j = 0; j < i; ++j) {
-      const Rect& b = instance.rects[j];
-      if (a.lower < b.upper && b.lower < a.upper) {
-        ASSERT_TRUE(offsets.at[i] + a.bytes <= offsets.at[j] || offsets.at[j] + b.bytes <= offsets.at[i]);
-      }
-    }
-  }
-  EXPECT_EQ(offsets.height, height);
-}
-
 // One above the other: the worst start.
 Offsets stack(const LayoutInstance& instance) {
   Offsets result;

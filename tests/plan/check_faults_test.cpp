@@ -18,17 +18,17 @@ namespace {
 
 constexpr auto kFaults = static_cast<std::size_t>(Fault::kCount);
 
-struct Case {
+struct PlannedGraph {
   Graph graph;
   std::vector<Step> steps;
 };
 
 // A graph of every feature, and the steps of a plan that runs ops again or copies over the link, where that was needed.
-Case random_case(std::uint64_t seed) {
+PlannedGraph random_case(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   RandomGraphOptions shape;
   shape.ops = static_cast<int>(draw(random, 4, 10));
-  Case made{random_graph(random, shape), {}};
+  PlannedGraph made{random_graph(random, shape), {}};
   for (const ReusePair& last : made.graph.ops.back().takeover) made.graph.buffers[last.read.index()].returned = true;
   seal(made.graph);
   PlanOptions options;
@@ -41,15 +41,15 @@ Case random_case(std::uint64_t seed) {
   return made;
 }
 
-struct Tally {
+struct FaultTally {
   int invalid = 0, harmless = 0;
   std::array<int, 7> by_rule{};
 };
 
 TEST(CheckFaults, EachBrokenPlannerIsCaught) {
-  std::array<Tally, kFaults> tally;
+  std::array<FaultTally, kFaults> tally;
   for (std::uint64_t seed = first_seed(); seed < first_seed() + 150; ++seed) {
-    const Case c = random_case(seed);
+    const PlannedGraph c = random_case(seed);
     for (std::size_t f = 0; f < kFaults; ++f) {
       const auto fault = static_cast<Fault>(f);
       SCOPED_TRACE(std::string(name_of(fault)) + ", STOWAGE_TEST_SEED=" + std::to_string(seed));

@@ -18,7 +18,7 @@ std::uint64_t first_seed() {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
 }
 
-struct Tally {
+struct RandomTally {
   int valid = 0;
   int broken = 0;
   int recomputed = 0;  // valid plans with a second run
@@ -26,7 +26,7 @@ struct Tally {
   std::array<int, 7> by_rule{};
 };
 
-void count_features(const Graph& graph, const Plan& plan, Tally& tally) {
+void count_features(const Graph& graph, const Plan& plan, RandomTally& tally) {
   std::size_t runs = 0;
   bool swapped = false;
   for (const Step& step : plan.steps) {
@@ -38,7 +38,7 @@ void count_features(const Graph& graph, const Plan& plan, Tally& tally) {
 }
 
 // Both checkers agree on `plan`; returns whether it is valid.
-bool compare(const Graph& graph, const Plan& plan, Tally& tally) {
+bool compare(const Graph& graph, const Plan& plan, RandomTally& tally) {
   const CheckReport report = check(graph, plan);
   const auto expected = naive_peak(graph, plan);
   EXPECT_EQ(report.valid, expected.has_value()) << report.message << "\n" << to_json(graph) << to_json(plan);
@@ -54,7 +54,7 @@ bool compare(const Graph& graph, const Plan& plan, Tally& tally) {
 TEST(CheckRandom, AgreesWithNaiveTwinOnMutatedPlans) {
   const std::uint64_t first = first_seed();
   RecordProperty("seed", std::to_string(first));
-  Tally tally;
+  RandomTally tally;
   for (std::uint64_t seed = first; seed < first + 1500; ++seed) {
     SCOPED_TRACE("STOWAGE_TEST_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);

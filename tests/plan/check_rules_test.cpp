@@ -47,7 +47,7 @@ Plan example_plan(const Graph& graph) {
   return plan;
 }
 
-struct Case {
+struct RuleCase {
   const char* name;
   int rule;
   const char* message;  // a part of it
@@ -61,7 +61,7 @@ void move_step(Plan& plan, int from, int to) {
   plan.steps.insert(plan.steps.begin() + to, step);
 }
 
-const Case kCases[] = {
+const RuleCase kCases[] = {
     {"OtherGraph", 0, "another graph", [](Plan& p) { p.graph_sha256 = std::string(64, '0'); }},
     {"OpNeverRuns", 1, "op 1 'op1' never runs", [](Plan& p) { p.steps.erase(p.steps.begin() + 1); }},
     {"OpOutOfRange", 1, "step 6 runs op 9, which is out of range", [](Plan& p) { p.steps.push_back(run(9)); }},
@@ -130,7 +130,7 @@ TEST(CheckRules, ExampleIsValid) {
 
 TEST(CheckRules, EachBrokenRuleIsNamed) {
   const Graph graph = example_graph();
-  for (const Case& broken : kCases) {
+  for (const RuleCase& broken : kCases) {
     SCOPED_TRACE(broken.name);
     Plan plan = example_plan(graph);
     broken.damage(plan);

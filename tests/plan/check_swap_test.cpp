@@ -14,7 +14,7 @@ namespace {
 // step   0      1               2      3      4              5        6
 //        run 0  swap_out x < 3  run 1  run 2  swap_in x < 6  run 4    run 3
 // x      [0, 4) at 0                          [4, 7) at 4
-Example example() {
+Example swapping_example() {
   GraphBuilder g;
   const int x = g.buffer(4);
   const int y = g.buffer(4);
@@ -30,7 +30,7 @@ Example example() {
   return {graph, plan};
 }
 
-const BrokenPlan kBroken[] = {
+const BrokenPlan kBrokenSwaps[] = {
     {"OutIsNotCovered", 4, "ends before the copy is complete", [](Plan& p) { p.placements[0].to = 2; }},
     {"OutWithoutPlacement", 4, "no placement covers the step", [](Plan& p) { p.steps[1].buffer = BufferId(1); }},
     {"OutOutOfRange", 4, "buffer 9, which is out of range", [](Plan& p) { p.steps[1].buffer = BufferId(9); }},
@@ -51,14 +51,14 @@ const BrokenPlan kBroken[] = {
 };
 
 TEST(CheckSwap, ExampleIsValid) {
-  const auto [graph, plan] = example();
+  const auto [graph, plan] = swapping_example();
   const CheckReport report = check(graph, plan);
   EXPECT_TRUE(report.valid) << report.message;
   EXPECT_EQ(report.peak_bytes, 8);
   EXPECT_EQ(naive_peak(graph, plan), 8);
 }
 
-TEST(CheckSwap, EachBrokenRuleIsNamed) { expect_each_is_named(example(), kBroken); }
+TEST(CheckSwap, EachBrokenRuleIsNamed) { expect_each_is_named(swapping_example(), kBrokenSwaps); }
 
 // x is made and written in place while its first version leaves for the host.
 TEST(CheckSwap, WriteWhileLeavingIsRefused) {

@@ -5,16 +5,10 @@
 #include "sharding/redistribution.h"
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "support/mesh.h"
 
 namespace stowage::testing {
 namespace {
-
-Mesh mesh_of(std::vector<std::int32_t> sizes) {
-  Mesh mesh;
-  for (const std::int32_t size : sizes)
-    mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
-  return mesh;
-}
 
 ProgramTensor tensor_of(std::vector<std::int64_t> shape, std::int64_t item_bytes) {
   ProgramTensor tensor;

@@ -6,6 +6,7 @@
 
 #include "stowage/error.h"
 #include "stowage/io.h"
+#include "support/mesh.h"
 #include "support/operator_names.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
@@ -47,13 +48,6 @@ TensorProgram linear_step(std::int64_t rows, std::int64_t in, std::int64_t out) 
   op("aten._fused_sgd_.default", Phase::kOptimizer, {{"self", w}, {"grads", dw}, {"momentum_buffer_list", m}}, {})
       .writes = {TensorId(w), TensorId(m)};
   return p;
-}
-
-Mesh mesh_of(std::vector<std::int32_t> sizes) {
-  Mesh mesh;
-  for (const std::int32_t size : sizes)
-    mesh.axes.push_back({.name = "", .size = size, .latency_ns = 1000, .gbps = 100});
-  return mesh;
 }
 
 TEST(ShardingPlan, NothingIsRedundantWhereShapesDivide) {

@@ -1,5 +1,7 @@
 #include "support/random_layout.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -99,6 +101,22 @@ void cut_up(std::mt19937_64& random, LayoutItem piece, int cuts, std::vector<Lay
   }
   cut_up(random, piece, cuts - 1, into);
   cut_up(random, rest, cuts - 1, into);
+}
+
+void expect_valid(const LayoutInstance& instance, const Offsets& offsets) {
+  const auto& rects = instance.rects;
+  ASSERT_EQ(offsets.at.size(), rects.size());
+  std::int64_t height = 0;
+  for (std::size_t i = 0; i < rects.size(); ++i) {
+    EXPECT_GE(offsets.at[i], 0);
+    height = std::max(height, offsets.at[i] + rects[i].bytes);
+    for (std::size_t j = 0; j < i; ++j)
+      if (rects[i].lower < rects[j].upper && rects[j].lower < rects[i].upper) {
+        EXPECT_TRUE(offsets.at[i] + rects[i].bytes <= offsets.at[j] || offsets.at[j] + rects[j].bytes <= offsets.at[i])
+            << "rects " << i << " and " << j;
+      }
+  }
+  EXPECT_EQ(offsets.height, height);
 }
 
 }  // namespace stowage::testing

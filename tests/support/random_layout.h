@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "layout/instance.h"
 #include "stowage/layout.h"
 #include "support/random_graph.h"
 
@@ -25,5 +26,8 @@ std::vector<LayoutItem> full_items(std::mt19937_64& random, std::int64_t height,
 
 // A full square of `height` by `times` cut into rectangles by random guillotine cuts: a layout without a hole exists.
 void cut_up(std::mt19937_64& random, LayoutItem piece, int cuts, std::vector<LayoutItem>& into);
+
+// All pairs, on purpose: none overlap, and the height is that of the highest.
+void expect_valid(const LayoutInstance& instance, const Offsets& offsets);
 
 }  // namespace stowage::testing

@@ -205,6 +205,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         try:
             result = self._planned(replay, inputs)
             entry.serves(replay)
+            entry.unchecked += 1
             return result
         except Mismatch as mismatch:
             entry.wanted_because = str(mismatch)
@@ -360,6 +361,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
                 )
                 if unchanged and began.trusted and missed:
                     self._guards_missed(entry, shadow.difference or "it gives other numbers")
+                entry.unchecked = 0
                 if shadow.difference:
                     return self._left(entry, shadow), None
                 replay = shadow.replay
@@ -394,12 +396,14 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         return result
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:
-        """A check has found what the guards did not see: calls before it may have been wrong, later ones must not
-        be."""
-        warn(
-            f"the step's Python has changed in a way that is not watched ({difference}); this call is right, calls since "
-            "the last check may not be. From now on its Python runs in every call; check='always' does so from the beginning"
-        )
+        """A check has found what the guards did not see: unchecked calls before it may have been wrong, later ones must
+        not be."""
+        if entry.unchecked:
+            warn(
+                f"the step's Python has changed in a way that is not watched ({difference}); this call is right, calls"
+                " since the last check may not be. From now on its Python runs in every call; check='always' does so from"
+                " the beginning"
+            )
         for replay in entry.replays:
             replay.shadowed_because = replay.shadowed_because or "it has changed in a way that is not watched"
 

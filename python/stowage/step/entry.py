@@ -43,6 +43,7 @@ class Entry(SignatureState):
         self.key_stays = False  # it was the same before
         self.patience = 3
         self.eager_calls = 0  # that went through
+        self.unchecked = 0  # planned calls since Python has last run
         self.world: World | None = None  # of a step that is refused
         self.given: Sequence[Any] = ()  # objects among the arguments of the call that is under way
 
