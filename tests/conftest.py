@@ -5,8 +5,9 @@ pytest --slow              these alone
 pytest FILE::NAME          what is named, slow or not"""
 
 import gc
-import importlib.util
+import importlib
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,15 @@ import pytest
 SLOW = Path(__file__).with_name("slow.txt")
 
 
-def pytest_configure(config):
-    """A worker runs tests of all kinds for minutes. What libraries make when they are imported is no garbage: a
-    collection that looks through it each time takes a tenth of the time of these tests."""
-    if "PYTEST_XDIST_WORKER" in os.environ and importlib.util.find_spec("torch"):
-        for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor", "transformers"):
+LIBRARIES = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor", "transformers")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libraries_are_no_garbage():
+    """A worker runs tests of all kinds for minutes: a tenth of their time went to collections that looked through what
+    libraries have made when they were imported."""
+    if "PYTEST_XDIST_WORKER" in os.environ and "torch" in sys.modules:
+        for name in LIBRARIES:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()

@@ -1,6 +1,7 @@
 """Ways of writing a step that users have; each is planned, or refused, and gives the bits of eager."""
 
 import copy
+import gc
 import random
 
 import pytest
@@ -234,6 +235,16 @@ def test_operators_whose_python_changes_something(name):
 )
 def test_kernels_in_python_of_a_library_that_change_something(way, name):
     assert _steps_of(OPERATORS[way], name, compiled=False) == _steps_of(OPERATORS[way], name, compiled=True)
+
+
+@pytest.mark.parametrize("way", [way for way in OPERATORS if " " in way])
+def test_kernels_in_python_that_the_collector_has_frozen(way):
+    """gc.freeze() hides from gc.get_referrers() whose function it is."""
+    gc.freeze()
+    try:
+        assert _steps_of(OPERATORS[way], "counts", compiled=False) == _steps_of(OPERATORS[way], "counts", compiled=True)
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("options", [{"check": "always"}, {"budget": "1GiB"}], ids=["free", "limited"])

@@ -4,6 +4,7 @@ as they were."""
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import os
 import sys
@@ -40,6 +41,20 @@ def test_the_smallest_limit_keeps_every_bit():
         got, _ = budgeted.train(Gpt, budget)
         budgeted.assert_same(expected, got)
         assert budget.stats()["peak_bytes"] <= fits * 1.02 < budgeted.share(peak, 0.4)
+
+
+def test_tensors_that_the_collector_has_frozen_leave_too():
+    """After gc.freeze() gc.get_objects() does not name them."""
+    held = [torch.randn(1 << 18) for _ in range(8)]
+    sums = [t.sum() for t in held]
+    gc.freeze()
+    try:
+        with stowage.budget("5MiB") as budget:
+            made = [torch.ones(1 << 18) for _ in range(3)]
+            assert [t.sum() for t in held] == sums
+        assert budget.stats()["peak_bytes"] <= 5 << 20 and len(made) == 3
+    finally:
+        gc.unfreeze()
 
 
 def here(back: int = 0) -> str:

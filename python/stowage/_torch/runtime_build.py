@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import gc
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -39,6 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from stowage._torch import collector
 from stowage.cache.directory import Folder, NoEntry, Refused, cache_directory, opened
 from stowage.errors import Error, warn
 
@@ -151,7 +151,7 @@ def _built() -> tuple[Path, str, str]:
             return place
         compiler = _compiler()
         with opened(*place[:2], make=True) as folder, _locked(folder, f"{build}.lock"):
-            if any(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()):
+            if any(issubclass(type(thing), torch.Tensor) for thing in collector.get_objects()):
                 warn(
                     "the runtime is built only now, so tensors that were made before do not count in a stowage.budget of "
                     "this process; from the next process on they do"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
 import os
 import site
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 
 from stowage import _runtime
-from stowage._torch import optimizer_steps
+from stowage._torch import collector, optimizer_steps
 from stowage._torch.private import address, generated_code
 from stowage.errors import PACKAGE_FOLDER, Error
 from stowage.report.notebook import budget_html
@@ -283,7 +282,7 @@ def _first_line(error: BaseException) -> str:
 
 def _existing_tensors() -> list[torch.Tensor]:
     found = []
-    for thing in gc.get_objects():
+    for thing in collector.get_objects():
         if issubclass(type(thing), torch.Tensor) and type(thing) in (torch.Tensor, torch.nn.Parameter):
             found.append(thing)
             if thing.grad_fn is None and thing.grad is not None:

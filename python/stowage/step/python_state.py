@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import array
 import collections
-import gc
 import os
 import random
 import sys
@@ -31,6 +30,7 @@ from typing import Any
 import torch
 
 from stowage._core import Notes
+from stowage._torch import collector
 from stowage._torch.private import generated_code, is_fake
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library_module, is_own, is_standard
@@ -188,7 +188,7 @@ class PythonOfKernels:
         self._walk.note(code, None, globals_)
         # What a kernel makes meanwhile must not outlive it: tensors of the plan
         if not self._walk.made_within(code):
-            self._walk.reach(f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType))
+            self._walk.reach(f for f in collector.get_referrers(code) if isinstance(f, types.FunctionType))
         if _is_kernel(frame):
             self._walk.reach(v for v in frame.f_locals.values() if not isinstance(v, (torch.Tensor, list, tuple)))
         reached = self._walk.reached()
