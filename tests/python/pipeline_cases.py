@@ -10,6 +10,7 @@ from torch import nn
 
 import stowage
 from stowage.sharding import layer_costs
+from stowage.sharding.pipeline import solve_pipeline
 
 WIDTH, BATCH = 12, 8
 layer_costs._Watch.repeats = 1  # the plans need not be good
@@ -108,21 +109,23 @@ def the_best_of_all_schedules(rank: int, size: int) -> None:
 
 
 def a_cut_that_is_given(rank: int, size: int) -> None:
-    """Of one's own: every cut of a chain runs, however uneven."""
+    """Of one's own: every cut of a chain runs, however uneven. By a plan, and by costs."""
 
-    def uneven(problem: str) -> str:
+    def uneven(layers: list[dict]) -> list[dict]:
+        cost = lambda i: 1000 if i == 0 else 1
+        return [{**c, "forward_ns": cost(i), "backward_ns": cost(i), "update_ns": 0} for i, c in enumerate(layers)]
+
+    def planned(problem: str) -> str:
         document = json.loads(problem)
-        for i, layer in enumerate(document["layers"]):
-            layer["forward_ns"] = layer["backward_ns"] = 1000 if i == 0 else 1
-            layer["update_ns"] = 0
-        from stowage.sharding.pipeline import solve_pipeline
+        return solve_pipeline(json.dumps({**document, "layers": uneven(document["layers"])}))
 
-        return solve_pipeline(json.dumps({**document, "schedules": ["1f1b"], "latency_ns": 0, "action_ns": 0}))
-
-    alone, step = _chain(), stowage.shard(_chain(), (size,), pipeline=4, plan=uneven)
-    for batch in _batches(2):
-        _equal(step(*batch), alone(*batch))
-    assert step.plan.stages[0] == {"rank": 0, "first": 0, "end": 1}
+    options = {"micro_batches": 4, "schedules": ["1f1b"]}
+    costs = uneven(layer_costs.modelled(_chain(), tuple(t[: BATCH // 4] for t in _batches(1)[0])))
+    for more in ({"plan": planned, "pipeline": options}, {"pipeline": {**options, "costs": costs}}):
+        alone, step = _chain(), stowage.shard(_chain(), (size,), links={0: {"latency_ns": 0}}, **more)
+        for batch in _batches(2):
+            _equal(step(*batch), alone(*batch))
+        assert step.plan.stages[0] == {"rank": 0, "first": 0, "end": 1}
 
 
 def others_parameters_give_their_memory_back(rank: int, size: int) -> None:

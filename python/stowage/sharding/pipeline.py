@@ -60,19 +60,27 @@ def checked_options(pipeline: Any) -> dict:
     count = options.get("micro_batches")
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TypeError(f"pipeline= needs a number of micro-batches, at least 1, not {count!r}")
-    if options.get("costs", "measured") not in ("measured", "modelled"):
-        raise TypeError("pipeline=: costs are 'measured' or 'modelled'")
+    costs = options.get("costs", "measured")
+    if costs not in ("measured", "modelled") and not isinstance(costs, list):
+        raise TypeError("pipeline=: costs are 'measured', 'modelled', or the list of layers of a problem")
     return options
 
 
 def problem_of(
-    chain: Chain, batch: tuple, ranks: int, options: dict, limit: int | None, links: dict | None, measured: bool
+    chain: Chain, batch: tuple, ranks: int, options: dict, limit: int | None, links: dict | None, costs: Any
 ) -> str:
     """The problem's JSON, of the chain on this batch."""
     part = micro_batch(batch, options["micro_batches"])
     links = links or {}
     device = {k: links[k] for k in _DEVICE if k in links}
-    layers = layer_costs.measured(chain, part) if measured else layer_costs.modelled(chain, part, **device)
+    if isinstance(costs, list):
+        layers = costs
+        if len(layers) != len(chain.layers):
+            raise Error(f"costs are of {len(layers)} layers, and the chain has {len(chain.layers)}")
+    else:
+        layers = (
+            layer_costs.measured(chain, part) if costs == "measured" else layer_costs.modelled(chain, part, **device)
+        )
     document = {
         "format": "stowage-pipeline", "version": 1, "name": chain.__name__, "ranks": ranks,
         **{k: v for k, v in options.items() if k != "costs"}, **links.get(0, {}),
@@ -101,7 +109,7 @@ def plan_of(
     """On paper: no device, no ranks."""
     options = checked_options(pipeline)
     _require_chain(chain)
-    problem = problem_of(chain, batch, _one_axis(mesh), options, limit, links, options.get("costs") == "measured")
+    problem = problem_of(chain, batch, _one_axis(mesh), options, limit, links, options.get("costs", "modelled"))
     return PipelinePlan(problem, solve_pipeline(problem))
 
 
@@ -183,9 +191,8 @@ class PipelinedStep:
         return self.plan
 
     def _planned(self, batch: tuple) -> tuple[str, str]:
-        measured = self._options.get("costs", "measured") == "measured"
-        ranks = self.mesh.size(0)
-        problem = problem_of(self.chain, batch, ranks, self._options, self._limit, self._links, measured)
+        costs, ranks = self._options.get("costs", "measured"), self.mesh.size(0)
+        problem = problem_of(self.chain, batch, ranks, self._options, self._limit, self._links, costs)
         if self._given_plan is None:
             return problem, solve_pipeline(problem)
         return problem, self._given_plan(problem) if callable(self._given_plan) else self._given_plan
