@@ -184,3 +184,20 @@ def the_user_s_gradients_and_numbers_stay(rank: int, size: int) -> None:
         assert all(c["forward_ns"] > 0 and c["backward_ns"] > 0 for c in costs)
     assert all(p.grad is None and torch.equal(p.data, b) for p, b in zip(chain.parameters(), before))
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def layers_that_are_frozen(rank: int, size: int) -> None:
+    """Some in the middle, whose stage still sends gradients back."""
+
+    def frozen() -> stowage.Chain:
+        chain = _chain()
+        for layer in chain.layers[3:6]:
+            layer.requires_grad_(False)
+        return chain
+
+    for schedule in ("1f1b", "zero-bubble", "zbv"):
+        alone = frozen()
+        step = stowage.shard(frozen(), (size,), pipeline={"micro_batches": 4, "schedules": [schedule]})
+        for batch in _batches(2):
+            _equal(step(*batch), alone(*batch))
+        _as_the_ledger_says(step)
