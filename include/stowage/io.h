@@ -8,6 +8,7 @@
 
 #include "stowage/graph.h"
 #include "stowage/layout.h"
+#include "stowage/pipeline.h"
 #include "stowage/plan.h"
 #include "stowage/sharding.h"
 #include "stowage/strategy.h"
@@ -60,6 +61,10 @@ std::string to_text(const MeshPlacement& placement);
 std::string to_json(const ShardingPlan& plan);
 // How each op may run on parts; one entry for each element of list ops
 std::string sharding_rules_json(const TensorProgram& program);
+
+// A pipeline: docs/formats.md section 5. Throws Error.
+PipelineProblem parse_pipeline(std::string_view json, const std::string& name);
+std::string to_json(const PipelinePlan& plan);
 
 std::string sha256_hex(std::string_view bytes);
 

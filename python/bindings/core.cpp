@@ -17,6 +17,7 @@
 #include "stowage/explain.h"
 #include "stowage/graph.h"
 #include "stowage/io.h"
+#include "stowage/pipeline.h"
 #include "stowage/plan.h"
 #include "stowage/planner.h"
 #include "stowage/report.h"
@@ -253,6 +254,19 @@ NB_MODULE(_core, m) {
                                                        stowage::parse_sharding_options(options, "options")));
       },
       "program"_a, "mesh"_a, "options"_a = "{}", "JSON texts in and out: docs/formats.md section 5.");
+  m.def(
+      "plan_pipeline",
+      [](const std::string& problem) {
+        const nb::gil_scoped_release release;
+        const stowage::PipelineProblem parsed = stowage::parse_pipeline(problem, "pipeline");
+        const stowage::PipelinePlan plan = stowage::plan_pipeline(parsed);
+        if (!plan.stages.empty()) {
+          if (const auto report = stowage::check_pipeline(parsed, plan); !report.valid)
+            throw stowage::InvalidPlan(report.message);
+        }
+        return stowage::to_json(plan);
+      },
+      "problem"_a, "JSON text in and out: docs/formats.md section 5. The plan is checked.");
   m.def(
       "sharding_rules",
       [](const std::string& program) {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage import inductor as inductor
     from stowage import lightning as lightning
     from stowage.eviction.budget import OutOfMemory, budget
+    from stowage.sharding.chain import Chain
     from stowage.step.capturing import capture
     from stowage.step.compile import compile
     from stowage.step.compiled import CompiledStep
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # what __getattr__ finds
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would
 # hide that one.
 _NEED_TORCH = {
+    "Chain": "sharding.chain",
     "CompiledStep": "step.compiled",
     "Fit": "step.fit",
     "OutOfMemory": "eviction.budget",
@@ -109,6 +111,7 @@ def shard_plan(train_step, args=(), kwargs=None, *, mesh, **options):
 
 
 __all__ = [
+    "Chain",
     "CompiledStep",
     "Error",
     "Fit",

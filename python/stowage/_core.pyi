@@ -215,6 +215,9 @@ def check(arg0: Graph, arg1: Plan, /) -> int: ...
 def plan_sharding(program: str, mesh: str, options: str = '{}') -> str:
     """JSON texts in and out: docs/formats.md section 5."""
 
+def plan_pipeline(problem: str) -> str:
+    """JSON text in and out: docs/formats.md section 5. The plan is checked."""
+
 def sharding_rules(program: str) -> str:
     """How each op of a program may run on parts, as JSON."""
 

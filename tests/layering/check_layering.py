@@ -20,10 +20,11 @@ MAY_INCLUDE = {
     "order": SEARCH,
     "strategy": SEARCH,
     "sharding": SEARCH,
+    "pipeline": {"base"},  # times and bytes of layers
     "budget": SEARCH | {"order", "layout"},  # a budget is met by plans that are ordered and laid out
     "eager": {"base"},  # the policies of the eager budget: plain numbers
     "roam": SEARCH | {"order", "layout"},  # the rival that is built in
-    "io": GROUND | {"plan", "layout", "strategy", "sharding"},  # the values that have a file form
+    "io": GROUND | {"plan", "layout", "strategy", "sharding", "pipeline"},  # the values that have a file form
     "report": GROUND | {"plan", "budget", "io"},  # what the plan says, and what it costs
     "planner": SEARCH | {"order", "layout", "budget", "strategy", "roam"},
     "explain": GROUND | {"plan", "planner", "io"},
@@ -110,6 +111,7 @@ PUBLIC = {
     "eager.h": "eager",
     "value_table.h": "eager",
     "sharding.h": "sharding",
+    "pipeline.h": "pipeline",
     "report.h": "report",
 }
 

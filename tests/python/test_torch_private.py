@@ -254,3 +254,21 @@ def test_backward_is_told_from_forward():
     assert not torch_private.in_backward()
     x.sum().backward()
     assert seen == [True]
+
+
+def test_a_backward_in_two_halves_is_the_whole_one():
+    x, layer = torch.randn(3, 4, requires_grad=True), torch.nn.Linear(4, 2)
+    layer(x).square().sum().backward()
+    whole = [x.grad, layer.weight.grad, layer.bias.grad]
+    x.grad = layer.weight.grad = layer.bias.grad = None
+    outputs = (layer(x).square().sum(),)
+    groups = torch_private.backward_of_input(outputs, [torch.ones(())], (x,), list(layer.parameters()))
+    assert torch.equal(x.grad, whole[0]) and layer.weight.grad is None
+    torch_private.backward_of_weights(list(layer.parameters()), groups)
+    assert torch.equal(layer.weight.grad, whole[1]) and torch.equal(layer.bias.grad, whole[2])
+
+
+def test_operations_are_counted():
+    a, b = torch.zeros(2, 3), torch.zeros(3, 5)
+    assert torch_private.flops_of(torch.ops.aten.mm.default, (a, b), {}, a @ b) == 2 * 2 * 3 * 5
+    assert torch_private.flops_of(torch.ops.aten.neg.default, (a,), {}, -a) == 0

@@ -23,6 +23,8 @@ when one changes.
   may take.
 - the dicts of hooks that run for all modules and all optimizers.
 - ``torch._C._get_*`` and the like: the global settings that decide which operators a step runs, or what they compute.
+- ``torch.distributed.pipelining``: the two halves of a backward, the order of a schedule.
+- ``flop_registry``: how many operations an operator does.
 - ``DTensor._local_tensor``, ``DTensor(local, spec)``, ``redistribute_local_tensor``: a rank's part of a tensor, and how
   parts move."""
 
@@ -32,6 +34,7 @@ import contextlib
 import functools
 import operator
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -288,6 +291,39 @@ def set_group_timeout(group, timeout) -> None:
         group._get_backend(device)._set_default_timeout(timeout)
 
 
+# ---- Pipelines (imported when first needed, too)
+
+
+def backward_of_input(outputs: tuple, gradients: list, inputs: tuple, parameters: list) -> list:
+    """As a stage of a pipeline runs it; what backward_of_weights needs to go on."""
+    from torch.distributed.pipelining._backward import stage_backward_input
+
+    return stage_backward_input(list(outputs), gradients, list(inputs), iter(parameters))[1]
+
+
+def backward_of_weights(parameters: list, groups: list) -> None:
+    from torch.distributed.pipelining._backward import stage_backward_weight
+
+    stage_backward_weight(iter(parameters), groups)
+
+
+def pipeline_order(schedule, rank: int) -> list[str] | None:
+    """The actions of a rank that compute, as texts such as "2F0"; None of a schedule that does not run by such a list
+    (1F1B)."""
+    if not hasattr(schedule, "pipeline_order_with_comms"):  # it has a list, which is not the one that it runs
+        return None
+    order = schedule.pipeline_order
+    return [str(a) for a in order[rank] if a is not None and re.fullmatch(r"\d+[FBIW]\d+", str(a))]
+
+
+def flops_of(func, args: tuple, kwargs: dict, result: Any) -> int:
+    """Of one call of an operator; 0 where PyTorch does not count it."""
+    from torch.utils.flop_counter import flop_registry
+
+    count = flop_registry.get(func._overloadpacket)
+    return 0 if count is None else int(count(*args, **kwargs, out_val=result))
+
+
 # ---- DTensor (imported when first needed: it takes a second)
 
 
@@ -491,10 +527,13 @@ __all__ = [
     "TorchDispatchMode",
     "address",
     "addresses",
+    "backward_of_input",
+    "backward_of_weights",
     "constant_of",
     "dispatch_mode_active",
     "fake_mode_active",
     "flatten",
+    "flops_of",
     "foreign_mode",
     "generated_code",
     "global_hooks",
@@ -510,6 +549,7 @@ __all__ = [
     "make_dtensor",
     "masks_as_run",
     "models_of_fakes",
+    "pipeline_order",
     "redistribute",
     "set_group_timeout",
     "setting_names",

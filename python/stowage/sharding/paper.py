@@ -8,6 +8,7 @@ from typing import Any
 from stowage._torch.private import FakeTensorMode
 from stowage.sharding.capture import Program, capture_program
 from stowage.sharding.decision import decisions
+from stowage.sharding.pipeline import PipelinePlan, plan_of, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, solve
 from stowage.sharding.world import named_parameters
 from stowage.sizes import parse_bytes
@@ -22,11 +23,16 @@ def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = Non
     return capture_program(train_step, args, kwargs or {}, named_parameters(World(train_step)), name or its_name)
 
 
+def made_step_of(make_step: MakeStep, asked: dict[str, int | None]) -> tuple[Callable, tuple]:
+    """The step that a make_step (step/made_step.py) makes at these sizes, and its arguments: tensors without memory."""
+    with told_by_line(), FakeTensorMode(allow_non_fake_inputs=True):
+        return make_step(make_step.sizes(asked))
+
+
 def program_of_made(make_step: MakeStep, asked: dict[str, int | None]) -> Program:
-    """Of the step that a make_step (step/made_step.py) makes at these sizes, on tensors without memory."""
+    """Of that step."""
+    step, arguments = made_step_of(make_step, asked)
     with told_by_line():
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            step, arguments = make_step(make_step.sizes(asked))
         return program_of(step, arguments)
 
 
@@ -41,8 +47,9 @@ def shard_plan(
     budget: int | str | None = None,
     links: dict | None = None,
     link_gbps: float | None = None,
+    pipeline: Any = None,
     **options: Any,
-) -> ShardingPlan:
+) -> ShardingPlan | PipelinePlan:
     """The plan that stowage.shard would run on a mesh of these sizes, without its devices.
 
     Args:
@@ -51,6 +58,8 @@ def shard_plan(
         mesh: sizes of the axes, such as (2, 4).
         eps, memory_limit, budget, links, link_gbps: as in stowage.shard. With a budget, ``graph`` and ``memory`` of what
             is returned are what a rank runs, and its plan.
+        pipeline: as in stowage.shard, of a stowage.Chain; its layers' costs are modelled, unless it says "measured". What
+            is returned is then a PipelinePlan.
         options: any of docs/formats.md, section 5.
 
     Returns:
@@ -61,6 +70,9 @@ def shard_plan(
         Infeasible: no split fits memory_limit, or nothing meets the budget.
         Unsupported: the step cannot be recorded.
     """
+    if pipeline is not None:
+        refuse_with_pipeline(eps=eps, budget=budget, link_gbps=link_gbps, **options)
+        return plan_of(train_step, tuple(args), tuple(mesh), pipeline, parse_bytes(memory_limit), links)
     program = train_step if isinstance(train_step, Program) else program_of(train_step, args, kwargs)
     limit, held = parse_bytes(memory_limit), parse_bytes(budget)
     document, asked = mesh_document(list(mesh), None, links), placement_options(eps, limit, options)
@@ -113,4 +125,4 @@ def frontier(
     return sorted(points, key=lambda point: eps.index(point["eps"]))
 
 
-__all__ = ["budget_frontier", "frontier", "program_of", "program_of_made", "shard_plan"]
+__all__ = ["budget_frontier", "frontier", "made_step_of", "program_of", "program_of_made", "shard_plan"]

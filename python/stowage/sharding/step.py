@@ -27,6 +27,7 @@ from stowage.sharding.decision import Choice, decisions
 from stowage.sharding.group import Ranks, as_mesh
 from stowage.sharding.mode import OpPlan, PlacedMode
 from stowage.sharding.parts import whole
+from stowage.sharding.pipeline import PipelinedStep, refuse_with_pipeline
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, says_where, solve
 from stowage.sharding.program import Program
 from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
@@ -318,8 +319,9 @@ def shard(
     links: dict | None = None,
     link_gbps: float | None = None,
     strict: bool = False,
+    pipeline: Any = None,
     **options: Any,
-) -> ShardedStep:
+) -> ShardedStep | PipelinedStep:
     """Splits ``train_step`` over a mesh of ranks.
 
     Call it under torchrun, on each rank with the same model and the same arguments (the whole batch). The first call
@@ -341,6 +343,9 @@ def shard(
         link_gbps: speed of each lane to the host, in 10^9 bytes a second; 0: no copies. None: placements are compared
             at 12, and steps are planned with what is measured.
         strict: as for stowage.compile.
+        pipeline: a number of micro-batches, or {"micro_batches", "schedules", "stages_per_rank", "action_ns", "node_limit",
+            "costs"} of docs/formats.md, section 5: train_step is a stowage.Chain, whose layers are cut into stages over the
+            mesh's one axis. Of the other arguments memory_limit, plan and links apply.
         options: any other of docs/formats.md, section 5; relative_gap=0.05 solves to within 5 % of the least time, and
             sooner.
 
@@ -360,6 +365,9 @@ def shard(
             raise Error("stowage.shard needs torch.distributed: run under torchrun, or call init_process_group first")
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     limit = parse_bytes(memory_limit)
+    if pipeline is not None:
+        refuse_with_pipeline(eps=eps, budget=budget, link_gbps=link_gbps, strict=strict or None, **options)
+        return PipelinedStep(train_step, mesh, pipeline=pipeline, limit=limit, plan=plan, links=links)
     return ShardedStep(
         train_step,
         mesh,

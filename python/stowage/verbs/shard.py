@@ -1,4 +1,4 @@
-"""stowage shard --model-from script.py:make_step --mesh 2,4 [--budget 24GiB | --frontier]: stowage.shard_plan from the
+"""stowage shard --model-from script.py:make_step --mesh 2,4 [--budget 24GiB | --frontier | --pipeline 8]: stowage.shard_plan from the
 command line.
 
 Exit codes as of all verbs: 0 there is a plan, 2 usage, 3 the script is not usable, 4 nothing meets the limit, 1 the plan
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from typing import Any
 
 from stowage.errors import Error, Infeasible
 from stowage.sizes import in_words, parse_bytes
@@ -20,13 +22,18 @@ _MS = 1e6
 def run(arguments: list[str]) -> int:
     options = _options(arguments)
     try:
-        from stowage.sharding.paper import budget_frontier, program_of_made, shard_plan
+        from stowage.sharding.paper import budget_frontier, made_step_of, program_of_made, shard_plan
         from stowage.step.made_step import load
     except (ImportError, Error) as error:
         return fail(BAD_INPUT, f"shard needs PyTorch: {error}")
     try:
         sizes = {"batch_size": options.batch_size, "length": options.length}
-        program = program_of_made(load(options.model_from), sizes)
+        made = load(options.model_from)
+        if options.pipeline is not None:
+            return _pipeline(options, *made_step_of(made, sizes))
+        program = program_of_made(made, sizes)
+    except Infeasible as error:
+        return fail(INFEASIBLE, str(error))
     except Error as error:
         return fail(BAD_INPUT, str(error))
     except KeyboardInterrupt:
@@ -47,14 +54,50 @@ def run(arguments: list[str]) -> int:
         return fail(INFEASIBLE, str(error))
     except Error as error:
         return fail(BAD_INPUT, str(error))
+    return _done(options, plan, _told)
+
+
+def _pipeline(options: argparse.Namespace, chain: Any, batch: tuple) -> int:
+    from stowage.sharding.paper import shard_plan
+
+    plan = shard_plan(
+        chain,
+        batch,
+        mesh=options.mesh,
+        pipeline=options.pipeline,
+        memory_limit=options.memory_limit,
+        links=options.links,
+    )
+    return _done(options, plan, _pipeline_told)
+
+
+def _done(options: argparse.Namespace, plan: Any, told_in_words: Callable[[dict], str]) -> int:
     if options.output:
         try:
             plan.save(options.output)
         except OSError as error:
             return fail(FAILED, f"'{options.output}' cannot be written: {error.strerror}")
     summary = plan.summary()
-    print(json.dumps(summary) if options.json else _told(summary))
+    print(json.dumps(summary) if options.json else told_in_words(summary))
     return DONE
+
+
+def _pipeline_told(summary: dict) -> str:
+    """The schedule, and one row a rank."""
+    rows = [["rank", "layers", "state", "saved", "buffers", "peak", "busy ms", "idle ms"]]
+    for r, rank in enumerate(summary["ranks"]):
+        own = [f"{s['first']}-{s['end'] - 1}" for s in summary["stages"] if s["rank"] == r]
+        state = rank["parameters"] + rank["gradients"] + rank["optimizer_state"]
+        sizes = [in_words(n) for n in (state, rank["saved"], rank["buffers"], rank["peak"])]
+        rows.append([str(r), ", ".join(own), *sizes, *(f"{rank[k] / _MS:.3f}" for k in ("busy_ns", "idle_ns"))])
+    several = f", {summary['stages_per_rank']} stages a rank" if summary["stages_per_rank"] > 1 else ""
+    step = f"step   {summary['step_ns'] / _MS:.3f} ms modelled, {summary['schedule']}{several}; "
+    proof = (
+        "proven the least"
+        if summary["outcome"] == "optimal"
+        else f"at most {100 * summary['gap']:.1f} % above the least"
+    )
+    return step + proof + "\n" + _aligned(rows)
 
 
 def _told(summary: dict) -> str:
@@ -108,7 +151,11 @@ def _table(points: list[dict]) -> str:
                 ", ".join(p["means"]) or "as it is",
             ]
         )
-    widths = [max(len(row[i]) for row in rows if row[i] and len(row[2])) for i in range(len(head))]
+    return _aligned(rows)
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows if row[i] and len(row[2])) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows)
 
 
@@ -133,6 +180,15 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--time-limit", type=float, default=0.0, help="of each search for a placement, in seconds; 0: none"
     )
+    parser.add_argument(
+        "--pipeline",
+        type=size,
+        metavar="N",
+        help="micro-batches: the step is a stowage.Chain, cut into stages over the mesh",
+    )
+    parser.add_argument(
+        "--memory-limit", type=_bytes, metavar="BYTES", help="of a rank's modelled peak, with --pipeline"
+    )
     parser.add_argument("-o", dest="output", metavar="PLAN", help="write the sharding plan")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     options = parser.parse_args(arguments)
@@ -140,6 +196,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         parser.error("--frontier goes with --limits, not with --budget or -o")
     if options.limits and not options.frontier:
         parser.error("--limits goes with --frontier")
+    if options.pipeline and (options.frontier or options.budget is not None or options.link_gbps is not None):
+        parser.error("--pipeline goes with --memory-limit, not with --frontier, --budget or --link-gbps")
+    if options.memory_limit is not None and not options.pipeline:
+        parser.error("--memory-limit goes with --pipeline")
     return options
 
 

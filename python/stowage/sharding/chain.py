@@ -1,0 +1,101 @@
+"""A model as layers one after another, with its loss and its optimizer: what a pipeline cuts into stages.
+
+    inputs ──► layers[0] ──► layers[1] ──► ... ──► layers[n - 1] ──► loss(output, target)
+
+Called, it is one training step in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from stowage.errors import Unsupported
+
+
+class Chain:
+    """Layers, a loss, an optimizer.
+
+    Args:
+        layers: modules; what one returns (a tensor, or a tuple of tensors) the next is called with.
+        loss: function (output of the last layer, target) -> a number that is a mean over the batch.
+        optimizer: function (parameters) -> optimizer, such as ``lambda ps: torch.optim.AdamW(ps, lr=1e-3)``. Each rank of
+            a pipeline makes one of its own parameters: it must not look at all of them together (no clipping by norm).
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[torch.nn.Module],
+        loss: Callable[[Any, Any], torch.Tensor],
+        optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer],
+    ):
+        self.layers = list(layers)
+        if not self.layers or not all(isinstance(layer, torch.nn.Module) for layer in self.layers):
+            raise TypeError("layers must be modules, at least one")
+        if not callable(loss) or not callable(optimizer):
+            raise TypeError("loss and optimizer must be functions")
+        self.loss, self.optimizer = loss, optimizer
+        self._made: torch.optim.Optimizer | None = None
+
+    @property
+    def __name__(self) -> str:
+        return "chain"
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Each once."""
+        return trainable(self.layers)
+
+    def __call__(self, *batch: Any) -> torch.Tensor:
+        """One step in this process: forward, backward, optimizer. The last argument is the target."""
+        *inputs, target = batch
+        if self._made is None:
+            self._made = self.optimizer(self.parameters())
+        values = tuple(inputs)
+        for layer in self.layers:
+            values = as_tuple(layer(*values))
+        loss = self.loss(values[0] if len(values) == 1 else values, target)
+        loss.backward()
+        self._made.step()
+        self._made.zero_grad()
+        return loss.detach()
+
+
+def trainable(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
+    found = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+    return list(found.values())
+
+
+def as_tuple(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def joined(layers: Sequence[torch.nn.Module]) -> list[bool]:
+    """Of each layer: whether it is in one piece with the one before, as a layer up to there and one from there on share a
+    parameter or a buffer."""
+    last: dict[int, int] = {}
+    for i, layer in enumerate(layers):
+        for tensor in [*layer.parameters(), *layer.buffers()]:
+            last[id(tensor)] = i
+    reach, result = 0, []
+    for i, layer in enumerate(layers):
+        result.append(i > 0 and i <= reach)
+        reach = max([reach, *(last[id(t)] for t in [*layer.parameters(), *layer.buffers()])])
+    return result
+
+
+def micro_batch(batch: Sequence[Any], count: int) -> tuple:
+    """The first of ``count`` equal parts."""
+    parts = []
+    for tensor in batch:
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim():
+            raise Unsupported("the inputs and the target of a pipeline are tensors with the batch as dimension 0")
+        if tensor.shape[0] % count or not tensor.shape[0]:
+            raise Unsupported(
+                f"a batch of {tensor.shape[0]} is not {count} equal micro-batches: the mean of their losses would be another"
+            )
+        parts.append(tensor[: tensor.shape[0] // count])
+    return tuple(parts)
+
+
+__all__ = ["Chain", "as_tuple", "joined", "micro_batch", "trainable"]

@@ -1,0 +1,147 @@
+// Each schedule in turn, each with the best cut that is faster than those before; then the plan is written out.
+//
+//   1f1b ─▶ 12 ms      interleaved, 2 a rank ─▶ none below 12 ms: proven      zbv ─▶ 11 ms      the plan: zbv
+#include <algorithm>
+
+#include "base/concat.h"
+#include "base/limits.h"
+#include "pipeline/cut_search.h"
+#include "stowage/error.h"
+#include "stowage/pipeline.h"
+
+namespace stowage {
+namespace {
+
+using pipeline::Chain;
+using pipeline::CutResult;
+using pipeline::kNever;
+using pipeline::Schedule;
+using pipeline::StageCosts;
+using pipeline::Timing;
+
+void validate(const PipelineProblem& problem) {
+  if (problem.layers.empty()) throw Error("a pipeline has no layers");
+  if (problem.schedules.empty()) throw Error("no schedule is allowed");
+  // All sums of the search stay exact in 64 bits.
+  double time = 0, bytes = 0;
+  for (const PipelineLayer& l : problem.layers) {
+    time += static_cast<double>(l.forward_ns + l.backward_ns + l.input_ns + l.weight_ns + l.update_ns +
+                                problem.action_ns + problem.latency_ns) +
+            static_cast<double>(l.sent_bytes) / problem.gbps;
+    bytes += static_cast<double>(l.parameter_bytes + l.gradient_bytes + l.optimizer_bytes + l.saved_bytes +
+                                 2 * l.sent_bytes);
+  }
+  const double most = static_cast<double>(kMaxExact) / (4.0 * problem.micro_batches);
+  if (time > most || bytes > most) throw Error("the times or bytes of the pipeline's layers are too large to add up");
+}
+
+std::vector<std::pair<ScheduleKind, std::int32_t>> schedules_of(const PipelineProblem& problem) {
+  std::vector<std::pair<ScheduleKind, std::int32_t>> list;
+  for (const ScheduleKind kind : problem.schedules) {
+    if (kind == ScheduleKind::kOneForwardOneBackward) {
+      list.emplace_back(kind, 1);
+    } else if (kind == ScheduleKind::kZeroBubbleV) {
+      list.emplace_back(kind, 2);
+    } else {
+      for (const std::int32_t v : problem.stages_per_rank)
+        if (kind != ScheduleKind::kInterleaved || v > 1) list.emplace_back(kind, v);
+    }
+  }
+  return list;
+}
+
+// The ledger of the plan, and how long each rank works.
+void write_out(const PipelineProblem& problem, const Chain& chain, const Schedule& schedule, const Timing& timing,
+               const CutResult& cut, PipelinePlan& plan) {
+  plan.schedule = schedule.kind;
+  plan.stages_per_rank = schedule.stages_per_rank;
+  plan.actions = schedule.actions;
+  plan.step_ns = cut.value;
+  plan.ranks.assign(static_cast<std::size_t>(schedule.ranks), {});
+  plan.stages.clear();
+  std::vector<StageCosts> stages;
+  for (std::size_t s = 0; s < cut.firsts.size(); ++s) {
+    const std::int32_t end = s + 1 < cut.firsts.size() ? cut.firsts[s + 1] : chain.layers();
+    plan.stages.push_back({schedule.rank_of[s], cut.firsts[s], end});
+    stages.push_back(chain.stage(schedule, static_cast<std::int32_t>(s), cut.firsts[s], end));
+    PipelineRank& rank = plan.ranks[static_cast<std::size_t>(schedule.rank_of[s])];
+    std::int64_t own = 0;
+    for (std::int32_t i = cut.firsts[s]; i < end; ++i) {
+      const PipelineLayer& layer = problem.layers[static_cast<std::size_t>(i)];
+      rank.parameters += layer.parameter_bytes;
+      rank.gradients += layer.gradient_bytes;
+      rank.optimizer_state += layer.optimizer_bytes;
+      own += layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes;
+    }
+    rank.buffers += stages.back().held_bytes - own;
+    const std::int64_t backward =
+        schedule.splits_backward() ? stages.back().input_ns + stages.back().weight_ns : stages.back().backward_ns;
+    rank.busy_ns += problem.micro_batches * (stages.back().forward_ns + backward) + stages.back().update_ns;
+  }
+  for (std::int32_t r = 0; r < schedule.ranks; ++r) {
+    PipelineRank& rank = plan.ranks[static_cast<std::size_t>(r)];
+    rank.saved = timing.rank_bytes(stages, r, schedule.stages()) - rank.peak_bytes();
+    rank.idle_ns = plan.step_ns - rank.busy_ns;
+  }
+}
+
+// Why no schedule can run: never mind times and bytes.
+[[noreturn]] void refuse(const PipelineProblem& problem, const PipelinePlan& plan) {
+  std::string why;
+  for (const PipelineTry& t : plan.tried)
+    why += concat(why.empty() ? "" : "; ", to_string(t.schedule), t.stages_per_rank > 1 ? " with " : "",
+                  t.stages_per_rank > 1 ? concat(t.stages_per_rank, " stages a rank ") : " ", t.refusal);
+  throw Error(
+      concat("no schedule runs ", problem.micro_batches, " micro-batches over ", problem.ranks, " ranks: ", why));
+}
+
+}  // namespace
+
+double PipelinePlan::gap() const {
+  return bound_ns > 0 ? static_cast<double>(step_ns - bound_ns) / static_cast<double>(bound_ns) : 0;
+}
+
+PipelinePlan plan_pipeline(const PipelineProblem& problem) {
+  validate(problem);
+  const Chain chain(problem);
+  PipelinePlan plan;
+  std::int64_t best = kNever, bound = kNever, smallest = kNever, bytes_bound = kNever;
+  bool all_done = true, any_runs = false;
+  for (const auto& [kind, v] : schedules_of(problem)) {
+    PipelineTry& tried = plan.tried.emplace_back(PipelineTry{.schedule = kind, .stages_per_rank = v, .refusal = ""});
+    tried.refusal = pipeline::refusal_of(kind, problem.ranks, v, problem.micro_batches);
+    if (tried.refusal.empty() && chain.pieces() < problem.ranks * v)
+      tried.refusal = concat("has ", problem.ranks * v, " stages, and the layers make ", chain.pieces(), " pieces");
+    if (!tried.refusal.empty()) continue;
+    any_runs = true;
+    const Schedule schedule = pipeline::make_schedule(kind, problem.ranks, v, problem.micro_batches);
+    const Timing timing(schedule);
+    const pipeline::LeastTime goal(chain, schedule, timing, problem.memory_limit_bytes);
+    const CutResult cut = pipeline::search_cut(goal, best, problem.node_limit);
+    tried.nodes = cut.nodes;
+    tried.outcome = cut.done ? Outcome::kOptimal : cut.firsts.empty() ? Outcome::kUnknown : Outcome::kFeasible;
+    all_done = all_done && cut.done;
+    bound = std::min(bound, cut.bound);
+    if (cut.bound < kNever) tried.bound_ns = cut.bound;
+    if (cut.done && cut.bound == kNever) tried.outcome = Outcome::kInfeasible;
+    if (!cut.firsts.empty()) {
+      best = tried.step_ns = cut.value;
+      write_out(problem, chain, schedule, timing, cut, plan);
+    } else if (best == kNever) {
+      const pipeline::LeastBytes bytes(chain, schedule, timing);
+      const CutResult least = pipeline::search_cut(bytes, kNever, problem.node_limit);
+      smallest = std::min(smallest, least.value), bytes_bound = std::min(bytes_bound, least.bound);
+    }
+  }
+  if (!any_runs) refuse(problem, plan);
+  if (best < kNever) {
+    plan.outcome = all_done ? Outcome::kOptimal : Outcome::kFeasible;
+    plan.bound_ns = std::min(bound, best);
+  } else {
+    plan.outcome = all_done ? Outcome::kInfeasible : Outcome::kUnknown;
+    plan.smallest_bytes = smallest, plan.bound_bytes = bytes_bound;
+  }
+  return plan;
+}
+
+}  // namespace stowage

@@ -1,0 +1,203 @@
+"""Pipelines on ranks against one process, in fp64."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import torch
+from torch import nn
+
+import stowage
+from stowage.sharding import layer_costs
+from stowage.sharding.pipeline import solve_pipeline
+
+WIDTH, BATCH = 12, 8
+layer_costs._Watch.repeats = 1  # the plans need not be good
+
+
+class _Block(nn.Module):
+    """A residual block that passes two tensors on: most stages cut between such."""
+
+    def __init__(self, two: bool):
+        super().__init__()
+        self.two = two
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
+
+    def forward(self, x, gate=None):
+        y = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return (y, torch.tanh(y)) if self.two else y + (0 if gate is None else gate)
+
+
+def _chain(layers: int = 9, optimizer=None) -> stowage.Chain:
+    torch.manual_seed(0)
+    middle = [_Block(two=i % 3 == 1) for i in range(layers - 2)]
+    if middle[-1].two:
+        middle[-1].two = False
+    modules = [nn.Embedding(20, WIDTH), *middle, nn.Linear(WIDTH, 20)]
+    optimizer = optimizer or (lambda ps: torch.optim.AdamW(ps, lr=1e-2))
+    return stowage.Chain(
+        [m.double() for m in modules], lambda y, t: nn.functional.cross_entropy(y.flatten(0, 1), t.flatten()), optimizer
+    )
+
+
+def _batches(count: int) -> list[tuple]:
+    torch.manual_seed(1)
+    return [(torch.randint(0, 20, (BATCH, 5)), torch.randint(0, 20, (BATCH, 5))) for _ in range(count)]
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> None:
+    assert a.dtype == b.dtype and a.shape == b.shape
+    assert (a - b).abs().max().item() <= 1e-9, (a - b).abs().max().item()
+
+
+def _runs(size: int, schedule: str, stages: int = 1, **more) -> stowage.Chain:
+    alone = _chain()
+    options = {"micro_batches": 4, "schedules": [schedule], "stages_per_rank": [stages], **more}
+    step = stowage.shard(_chain(), (size,), pipeline=options)
+    for batch in _batches(3):
+        _equal(step(*batch), alone(*batch))
+    state = step.state_dict()
+    for i, layer in enumerate(alone.layers):
+        for name, tensor in layer.state_dict().items():
+            _equal(state[f"{i}.{name}"], tensor)
+    _as_the_ledger_says(step)
+    assert step.plan.schedule == schedule and step.stats()["steps"] == 3
+    return step
+
+
+def _as_the_ledger_says(step) -> None:
+    ledger = step.plan.document["ranks"][step.mesh.get_local_rank()]
+    assert step.measured_bytes() == {k: ledger[k] for k in ("parameters", "gradients", "optimizer_state")}
+    received = 0
+    ranks = [s["rank"] for s in step.plan.stages]
+    for stage in step._stages:
+        s = stage.stage_index
+        for neighbour, rows in ((s - 1, stage.args_recv_info), (s + 1, stage.grad_recv_info)):
+            if 0 <= neighbour < len(ranks) and ranks[neighbour] != ranks[s]:
+                received += sum(i.buffer.nbytes for row in rows.values() for i in row)
+    assert received == ledger["buffers"] > 0
+
+
+def one_forward_one_backward(rank: int, size: int) -> None:
+    _runs(size, "1f1b")
+
+
+def interleaved(rank: int, size: int) -> None:
+    _runs(size, "interleaved", 2)
+
+
+def zero_bubble(rank: int, size: int) -> None:
+    _runs(size, "zero-bubble")
+
+
+def zero_bubble_of_two_stages(rank: int, size: int) -> None:
+    _runs(size, "zero-bubble", 2)
+
+
+def zero_bubble_in_a_v(rank: int, size: int) -> None:
+    _runs(size, "zbv", 2)
+
+
+def the_best_of_all_schedules(rank: int, size: int) -> None:
+    alone, step = _chain(), stowage.shard(_chain(), (size,), pipeline=4)
+    for batch in _batches(2):
+        _equal(step(*batch), alone(*batch))
+    document = step.plan.document
+    assert document["outcome"] == "optimal" and document["gap"] == 0
+    assert document["step_ns"] == min(t["step_ns"] for t in document["tried"] if t.get("step_ns"))
+
+
+def a_cut_that_is_given(rank: int, size: int) -> None:
+    """Of one's own: every cut of a chain runs, however uneven. By a plan, and by costs."""
+
+    def uneven(layers: list[dict]) -> list[dict]:
+        cost = lambda i: 1000 if i == 0 else 1
+        return [{**c, "forward_ns": cost(i), "backward_ns": cost(i), "update_ns": 0} for i, c in enumerate(layers)]
+
+    def planned(problem: str) -> str:
+        document = json.loads(problem)
+        return solve_pipeline(json.dumps({**document, "layers": uneven(document["layers"])}))
+
+    options = {"micro_batches": 4, "schedules": ["1f1b"]}
+    costs = uneven(layer_costs.modelled(_chain(), tuple(t[: BATCH // 4] for t in _batches(1)[0])))
+    for more in ({"plan": planned, "pipeline": options}, {"pipeline": {**options, "costs": costs}}):
+        alone, step = _chain(), stowage.shard(_chain(), (size,), links={0: {"latency_ns": 0}}, **more)
+        for batch in _batches(2):
+            _equal(step(*batch), alone(*batch))
+        assert step.plan.stages[0] == {"rank": 0, "first": 0, "end": 1}
+
+
+def others_parameters_give_their_memory_back(rank: int, size: int) -> None:
+    chain = _chain()
+    step = stowage.shard(chain, (size,), pipeline=4)
+    step.prepare(*_batches(1)[0])
+    held = sum(p.untyped_storage().nbytes() for p in chain.parameters())
+    assert held == step.measured_bytes()["parameters"] < sum(p.nbytes for p in _chain().parameters())
+
+
+def what_is_refused(rank: int, size: int) -> None:
+    batch = _batches(1)[0]
+    for options, error, words in (
+        ({"mesh": (size,), "pipeline": 3}, stowage.Unsupported, "not 3 equal micro-batches"),
+        ({"mesh": (size, 1), "pipeline": 4}, stowage.Unsupported, "one axis"),
+        ({"mesh": (size,), "pipeline": 4, "budget": "1GiB"}, stowage.Unsupported, "budget= does not go"),
+        ({"mesh": (size,), "pipeline": {"micro_batches": 4, "order": 1}}, TypeError, "has no 'order'"),
+        ({"mesh": (size,), "pipeline": 4, "memory_limit": 1000}, stowage.Infeasible, "holds"),
+    ):
+        try:
+            stowage.shard(_chain(), options.pop("mesh"), **options)(*batch)
+        except (error, stowage.Error) as told:
+            assert words in str(told), told
+        else:
+            raise AssertionError(words)
+    tied = _chain()
+    tied.layers[-1].weight = tied.layers[0].weight
+    try:
+        stowage.shard(tied, (size,), pipeline=4)(*batch)
+    except stowage.Error as told:
+        assert "make 1 pieces" in str(told), told
+    else:
+        raise AssertionError("tied")
+
+
+def ranks_with_other_parameters(rank: int, size: int) -> None:
+    chain = _chain()
+    with torch.no_grad():
+        chain.layers[1].up.weight += rank
+    try:
+        stowage.shard(chain, (size,), pipeline=4)(*_batches(1)[0])
+    except stowage.Error as told:
+        assert "parameters differ" in str(told)
+    else:
+        raise AssertionError("not told")
+
+
+def the_user_s_gradients_and_numbers_stay(rank: int, size: int) -> None:
+    """Costs are measured on copies."""
+    chain, batch = _chain(), _batches(1)[0]
+    before, generator = copy.deepcopy([p.data for p in chain.parameters()]), torch.get_rng_state()
+    from stowage.sharding.layer_costs import measured, modelled
+
+    for costs in (measured(chain, batch), modelled(chain, batch)):
+        assert len(costs) == len(chain.layers)
+        assert all(c["forward_ns"] > 0 and c["backward_ns"] > 0 for c in costs)
+    assert all(p.grad is None and torch.equal(p.data, b) for p, b in zip(chain.parameters(), before))
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def layers_that_are_frozen(rank: int, size: int) -> None:
+    """Some in the middle, whose stage still sends gradients back."""
+
+    def frozen() -> stowage.Chain:
+        chain = _chain()
+        for layer in chain.layers[3:6]:
+            layer.requires_grad_(False)
+        return chain
+
+    for schedule in ("1f1b", "zero-bubble", "zbv"):
+        alone = frozen()
+        step = stowage.shard(frozen(), (size,), pipeline={"micro_batches": 4, "schedules": [schedule]})
+        for batch in _batches(2):
+            _equal(step(*batch), alone(*batch))
+        _as_the_ledger_says(step)
