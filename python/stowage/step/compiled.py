@@ -177,7 +177,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         if entry.wanted > 0 and entry.recorded_too_often() and entry.serves_often():
             entry.wanted = 0
         self._require_budget_kept(entry)
-        if entry.refusal:
+        if entry.refusal and not entry.wakes():
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
         if _runtime.eager_kernels_come_first():
@@ -427,6 +427,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
     def _record(self, entry: Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if entry.recorded_too_often():
             if not entry.serves_often():
+                entry.rest()
                 self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
         if entry.calls_closure and not entry.served and len(entry.recordings) >= _MAX_OF_CLOSURE:
