@@ -36,6 +36,7 @@ from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
 from stowage.step.life_cycle import LifeCycle
 from stowage.step.novelty import Novelty
+from stowage.step.places import Held, held_places
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.repetition import told_to_repeat
@@ -434,6 +435,9 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             what = "optimizer.step() with a closure, which does something else in each call"
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
         world = self._world(entry)
+        anew = self._found_anew(entry, world)
+        held = held_places(world, anew & entry.writes)
+        before = [*entry.replaced, *(place for place in held if place not in entry.replaced)]
         might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key)]
         recording = self._recorded(
             entry,
@@ -441,11 +445,13 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             args,
             kwargs,
             inputs,
-            replaced=entry.replaced,
-            anew=self._found_anew(entry, world),
+            replaced=before,
+            anew=anew - {place.path for place in before if isinstance(place, Held)},
             earlier=[replay.recording.tape for replay in entry.replays],
         )
         entry.replaced = recording.replaced
+        entry.replaced += [place for place in before if isinstance(place, Held) and place not in recording.replaced]
+        entry.writes |= recording.writes
         entry.calls_closure = recording.calls_closure
         result = recording.result
         if recording.tape is None:
