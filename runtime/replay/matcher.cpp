@@ -1,5 +1,7 @@
 #include "runtime/replay/matcher.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <map>
 #include <stdexcept>
@@ -234,6 +236,9 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   if (const KernelSettings now = KernelSettings::now(); now != tape_->settings[static_cast<std::size_t>(op.settings)])
     return who + " runs " + recorded() + " under another setting of PyTorch than was recorded: " +
            now.difference(tape_->settings[static_cast<std::size_t>(op.settings)]);
+  // Where gradients of gradients are asked for now and then, this is all that tells two backward passes apart
+  if (mode_ == Mode::kStep && op.grad_mode != c10::GradMode::is_enabled())
+    return who + " runs " + recorded() + (op.grad_mode ? " without" : " with") + " grad mode, unlike what was recorded";
   if (op.random_order >= 0 && mode_ == Mode::kStep && !jumps_alike(op.jump))
     return who + " sets the random generator otherwise than was recorded";
   const std::size_t count = handle.schema().arguments().size();

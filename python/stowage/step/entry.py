@@ -36,7 +36,6 @@ class Entry(SignatureState):
         self.wanted_because = ""  # what made the latest recording necessary
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
-        self.left_in_a_row = 0  # calls since a recording has served
         self.left_at: dict[tuple[int, str], int] = {}  # which call has last left all recordings so
         self.expected: set[int] = set()  # calls that may do so again
         self.calls_closure = False  # an optimizer's step, in the latest recording
@@ -56,9 +55,7 @@ class Entry(SignatureState):
             self.left_at[operator] = self.calls
         if period > 0:
             self.expected.add(self.calls + period)
-        self.left_in_a_row += 1
-        worth_it = self.wasted < _MAX_WASTED or self.left_in_a_row > _WANTED_CALLS
-        if worth_it and period <= _WANTED_CALLS:
+        if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
             self.wanted = _WANTED_CALLS
 
     def wants_expected(self) -> None:
@@ -79,7 +76,7 @@ class Entry(SignatureState):
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
         self.served.append(self.calls)
-        self.beginnings = self.left_in_a_row = 0
+        self.beginnings = 0
 
     def keep(self, replay: Replay) -> None:
         """In the place of the one that has not served for longest, where there are too many."""
