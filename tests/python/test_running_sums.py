@@ -57,7 +57,11 @@ def in_a_closure():
 
 HOLDERS = {f.__name__: f for f in (in_a_dict, in_an_object, in_a_module, in_a_list, in_a_closure)}
 STARTS = {"a number": lambda: 0.0, "a tensor": lambda: torch.zeros(())}
-CASES = [*itertools.product(HOLDERS, ["a number"], [True]), ("in_a_dict", "a tensor", True), ("in_an_object", "a tensor", False)]
+CASES = [
+    *itertools.product(HOLDERS, ["a number"], [True]),
+    ("in_a_dict", "a tensor", True),
+    ("in_an_object", "a tensor", False),
+]
 
 
 def trained(holder, start, inside, planned, **options):

@@ -458,7 +458,11 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             entry.unsettled += not recording.beginning
             entry.beginnings += recording.beginning
             if entry.beginnings >= _MAX_BEGINNINGS:
-                self._refuse(entry, f"{recording.refusal}, as in {entry.beginnings - 1} calls before it")
+                self._refuse(
+                    entry,
+                    f"{recording.refusal}, as in {entry.beginnings - 1} calls before it; what lasts over calls is best made "
+                    "before the first",
+                )
             elif not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result
