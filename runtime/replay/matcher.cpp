@@ -1,8 +1,11 @@
 #include "runtime/replay/matcher.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/replay/arguments.h"
 #include "runtime/torch/op_facts.h"
@@ -114,7 +117,9 @@ std::string Matcher::end() {
 
 void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (mode_ == Mode::kLeft && draws_random_numbers(op)) unmark_generator();
-  if (mode_ == Mode::kLeft || telling_) {
+  if (mode_ == Mode::kLeft) {
+    run_left(op, keys, stack);
+  } else if (telling_) {
     run_leaf(op, keys, stack);
   } else if (told_in_vain_) {
     throw std::runtime_error(kCaughtText);
@@ -122,12 +127,20 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     match_per_element(op, keys, stack);
   } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
     leave("the step looks into a state of a random generator");
-    run_leaf(op, keys, stack);
+    run_left(op, keys, stack);
   } else {
     ask_for_shape(op, keys, *stack);
-    if (mode_ == Mode::kLeft) return run_leaf(op, keys, stack);
+    if (mode_ == Mode::kLeft) return run_left(op, keys, stack);
     match(op, keys, stack);
   }
+}
+
+// Autograd begins each node of a backward pass with the dispatch keys that the thread had when the pass began. Where
+// the step has left its recording within one, an eager budget that came then is to see the ops all the same.
+void Matcher::run_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!budget_watches_ || thread_attached()) return run_leaf(op, keys, stack);
+  attach_thread(true);
+  op.callBoxed(stack);  // comes back here
 }
 
 // As the recorder has asked (shape_questions.h). Another shape is another step.
@@ -161,9 +174,10 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
 
 void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   take_generators(*stack, handle.schema().arguments().size());
-  if (const std::string why = why_not(handle, keys, *stack); !why.empty() && !try_others(handle, keys, *stack)) {
+  const std::string why = why_not(handle, keys, *stack);
+  const bool other_mode = why.empty() && !in_its_grad_mode() && !std::exchange(grad_mode_differed_, true);
+  if ((!why.empty() || other_mode) && !try_others(handle, keys, *stack) && !why.empty())
     return differs(why, handle, keys, stack);
-  }
   const TapeOpId id(cursor_++);
   TapeOp& op = tape_->op(id);
   bool changed = false;
@@ -204,7 +218,7 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
   const bool other = cursor_ >= end_ || !(tape_->ops[cursor_].handle == op);
   if (other && mode_ == Mode::kStep) other_operator_ = {static_cast<std::int64_t>(cursor_), full_name(op)};
   leave(how);
-  run_leaf(op, keys, stack);
+  run_left(op, keys, stack);
 }
 
 // Where the step differs by a tensor that it has come by: next(iterator).
@@ -250,6 +264,10 @@ std::string Matcher::why_not(const c10::OperatorHandle& handle, c10::DispatchKey
   if (!shared_as_lifted(op, stack))
     return who + " writes into an array over whose memory " + recorded() + " finds a tensor";
   return {};
+}
+
+bool Matcher::in_its_grad_mode() const {
+  return mode_ != Mode::kStep || cursor_ >= end_ || tape_->ops[cursor_].grad_mode == c10::GradMode::is_enabled();
 }
 
 bool Matcher::shared_as_lifted(const TapeOp& op, const torch::jit::Stack& stack) const {

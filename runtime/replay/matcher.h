@@ -197,7 +197,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // Has Python written into memory of its own, since a tensor was lifted over it?
   [[nodiscard]] bool shared_as_lifted(const TapeOp& op, const torch::jit::Stack& stack) const;
   std::string why_not_argument(const TapeOp& op, std::size_t i, const c10::IValue& value) const;
+  // Where gradients of gradients are asked for now and then, this is all that tells two backward passes apart.
+  [[nodiscard]] bool in_its_grad_mode() const;
   bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  void run_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);
   // Views (matcher_views.cpp)
   [[nodiscard]] bool views_may_move(const TapeOp& op) const;
@@ -308,6 +311,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // A kernel that a number needs has raised; nothing has run then. Where Python catches that, no shell shows what it
   // would find.
   bool told_in_vain_ = false;
+  bool budget_watches_ = false;      // what follows where the step has left
+  bool grad_mode_differed_ = false;  // no other tape was recorded so
   int chosen_ = -1;
   std::vector<std::unique_ptr<NumberSource>> numbers_;  // of own_, then of others_
   std::vector<bool> decided_;                           // the same

@@ -28,7 +28,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   refreshed_ = false;
   left_in_section_ = other_in_step_ = false;
   other_operator_ = {-1, ""};
-  read_shell_ = told_in_vain_ = false;
+  read_shell_ = told_in_vain_ = grad_mode_differed_ = budget_watches_ = false;
   watched_.clear();
   chosen_ = -1;
   cursor_ = 0;
@@ -106,6 +106,7 @@ void Matcher::leave(const std::string& why) {
   const GeneratorState python = generator_at_end_ ? *generator_at_end_ : generators_now();
   generator_back();  // whoever takes the call back from here on finds no mark
   if (before_leaving_) before_leaving_();
+  budget_watches_ = thread_attached();
   run_plainly_and_follow(python);
 }
 
@@ -431,7 +432,7 @@ void Matcher::forget_step() {
 }
 
 bool Matcher::try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
-  return change_where([&] { return why_not(op, keys, stack).empty(); });
+  return change_where([&] { return why_not(op, keys, stack).empty() && in_its_grad_mode(); });
 }
 
 bool Matcher::change_where(const std::function<bool()>& fits) {

@@ -428,6 +428,51 @@ def test_composites_that_read_an_argument_on_the_host(check):
     agrees(make, 30, planned=5, check=check)
 
 
+# ---- Ways that differ in what is differentiated
+
+
+def _gradients_of_gradients(net, x, y, due):
+    loss = F.cross_entropy(net(x), y)
+    weights = list(net.parameters())
+    gradients = torch.autograd.grad(loss, weights, create_graph=due)
+    if due:
+        gradients = [g + 0.1 * h for g, h in zip(gradients, torch.autograd.grad(gradients[0].square().sum(), weights))]
+    return loss, gradients
+
+
+def _features_without_gradients(net, x, y, due):
+    with torch.set_grad_enabled(not due):
+        features = net[1](net[0](x))
+    loss = F.cross_entropy(net[2](features), y)
+    return loss, torch.autograd.grad(loss, list(net.parameters()), allow_unused=True)
+
+
+def _targets_with_gradients(net, x, y, due):
+    with torch.set_grad_enabled(due):
+        target = net(x + 1).softmax(1)
+    loss = F.cross_entropy(net(x), y) + (net(x).softmax(1) - target).square().sum()
+    return loss, torch.autograd.grad(loss, list(net.parameters()))
+
+
+@CHECKS
+@pytest.mark.parametrize("kind", [_gradients_of_gradients, _features_without_gradients, _targets_with_gradients])
+def test_ways_that_run_the_same_operators_in_another_grad_mode(kind, check):
+    def make():
+        model, _ = net()
+
+        def step(x, y, i):
+            loss, gradients = kind(model, x, y, i % 4 == 0)
+            with torch.no_grad():
+                for p, g in zip(model.parameters(), gradients):
+                    if g is not None:
+                        p.sub_(0.1 * g)
+            return loss.item()
+
+        return step, model, nothing
+
+    agrees(make, 32, planned=16, check=check)
+
+
 # ---- What Python keeps
 
 

@@ -36,6 +36,7 @@ from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
 from stowage.step.life_cycle import LifeCycle
 from stowage.step.novelty import Novelty
+from stowage.step.places import Held, held_places
 from stowage.step.python_state import PythonState
 from stowage.step.recording import Recording, record
 from stowage.step.repetition import told_to_repeat
@@ -177,7 +178,7 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         if entry.wanted > 0 and entry.recorded_too_often() and entry.serves_often():
             entry.wanted = 0
         self._require_budget_kept(entry)
-        if entry.refusal:
+        if entry.refusal and not entry.wakes():
             self._alone(turn)
             return self._eager(entry, args, kwargs, inputs)
         if _runtime.eager_kernels_come_first():
@@ -431,12 +432,16 @@ class CompiledStep(FunctionAttributes, LifeCycle):
     def _record(self, entry: Entry, key: Any, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         if entry.recorded_too_often():
             if not entry.serves_often():
+                entry.rest()
                 self._refuse_changing(entry, entry.wanted_because or "what it reads")
             return self._eager(entry, args, kwargs, inputs)
         if entry.calls_closure and not entry.served and len(entry.recordings) >= _MAX_OF_CLOSURE:
             what = "optimizer.step() with a closure, which does something else in each call"
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
         world = self._world(entry)
+        anew = self._found_anew(entry, world)
+        held = held_places(world, anew & entry.writes)
+        before = [*entry.replaced, *(place for place in held if place not in entry.replaced)]
         might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key)]
         recording = self._recorded(
             entry,
@@ -444,18 +449,24 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             args,
             kwargs,
             inputs,
-            replaced=entry.replaced,
-            anew=self._found_anew(entry, world),
+            replaced=before,
+            anew=anew - {place.path for place in before if isinstance(place, Held)},
             earlier=[replay.recording.tape for replay in entry.replays],
         )
         entry.replaced = recording.replaced
+        entry.replaced += [place for place in before if isinstance(place, Held) and place not in recording.replaced]
+        entry.writes |= recording.writes
         entry.calls_closure = recording.calls_closure
         result = recording.result
         if recording.tape is None:
             entry.unsettled += not recording.beginning
             entry.beginnings += recording.beginning
             if entry.beginnings >= _MAX_BEGINNINGS:
-                self._refuse(entry, f"{recording.refusal}, as in {entry.beginnings - 1} calls before it")
+                self._refuse(
+                    entry,
+                    f"{recording.refusal}, as in {entry.beginnings - 1} calls before it; what lasts over calls is best made "
+                    "before the first",
+                )
             elif not recording.unsettled or entry.unsettled >= _MAX_UNSETTLED:
                 self._refuse(entry, recording.refusal)
             return result

@@ -32,6 +32,7 @@ class Entry(SignatureState):
         self.reads_shells = 0
         self.replaced: list[Place] = []  # what the step fills anew
         self.anew: set[str] = set()  # names under which calls find other tensors
+        self.writes: set[str] = set()  # names under which calls have found tensors, and changed their content
         self.wanted_because = ""  # what made the latest recording necessary
         self.wanted = 0  # calls that may still be spent on recording what has just been new
         self.wasted = 0
@@ -63,6 +64,15 @@ class Entry(SignatureState):
         if self.calls in self.expected:
             self.expected.remove(self.calls)
             self.wanted = max(1, self.wanted)
+
+    def wakes(self) -> bool:
+        if not super().wakes():
+            return False
+        self.wanted = self.wasted = self.changed_calls = 0
+        self.expected.clear()
+        self.left_at.clear()
+        self.world = None
+        return True
 
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls

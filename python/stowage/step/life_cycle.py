@@ -3,7 +3,8 @@
     recorded ──► rehearsed: planned, taken back, then the step without a plan ──► trusted ──► planned from now on
         ▲            │ bits differ, or allocations were others: planned again        │
         │            └──► refused after a few attempts                               │ what the step reads has changed
-        └────────────────────────────────────────────────────────────────────────────┘   (too often: refused)
+        └────────────────────────────────────────────────────────────────────────────┘   (too often: it rests, then begins
+                                                                                         anew; of several ranks: refused)
 
 Trust belongs to a Replay, so it dies with it. Where several ranks run one step, all of them trust or none does:
 ``_everywhere``."""
@@ -26,9 +27,11 @@ from stowage.step.repetition import Stage
 from stowage.step.replay import Replay
 from stowage.step.tally import Tally
 
-# Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan
+# Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan for a while
 _MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
+_FIRST_REST = 64  # calls; each further rest is twice as long, until a step has been served for as long as it had rested
+_RECORDINGS_AFTER_REST = 2  # of a step that may still change in each call
 _SERVED_SHARE = 0.25  # of those calls: where recordings serve so many, it keeps them, and records no more for a while
 _MAX_REHEARSALS = 4
 _MAX_TOLD = 8  # with those by deterministic algorithms
@@ -42,20 +45,40 @@ class SignatureState:
         self.calls = 0
         self.recordings: list[int] = []  # at which of the calls
         self.served: list[int] = []  # calls whose Python did what a recording holds
-        self.refusal = ""
+        self.refusal = ""  # also that of a rest
+        self.rests_until = 0  # the call that ends the rest; 0: there is none
+        self.rest_calls = 0  # length of the latest rest
+        self.woke_at = 0  # the call that ended it
         self.over_budget: Error | None = None  # what later calls raise
 
     def recorded(self) -> None:
         self.recordings.append(self.calls)
 
     def recorded_too_often(self) -> bool:
-        self.recordings = [call for call in self.recordings if call > self.calls - _RECENT_CALLS]
-        return len(self.recordings) >= _MAX_RECORDINGS
+        self.recordings = self._recent(self.recordings)
+        just_woke = self.woke_at > 0 and self.calls - self.woke_at < _RECENT_CALLS
+        return len(self.recordings) >= (_RECORDINGS_AFTER_REST if just_woke else _MAX_RECORDINGS)
 
     def serves_often(self) -> bool:
         """What has been recorded is worth to be kept, although much is new."""
-        self.served = [call for call in self.served if call > self.calls - _RECENT_CALLS]
-        return len(self.served) >= _SERVED_SHARE * min(self.calls, _RECENT_CALLS)
+        self.served = self._recent(self.served)
+        return len(self.served) >= _SERVED_SHARE * min(self.calls - self.woke_at, _RECENT_CALLS)
+
+    def _recent(self, calls: list[int]) -> list[int]:
+        return [call for call in calls if call >= self.woke_at and call > self.calls - _RECENT_CALLS]
+
+    def rest(self) -> None:
+        """What changes in each call today (a warm-up, a schedule that freezes layers) may not tomorrow."""
+        served_long = self.calls - self.woke_at > self.rest_calls
+        self.rest_calls = _FIRST_REST if served_long else self.rest_calls * 2
+        self.rests_until = self.calls + self.rest_calls
+
+    def wakes(self) -> bool:
+        """With the call that has just begun?"""
+        if self.rests_until == 0 or self.calls < self.rests_until:
+            return False
+        self.refusal, self.rests_until, self.woke_at = "", 0, self.calls
+        return True
 
 
 class LifeCycle(abc.ABC):
@@ -180,17 +203,27 @@ class LifeCycle(abc.ABC):
             raise error
 
     def _refuse_changing(self, entry: Any, what: str) -> None:
+        """For good, or for a while where ``entry`` rests."""
         of_data = any(words in what for words in ("another value of", "another tensor", "other tensors"))
+        how_long = f"; so do the next {entry.rest_calls} calls" if entry.rests_until else ""
         advice = "; what is drawn or loaded anew for each call, pass as an argument" if of_data else ""
+        if "a result of another shape" in what:
+            advice = (
+                "; where data select the rows, as many in each call can be planned: weights of 0 and 1, or torch.where"
+            )
         self._refuse(
             entry,
-            f"recorded {_MAX_RECORDINGS} times within {_RECENT_CALLS} calls, as this keeps changing: {what}{advice}",
+            f"recorded {len(entry.recordings)} times within {min(entry.calls - entry.woke_at, _RECENT_CALLS)} calls, as this keeps "
+            f"changing: {what}{how_long}{advice}",
+            again=entry.rest_calls > _FIRST_REST,
         )
 
-    def _refuse(self, entry: Any, reason: str) -> None:
+    def _refuse(self, entry: Any, reason: str, again: bool = False) -> None:
+        """``again``: a warning has said so before."""
         entry.refusal = reason
         _LOG.info("%s %s: %s", self._name, self._WITHOUT_PLAN, reason)
-        warn(f"this step {self._WITHOUT_PLAN}: {reason}", UnsupportedWarning)
+        if not again:
+            warn(f"this step {self._WITHOUT_PLAN}: {reason}", UnsupportedWarning)
 
     @property
     def refusal(self) -> str:

@@ -3,11 +3,17 @@ argument.
 
     p.data = 0.9 * p.data + 0.1 * q.data         Memory: p stays, its memory is another tensor's
     state["previous"] = p.grad.clone()           Entry: another tensor under the same name
+
+Others are filled anew now and then, and written in place meanwhile:
+
+    if it % 100 == 0: self.running = 0.0         Held: 0.0, then another tensor every hundred calls
+    self.running += loss.detach()
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -81,6 +87,64 @@ class Entry:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Held:
+    """By a dict, an object, a list, or a function's closure, of the user's. Not always by a tensor."""
+
+    def __init__(self, name: str, holder: Any, key: Any, tensor: torch.Tensor):
+        self.path, self.name = name, f"'{name}'"
+        self.meta = metadata(tensor)
+        self._holder, self._key = holder, key
+
+    def get(self) -> torch.Tensor | None:
+        try:
+            value = _value(self._holder, self._key)
+        except (AttributeError, IndexError, KeyError, ValueError):  # deleted, or a cell that is empty
+            return None
+        return value if isinstance(value, torch.Tensor) else None
+
+    def put_back(self, tensor: torch.Tensor) -> None:
+        if isinstance(self._holder, (dict, list)):
+            self._holder[self._key] = tensor
+        else:
+            object.__setattr__(self._holder, self._key, tensor)
+
+    def holds_plain(self) -> bool:
+        tensor = self.get()
+        return tensor is not None and is_plain(tensor) and not tensor.requires_grad and metadata(tensor) == self.meta
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and other._holder is self._holder and other._key == self._key
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _value(holder: Any, key: Any) -> Any:
+    if isinstance(holder, types.CellType):
+        return holder.cell_contents
+    return holder[key] if isinstance(holder, (dict, list)) else vars(holder)[key]
+
+
+def held_places(world: World, names: Set[str]) -> list[Held]:
+    """Where the step finds the tensors of these names (World.tensors), of those that lie in one place alone."""
+    wanted = {id(tensor): (name, tensor) for name, tensor in world.tensors if name in names}
+    places = []
+    for key, holders in world.holders_of(set(wanted)).items():
+        name, tensor = wanted[key]
+        found = [(holder, where) for holder in holders for where in _where(holder, tensor)]
+        if len(holders) == 1 and len(found) == 1:
+            places.append(Held(name, *found[0], tensor))
+    return [place for place in places if place.holds_plain()]
+
+
+def _where(holder: Any, tensor: torch.Tensor) -> list[Any]:
+    if isinstance(holder, types.CellType):
+        return ["cell_contents"]
+    if isinstance(holder, list):
+        return [i for i, value in enumerate(holder) if value is tensor]
+    items = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+    return [name for name, value in items.items() if value is tensor]
+
+
 def lasting_places(world: World) -> list[Place]:
     """Where the lasting tensors of a step are."""
     found: list[Place] = []
@@ -124,4 +188,4 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.layout == torch.strided and tensor.device.type != "meta" and not is_shell(tensor)
 
 
-__all__ = ["Place", "is_plain", "lasting_places"]
+__all__ = ["Held", "Place", "held_places", "is_plain", "lasting_places"]

@@ -28,7 +28,7 @@ from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
 from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
 from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
-from stowage.step.places import Place, is_plain, lasting_places
+from stowage.step.places import Held, Place, is_plain, lasting_places
 from stowage.step.results import find_places, take_outputs
 from stowage.step.shared_memory import shared_memory
 from stowage.step.signature import Passing, Value, held, metadata, parts, settings
@@ -97,6 +97,7 @@ class Recording:
     inputs: list[torch.Tensor] = field(default_factory=list)  # arguments; let go of when the recording is done
     events: list = field(default_factory=list)
     finds: str = ""  # a name under which each call finds another tensor
+    writes: frozenset[str] = frozenset()  # names of World.tensors whose content the step has changed
     output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
     # Which leaves are tensors of the arguments, and which
     output_arguments: dict[int, int] = field(default_factory=dict)
@@ -424,6 +425,7 @@ def _record(
     whole = not world.distributed and not any(is_fake(t) for t in inputs)
     host_reads = HostReads(recorder, whole, arguments)
     undo = _Undo(recorder, world, inputs)
+    versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
     try:
         result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)
     except BaseException as error:  # as in Replay.transaction()
@@ -434,7 +436,10 @@ def _record(
         _runtime.uninterrupted(session.unwatch)
     host_reads.finish()
     recording = Recording(result, world, events=session.events, inputs=inputs, nodes=nodes, node_hooks=node_hooks)
+    recording.writes = frozenset(name for name, t, version in versions if t._version != version)
     recording.remembers = host_reads.asked
+    if other := [place.name for place in replaced if isinstance(place, Held)]:
+        recording.remembers = recording.remembers or f"calls find other tensors in {other[0]}"
     if any(t.requires_grad for t in arguments):
         recording.remembers = recording.remembers or "an argument requires grad: its gradient and hooks are Python's"
     if within_autocast() and torch.is_autocast_cache_enabled():

@@ -70,6 +70,10 @@ class World:
         """What the function can reach, before it has run."""
         return self._walk.reached() if self._walk is not None else []
 
+    def holders_of(self, ids: set[int]) -> dict[int, list[Any]]:
+        """By id: what holds these objects, of what is reached before the function has run."""
+        return self._walk.graph.holders_of(ids) if self._walk is not None and ids else {}
+
     def know_generators(self, know: Callable[[torch.Generator], None]) -> None:
         """know(): takes the random generators that are found, and those that are found later."""
         for generator in self.generators:

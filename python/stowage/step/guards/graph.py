@@ -177,6 +177,16 @@ class Graph:
                 f"'{path}' cannot be looked into ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
             )
 
+    def holders_of(self, ids: Set[int]) -> dict[int, list[Any]]:
+        """By id: the objects with an edge to it."""
+        wanted = {self.index[key]: key for key in ids if key in self.index}
+        found: dict[int, dict[int, Any]] = {key: {} for key in wanted.values()}
+        for parent, edges in zip(self.objects, self.edges):
+            for _, child in edges:
+                if child in wanted:
+                    found[wanted[child]][id(parent)] = parent
+        return {key: list(holders.values()) for key, holders in found.items()}
+
     def forget(self) -> None:
         """The objects, which the guard holds as far as they count."""
         self.objects, self.waiting, self.index, self.unrun, self.functions = [], {}, {}, {}, {}
