@@ -33,6 +33,8 @@ at::Tensor stays_there(const at::Tensor& tensor) {
 std::string Names::unsupported(const at::Tensor& tensor) const {
   if (tensor.is_nested() || tensor.layout() != c10::kStrided || !tensor.has_storage()) return without_storage(tensor);
   if (tensor.is_quantized()) return "a quantized tensor";
+  if (tensor._is_zerotensor())
+    return "a zero of forward-mode differentiation (jvp); reverse mode (grad, vjp) is planned";
   if (tensor.key_set().has_any(kStrangeKeys)) return "a functorch, functional or zero tensor";
   if (fake_) return {};
   if (tensor.key_set().has(DispatchKey::Python)) return "a tensor subclass";

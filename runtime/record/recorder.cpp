@@ -198,6 +198,10 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
   op.settings = settings_ = settings_now(tape_->settings, settings_);
   if (!tape_->sections.empty() && tape_->sections.back().to < 0)
     op.section = static_cast<int>(tape_->sections.size()) - 1;
+  // Each rank decides by itself when it rehearses: its messages would meet others of its peers
+  if (!options_.distributed && talks_to_other_processes(handle))
+    refuse(full_name(handle) + " talks to other processes: compile forward and backward alone, and let this and " +
+           "optimizer.step() follow them");
   take_arguments(op, stack);
   if (!asked && depends_on_data(handle, *stack) && !tells_value(handle)) {
     refuse(full_name(handle) + ": the shape or value of its result depends on data");

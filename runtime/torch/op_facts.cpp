@@ -189,6 +189,13 @@ bool is_custom(const c10::OperatorHandle& op) {
                       [&](std::string_view own) { return op.schema().name().starts_with(own); });
 }
 
+bool talks_to_other_processes(const c10::OperatorHandle& op) {
+  static constexpr std::array<std::string_view, 5> kOfProcesses = {
+      "c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::"};
+  return std::any_of(kOfProcesses.begin(), kOfProcesses.end(),
+                     [&](std::string_view own) { return op.schema().name().starts_with(own); });
+}
+
 bool checks_values(const c10::OperatorHandle& op, bool backward) {
   if (!in_aten(op)) return is_custom(op);
   static constexpr std::array<std::string_view, 5> kOfMatrices = {"linalg_", "_linalg_", "cholesky", "geqrf", "ormqr"};

@@ -70,6 +70,9 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index);
 bool checks_values(const c10::OperatorHandle& op, bool backward);
 bool is_custom(const c10::OperatorHandle& op);
 
+// A collective, or a wait for one.
+bool talks_to_other_processes(const c10::OperatorHandle& op);
+
 // A list op that treats element i of all its tensor lists alone (_foreach_*, _fused_adamw_): running it once per
 // element gives the same bits, and lets each element's update move by itself.
 bool is_elementwise_list_op(const c10::OperatorHandle& op);

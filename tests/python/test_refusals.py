@@ -53,6 +53,55 @@ def test_a_shape_that_depends_on_data():
     assert "test_refusals.py:" in refusal and "unique" in refusal
 
 
+@pytest.fixture
+def group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.group.WORLD.group_name
+    torch.distributed.destroy_process_group()
+
+
+def _waited_for(gradient, group):
+    functional = torch.ops._c10d_functional
+    return functional.wait_tensor(functional.all_reduce(gradient, "sum", group))
+
+
+@pytest.mark.parametrize(
+    "reduced",
+    [lambda gradient, group: torch.distributed.all_reduce(gradient) or gradient, _waited_for],
+    ids=["all_reduce", "functional"],
+)
+@pytest.mark.filterwarnings("ignore:stowage")
+def test_messages_to_other_processes(reduced, group):
+    """Ranks decide alone when they rehearse, so that messages of one would meet others of its peers."""
+
+    def make(model, optimizer):
+        def train_step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            for p in model.parameters():
+                p.grad = reduced(p.grad, group)
+            optimizer.step()
+            return loss.detach()
+
+        return train_step
+
+    refusal = run(make)
+    assert "talks to other processes" in refusal and "test_refusals.py:" in refusal
+
+
+def test_a_directional_derivative():
+    def make(model, optimizer):
+        def train_step(x):
+            _, tangent = torch.func.jvp(lambda v: torch.cat([model(v), v], 1), (x,), (torch.ones_like(x),))
+            return training(model, optimizer, tangent.square().mean())
+
+        return train_step
+
+    refusal = run(make, planned=None)
+    assert not refusal or "reverse mode" in refusal
+
+
 def test_item_in_control_flow_and_a_returned_number_are_planned():
     def make(model, optimizer):
         def train_step(x):
