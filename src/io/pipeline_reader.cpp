@@ -61,6 +61,12 @@ ScheduleKind read_schedule(Value value, const Where& where) {
   where.fail(concat("is ", quote(text), ", not '1f1b', 'interleaved', 'zero-bubble' or 'zbv'"));
 }
 
+template <class T>
+void add_once(std::vector<T>& list, T value, const Where& where) {
+  if (std::ranges::find(list, value) != list.end()) where.fail("is there before");
+  list.push_back(value);
+}
+
 double read_rate(Value value, const Where& where) {
   double number = 0;
   if (value.get_double().get(number) != simdjson::SUCCESS || !std::isfinite(number) || number < 1e-6 || number > 1e9)
@@ -100,14 +106,16 @@ PipelineProblem parse_pipeline(std::string_view text, const std::string& name) {
         case 7: problem.action_ns = JsonReader::read_int(value, where, 0, 1'000'000'000'000); break;
         case 8:
           problem.schedules.clear();
-          json.read_list(value, where,
-                         [&](std::int64_t i, Value v) { problem.schedules.push_back(read_schedule(v, where.at(i))); });
+          json.read_list(value, where, [&](std::int64_t i, Value v) {
+            add_once(problem.schedules, read_schedule(v, where.at(i)), where.at(i));
+          });
           break;
         case 9: problem.node_limit = JsonReader::read_int(value, where, 1, kMaxExact); break;
         case 10:
           problem.stages_per_rank.clear();
           json.read_list(value, where, [&](std::int64_t i, Value v) {
-            problem.stages_per_rank.push_back(static_cast<std::int32_t>(JsonReader::read_int(v, where.at(i), 1, 16)));
+            const auto stages = static_cast<std::int32_t>(JsonReader::read_int(v, where.at(i), 1, 16));
+            add_once(problem.stages_per_rank, stages, where.at(i));
           });
           break;
         case 11: problem.name = JsonReader::read_string(value, where); break;

@@ -50,6 +50,26 @@ std::vector<std::pair<ScheduleKind, std::int32_t>> schedules_of(const PipelinePr
   return list;
 }
 
+// Why this would take more time or memory than a small file may ask for; "": it does not.
+std::string too_large(const PipelineProblem& problem, const Chain& chain, std::int64_t stages) {
+  constexpr std::int64_t kMostForwards = 1 << 20;
+  constexpr std::int64_t kMostSteps = std::int64_t{1} << 27;  // of cut_bound.h
+  if (stages * problem.micro_batches > kMostForwards)
+    return concat("has ", stages * problem.micro_batches, " forward passes of its stages, and at most ", kMostForwards,
+                  " are planned");
+  if (stages * chain.pieces() * chain.pieces() > kMostSteps)
+    return concat("has too many stages, ", stages, ", for ", chain.pieces(), " pieces of layers");
+  return "";
+}
+
+// A node of the search goes through the actions of the schedule once.
+std::int64_t node_limit(const PipelineProblem& problem, const Schedule& schedule) {
+  constexpr std::int64_t kMostActions = 400'000'000;  // a second or so
+  const std::int64_t actions =
+      std::int64_t{schedule.stages()} * problem.micro_batches * (schedule.splits_backward() ? 3 : 2);
+  return std::min(problem.node_limit, std::max<std::int64_t>(1, kMostActions / actions));
+}
+
 // The ledger of the plan, and how long each rank works.
 void write_out(const PipelineProblem& problem, const Chain& chain, const Schedule& schedule, const Timing& timing,
                const CutResult& cut, PipelinePlan& plan) {
@@ -112,12 +132,13 @@ PipelinePlan plan_pipeline(const PipelineProblem& problem) {
     tried.refusal = pipeline::refusal_of(kind, problem.ranks, v, problem.micro_batches);
     if (tried.refusal.empty() && chain.pieces() < problem.ranks * v)
       tried.refusal = concat("has ", problem.ranks * v, " stages, and the layers make ", chain.pieces(), " pieces");
+    if (tried.refusal.empty()) tried.refusal = too_large(problem, chain, std::int64_t{problem.ranks} * v);
     if (!tried.refusal.empty()) continue;
     any_runs = true;
     const Schedule schedule = pipeline::make_schedule(kind, problem.ranks, v, problem.micro_batches);
     const Timing timing(schedule);
     const pipeline::LeastTime goal(chain, schedule, timing, problem.memory_limit_bytes);
-    const CutResult cut = pipeline::search_cut(goal, best, problem.node_limit);
+    const CutResult cut = pipeline::search_cut(goal, best, node_limit(problem, schedule));
     tried.nodes = cut.nodes;
     tried.outcome = cut.done ? Outcome::kOptimal : cut.firsts.empty() ? Outcome::kUnknown : Outcome::kFeasible;
     all_done = all_done && cut.done;
@@ -129,7 +150,7 @@ PipelinePlan plan_pipeline(const PipelineProblem& problem) {
       write_out(problem, chain, schedule, timing, cut, plan);
     } else if (best == kNever) {
       const pipeline::LeastBytes bytes(chain, schedule, timing);
-      const CutResult least = pipeline::search_cut(bytes, kNever, problem.node_limit);
+      const CutResult least = pipeline::search_cut(bytes, kNever, node_limit(problem, schedule));
       smallest = std::min(smallest, least.value), bytes_bound = std::min(bytes_bound, least.bound);
     }
   }

@@ -309,6 +309,39 @@ TEST(Pipeline, LargerChainsEndWithinTheNodeLimitAndTheirBoundHolds) {
   EXPECT_LT(plan.gap(), 0.2);
 }
 
+PipelineProblem unequal_chain(int layers, std::int32_t ranks, std::int32_t micro_batches) {
+  std::mt19937_64 random(11);
+  PipelineProblem p;
+  p.ranks = ranks, p.micro_batches = micro_batches;
+  for (int i = 0; i < layers; ++i) {
+    const auto f = std::uniform_int_distribution<std::int64_t>(1, 1000)(random);
+    p.layers.push_back({.name = "", .forward_ns = f, .backward_ns = 2 * f, .input_ns = f, .weight_ns = f});
+  }
+  return p;
+}
+
+// Two kilobytes of a file; without a limit of their own these searches take minutes.
+TEST(Pipeline, SmallFilesDoNotAskForMinutes) {
+  const PipelineProblem p = unequal_chain(24, 8, 4096);
+  const PipelinePlan plan = plan_pipeline(p);
+  EXPECT_TRUE(check_pipeline(p, plan).valid);
+  for (const PipelineTry& t : plan.tried) EXPECT_LE(t.nodes, 400'000'000 / (8 * 4096 * 2) + 1);
+}
+
+TEST(Pipeline, RefusesWhatTakesTooMuch) {
+  for (const PipelineProblem& p : {unequal_chain(1024, 257, 4096), unequal_chain(4096, 64, 128)}) {
+    try {
+      plan_pipeline(p);
+      FAIL();
+    } catch (const Error& error) {
+      const std::string said = error.what();
+      EXPECT_TRUE(said.find("at most 1048576 are planned") != std::string::npos ||
+                  said.find("has too many stages") != std::string::npos)
+          << said;
+    }
+  }
+}
+
 TEST(Pipeline, ReadsItsFormatStrictly) {
   const std::string layer = R"({"forward_ns":1,"backward_ns":3,"saved_bytes":4,"sent_bytes":5})";
   const auto text = [&](const std::string& more) {
@@ -319,7 +352,8 @@ TEST(Pipeline, ReadsItsFormatStrictly) {
   EXPECT_EQ(p.layers[0].input_ns + p.layers[0].weight_ns, 3);
   EXPECT_EQ(p.schedules, std::vector{ScheduleKind::kZeroBubbleV});
   for (const char* more :
-       {R"(,"schedules":["gpipe"])", R"(,"gbps":0)", R"(,"ranks":2)", R"(,"what":1)", R"(,"latency_ns":-1)"})
+       {R"(,"schedules":["gpipe"])", R"(,"gbps":0)", R"(,"ranks":2)", R"(,"what":1)", R"(,"latency_ns":-1)",
+        R"(,"schedules":["zbv","1f1b","zbv"])", R"(,"stages_per_rank":[2,2])"})
     EXPECT_THROW(parse_pipeline(text(more), "x"), Error) << more;
 }
 
