@@ -207,7 +207,13 @@ def test_it_writes_nowhere_else():
         ({"rows": 50}, "the result is larger than its operand"),
         ({"vocabulary": COLUMNS}, "one slice would be all of it"),
         ({"width": 40}, "narrow products may be summed in another order"),
-        ({"dtype": torch.bfloat16}, "the kernel takes memory of its own, and of a part another amount"),
+        pytest.param(
+            {"dtype": torch.bfloat16},
+            "the kernel takes memory of its own, and of a part another amount",
+            marks=pytest.mark.skipif(
+                not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="only oneDNN's kernel for bfloat16 does"
+            ),
+        ),
     ],
 )
 def test_what_stays_as_it_is(options, why):
