@@ -2,7 +2,9 @@
 
 pytest                     all others
 pytest --slow              these alone
-pytest FILE::NAME          what is named, slow or not"""
+pytest FILE::NAME          what is named, slow or not
+
+And what a worker of ``pytest -n`` does before each file."""
 
 import gc
 import importlib
@@ -13,8 +15,6 @@ from pathlib import Path
 import pytest
 
 SLOW = Path(__file__).with_name("slow.txt")
-
-
 LIBRARIES = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor", "transformers")
 
 

@@ -11,14 +11,6 @@ from torch import nn
 import stowage
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def scaled(gradient, new):
     return gradient.clone() * 1.5 if new else gradient * 1.0
 

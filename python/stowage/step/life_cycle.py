@@ -30,7 +30,7 @@ from stowage.step.tally import Tally
 # Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan for a while
 _MAX_RECORDINGS = 8
 _RECENT_CALLS = 64
-_FIRST_REST = 64  # calls; each further rest is twice as long, until a step has been served for as long as it had rested
+_FIRST_REST = 64  # calls; each further rest is twice as long, until a step has gone on for longer than it had rested
 _RECORDINGS_AFTER_REST = 2  # of a step that may still change in each call
 _SERVED_SHARE = 0.25  # of those calls: where recordings serve so many, it keeps them, and records no more for a while
 _MAX_REHEARSALS = 4
