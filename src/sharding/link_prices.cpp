@@ -83,21 +83,23 @@ std::vector<double> loads_of(const Space& space, const Choice& choice) {
   return loads;
 }
 
-Found find_overlapped(Search& search, const std::function<Found(Search& search)>& plan) {
-  const bool timed = search.options().time_limit_seconds > 0;
+Found find_overlapped(Search& search, double eps, double seconds, const Find& plan) {
+  const bool timed = seconds > 0;
+  const double end = search.seconds_of_all() + seconds;
   const std::size_t axes = search.space().mesh.axes.size();
   const std::vector<Prices> wary = wary_prices(axes);
   const std::size_t rounds = wary.size() + kPriceRounds;
   std::vector<double> weights(1 + axes, 1);
-  Found best = search.nothing(Outcome::kUnknown);
+  Found best = search.known().homes.empty() ? search.nothing(Outcome::kUnknown)
+                                            : search.as_plan(search.known(), search.budget(eps));
   double bound = 0;
   for (std::size_t round = 0; round < rounds; ++round) {
-    const double left = search.options().time_limit_seconds - search.seconds_of_all();
+    const double left = end - search.seconds_of_all();
     if (timed && round > 0 && left <= 0) break;
     const bool bounds = round >= wary.size();
     const double share = round + 1 == rounds ? 1 : best.plan.ops.empty() ? kShareOfFirst : kShareOfRound;
     search.begin(timed ? std::max(0.1, left * share) : 0, bounds ? as_prices(weights) : wary[round]);
-    Found found = plan(search);
+    Found found = plan(search, eps);
     if (found.plan.ops.empty() && best.plan.ops.empty() && found.plan.time.outcome == Outcome::kInfeasible)
       return found;
     if (bounds) bound = std::max(bound, found.plan.time.bound);
@@ -105,7 +107,7 @@ Found find_overlapped(Search& search, const std::function<Found(Search& search)>
     best = search.better(std::move(best), std::move(found));
     best.plan.time.bound = bound;
     if (best.plan.ops.empty()) continue;
-    search.remember(best.choice);
+    search.remember(best.choice, eps);
     best.plan.time.outcome = search.outcome_of(best.plan);
     if (best.plan.time.outcome == Outcome::kOptimal) break;
   }

@@ -18,14 +18,12 @@
 // the timeline, and between prices and the maximum itself: a plan that meets its bound is rare.
 #pragma once
 
-#include <functional>
-
 #include "sharding/search.h"
 
 namespace stowage {
 
-// `plan`: how one is found at the prices that the search has.
-Found find_overlapped(Search& search, const std::function<Found(Search& search)>& plan);
+// In so many seconds (0: no end); `plan`: how one is found at the prices that the search has.
+Found find_overlapped(Search& search, double eps, double seconds, const Find& plan);
 
 // How long kernels, what they wait for and what comes after them take; then the link of each axis.
 std::vector<double> loads_of(const Space& space, const Choice& choice);

@@ -12,9 +12,15 @@
 // cut short is followed by one among the plans of the fewest bytes, which ends much sooner. The faster plan is shown.
 //
 // Where collectives run beside kernels, all this is done at several prices of kernels and links (link_prices.h).
+//
+// A search that is not complete climbs: first among plans of the fewest bytes, then with more and more room, each from the
+// best plan so far.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/concat.h"
 #include "sharding/link_prices.h"
@@ -40,10 +46,15 @@ Found search_twice(Search& search, double budget) {
   return search.better(std::move(found), search.run(search.fewest(), search.left()));
 }
 
-Found find_plan(Search& search) {
+// Both goals in one number: how much more than the fewest bytes there may be.
+double eps_of(const ShardingOptions& options) {
+  return options.goal == ShardingGoal::kLeastTime ? kInfinity : options.eps;
+}
+
+Found find_plan(Search& search, double eps) {
   search.find_fewest();
   const ShardingOptions& options = search.options();
-  const double budget = options.goal == ShardingGoal::kLeastTime ? kInfinity : (1 + options.eps) * search.fewest();
+  const double budget = search.budget(eps);
   if (options.memory_limit_bytes && least_state(search.space()) > *options.memory_limit_bytes)
     return search.nothing(Outcome::kInfeasible);
   if (search.space().mesh.axes.size() < kManyAxes || (!search.is_wider(budget) && !options.memory_limit_bytes))
@@ -52,11 +63,49 @@ Found find_plan(Search& search) {
   const bool timed = options.time_limit_seconds > 0;
   const bool small_first = timed && has_limit(search, budget);
   Found small = search.nothing(Outcome::kUnknown);
-  if (small_first) small = search_in_small(search, budget, find_plan);
+  if (small_first) small = search_in_small(search, eps, find_plan);
   const double share = timed && !small_first ? kShareForAll : 1;
   Found all = within_limit(search, budget, [&](double bytes) { return search.run(bytes, share * search.left()); });
-  if (small.plan.ops.empty() && !is_settled(all)) small = search_in_small(search, budget, find_plan);
+  if (small.plan.ops.empty() && !is_settled(all)) small = search_in_small(search, eps, find_plan);
   return search.better(std::move(all), std::move(small));
+}
+
+constexpr double kRooms[] = {0, 0.1};  // eps of the searches before the last
+constexpr double kShareOfRooms = 0.5;  // of all time: theirs together
+
+// From little room to all that is allowed. `find` has so many seconds; 0: no end.
+Found climb(Search& search, const std::function<Found(double eps, double seconds)>& find) {
+  const double last = eps_of(search.options()), seconds = search.options().time_limit_seconds;
+  std::vector<double> rooms;
+  for (const double eps : kRooms)
+    if (eps < last) rooms.push_back(eps);
+  Found best = search.nothing(Outcome::kUnknown);
+  for (const double eps : rooms) {
+    best = search.better(find(eps, kShareOfRooms * seconds / static_cast<double>(rooms.size())), std::move(best));
+    if (!best.choice.homes.empty()) search.remember(best.choice, eps);
+  }
+  const double left = seconds > 0 ? std::max(0.1, seconds - search.seconds_of_all()) : 0;
+  return search.better(find(last, left), std::move(best));
+}
+
+// A search by itself is cut short: on many axes, under limits.
+bool is_cut_short(Search& search) {
+  search.find_fewest();
+  const ShardingOptions& options = search.options();
+  return options.time_limit_seconds > 0 && search.space().mesh.axes.size() >= kManyAxes &&
+         has_limit(search, search.budget(eps_of(options)));
+}
+
+Found without_overlap(Search& search) {
+  if (!is_cut_short(search)) return find_plan(search, eps_of(search.options()));
+  return climb(search, [&](double eps, double seconds) {
+    search.begin(seconds, {});
+    return find_plan(search, eps);
+  });
+}
+
+Found with_overlap(Search& search) {
+  return climb(search, [&](double eps, double seconds) { return find_overlapped(search, eps, seconds, find_plan); });
 }
 
 // Beyond these the times of one plan differ by so much that no solver can compare them in doubles.
@@ -85,7 +134,7 @@ ShardingPlan plan_sharding(const TensorProgram& program, const Mesh& mesh, const
   if (program.ops.empty()) throw Error("a program to shard has no ops");
   require_comparable(mesh);
   Search search(program, mesh, options);
-  return (options.overlap ? find_overlapped(search, find_plan) : find_plan(search)).plan;
+  return (options.overlap ? with_overlap(search) : without_overlap(search)).plan;
 }
 
 }  // namespace stowage

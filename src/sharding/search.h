@@ -2,6 +2,9 @@
 // is one search among all plans of a budget, or among those of a neighbourhood.
 #pragma once
 
+#include <cmath>
+#include <functional>
+
 #include "sharding/sharding_milp.h"
 #include "stowage/stopwatch.h"
 
@@ -27,9 +30,10 @@ class Search {
   // Searches from now on take so many seconds together, and look for what is cheapest at these prices. Their bounds are
   // bounds of that cost.
   void begin(double seconds, Prices prices);
-  // A choice from which searches in small may go on.
-  void remember(const Choice& choice) { known_ = choice; }
+  // A choice from which searches in small may go on; found among plans of at most (1 + eps) times the fewest bytes.
+  void remember(const Choice& choice, double eps) { known_ = choice, eps_of_known_ = eps; }
   [[nodiscard]] const Choice& known() const { return known_; }  // empty: none
+  [[nodiscard]] double eps_of_known() const { return eps_of_known_; }
 
   // The fastest plan of at most `budget` counted bytes, with every row of a peak, in so many seconds; `within`: among
   // these choices only.
@@ -48,6 +52,7 @@ class Search {
   [[nodiscard]] const ShardingOptions& options() const { return options_; }
   [[nodiscard]] const Space& space() const { return space_; }
   [[nodiscard]] double fewest() const { return redundancy_.value; }
+  [[nodiscard]] double budget(double eps) const { return std::isinf(eps) ? eps : (1 + eps) * fewest(); }
   [[nodiscard]] bool is_wider(double budget) const { return budget > fewest(); }
   [[nodiscard]] double seconds_of_all() const { return watch_.seconds(); }
   // Seconds that are left; 0: no end.
@@ -61,9 +66,13 @@ class Search {
   StageResult redundancy_;
   bool knows_fewest_ = false;
   Choice known_;
+  double eps_of_known_ = -1;
   double began_ = 0, seconds_ = 0;  // of the searches that share an end
   Space space_;
   std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
 };
+
+// How a plan of at most (1 + eps) times the fewest bytes is found; infinity: of any bytes.
+using Find = std::function<Found(Search& search, double eps)>;
 
 }  // namespace stowage

@@ -43,10 +43,11 @@ Found loosen(Search& search, Found best, const Choice& otherwise, std::size_t co
 
 }  // namespace
 
-Found search_in_small(Search& search, double budget, const std::function<Found(Search& guide)>& plan) {
+Found search_in_small(Search& search, double eps, const Find& plan) {
   const Mesh& mesh = search.space().mesh;
+  const double budget = search.budget(eps);
   const bool knows = !search.known().homes.empty();
-  const std::size_t merges = knows ? 0 : mesh.axes.size() - 1;
+  const std::size_t merges = knows && search.eps_of_known() == eps ? 0 : mesh.axes.size() - 1;
   const double seconds = kShareOfGuides * search.left() / static_cast<double>(merges + 1);
   std::vector<Choice> known;
   if (knows) known.push_back(search.known());
@@ -56,7 +57,7 @@ Found search_in_small(Search& search, double budget, const std::function<Found(S
     options.time_limit_seconds = seconds;
     Search guide(*search.space().program, merge_axes(mesh, first), options);
     guide.begin(seconds, merge_axes(search.space().prices(), first));
-    const Found found = plan(guide);
+    const Found found = plan(guide, eps);
     if (!found.choice.homes.empty()) known.push_back(split_axes(search.space(), guide.space(), found.choice, first));
   }
   Found least = search.run(search.fewest(), seconds);

@@ -256,7 +256,7 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
   const std::uint64_t seed = testing::first_seed();
   int compared = 0, beside = 0;
   double ratios = 0;
-  for (std::uint64_t i = 0; i < 80; ++i) {
+  for (std::uint64_t i = 0; i < 40; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
     const TensorProgram program = ProgramMaker(seed + 3000 + i).make(2 + static_cast<int>(i % 4));
     const Mesh mesh = small_mesh(i);
@@ -267,10 +267,13 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
     const auto best = try_everything(make_space(program, mesh, options));
     if (!best) continue;
     ++compared;
-    for (const double eps : {0.0, 0.2}) {
+    double with_less_room = kInfinity;
+    for (const double eps : {0.0, 0.2, 3.0}) {
       options.eps = eps;
       const ShardingPlan plan = plan_sharding(program, mesh, options);
       ASSERT_FALSE(plan.ops.empty());
+      EXPECT_LE(time_of(plan), with_less_room);
+      with_less_room = time_of(plan);
       EXPECT_LE(static_cast<double>(counted(plan.bytes)), (1 + eps) * plan.redundancy.value + 0.5);
       const double fastest = fastest_within(best->points, (1 + eps) * plan.redundancy.value);
       EXPECT_LE(plan.time.bound, fastest * (1 + 1e-6));
@@ -284,7 +287,7 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
   }
   EXPECT_GE(compared, 15);
   EXPECT_GE(beside, 4);
-  EXPECT_LE(ratios, 1.05 * 2 * compared);
+  EXPECT_LE(ratios, 1.05 * 3 * compared);
 }
 
 Choice solved(const Space& space, const ShardingOptions& options, const Neighbourhood* within = nullptr,
