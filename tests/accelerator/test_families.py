@@ -90,7 +90,7 @@ def planned_steps(family, optimizer, move, budget):
 
 
 # All of them in ./dev soak: minutes.
-SHORT = [("gpt2", "Adam"), ("gpt2", "AdamW"), ("unet", "SGD"), ("unet", "AdamW")]
+SHORT = [("gpt2", "Adam"), ("unet", "AdamW")]
 PLANNED = [(f, o) for f in zoo.BUILDERS for o in OPTIMIZERS] if searches.SECONDS else SHORT
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from programs import Program
 
-RUNS = int(os.environ.get("STOWAGE_STANDIN_RUNS", "60"))
+RUNS = int(os.environ.get("STOWAGE_STANDIN_RUNS", "32"))
 
 
 def bits(tensor):

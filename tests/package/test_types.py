@@ -33,6 +33,9 @@ SEEN = {
 def test_a_user_s_program(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
+    # Types of others are of no matter here, and reading them takes a minute
+    of_others = "[mypy-torch.*,numpy.*,transformers.*,rich.*]\nfollow_imports = skip\nfollow_imports_for_stubs = True\n"
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\n{of_others}")
     environment = dict(os.environ, MYPYPATH=str(Path(stowage.__file__).parents[1]))
     command = [
         sys.executable,

@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stowage
+from stowage.step import python_state
 
 
 def same(make, count=7, planned=True):
@@ -279,6 +281,21 @@ def test_numbers_that_kernels_in_python_have_made(name, leaves_at, options):
         return [seen, read, MADE["calls"]]
 
     assert trained(None) == trained(options)
+
+
+def test_functions_that_share_their_code_are_all_found():
+    def made() -> Callable[[], None]:
+        seen: list[int] = []
+
+        def kernel() -> None:
+            seen.append(1)
+
+        return kernel
+
+    kernels = [made(), made()]
+    found = python_state._functions_of(kernels[0].__code__, kernels[0])
+    assert len(found) == 2 and all(any(f is k for f in found) for k in kernels)
+    assert python_state._functions_of(changing.__code__, changing) == [changing]
 
 
 class _Phase(complex):

@@ -15,7 +15,7 @@ def test_operators_drawn_at_random(tmp_path):
     print("seed", seed)
     results = tmp_path / "operators.json"
     done = subprocess.run(
-        [sys.executable, BENCH, "--some", "20", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
+        [sys.executable, BENCH, "--some", "12", "--samples", "1", "--inplace", "--seed", str(seed), "-o", results],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

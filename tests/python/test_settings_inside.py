@@ -155,7 +155,7 @@ def compare(seed):
 
 
 def test_random_programs():
-    made = [compare(seed) for seed in searches.seeds(searches.first_seed(), at_least=6)]
+    made = [compare(seed) for seed in searches.seeds(searches.first_seed(), at_least=2)]
     assert sum(made) > 0, "nothing was made again"
 
 

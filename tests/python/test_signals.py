@@ -188,7 +188,7 @@ def test_at_each_place(name, check):
     places = list(range(1, min(counts) + 1))
     rng.shuffle(places)
     interrupts = 0
-    for at in places if SOAK else places[:100]:
+    for at in places if SOAK else places[:40]:
         result, interruption = call_interrupted_at(twins, at)
         try:
             assert works()
@@ -206,7 +206,7 @@ def test_at_each_place(name, check):
     print(
         f"seed {SEED}: {name} {check}: {len(places)} places, {interrupts} interrupts, {twins.befores} before, {twins.afters} after"
     )
-    assert interrupts > 50 and twins.compiled.refusal == ""
+    assert interrupts > 15 and twins.compiled.refusal == ""
 
 
 def varying() -> Loop:

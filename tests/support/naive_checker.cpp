@@ -6,7 +6,7 @@
 namespace stowage::testing {
 namespace {
 
-bool has(const std::vector<BufferId>& ids, BufferId id) { return std::ranges::find(ids, id) != ids.end(); }
+bool lists(const std::vector<BufferId>& ids, BufferId id) { return std::ranges::find(ids, id) != ids.end(); }
 
 class NaiveChecker {
  public:
@@ -32,7 +32,7 @@ class NaiveChecker {
   bool is_in(int i) const { return step(i).kind == Step::Kind::kSwapIn; }
   const Op& op_at(int i) const { return graph_.op(step(i).op); }
   bool known(BufferId id) const { return id.value >= 0 && id.value < std::ssize(graph_.buffers); }
-  bool away(BufferId id) const { return has(plan_.away, id); }
+  bool away(BufferId id) const { return lists(plan_.away, id); }
   bool stays(BufferId id) const { return graph_.buffer(id).resident && !away(id); }
   bool planned(BufferId id) const { return known(id) && !stays(id); }
 
@@ -80,7 +80,7 @@ class NaiveChecker {
   bool rule_3() const {
     for (const Placement& p : plan_.placements) {
       const bool content =
-          is_run(p.from) ? has(op_at(p.from).creates, p.buffer) : is_in(p.from) && step(p.from).buffer == p.buffer;
+          is_run(p.from) ? lists(op_at(p.from).creates, p.buffer) : is_in(p.from) && step(p.from).buffer == p.buffer;
       if (!content) return false;
       for (const Placement& q : plan_.placements) {
         if (&p != &q && p.buffer == q.buffer && p.from < q.to && q.from < p.to) return false;
@@ -100,11 +100,13 @@ class NaiveChecker {
   int version_before(std::int32_t k, BufferId b) const {
     int version = 0;
     for (std::int32_t j = 0; j < k; ++j)
-      version += has(graph_.op(OpId(j)).writes, b) + has(graph_.op(OpId(j)).creates, b);
+      version += lists(graph_.op(OpId(j)).writes, b) + lists(graph_.op(OpId(j)).creates, b);
     return version;
   }
 
-  bool changes(int i, BufferId b) const { return is_run(i) && (has(op_at(i).writes, b) || has(op_at(i).creates, b)); }
+  bool changes(int i, BufferId b) const {
+    return is_run(i) && (lists(op_at(i).writes, b) || lists(op_at(i).creates, b));
+  }
 
   // The version of b on the device just before step i, for a buffer whose placement (if any) began at `from`; -1: none.
   int device_version(BufferId b, int i, int from) const {
@@ -264,7 +266,7 @@ class NaiveChecker {
   bool reused(const Block& block, const std::vector<Block>& others, int i) const {
     return std::ranges::any_of(others, [&](const Block& other) {
       return other.buffer.valid() && block.buffer.valid() && is_run(i) && excused(block, other, i) &&
-             has(op_at(i).creates, block.buffer);
+             lists(op_at(i).creates, block.buffer);
     });
   }
 

@@ -11,9 +11,9 @@ namespace {
 
 using Ids = std::vector<BufferId>;
 
-class Writer {
+class RecurrentWriter {
  public:
-  explicit Writer(const RecurrentOptions& options) : o_(options) {}
+  explicit RecurrentWriter(const RecurrentOptions& options) : o_(options) {}
 
   Graph run() {
     graph_.name = "recurrent";
@@ -190,6 +190,6 @@ class Writer {
 
 }  // namespace
 
-Graph recurrent_graph(const RecurrentOptions& options) { return Writer(options).run(); }
+Graph recurrent_graph(const RecurrentOptions& options) { return RecurrentWriter(options).run(); }
 
 }  // namespace stowage::testing

@@ -281,13 +281,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _existing_tensors() -> list[torch.Tensor]:
-    found = []
-    for thing in collector.get_objects():
-        if issubclass(type(thing), torch.Tensor) and type(thing) in (torch.Tensor, torch.nn.Parameter):
-            found.append(thing)
-            if thing.grad_fn is None and thing.grad is not None:
-                found.append(thing.grad)
-    return found
+    kinds = {id(torch.Tensor), id(torch.nn.Parameter)}  # `is`, as any type may have an __eq__ of its own
+    found = [thing for thing in collector.get_objects() if id(type(thing)) in kinds]
+    return found + [t.grad for t in found if t.grad_fn is None and t.grad is not None]
 
 
 def _restore(how: Callable, tensor: Any) -> int | None:

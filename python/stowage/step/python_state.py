@@ -163,6 +163,14 @@ class PythonState:
         self._back.append(back)
 
 
+def _functions_of(code: types.CodeType, function: Any) -> list[types.FunctionType]:
+    """All that have this code; ``function`` runs it now, where that is known. A function within another is made anew with
+    each call of that one. Of others there is one, and the collector, which looks through all objects, is not asked."""
+    if function is not None and "<locals>" not in code.co_qualname:
+        return [function]
+    return [f for f in collector.get_referrers(code) if isinstance(f, types.FunctionType)]
+
+
 class PythonOfKernels:
     def __init__(self) -> None:
         self.notes = Notes(self._begins, lambda function: False, lambda function, caller: None)
@@ -188,7 +196,7 @@ class PythonOfKernels:
         self._walk.note(code, None, globals_)
         # What a kernel makes meanwhile must not outlive it: tensors of the plan
         if not self._walk.made_within(code):
-            self._walk.reach(f for f in collector.get_referrers(code) if isinstance(f, types.FunctionType))
+            self._walk.reach(_functions_of(code, function))
         if _is_kernel(frame):
             self._walk.reach(v for v in frame.f_locals.values() if not isinstance(v, (torch.Tensor, list, tuple)))
         reached = self._walk.reached()
