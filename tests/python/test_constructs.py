@@ -295,7 +295,7 @@ def test_functions_that_share_their_code_are_all_found():
     kernels = [made(), made()]
     found = python_state._functions_of(kernels[0].__code__, kernels[0])
     assert len(found) == 2 and all(any(f is k for f in found) for k in kernels)
-    assert python_state._functions_of(changing.__code__, changing) == [changing]
+    assert python_state._functions_of(same.__code__, same) == [same]
 
 
 class _Phase(complex):
