@@ -13,14 +13,13 @@
 //
 // Where collectives run beside kernels, all this is done at several prices of kernels and links (link_prices.h).
 //
-// A search that is not complete climbs: first among plans of the fewest bytes, then with more and more room, each from the
-// best plan so far.
+// A search that is not complete climbs: first among plans of the fewest bytes, which are found soonest, then with all the
+// room, from the best of them.
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/concat.h"
 #include "sharding/link_prices.h"
@@ -61,7 +60,7 @@ Found find_plan(Search& search, double eps) {
     return within_limit(search, budget, [&](double bytes) { return search_twice(search, bytes); });
   // Under a limit the large search would leave no seconds for the small ones; without one it is the easiest of all
   const bool timed = options.time_limit_seconds > 0;
-  const bool small_first = timed && has_limit(search, budget);
+  const bool small_first = timed && (has_limit(search, budget) || !search.known().homes.empty());
   Found small = search.nothing(Outcome::kUnknown);
   if (small_first) small = search_in_small(search, eps, find_plan);
   const double share = timed && !small_first ? kShareForAll : 1;
@@ -70,22 +69,16 @@ Found find_plan(Search& search, double eps) {
   return search.better(std::move(all), std::move(small));
 }
 
-constexpr double kRooms[] = {0, 0.1};  // eps of the searches before the last
-constexpr double kShareOfRooms = 0.5;  // of all time: theirs together
+constexpr double kShareOfFewest = 0.6;  // of all time, for the search among plans of the fewest bytes
 
-// From little room to all that is allowed. `find` has so many seconds; 0: no end.
+// `find` has so many seconds; 0: no end.
 Found climb(Search& search, const std::function<Found(double eps, double seconds)>& find) {
-  const double last = eps_of(search.options()), seconds = search.options().time_limit_seconds;
-  std::vector<double> rooms;
-  for (const double eps : kRooms)
-    if (eps < last) rooms.push_back(eps);
-  Found best = search.nothing(Outcome::kUnknown);
-  for (const double eps : rooms) {
-    best = search.better(find(eps, kShareOfRooms * seconds / static_cast<double>(rooms.size())), std::move(best));
-    if (!best.choice.homes.empty()) search.remember(best.choice, eps);
-  }
+  const double eps = eps_of(search.options()), seconds = search.options().time_limit_seconds;
+  if (eps == 0) return find(0, seconds);
+  Found fewest = find(0, kShareOfFewest * seconds);
+  if (!fewest.choice.homes.empty()) search.remember(fewest.choice, 0);
   const double left = seconds > 0 ? std::max(0.1, seconds - search.seconds_of_all()) : 0;
-  return search.better(find(last, left), std::move(best));
+  return search.better(find(eps, left), std::move(fewest));
 }
 
 // A search by itself is cut short: on many axes, under limits.
@@ -96,16 +89,22 @@ bool is_cut_short(Search& search) {
          has_limit(search, search.budget(eps_of(options)));
 }
 
+// At the prices of a plain sum.
+Found find_plain(Search& search, double eps, double seconds) {
+  search.begin(seconds, {});
+  return find_plan(search, eps);
+}
+
 Found without_overlap(Search& search) {
   if (!is_cut_short(search)) return find_plan(search, eps_of(search.options()));
-  return climb(search, [&](double eps, double seconds) {
-    search.begin(seconds, {});
-    return find_plan(search, eps);
-  });
+  return climb(search, [&](double eps, double seconds) { return find_plain(search, eps, seconds); });
 }
 
 Found with_overlap(Search& search) {
-  return climb(search, [&](double eps, double seconds) { return find_overlapped(search, eps, seconds, find_plan); });
+  return climb(search, [&](double eps, double seconds) {
+    const bool sketches = seconds > 0 && eps == 0 && eps_of(search.options()) > 0;
+    return sketches ? find_plain(search, eps, seconds) : find_overlapped(search, eps, seconds, find_plan);
+  });
 }
 
 // Beyond these the times of one plan differ by so much that no solver can compare them in doubles.
