@@ -13,11 +13,12 @@
 //
 // Where collectives run beside kernels, all this is done at several prices of kernels and links (link_prices.h).
 //
-// A search that is not complete climbs: first among plans of the fewest bytes, which are found soonest, then with all the
-// room, from the best of them.
+// A search that is not complete climbs: first among plans of the fewest bytes, which are found soonest, then with more
+// room, from the best so far.
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,8 @@ namespace {
 
 constexpr std::size_t kManyAxes = 3;
 constexpr double kShareForAll = 0.7;  // of the time that is left: for the search among all plans within the budget
+
+bool has_many_axes(const Search& search) { return search.space().mesh.axes.size() >= kManyAxes; }
 
 bool has_limit(const Search& search, double budget) {
   return !std::isinf(budget) || search.options().memory_limit_bytes;
@@ -56,7 +59,7 @@ Found find_plan(Search& search, double eps) {
   const double budget = search.budget(eps);
   if (options.memory_limit_bytes && least_state(search.space()) > *options.memory_limit_bytes)
     return search.nothing(Outcome::kInfeasible);
-  if (search.space().mesh.axes.size() < kManyAxes || (!search.is_wider(budget) && !options.memory_limit_bytes))
+  if (!has_many_axes(search) || (!search.is_wider(budget) && !options.memory_limit_bytes))
     return within_limit(search, budget, [&](double bytes) { return search_twice(search, bytes); });
   // Under a limit the large search would leave no seconds for the small ones; without one it is the easiest of all
   const bool timed = options.time_limit_seconds > 0;
@@ -69,24 +72,31 @@ Found find_plan(Search& search, double eps) {
   return search.better(std::move(all), std::move(small));
 }
 
-constexpr double kShareOfFewest = 0.6;  // of all time, for the search among plans of the fewest bytes
+// A stage before the last: eps, and which part of the time that is left it may take.
+struct Stage {
+  double eps, share;
+};
+// On many axes there is time for one search, at the prices of a plain sum.
+constexpr Stage kOnManyAxes[] = {{0, 0.6}}, kOnFewAxes[] = {{0, 0.25}, {0.1, 0.3}};
 
 // `find` has so many seconds; 0: no end.
 Found climb(Search& search, const std::function<Found(double eps, double seconds)>& find) {
-  const double eps = eps_of(search.options()), seconds = search.options().time_limit_seconds;
-  if (eps == 0) return find(0, seconds);
-  Found fewest = find(0, kShareOfFewest * seconds);
-  if (!fewest.choice.homes.empty()) search.remember(fewest.choice, 0);
-  const double left = seconds > 0 ? std::max(0.1, seconds - search.seconds_of_all()) : 0;
-  return search.better(find(eps, left), std::move(fewest));
+  const double last = eps_of(search.options()), seconds = search.options().time_limit_seconds;
+  const auto left = [&] { return seconds > 0 ? std::max(0.1, seconds - search.seconds_of_all()) : 0; };
+  Found best = search.nothing(Outcome::kUnknown);
+  for (const Stage& stage : has_many_axes(search) ? std::span<const Stage>(kOnManyAxes) : kOnFewAxes) {
+    if (stage.eps >= last) break;
+    best = search.better(find(stage.eps, stage.share * left()), std::move(best));
+    if (!best.choice.homes.empty()) search.remember(best.choice, stage.eps);
+  }
+  return search.better(find(last, left()), std::move(best));
 }
 
 // A search by itself is cut short: on many axes, under limits.
 bool is_cut_short(Search& search) {
   search.find_fewest();
   const ShardingOptions& options = search.options();
-  return options.time_limit_seconds > 0 && search.space().mesh.axes.size() >= kManyAxes &&
-         has_limit(search, search.budget(eps_of(options)));
+  return options.time_limit_seconds > 0 && has_many_axes(search) && has_limit(search, search.budget(eps_of(options)));
 }
 
 // At the prices of a plain sum.
@@ -102,7 +112,7 @@ Found without_overlap(Search& search) {
 
 Found with_overlap(Search& search) {
   return climb(search, [&](double eps, double seconds) {
-    const bool sketches = seconds > 0 && eps == 0 && eps_of(search.options()) > 0;
+    const bool sketches = seconds > 0 && has_many_axes(search) && eps < eps_of(search.options());
     return sketches ? find_plain(search, eps, seconds) : find_overlapped(search, eps, seconds, find_plan);
   });
 }
