@@ -256,7 +256,7 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
   const std::uint64_t seed = testing::first_seed();
   int compared = 0, beside = 0;
   double ratios = 0;
-  for (std::uint64_t i = 0; i < 40; ++i) {
+  for (std::uint64_t i = 0; i < 24; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << " case " << i);
     const TensorProgram program = ProgramMaker(seed + 3000 + i).make(2 + static_cast<int>(i % 4));
     const Mesh mesh = small_mesh(i);
@@ -285,7 +285,7 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
       if (time_of(plan) < plan.compute_ns + plan.communication_ns) ++beside;
     }
   }
-  EXPECT_GE(compared, 15);
+  EXPECT_GE(compared, 9);
   EXPECT_GE(beside, 4);
   EXPECT_LE(ratios, 1.05 * 3 * compared);
 }
