@@ -13,8 +13,8 @@
 //
 // Where collectives run beside kernels, all this is done at several prices of kernels and links (link_prices.h).
 //
-// A search that is not complete climbs: first among plans of the fewest bytes, which are found soonest, then with more
-// room, from the best so far.
+// With overlap, and on three axes and more under a limit of time, a search climbs: first among plans of the fewest bytes,
+// which are found soonest, then with more room, from the best so far.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -61,7 +61,8 @@ Found find_plan(Search& search, double eps) {
     return search.nothing(Outcome::kInfeasible);
   if (!has_many_axes(search) || (!search.is_wider(budget) && !options.memory_limit_bytes))
     return within_limit(search, budget, [&](double bytes) { return search_twice(search, bytes); });
-  // Under a limit the large search would leave no seconds for the small ones; without one it is the easiest of all
+  // Under a limit the large search would leave no seconds for the small ones; without one it is the easiest of all, but
+  // from a plan that is known the small ones come further
   const bool timed = options.time_limit_seconds > 0;
   const bool small_first = timed && (has_limit(search, budget) || !search.known().homes.empty());
   Found small = search.nothing(Outcome::kUnknown);
