@@ -7,6 +7,10 @@ bytes and needs no addresses, where Stowage's plan is laid out; Stowage also cho
 than the MILP of program order. The MILP therefore runs twice, on program order and on that of Stowage's plan. Steps are
 in units of the step in which every op runs once.
 
+In the graphs "away-…" all parameters and all optimizer state wait on the host (src/planner/away_graph.h): an op fetches each, and may
+run again for a later use, beside recomputation. A fetch takes what its copy takes, and nothing runs beside it: what is
+compared is which of them are fetched again and what is computed again. Plans let copies run beside ops afterwards.
+
     budget     arena bytes over the peak of program order; the smallest is the least that Stowage meets
     Stowage    predicted step of the checked plan
     program    optimum of the MILP in program order; "a … b": stopped at its limit, the optimum is at least a, and b was found
@@ -79,29 +83,37 @@ class _Step:
             )
 
 
-def _forward_backward(path: str, ops: int, seed: int, width: int) -> None:
+def _forward_backward(path: str, ops: int, seed: int, width: int, state: bool = False) -> None:
     """Each of `ops` forward ops reads the one before it and up to `width` - 1 others of the 6 latest; sizes and costs
-    are random."""
+    are random. With `state`, each has a parameter, which is updated with a momentum as soon as there is its gradient."""
     dice = random.Random(seed)
     step = _Step()
-    inputs, made = [], [step.buffer(64 * dice.randint(1, 64), kind="input", resident=True)]
+    unit = 64 << 8 if state else 64  # copies take about as long as ops
+    inputs, made = [], [step.buffer(unit * dice.randint(1, 64), kind="input", resident=True)]
+    parameters, momenta = (
+        [step.buffer(unit * dice.randint(1, 64), kind=kind, resident=True) for _ in range(ops if state else 0)]
+        for kind in ("parameter", "optimizer_state")
+    )
     sizes = [step.buffers[0]["bytes"]]
     for i in range(ops):
         reads = sorted({i, *(max(0, i - dice.randint(0, 5)) for _ in range(dice.randint(0, width - 1)))})
         inputs.append(reads)
-        sizes.append(64 * dice.randint(1, 64))
+        sizes.append(unit * dice.randint(1, 64))
         made.append(step.buffer(sizes[-1]))
-        step.op([made[r] for r in reads], [made[-1]], 1000 * dice.randint(1, 64))
+        step.op([*(made[r] for r in reads), *parameters[i : i + 1]], [made[-1]], 1000 * dice.randint(1, 64))
     gradients = {ops: [step.buffer(sizes[ops])]}
     step.op([made[ops]], gradients[ops], 1000)
     for i in reversed(range(ops)):
         into = [r for r in inputs[i] if r > 0]
         new = {r: step.buffer(sizes[r]) for r in into} or {0: step.buffer(sizes[0], returned=True)}
+        slope = [step.buffer(step.buffers[p]["bytes"]) for p in parameters[i : i + 1]]
         step.op(
-            [*gradients[i + 1], *(made[r] for r in inputs[i]), made[i + 1]],
-            list(new.values()),
+            [*gradients[i + 1], *(made[r] for r in inputs[i]), made[i + 1], *parameters[i : i + 1]],
+            [*new.values(), *slope],
             2000 * dice.randint(1, 64),
         )
+        if state:
+            step.op(slope, [], 1000 * dice.randint(1, 8), writes=[parameters[i], momenta[i]])
         for r, gradient in new.items():
             gradients.setdefault(r, []).append(gradient)
     step.write(path)
@@ -222,19 +234,32 @@ GRAPHS = {
     **{f"uneven-chain-{n}": lambda path, n=n: _forward_backward(path, n, n, 1) for n in (12, 20)},
     **{f"random-{n}": lambda path, n=n: _forward_backward(path, n, n, 3) for n in (10, 16)},
     **dict.fromkeys(("mlp", "transformer-block", "resnet-block", "resnet-3-blocks")),
+    **{
+        f"away-{width}-{n}": lambda path, n=n, w=w: _forward_backward(path, n, n, w, state=True)
+        for width, w, n in (("chain", 1, 6), ("chain", 1, 10), ("chain", 1, 14), ("random", 3, 8), ("random", 3, 12))
+    },
+    **dict.fromkeys(("away-mlp", "away-resnet-block")),
 }
+AWAY = "away-"
+LINK_GBPS = 12.0
 
 
 def write_graph(name: str, path: pathlib.Path, worker: common.Worker) -> None:
     """The graph without pairs for in-place reuse: neither has them."""
     if GRAPHS[name] is not None:
         GRAPHS[name](str(path))
-        return
-    worker.ask("capture", name=name, path=str(path))
+    else:
+        worker.ask("capture", name=name.removeprefix(AWAY), path=str(path))
     content = json.loads(path.read_text())
     for op in content["ops"]:
         op.pop("takeover", None)
+    if name.startswith(AWAY):
+        for buffer in content["buffers"]:
+            if buffer.get("resident") and buffer["kind"] in ("parameter", "optimizer_state"):
+                buffer["leaves"] = True
     path.write_text(json.dumps(content))
+    if name.startswith(AWAY):
+        path.write_text(subprocess.check_output([RIVALS, "away", str(path), str(LINK_GBPS)], text=True))
 
 
 # ---- Planning

@@ -32,7 +32,7 @@ RIVALS: dict[str, dict] = {
     "inside+offload+checkpoint": {"inside": True, "offload": True, "blocks": {"every": 1}},
     "inside+offload+host": {"inside": True, "offload": True, "host": True},
 }
-STEPS = 8  # before the turns: a plan is at work then
+STEPS = 6  # before the turns: a plan is at work then
 
 
 # ---- In a worker

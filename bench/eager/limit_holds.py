@@ -54,7 +54,7 @@ def trained_within(budget: int, options: dict):
             counted.append(_runtime.peak_bytes() - note.outside)
             walls.append(started[0]._latest.last_run.wall_ns)
         note.planned = stats["planned_steps"]
-        note.outside = _runtime.live_bytes() - started[0]._arena.bytes - (stats["resident_bytes"] - LOSS_BYTES)
+        note.outside = _runtime.live_bytes() - started[0]._room.arena.bytes - (stats["resident_bytes"] - LOSS_BYTES)
         _runtime.reset_peak()
 
     note.planned, note.outside = 0, 0

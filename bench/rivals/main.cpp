@@ -1,5 +1,6 @@
 // rivals order GRAPH, rivals model GRAPH, rivals checkmate GRAPH BYTES, rivals layout INTERVALS.csv: what others make
-// of the same input, as one JSON object on stdout. rivals intervals KIND COUNT SEED: a layout problem, as CSV.
+// of the same input, as one JSON object on stdout. rivals intervals KIND COUNT SEED: a layout problem, as CSV. rivals away GRAPH
+// GBPS: a graph.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "planner/away_graph.h"
 #include "rivals/caching_allocator.h"
 #include "rivals/checkmate_milp.h"
 #include "rivals/evaluate.h"
@@ -214,6 +216,19 @@ std::string checkmate(const std::string& path, const std::string& plan, Checkmat
   return text + "\n";
 }
 
+// The graph in which all residents that may leave do so: each is made by an op that fetches it.
+std::string away(const std::string& path, double link_gbps) {
+  const Graph graph = load_graph(path);
+  IdVector<BufferId, char> touched(graph.buffers.size(), 0);
+  for (const Op& op : graph.ops)
+    for (const auto* list : {&op.reads, &op.writes})
+      for (const BufferId b : *list) touched[b] = 1;
+  std::vector<BufferId> leave;
+  for (std::size_t i = 0; i < graph.buffers.size(); ++i)
+    if (graph.buffers[i].leaves && touched[BufferId(i)] != 0) leave.emplace_back(i);
+  return to_json(send_away(graph, leave, {link_gbps}).graph);
+}
+
 int run(int argc, char** argv) {
   CLI::App app("What others make of the same graph or intervals");
   app.require_subcommand(1);
@@ -251,6 +266,12 @@ int run(int argc, char** argv) {
   milp->add_option("--nodes", limits.nodes, "of branch and bound")->capture_default_str();
   milp->add_option("--iterations", limits.iterations, "of the simplex method; 0: any number")->capture_default_str();
   milp->add_option("--gap", limits.relative_gap, "stop when proven to be this close, relative")->capture_default_str();
+  double link_gbps = 0;
+  CLI::App* sent = app.add_subcommand("away", "the graph in which all residents that may leave do so");
+  sent->add_option("GRAPH", path)->required();
+  sent->add_option("GBPS", link_gbps, "what a fetch copies, in 10^9 bytes a second")
+      ->required()
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   options.multi_stream = !single_stream;
   if (milp->parsed()) limits.budget_bytes = parse_bytes(budget);
@@ -258,6 +279,7 @@ int run(int argc, char** argv) {
               : ilp->parsed()  ? model(path, options)
               : made->parsed() ? intervals(kind, count, seed)
               : milp->parsed() ? checkmate(path, plan, limits)
+              : sent->parsed() ? away(path, link_gbps)
                                : layouts(path))
                  .c_str(),
              stdout);

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "budget/lanes.h"
-#include "graph/analysed_graph.h"
 #include "planner/away_graph.h"
 #include "planner/away_plan.h"
+#include "planner/leaving_bounds.h"
 #include "stowage/check.h"
 #include "stowage/error.h"
 #include "stowage/stopwatch.h"
@@ -97,7 +97,7 @@ class Leaving {
     best.swapped_bytes = spread.swapped_bytes;
     best.fetched_bytes = spread.fetched_bytes;
     best.step_ns = spread.step_ns;
-    best.step_bound_ns = best.program_step_ns;
+    best.step_bound_ns = time_bound_with_leaving(graph_, budget_bytes, link_);
     best.plan = std::move(spread.plan);
     return true;
   }
@@ -149,30 +149,6 @@ class Leaving {
 
 bool has_leaving(const Graph& graph) {
   return std::any_of(graph.buffers.begin(), graph.buffers.end(), [](const Buffer& b) { return b.leaves; });
-}
-
-std::int64_t bound_with_leaving(const Graph& graph) {
-  std::vector<BufferId> all;
-  std::vector<char> used(graph.buffers.size(), 0);
-  for (const Op& op : graph.ops)
-    for (const auto* list : {&op.reads, &op.writes})
-      for (const BufferId b : *list) used[b.index()] = 1;
-  std::int64_t unused = 0;  // who is away and never fetched takes nothing
-  for (std::size_t b = 0; b < graph.buffers.size(); ++b) {
-    if (!graph.buffers[b].leaves) continue;
-    if (used[b] != 0)
-      all.emplace_back(b);
-    else
-      unused += graph.buffers[b].bytes;
-  }
-  const AwayGraph sent = send_away(graph, all, {1.0});
-  const AnalysedGraph analysed(sent.graph);
-  std::int64_t most = 0, least_padding = 0;
-  for (const std::int64_t bytes : analysed.run_bytes) most = std::max(most, bytes);
-  // One that stays takes its bytes, not padded
-  for (const BufferId b : all) least_padding += graph.padded(graph.buffer(b).bytes) - graph.buffer(b).bytes;
-  return resident_bytes(sent.graph) - unused +
-         std::max({std::int64_t{0}, most - least_padding, analysed.returned_bytes});
 }
 
 PlanResult plan_with_leaving(const Graph& graph, const PlanOptions& options, const PlanResult& stay) {

@@ -6,8 +6,8 @@
 //                                 (planner.h, unchanged)      the peak holds anyway, then those that are fetched most
 //
 // A resident of less than 64 KiB stays: its copies would cost more than its place is worth. The search for who stays
-// halves the list, a plan each, and stops at kPlans. The fastest plan found is given. What the budget must be at least is proven
-// by what one op needs beside the residents that may not leave.
+// halves the list, a plan each, and stops at kPlans. The fastest plan found is given. leaving_bounds.h proves what
+// the budget must be at least, and how long a step within it must take.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,6 @@ namespace stowage {
 
 // Could a plan let residents leave?
 bool has_leaving(const Graph& graph);
-
-// No plan, whoever leaves, fits less.
-std::int64_t bound_with_leaving(const Graph& graph);
 
 // `stay`: the result when none leaves, without a plan. Gives its outcome, plan and figures when some do; they are at least as good.
 PlanResult plan_with_leaving(const Graph& graph, const PlanOptions& options, const PlanResult& stay);

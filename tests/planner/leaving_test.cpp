@@ -7,7 +7,7 @@
 
 #include "budget/lanes.h"
 #include "planner/away_graph.h"
-#include "planner/residents.h"
+#include "planner/leaving_bounds.h"
 #include "stowage/check.h"
 #include "stowage/io.h"
 #include "stowage/planner.h"
@@ -154,8 +154,8 @@ TEST(Leaving, TheSmallestBudgetThatIsToldWorks) {
   EXPECT_GT(below, 15);
 }
 
-// Ten layers of 100 bytes, each read on the way there and on the way back, where it is written: three fit at once.
-TEST(Leaving, TenLayersPassThroughThePlaceOfThree) {
+// Ten layers of 100 bytes, each read on the way there and on the way back, where it is written.
+Graph ten_layers() {
   GraphBuilder g;
   std::vector<int> layers, results{g.buffer(10)};
   for (int i = 0; i < 10; ++i) layers.push_back(g.resident(100));
@@ -168,6 +168,11 @@ TEST(Leaving, TenLayersPassThroughThePlaceOfThree) {
   Graph graph = g.build();
   for (const int layer : layers) graph.buffers[static_cast<std::size_t>(layer)].leaves = true;
   seal(graph);
+  return graph;
+}
+
+TEST(Leaving, TenLayersPassThroughThePlaceOfThree) {
+  const Graph graph = ten_layers();
   PlanOptions options = options_of(420);
   options.link_gbps = 10;
   const PlanResult result = plan(graph, options);
@@ -177,6 +182,20 @@ TEST(Leaving, TenLayersPassThroughThePlaceOfThree) {
   EXPECT_EQ(result.swapped_bytes, result.away_bytes);           // each is written back once
   EXPECT_LE(result.step_ns, result.program_step_ns + 120'000);  // all but the last copy runs beside the ops
   EXPECT_EQ(bound_with_leaving(graph), 120);
+}
+
+// 20 bytes are an op's own, and a layer that is away needs its place, so that three stay: seven are fetched, 500 us each,
+// where all ops take 2.1 ms.
+TEST(Leaving, ASlowLinkBoundsTheStep) {
+  const Graph graph = ten_layers();
+  PlanOptions options = options_of(420);
+  options.link_gbps = 0.0002;
+  const PlanResult result = plan(graph, options);
+  ASSERT_TRUE(result.plan.has_value());
+  expect_good(graph, result, 420);
+  EXPECT_EQ(result.step_bound_ns, 3'510'000);
+  EXPECT_LT(result.step_ns, 3 * *result.step_bound_ns);
+  EXPECT_EQ(time_bound_with_leaving(graph, 1'020, {options.link_gbps}), result.program_step_ns);
 }
 
 // All orders, and everybody who may leave or not: no plan is below the bounds.

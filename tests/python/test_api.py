@@ -224,7 +224,7 @@ def test_results_survive_the_next_step():
     step = stowage.compile(plain_step(model, OPTIMIZERS["adamw"](model.parameters()), loss_fn))
     losses = [step(b) for b in batches]
     values = [loss.item() for loss in losses]
-    step._arena.fill(0xFF)
+    step._room.arena.fill(0xFF)
     assert [loss.item() for loss in losses] == values
 
 

@@ -206,7 +206,7 @@ def test_poisoned_arena():
 
         def between(i, model, optimizer):
             if steps:
-                steps[0]._arena.fill(0xFF)
+                steps[0]._room.arena.fill(0xFF)
 
         model, loss_fn, batches = zoo.make("resnet50", 8)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -81,7 +81,7 @@ def test_the_allocator_never_counts_more(name):
         step(batch)
     stats = step.stats()
     assert stats["planned_steps"] >= 2, step.refusal
-    step._arena.release()
+    step._room.arena.release()
     results = 4  # the loss, which is not there yet
     outside = _runtime.live_bytes() - (stats["resident_bytes"] - results)
     _runtime.reset_peak()

@@ -60,7 +60,7 @@ for call in range(1, 13):
     for _ in range((call - 1) % 6 + 1):
         twins.step()
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    twins.compiled._arena.release()
+    twins.compiled._room.arena.release()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used, limits[1]))
     error = result = None

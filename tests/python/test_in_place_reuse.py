@@ -272,7 +272,7 @@ def test_in_place_reuse_in_training(name):
 
     def between(i, model, optimizer):
         for step in steps:
-            step._arena.fill(0xFF)
+            step._room.arena.fill(0xFF)
 
     steps = []
 

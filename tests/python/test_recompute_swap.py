@@ -54,7 +54,11 @@ def test_random_edits_with_poisoned_arena(form, monkeypatch):
     steps = []
     eager = train("gpt2", form=form)
     planned = train(
-        "gpt2", form=form, compiled=True, between=lambda i, m, o: steps and steps[0]._arena.fill(0xFF), started=steps
+        "gpt2",
+        form=form,
+        compiled=True,
+        between=lambda i, m, o: steps and steps[0]._room.arena.fill(0xFF),
+        started=steps,
     )
     assert_same_state(eager, planned)
     assert_planned(planned)

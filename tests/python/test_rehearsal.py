@@ -46,7 +46,7 @@ def test_leaves_no_trace_and_takes_no_more_than_the_plan(name, form, monkeypatch
     by_hand(monkeypatch, lambda g, p: transformed(g, p, 7, 6, 6))
     model, optimizer, step, inputs = started(name, form)
     before = state_of(model, optimizer)
-    step._arena.release()
+    step._room.arena.release()
     live = _runtime.live_bytes()
     _runtime.reset_peak()
     rehearse(step._latest, inputs)

@@ -26,15 +26,14 @@ from stowage._core import buffer_digest
 from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
-from stowage.report.notebook import step_html
 from stowage.report.progress import shown
-from stowage.step import compiled_regions, step_plan
+from stowage.step import compiled_regions
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
-from stowage.step.life_cycle import LifeCycle
+from stowage.step.latest_plan import LatestPlan
 from stowage.step.novelty import Novelty
 from stowage.step.places import Held, held_places
 from stowage.step.python_state import PythonState
@@ -61,7 +60,7 @@ class _BlockBegan(Exception):
     """Another thread's stowage.budget, while the call waited to be alone: it is as if the call came only now."""
 
 
-class CompiledStep(FunctionAttributes, LifeCycle):
+class CompiledStep(FunctionAttributes, LatestPlan):
     """Callable like the function that it wraps. Made by stowage.compile."""
 
     _WITHOUT_PLAN = "runs eagerly"
@@ -75,17 +74,15 @@ class CompiledStep(FunctionAttributes, LifeCycle):
         strict: bool | str,
     ):
         """``link_gbps``, ``strict``: as for compile()."""
-        super().__init__(train_step, options.budget, strict)
+        room = Room.of_environment(_runtime.Arena(), link_gbps)
+        if strict == "paranoid":
+            room = dataclasses.replace(room, looks="paranoid")
+        super().__init__(train_step, options.budget, strict, room)
         self._options = options
         self._checking = checking
-        self._arena = _runtime.Arena()
-        self._room = dataclasses.replace(
-            Room.of_environment(self._arena, link_gbps), looks="paranoid" if strict == "paranoid" else ""
-        )
         self._eager_calls = None
         if self._budget is not None:
             self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
-        self._latest: Replay | None = None
         self._novelty = Novelty()
         self._told: set[str] = set()
         self._new_threads = 0
@@ -590,71 +587,6 @@ class CompiledStep(FunctionAttributes, LifeCycle):
             "a compiled step is not copied or pickled: its plans hold this process's tensors; compile the function of the copy"
         )
 
-    # ---- What is known
-
-    @property
-    def graph(self):
-        """Graph of the latest signature, or None before anything was recorded."""
-        return self._latest.graph if self._latest else None
-
-    @property
-    def plan(self):
-        """Plan of the latest signature, or None before anything was recorded."""
-        return self._latest.plan if self._latest else None
-
-    def _latest_difference(self) -> str:
-        """What made the latest recording necessary, or ""."""
-        return next((e.wanted_because for e in reversed(self._entries.values()) if e.wanted_because), "")
-
-    def explain(self, *, prices: bool = True, width: int = 100) -> str:
-        """One screen of text on the latest plan; see Plan.explain().
-
-        Raises:
-            Error: nothing is planned yet, or the step was refused; the message says why.
-        """
-        if self._latest is None:
-            return (
-                f"Nothing is planned: {self.refusal}\n"
-                if self.refusal
-                else "Nothing is planned yet: call the step three times\n"
-            )
-        words = self.plan.explain(self.graph, prices=prices, width=width)
-        return words + self._latest.planned.host_in_words() + self.tiles_in_words()
-
-    def tiles_in_words(self) -> str:
-        """What tile_loss=True has come to in the latest plan; "" without it."""
-        return self._latest.planned.tiles_in_words() if self._latest else ""
-
-    def report(self, path: str, **sections) -> None:
-        """Writes the latest plan as a page, a trace or a memory snapshot; see Plan.report().
-
-        Raises:
-            Error: nothing is planned yet, or the step was refused; the message says why.
-        """
-        if self._latest is None:
-            raise Error(f"nothing to report: {self.refusal or 'nothing is planned yet; call the step three times'}")
-        self.plan.report(path, self.graph, **sections)
-
-    def _repr_html_(self) -> str:
-        return step_html(self)
-
-    def stats(self) -> dict:
-        """Figures of the latest plan. Names that end in ``_bytes`` are bytes, of the arena unless named otherwise; in
-        ``_ns`` nanoseconds, medians of the last steps; in ``_steps`` counts of calls."""
-        latest = self._latest
-        return {
-            **self._figures(latest),
-            **step_plan.figures(latest.planned if latest else None),
-            "eager_steps": self._tally.eager_steps,
-            "eager_step_ns": self._tally.eager_ns,
-            "home_bytes": self._room.host.home_bytes,
-            "stall_ns": self._tally.stall_ns,
-            "checked_steps": self._tally.checked_steps,
-            "check_ns": self._tally.check_ns,
-            "unrepeatable_op": latest.repetition.accepted if latest else "",
-            **(_device_bytes(latest) if latest else {}),
-        }
-
 
 def _put_back(arrays: Sequence[Any], contents: Sequence[Any]) -> None:
     for array, content in zip(arrays, contents):
@@ -669,19 +601,6 @@ def _catches(replay: Replay) -> bool:
 def _may_be_caught(replay: Replay, error: Exception) -> bool:
     """By the step's Python, which has not seen the error where eager would raise it."""
     return _catches(replay) and replay.taken_back and not isinstance(error, (Error, torch.OutOfMemoryError))
-
-
-def _device_bytes(replay: Replay) -> dict:
-    """What the plan takes of an accelerator, and what the process holds there now; nothing on the CPU."""
-    device = replay.recording.tape.device
-    if device == "cpu":
-        return {}
-    summary = replay.plan.summary()
-    return {
-        "planned_bytes": summary["resident_bytes"] + summary["arena_bytes"],
-        "allocated_bytes": torch.accelerator.memory_allocated(device),
-        "reserved_bytes": torch.accelerator.memory_reserved(device),
-    }
 
 
 def _not_run_since(began: Replay | None) -> Callable[[], bool]:
