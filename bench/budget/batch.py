@@ -40,8 +40,8 @@ def make_step(name: str, batch_size: int):
 def handlers(config: dict) -> dict:
     import stowage
     from stowage import _runtime
-    from stowage.step.made_step import MakeStep
-    from stowage.step.sized_step import SizedSteps
+    from stowage.step.fit.made_step import MakeStep
+    from stowage.step.fit.sized_step import SizedSteps
 
     name = config["model"]
 

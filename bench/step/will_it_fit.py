@@ -177,7 +177,7 @@ def handlers(config: dict) -> dict:
 
     def predicted() -> dict:
         import stowage
-        from stowage.step.prediction import eager_bytes
+        from stowage.step.fit.prediction import eager_bytes
 
         if not config["budget"]:
             return {"eager_bytes": eager_bytes(make_step, batch_size=config["batch"]), "least_bytes": None}
@@ -214,7 +214,7 @@ def handlers(config: dict) -> dict:
 
 def least_device(bytes_: int) -> int:
     """The smallest device of which 127/128 hold so many bytes."""
-    from stowage.step.fit import without_scratch
+    from stowage.step.fit.fit import without_scratch
 
     device = bytes_ + bytes_ // 127 - 2
     while without_scratch(device) < bytes_:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # what __getattr__ finds
     from stowage import lightning as lightning
     from stowage.eviction.budget import OutOfMemory, budget
     from stowage.sharding.chain import Chain
-    from stowage.step.capturing import capture
     from stowage.step.compile import compile
     from stowage.step.compiled import CompiledStep
-    from stowage.step.fit import Fit, max_batch, max_length
-    from stowage.step.prediction import Prediction, will_it_fit
+    from stowage.step.fit.fit import Fit, max_batch, max_length
+    from stowage.step.fit.prediction import Prediction, will_it_fit
+    from stowage.step.record.capturing import capture
     from stowage.step.verifying import Verification, verify
 
 # Names that need torch, and the module that each comes from. A module never has the name of one: importing it would
@@ -39,15 +39,15 @@ if TYPE_CHECKING:  # what __getattr__ finds
 _NEED_TORCH = {
     "Chain": "sharding.chain",
     "CompiledStep": "step.compiled",
-    "Fit": "step.fit",
+    "Fit": "step.fit.fit",
     "OutOfMemory": "eviction.budget",
     "budget": "eviction.budget",
-    "capture": "step.capturing",
+    "capture": "step.record.capturing",
     "compile": "step.compile",
-    "max_batch": "step.fit",
-    "max_length": "step.fit",
-    "Prediction": "step.prediction",
-    "will_it_fit": "step.prediction",
+    "max_batch": "step.fit.fit",
+    "max_length": "step.fit.fit",
+    "Prediction": "step.fit.prediction",
+    "will_it_fit": "step.fit.prediction",
     "Verification": "step.verifying",
     "verify": "step.verifying",
 }

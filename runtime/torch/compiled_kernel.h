@@ -4,7 +4,7 @@
 //   instead             stowage::compiled_kernel("cpp_fused_add_3:cab….so:rrw", reads, writes, numbers)
 //
 // What the function may write is given as `writes`, and it may read that, too. The rest is `reads`: in the generated
-// C++ those are the pointers to const. Its numbers are the sizes of dynamic shapes. stowage/step/compiled_regions.py
+// C++ those are the pointers to const. Its numbers are the sizes of dynamic shapes. stowage/step/record/compiled_regions.py
 // puts it in the place of the binding, for threads that record or match a step.
 //
 // Source: torch/_inductor/codecache.py (CppPythonBindingsCodeCache), codegen/cpp.py (KernelGroup.codegen_group).

@@ -40,6 +40,9 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/evict": {"runtime/torch", "runtime/memory", "base", "eager"},
 }
 
+SEES_A_STEP = {"_core", "_runtime", "_torch", "errors"}
+IN_A_STEP = {"step/guards", "step/reach", "step/signature", "step/record", "step/replay"}
+
 # What each room of the Python package may import, besides itself; a file that is in no room is one of its own.
 PYTHON_MAY_IMPORT = {
     "errors": {"_core"},
@@ -51,27 +54,32 @@ PYTHON_MAY_IMPORT = {
     "_runtime": {"_torch"},
     "eviction": {"sizes", "_runtime", "_torch", "errors", "report"},
     "step/guards": {"_core", "_torch", "errors"},
-    "step": {
+    "step/reach": {"_core", "_runtime", "_torch", "errors", "step/guards"},  # what a step finds
+    "step/signature": {"_core", "_runtime", "_torch", "errors", "step/guards", "step/reach"},
+    "step/record": {*SEES_A_STEP, "report", "cache", "step/guards", "step/reach", "step/signature"},
+    "step/replay": {*SEES_A_STEP, "report", "cache", "planning", "eviction", "step/reach", "step/record"},
+    "step": {*SEES_A_STEP, "sizes", "report", "eviction", *IN_A_STEP},
+    "step/fit": {*SEES_A_STEP, "sizes", "report", "planning", *IN_A_STEP},  # without the life of a step
+    "sharding": {
         "sizes",
         "_core",
         "_runtime",
         "_torch",
         "errors",
         "report",
-        "cache",
         "planning",
-        "eviction",
-        "step/guards",
+        "step",
+        "step/fit",
+        *IN_A_STEP,
     },
-    "sharding": {"sizes", "_core", "_runtime", "_torch", "errors", "report", "planning", "step"},
     "inductor": {"sizes", "_core", "_runtime", "errors", "planning"},  # budgets within torch.compile
-    "integrations": {"sizes", "_runtime", "errors", "eviction", "step"},
+    "integrations": {"sizes", "_runtime", "errors", "eviction", "step", "step/reach"},
     "hf": {"integrations"},
     "lightning": {"integrations"},
     "run": {"sizes", "_runtime", "_torch", "errors", "report", "eviction", "doctor"},  # any script under a limit
     "run/site": {"run"},  # what its Pythons begin with
     "doctor": {"sizes", "errors"},
-    "verbs": {"sizes", "errors", "planning", "step", "doctor", "sharding"},
+    "verbs": {"sizes", "errors", "planning", "step/fit", "doctor", "sharding"},
     "command": {"planning", "run", "verbs"},
     "__main__": {"command"},
     "demo": {"sizes", "_runtime"},
@@ -82,6 +90,8 @@ PYTHON_MAY_IMPORT = {
         "errors",
         "planning",
         "step",
+        "step/fit",
+        "step/record",
         "eviction",
         "sharding",
         "hf",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from guard_worlds import World, make
 
-from stowage.step.world import World as Reach
+from stowage.step.reach.world import World as Reach
 
 
 @dataclass

@@ -161,9 +161,9 @@ def test_missing_and_malformed_files(tmp_path):
 
 def test_compiled_step_over_its_budget(monkeypatch):
     """A call that raises has changed nothing. (Here eager fits, and plans are asked for less.)"""
-    plan = stowage.step.step_plan.plan
+    plan = stowage.step.replay.step_plan.plan
     monkeypatch.setattr(
-        stowage.step.step_plan, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options)
+        stowage.step.replay.step_plan, "plan", lambda graph, budget, **options: plan(graph, 100 << 10, **options)
     )
     model, loss_fn, batches = zoo.make("gpt2")
     optimizer = OPTIMIZERS["adamw"](model.parameters())

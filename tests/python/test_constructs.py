@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stowage
-from stowage.step import python_state
+from stowage.step.reach import python_state
 
 
 def same(make, count=7, planned=True):

@@ -26,7 +26,7 @@ from transform import transformed
 
 import stowage
 from stowage import _runtime
-from stowage.step.room import Room
+from stowage.step.replay.room import Room
 
 SOAK = searches.SECONDS
 SEED = searches.first_seed(clock=False)

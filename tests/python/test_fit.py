@@ -8,10 +8,10 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step.fit import least_eager_bytes, without_scratch
-from stowage.step.kernel_bytes import LARGEST_PROBE_BYTES
-from stowage.step.made_step import MakeStep
-from stowage.step.sized_step import SizedSteps
+from stowage.step.fit.fit import least_eager_bytes, without_scratch
+from stowage.step.fit.kernel_bytes import LARGEST_PROBE_BYTES
+from stowage.step.fit.made_step import MakeStep
+from stowage.step.fit.sized_step import SizedSteps
 
 
 def perceptron(width=64, depth=3, form=None):

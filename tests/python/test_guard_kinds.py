@@ -28,8 +28,8 @@ from torch import nn
 
 from stowage._core import same_bits
 from stowage._torch import private as torch_private
-from stowage.step.signature import difference, signature
-from stowage.step.world import World
+from stowage.step.reach.world import World
+from stowage.step.signature.signature import difference, signature
 
 
 def watched(fn, *args):

@@ -17,7 +17,7 @@ from guard_roots import MODULE_ROOTS, ROOTS
 from guard_sources import PLACES
 
 import stowage
-from stowage.step.recording import record
+from stowage.step.record.recording import record
 
 SECONDS = searches.SECONDS  # 0: a fixed number of worlds, the same in every run
 FIRST = searches.first_seed()

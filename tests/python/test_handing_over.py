@@ -10,7 +10,7 @@ from torch import nn
 import stowage
 from stowage import _runtime
 from stowage.errors import UnsupportedWarning
-from stowage.step.state import content_of
+from stowage.step.reach.state import content_of
 
 STEPS = 6
 WIDTH = 48
@@ -168,9 +168,9 @@ def test_calls_that_are_never_planned_learn_from_each_other():
 def recorded(training, train_step, budget):
     """The tape of one step, recorded under a budget or not."""
     from stowage.step.eager_calls import EagerCalls
-    from stowage.step.recording import record
-    from stowage.step.room import Room
-    from stowage.step.world import World
+    from stowage.step.reach.world import World
+    from stowage.step.record.recording import record
+    from stowage.step.replay.room import Room
 
     x = training.batch
     world = World(train_step)

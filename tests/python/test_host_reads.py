@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import stowage
-from stowage.step.host_reads import _as_list, _bytes
+from stowage.step.record.host_reads import _as_list, _bytes
 
 CALLS = 14
 

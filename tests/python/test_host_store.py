@@ -18,7 +18,7 @@ from transform import Steps
 
 import stowage
 from stowage import _runtime
-from stowage.step.room import Room
+from stowage.step.replay.room import Room
 
 
 def state_of(model, optimizer) -> list[torch.Tensor]:

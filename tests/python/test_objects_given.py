@@ -294,7 +294,7 @@ def test_a_batch_of_a_librarys_class(tmp_path, monkeypatch):
         "class Data:\n    def __init__(self, x):\n        self._store = {'x': x}\n\n    @property\n    def x(self):\n        return self._store['x']\n"
     )
     monkeypatch.syspath_prepend(str(package))
-    monkeypatch.setattr("stowage.step.signature.is_library_class", lambda cls: True)
+    monkeypatch.setattr("stowage.step.signature.describer.is_library_class", lambda cls: True)
     from batches_of_a_library import Data
 
     def make(wrap):

@@ -9,7 +9,7 @@ from training import FORMS, assert_planned, assert_same_state, train
 from transform import Steps, transformed
 
 import stowage
-import stowage.step.step_plan
+import stowage.step.replay.step_plan
 
 
 def by_hand(monkeypatch, edit):
@@ -21,7 +21,7 @@ def by_hand(monkeypatch, edit):
         made.append(edit(graph, planner(graph, budget, **options)))
         return made[-1]
 
-    monkeypatch.setattr(stowage.step.step_plan, "plan", plan)
+    monkeypatch.setattr(stowage.step.replay.step_plan, "plan", plan)
     return made
 
 

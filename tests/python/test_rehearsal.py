@@ -10,7 +10,7 @@ from transform import transformed
 
 import stowage
 from stowage import _runtime
-from stowage.step.replay import Replay
+from stowage.step.replay.replay import Replay
 
 
 def lets_go(model, optimizer, loss_fn):

@@ -12,7 +12,7 @@ from mean_square import mean_square_step
 from torch import nn
 
 import stowage
-from stowage.step.repetition import Repetition, Stage
+from stowage.step.replay.repetition import Repetition, Stage
 
 
 def _noise() -> float:

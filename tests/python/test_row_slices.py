@@ -13,7 +13,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step import step_plan
+from stowage.step.replay import step_plan
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
 # Rows and their length: below, at and above the width of a vector; long ones; more rows than a slice

@@ -13,7 +13,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step.signature import settings
+from stowage.step.signature.signature import settings
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from stowage import _runtime
 from stowage._torch import optimizer_steps
 from stowage.cache.costs import CostFile
 from stowage.step.compiled import CompiledStep
-from stowage.step.replay import Replay
+from stowage.step.replay.replay import Replay
 
 SEED = searches.first_seed()
 A_CHILD = 50

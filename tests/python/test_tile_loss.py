@@ -15,7 +15,7 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step import step_plan
+from stowage.step.replay import step_plan
 
 STEPS = 6
 EXACT = {"tiled_ops": 0, "tile_error": 0.0, "tile_largest_error": 0.0}

@@ -14,7 +14,7 @@ from torn import differs as first_difference
 from transform import transformed
 
 import stowage
-from stowage.step.step_plan import StepPlan
+from stowage.step.replay.step_plan import StepPlan
 
 SOAK = searches.SECONDS
 
@@ -152,8 +152,8 @@ def test_costs_for_which_no_plan_is_found_keep_the_one_there_is(monkeypatch):
         plans.append(plan(*args, **options))
         return plans[-1]
 
-    plan = stowage.step.step_plan.plan
-    monkeypatch.setattr(stowage.step.step_plan, "plan", planned_once)
+    plan = stowage.step.replay.step_plan.plan
+    monkeypatch.setattr(stowage.step.replay.step_plan, "plan", planned_once)
     monkeypatch.setattr(StepPlan, "_take_kept_costs", lambda plan, lowered, options: setattr(plan, "_guessed", 1.0))
     twins = Twins(WORLDS["mlp"], budget=1 << 34)
     twins.settle()

@@ -19,9 +19,9 @@ from torch import nn
 
 import stowage
 from stowage import _runtime
-from stowage.step import kernel_bytes
-from stowage.step.fit import without_scratch
-from stowage.step.prediction import eager_bytes, largest_within
+from stowage.step.fit import kernel_bytes
+from stowage.step.fit.fit import without_scratch
+from stowage.step.fit.prediction import eager_bytes, largest_within
 
 
 def perceptron(batch_size=8, width=256):

@@ -36,7 +36,7 @@ from stowage.errors import Error, Unsupported
 from stowage.integrations.telling import LOG, in_a_line, scalars
 from stowage.step.compile import compile
 from stowage.step.compiled import CompiledStep
-from stowage.step.world import is_plain
+from stowage.step.reach.world import is_plain
 
 # Called between parts of an update that run as one: a callback that acts there would see another state than it expects.
 _WITHIN_THE_UPDATE = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")

@@ -26,9 +26,9 @@ from stowage._torch.private import (
 )
 from stowage.errors import Unsupported
 from stowage.sharding.program import Pen, Program, region_of
-from stowage.step.python_state import PythonState
-from stowage.step.signature import held
-from stowage.step.world import World
+from stowage.step.reach.python_state import PythonState
+from stowage.step.reach.world import World
+from stowage.step.signature.signature import held
 
 # ---- Fakes in place of the user's tensors
 

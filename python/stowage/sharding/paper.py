@@ -12,8 +12,8 @@ from stowage.sharding.pipeline import PipelinePlan, plan_of, refuse_with_pipelin
 from stowage.sharding.placements import ShardingPlan, mesh_document, placement_options, solve
 from stowage.sharding.world import named_parameters
 from stowage.sizes import parse_bytes
-from stowage.step.made_step import MakeStep, told_by_line
-from stowage.step.world import World
+from stowage.step.fit.made_step import MakeStep, told_by_line
+from stowage.step.reach.world import World
 
 
 def program_of(train_step: Callable, args: tuple = (), kwargs: dict | None = None, name: str | None = None) -> Program:

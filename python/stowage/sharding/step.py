@@ -33,12 +33,12 @@ from stowage.sharding.program import Program
 from stowage.sharding.world import ShardedState, ShardedWorld, named_parameters
 from stowage.sizes import parse_bytes
 from stowage.step.life_cycle import LifeCycle, SignatureState
-from stowage.step.recording import record
-from stowage.step.replay import Mismatch, Replay, why_python_must_run
-from stowage.step.room import Room
-from stowage.step.signature import signature
-from stowage.step.step_plan import StepOptions
-from stowage.step.world import World
+from stowage.step.reach.world import World
+from stowage.step.record.recording import record
+from stowage.step.replay.replay import Mismatch, Replay, why_python_must_run
+from stowage.step.replay.room import Room
+from stowage.step.replay.step_plan import StepOptions
+from stowage.step.signature.signature import signature
 
 _EAGER, _RECORD, _REHEARSE, _PLANNED = range(4)
 

@@ -19,7 +19,7 @@ from stowage._torch.private import is_shell, local_tensor, redistribute, storage
 from stowage.errors import Unsupported
 from stowage.sharding.optimizer import SplitOptimizer
 from stowage.sharding.parts import Part, Placements, StatePlacement, cut, to_text, whole
-from stowage.step.world import World
+from stowage.step.reach.world import World
 
 if TYPE_CHECKING:
     from stowage.sharding.mode import PlacedMode

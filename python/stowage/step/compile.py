@@ -8,7 +8,7 @@ from stowage.errors import Error
 from stowage.sizes import parse_bytes
 from stowage.step.checking import Checking
 from stowage.step.compiled import CompiledStep
-from stowage.step.step_plan import StepOptions
+from stowage.step.replay.step_plan import StepOptions
 
 
 def compile(

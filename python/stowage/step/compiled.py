@@ -27,25 +27,27 @@ from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
 from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
 from stowage.report.progress import shown
-from stowage.step import compiled_regions
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
 from stowage.step.eager_calls import EagerCalls
 from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
 from stowage.step.latest_plan import LatestPlan
-from stowage.step.novelty import Novelty
-from stowage.step.places import Held, held_places
-from stowage.step.python_state import PythonState
-from stowage.step.recording import Recording, record
-from stowage.step.repetition import told_to_repeat
-from stowage.step.replay import Mismatch, Replay
-from stowage.step.room import Room
-from stowage.step.shadow import ReadsShell, Shadow
-from stowage.step.signature import Passing, loosened, signature
-from stowage.step.step_plan import StepOptions
-from stowage.step.undo import Undo
-from stowage.step.world import World
+from stowage.step.reach.places import Held, held_places
+from stowage.step.reach.python_state import PythonState
+from stowage.step.reach.world import World
+from stowage.step.record import compiled_regions
+from stowage.step.record.recording import Recording, record
+from stowage.step.replay.repetition import told_to_repeat
+from stowage.step.replay.replay import Mismatch, Replay
+from stowage.step.replay.room import Room
+from stowage.step.replay.shadow import ReadsShell, Shadow
+from stowage.step.replay.step_plan import StepOptions
+from stowage.step.replay.undo import Undo
+from stowage.step.signature.key_values import loosened
+from stowage.step.signature.novelty import Novelty
+from stowage.step.signature.passing import Passing
+from stowage.step.signature.signature import signature
 
 _MAX_UNSETTLED = 3
 _MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew

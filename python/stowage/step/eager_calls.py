@@ -22,9 +22,9 @@ import torch
 from stowage import _runtime
 from stowage._torch.private import address, storage_address
 from stowage.eviction.budget import HostRoom, OutOfMemory, budget
-from stowage.step.room import Room
-from stowage.step.state import State, lasting, on_accelerator, own_ranges
-from stowage.step.world import World
+from stowage.step.reach.state import State, lasting, on_accelerator, own_ranges
+from stowage.step.reach.world import World
+from stowage.step.replay.room import Room
 
 
 class EagerCalls:

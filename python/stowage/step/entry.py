@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from stowage.step.life_cycle import SignatureState
-from stowage.step.places import Place
-from stowage.step.replay import Replay
-from stowage.step.world import World
+from stowage.step.reach.places import Place
+from stowage.step.reach.world import World
+from stowage.step.replay.replay import Replay
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again

@@ -8,10 +8,10 @@ import torch
 
 from stowage.errors import Error
 from stowage.report.notebook import step_html
-from stowage.step import step_plan
 from stowage.step.life_cycle import LifeCycle
-from stowage.step.replay import Replay
-from stowage.step.room import Room
+from stowage.step.replay import step_plan
+from stowage.step.replay.replay import Replay
+from stowage.step.replay.room import Room
 
 
 class LatestPlan(LifeCycle):

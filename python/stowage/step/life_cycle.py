@@ -23,9 +23,9 @@ import torch
 from stowage import _runtime
 from stowage.errors import AFTER, BEFORE, Error, UnsupportedWarning, say, warn
 from stowage.sizes import in_words
-from stowage.step.repetition import Stage
-from stowage.step.replay import Replay
-from stowage.step.tally import Tally
+from stowage.step.replay.repetition import Stage
+from stowage.step.replay.replay import Replay
+from stowage.step.replay.tally import Tally
 
 # Of one signature within _RECENT_CALLS of its calls; a step that changes more often runs without a plan for a while
 _MAX_RECORDINGS = 8

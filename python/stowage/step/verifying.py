@@ -23,10 +23,10 @@ from stowage._torch.private import address, flatten, local_tensor, storage_addre
 from stowage.errors import Error
 from stowage.step.compile import compile
 from stowage.step.compiled import CompiledStep
-from stowage.step.python_state import PythonState
-from stowage.step.signature import objects_of
-from stowage.step.state import State, own_ranges
-from stowage.step.world import World
+from stowage.step.reach.python_state import PythonState
+from stowage.step.reach.state import State, own_ranges
+from stowage.step.reach.world import World
+from stowage.step.signature.signature import objects_of
 
 _LEAST_CALLS = 8  # warm-up, recording, rehearsal, and some planned ones
 _BITS = "the planned step does not give the bits"

@@ -23,8 +23,8 @@ def run(arguments: list[str]) -> int:
     except (Error, ValueError) as error:
         return fail(USAGE, f"--device: {error}")
     try:
-        from stowage.step.made_step import load
-        from stowage.step.prediction import DOES_NOT, will_it_fit
+        from stowage.step.fit.made_step import load
+        from stowage.step.fit.prediction import DOES_NOT, will_it_fit
     except (ImportError, Error) as error:
         return fail(BAD_INPUT, f"fit --model-from needs PyTorch: {error}")
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the error says it in one line

@@ -16,7 +16,7 @@ def fail(code: int, message: str) -> int:
 
 def told(error: BaseException) -> str:
     """ "train.py:12: ValueError: ...", of an error of the script's own."""
-    from stowage.step.made_step import user_line
+    from stowage.step.fit.made_step import user_line
 
     where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else user_line(error)
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())

@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> int:
     options = _options(arguments)
     try:
         from stowage.sharding.paper import budget_frontier, made_step_of, program_of_made, shard_plan
-        from stowage.step.made_step import load
+        from stowage.step.fit.made_step import load
     except (ImportError, Error) as error:
         return fail(BAD_INPUT, f"shard needs PyTorch: {error}")
     try:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from stowage._torch.private import is_shell, storage_address
-from stowage.step.signature import metadata
+from stowage.step.reach.parts import metadata
 
 if TYPE_CHECKING:
-    from stowage.step.world import World
+    from stowage.step.reach.world import World
 
 
 class Place(Protocol):

@@ -19,7 +19,7 @@ from stowage.cache.costs import cost_file
 from stowage.errors import Error, Infeasible, InvalidGraph, InvalidPlan, UnsupportedWarning, warn
 from stowage.planning import Plan, check, plan, plan_options
 from stowage.report.progress import shown
-from stowage.step.room import Room
+from stowage.step.replay.room import Room
 
 _TIMED_RUNS = 4  # the rehearsal and the first planned steps
 _GUESSED_ENOUGH = 0.02  # share of the step's cost

@@ -20,12 +20,12 @@ from stowage import _runtime
 from stowage._torch.private import FakeTensorMode, flatten, masks_as_run, models_of_fakes
 from stowage.errors import Error
 from stowage.planning import Graph
-from stowage.step.capturing import capture
-from stowage.step.eager_trace import Moment, Trace
-from stowage.step.kernel_bytes import KernelBytes, Smaller
-from stowage.step.made_step import SIZES, MakeStep, told_by_line
-from stowage.step.signature import objects_of
-from stowage.step.world import World
+from stowage.step.fit.kernel_bytes import KernelBytes, Smaller
+from stowage.step.fit.made_step import SIZES, MakeStep, told_by_line
+from stowage.step.reach.world import World
+from stowage.step.record.capturing import capture
+from stowage.step.record.eager_trace import Moment, Trace
+from stowage.step.signature.signature import objects_of
 
 
 @dataclasses.dataclass

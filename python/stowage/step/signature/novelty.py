@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from stowage.errors import warn
-from stowage.step.signature import difference
+from stowage.step.signature.signature import difference
 
 _RECENT = 20  # calls; when half of them have signatures that were never seen, the step is restless
 

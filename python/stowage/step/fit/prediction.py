@@ -23,9 +23,9 @@ from stowage.errors import Error, Infeasible, Unsupported
 from stowage.planning import Graph, plan
 from stowage.report.progress import shown
 from stowage.sizes import parse_bytes
-from stowage.step.fit import least_eager_bytes, without_scratch
-from stowage.step.made_step import MakeStep
-from stowage.step.sized_step import SizedStep, SizedSteps
+from stowage.step.fit.fit import least_eager_bytes, without_scratch
+from stowage.step.fit.made_step import MakeStep
+from stowage.step.fit.sized_step import SizedStep, SizedSteps
 
 FITS, WITH_PLAN, WITH_BUDGET = "fits", "fits with a plan", "fits with a budget"
 DOES_NOT, UNKNOWN = "does not fit", "unknown"
@@ -110,7 +110,7 @@ class Prediction:
         return json.dumps(self.summary())
 
     def __str__(self) -> str:
-        from stowage.step.prediction_text import as_text
+        from stowage.step.fit.prediction_text import as_text
 
         return as_text(self)
 

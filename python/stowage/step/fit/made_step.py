@@ -22,9 +22,9 @@ import torch
 
 from stowage._torch.private import DATA_DEPENDENT, constant_of, flatten, is_fake
 from stowage.errors import Error, Unsupported
-from stowage.step.recording import LIBRARY_FOLDERS
-from stowage.step.signature import objects_of
-from stowage.step.world import World
+from stowage.step.reach.world import World
+from stowage.step.record.recording import LIBRARY_FOLDERS
+from stowage.step.signature.signature import objects_of
 
 SIZES = ("batch_size", "length")
 _MIXED = ("convert all Tensors to FakeTensors", "Mixing fake modes", "FakeTensor mode must be")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from stowage import _runtime
 from stowage.eviction.budget import host_settings
-from stowage.step import compiled_regions
+from stowage.step.record import compiled_regions
 
 
 @dataclass(frozen=True)

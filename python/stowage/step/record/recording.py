@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch import optimizer_steps
 from stowage._torch.private import (
     address,
     addresses,
@@ -25,61 +23,23 @@ from stowage._torch.private import (
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
-from stowage.step import compiled_regions
 from stowage.step.guards.blind import ORDERS_WORK
-from stowage.step.host_reads import PAST_THE_DISPATCHER, HostReads
-from stowage.step.places import Held, Place, is_plain, lasting_places
-from stowage.step.results import find_places, take_outputs
-from stowage.step.shared_memory import shared_memory
-from stowage.step.signature import Passing, Value, held, metadata, parts, settings
-from stowage.step.state import Holders
-from stowage.step.world import World
+from stowage.step.reach.places import Held, Place, is_plain, lasting_places
+from stowage.step.reach.state import Holders
+from stowage.step.reach.world import World
+from stowage.step.record import compiled_regions
+from stowage.step.record.declared import argument_that_is_also_reachable, declare_world
+from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
+from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
+from stowage.step.record.results import find_places, take_outputs
+from stowage.step.record.session import Session
+from stowage.step.record.shared_memory import shared_memory
+from stowage.step.signature.key_values import Value
+from stowage.step.signature.passing import Passing
+from stowage.step.signature.signature import held, settings
 
 # Lines of theirs are no help in a message.
 LIBRARY_FOLDERS = [os.path.dirname(torch.__file__) + os.sep, PACKAGE_FOLDER, os.path.dirname(os.__file__) + os.sep]
-
-
-@dataclass
-class OptimizerEvent:
-    """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step
-    makes. ``moved``: parameters that the step itself made out of the model's, and their slots."""
-
-    optimizer: torch.optim.Optimizer
-    section: int
-    gradients: list[tuple[torch.Tensor, int]] = field(default_factory=list)
-    moved: list[tuple[torch.Tensor, int]] = field(default_factory=list)
-
-
-@dataclass
-class SchedulerEvent:
-    """One call of scheduler.step()."""
-
-    scheduler: Any
-    args: tuple
-    kwargs: dict
-
-
-@dataclass
-class Gradients:
-    """What a step does with the .grad of its parameters. A parameter can be in several lists.
-
-    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like
-    arguments. absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as
-    an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
-    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
-    gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
-    otherwise, such as one flat buffer for all gradients: that tensor is needed.
-    """
-
-    given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
-    absent: list[torch.Tensor] = field(default_factory=list)
-    cleared: list[torch.Tensor] = field(default_factory=list)
-    returned: list[torch.Tensor] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    gone: list[torch.Tensor] = field(default_factory=list)
-    lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
-    # Whose .grad come after the arguments; None: any tensor will do
-    inputs: list[torch.Tensor | None] = field(default_factory=list)
 
 
 @dataclass
@@ -120,146 +80,6 @@ class Recording:
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
     makes_generators: bool = False  # it draws from random generators that it makes, or comes by, or sets them
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
-
-
-class _Session:
-    """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
-
-    def __init__(self, recorder, world: World):
-        self._thread = threading.get_ident()  # the hooks on optimizers hear those of other threads, too
-        self.recorder = recorder
-        self.world = world
-        self.events: list = []
-        self.hyperparameters = {id(o): _hyperparameters(o) for o in world.optimizers}
-        self.takes_number = False  # a scheduler: it may depend on data
-        self.calls_closure = False  # an optimizer
-        self._closure = False  # the one that is at work
-        self._optimizer_depth = 0
-        self._scheduler_depth = 0
-        self._watches = False
-
-    def before_optimizer(self, optimizer, args, kwargs):
-        if threading.get_ident() != self._thread or not self._watches:
-            return
-        self._optimizer_depth += 1
-        if self._optimizer_depth > 1:  # a subclass that calls its parent's step()
-            return
-        self._closure = any(v is not None and v is not optimizer for v in (*args, *kwargs.values()))
-        if self._closure and self.world.distributed:
-            self.recorder.refuse("optimizer.step() with a closure")
-        if id(optimizer) not in self.hyperparameters:  # found late, by the walk or by its step
-            if not any(optimizer is known for known in self.world.optimizers):
-                self.world.optimizers.append(optimizer)
-            self.hyperparameters[id(optimizer)] = _hyperparameters(optimizer)
-            declare_optimizer(self.recorder, optimizer)
-        if self._closure:  # forward and backward are in it: it is no part of its own
-            self.calls_closure = True
-            return
-        self.world.enter_optimizer(optimizer)
-        self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
-        event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
-        for p in self.world.parameters():
-            if p.grad is not None and self.recorder.made_in_step(address(p.grad)):
-                event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
-        event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
-        self.events.append(event)
-        self.world.pause()
-
-    def after_optimizer(self, optimizer, args, kwargs):
-        if threading.get_ident() != self._thread or not self._watches:
-            return
-        self._optimizer_depth -= 1
-        if self._optimizer_depth == 0 and not self._closure:
-            self.world.resume()
-            self.recorder.end_section()
-            self.world.leave_optimizer(optimizer)
-
-    def watch(self) -> None:
-        self._watches = True
-        optimizer_steps.listen(self, self.before_optimizer, self.after_optimizer)
-        for scheduler in self.world.schedulers:
-            scheduler.__dict__["step"] = self._watched(scheduler, scheduler.step)
-
-    def unwatch(self) -> None:
-        """However far watch() has come."""
-        self._watches = False
-        optimizer_steps.forget(self)
-        for scheduler in self.world.schedulers:
-            scheduler.__dict__.pop("step", None)
-
-    def _takes_number(self) -> None:
-        self.takes_number = True
-        if self.world.distributed:
-            self.recorder.refuse("scheduler.step() with a number that may depend on data")
-
-    def _watched(self, scheduler, step):
-        def watched_step(*args, **kwargs):
-            if self._scheduler_depth == 0:
-                if not all(isinstance(v, (int, type(None))) for v in (*args, *kwargs.values())):
-                    self._takes_number()
-                self.events.append(SchedulerEvent(scheduler, args, kwargs))
-            self._scheduler_depth += 1
-            self.world.pause()
-            try:
-                return step(*args, **kwargs)
-            finally:
-                self.world.resume()
-                self._scheduler_depth -= 1
-
-        return watched_step
-
-
-def declare_optimizer(recorder, optimizer) -> None:
-    for i, (_parameter, state) in enumerate(optimizer.state.items()):
-        for key, value in state.items() if isinstance(state, dict) else ():
-            if isinstance(value, torch.Tensor):
-                recorder.declare(address(value), "optimizer_state", f"state.{i}.{key}")
-    for i, group in enumerate(optimizer.param_groups):
-        for key, value in group.items():
-            if isinstance(value, torch.Tensor):
-                recorder.declare(address(value), "optimizer_state", f"group.{i}.{key}")
-
-
-def declare_world(recorder, world: World, inputs: list[torch.Tensor], earlier: Sequence[Any]) -> None:
-    for kind, name, tensor in world.owned():
-        recorder.declare(address(tensor), kind, name)
-    where = parts(inputs)
-    # Those that parts begin with are declared before others
-    for i in sorted(range(len(inputs)), key=lambda i: where[i].first != i):
-        recorder.declare_input(address(inputs[i]), "input", f"input_{i}", i, where[i].start_bytes, where[i].end_bytes)
-    for path, module in world.modules:
-        for name, parameter in module.named_parameters(prefix=path):
-            recorder.declare(address(parameter), "parameter", name)
-        for name, buffer in module.named_buffers(prefix=path):
-            recorder.declare(address(buffer), "module_buffer", name)
-    for optimizer in world.optimizers:
-        for g, group in enumerate(optimizer.param_groups):
-            for i, parameter in enumerate(group["params"]):
-                recorder.declare(address(parameter), "parameter", f"group.{g}.{i}")
-        declare_optimizer(recorder, optimizer)
-    for path, tensor in world.tensors:
-        recorder.declare(address(tensor), "constant", path)
-    world.know_generators(lambda generator: recorder.know_generator(generator, earlier))
-
-
-def _argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
-    """Arguments are bound anew in every call, what the function reaches by itself is not: one tensor cannot be both."""
-    storages = {storage_address(t) for t in inputs} - {0}
-    for path, module in world.modules:
-        for name, tensor in (*module.named_parameters(prefix=path), *module.named_buffers(prefix=path)):
-            if storage_address(tensor) in storages:
-                return name
-    for path, tensor in world.tensors:
-        if storage_address(tensor) in storages:
-            return path
-    return ""
-
-
-def _hyperparameters(optimizer) -> list[dict]:
-    return [
-        {k: v for k, v in g.items() if k != "params" and not isinstance(v, torch.Tensor)}
-        for g in optimizer.param_groups
-    ]
 
 
 def record(
@@ -339,7 +159,7 @@ class _Undo:
 
 def _watched(
     recorder,
-    session: _Session,
+    session: Session,
     reads: HostReads,
     call: Callable[[], Any],
     within: contextlib.AbstractContextManager | None,
@@ -395,7 +215,7 @@ def _record(
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
     declare_world(recorder, world, inputs, earlier)
-    given = _declare_gradients(recorder, world, inputs)
+    given = declare_gradients(recorder, world, inputs)
     grads = [p.grad for p in given if p.grad is not None]
     places = (
         []
@@ -407,7 +227,7 @@ def _record(
     ]
     if world.compiled is not None and (world.distributed or any(is_fake(t) for t in inputs)):
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
-    if shared := _argument_that_is_also_reachable(world, arguments):
+    if shared := argument_that_is_also_reachable(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
     if (world.distributed and any(t.requires_grad for t in arguments)) or any(
         t.requires_grad for t in inputs[len(arguments) :]
@@ -421,7 +241,7 @@ def _record(
     set_before = Value(settings())
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
-    session = _Session(recorder, world)
+    session = Session(recorder, world)
     whole = not world.distributed and not any(is_fake(t) for t in inputs)
     host_reads = HostReads(recorder, whole, arguments)
     undo = _Undo(recorder, world, inputs)
@@ -446,9 +266,7 @@ def _record(
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     if world.compiled is not None:
         recording.remembers = f"torch.compile's guards decide what '{world.compiled}' runs"
-    known = [o for o in world.optimizers if id(o) in session.hyperparameters]
-    changed = any(_hyperparameters(o) != session.hyperparameters[id(o)] for o in known)
-    if changed and not any(isinstance(e, SchedulerEvent) for e in session.events):
+    if session.sets_hyperparameters():
         recording.sets = "the optimizer's hyperparameters"
     recording.calls_closure = session.calls_closure
     if session.calls_closure:
@@ -467,7 +285,7 @@ def _record(
     if recording.sets and world.distributed:
         recorder.refuse(f"the step changes {recording.sets} by itself")
     leaves = take_outputs(recording, recorder, args, kwargs)
-    _sort_gradients(recording, recorder, before, given, absent_grads)
+    recording.gradients = sort_gradients(recorder, world, len(inputs), before, given, absent_grads)
     returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
     find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
@@ -537,56 +355,6 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
     ]
     recording.finds = next((name for name, _ in found if name in anew), "")
     return [tensor for _, tensor in found]
-
-
-def _declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters that have a .grad: it comes after the arguments, as an input."""
-    if world.distributed:
-        return []
-    given = [(p, p.grad) for p in world.model_parameters() if p.grad is not None]
-    for i, (_, grad) in enumerate(given, start=len(inputs)):
-        recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
-    return [p for p, _ in given]
-
-
-def _span(t: torch.Tensor) -> tuple[int, int]:
-    part = parts([t])[0] if t.layout == torch.strided else None
-    return (part.start_bytes, part.end_bytes) if part is not None else (0, 0)
-
-
-def _sort_gradients(
-    recording: Recording, recorder, before: list[tuple], given: list[torch.Tensor], absent_grads: frozenset[int]
-) -> None:
-    """What has become of each .grad; see Gradients."""
-    found = recording.gradients
-    if recording.world.distributed:  # DTensors: what the step throws away in its next call is not handed out
-        for p, grad in before:
-            had = grad is not None or id(p) in absent_grads
-            if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
-                found.cleared.append(p)
-            elif not had and p.grad is not None:
-                found.returned.append(p)
-        return
-    touched = recorder.touched_inputs()
-    used = {id(p): i in touched for i, p in enumerate(given, start=len(recording.inputs))}
-    for p, grad in before:
-        made = p.grad is not None and recorder.made_in_step(address(p.grad))
-        if used.get(id(p)):
-            found.given.append((p, metadata(grad)))
-        elif grad is None:
-            found.absent.append(p)
-        else:
-            if recorder.lasts(address(grad)) and recorder.touches(address(grad)):
-                found.lasting.append((p, grad))
-            if p.grad is not grad:
-                found.cleared.append(p)
-        if made:
-            found.returned.append(p)
-        elif p.grad is None and grad is not None:
-            found.gone.append(p)
-        elif p.grad is not None and p.grad is not grad:
-            recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
-    found.inputs = [p if used[id(p)] else None for p in given]
 
 
 def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple]) -> None:

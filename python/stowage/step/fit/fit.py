@@ -22,8 +22,8 @@ from stowage.errors import Error, Infeasible
 from stowage.planning import Graph, Plan, infeasible, plan
 from stowage.report.progress import shown
 from stowage.sizes import in_words, parse_bytes
-from stowage.step.made_step import MakeStep
-from stowage.step.sized_step import SizedSteps
+from stowage.step.fit.made_step import MakeStep
+from stowage.step.fit.sized_step import SizedSteps
 
 _MOST = {"batch": 1 << 20, "length": 1 << 24}
 _PARAMETERS = {"batch": "batch_size", "length": "length"}  # of make_step

@@ -10,10 +10,10 @@ import torch
 from stowage import _runtime
 from stowage.errors import AFTER, BEFORE, say
 from stowage.eviction.budget import OutOfMemory
-from stowage.step.state import Holders, leaves_of
+from stowage.step.reach.state import Holders, leaves_of
 
 if TYPE_CHECKING:
-    from stowage.step.replay import Replay
+    from stowage.step.replay.replay import Replay
 
 
 class Undo:

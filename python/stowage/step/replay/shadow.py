@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stowage.step.replay import Replay
+    from stowage.step.replay.replay import Replay
 
 
 class ReadsShell(Exception):

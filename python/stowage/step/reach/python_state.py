@@ -35,7 +35,7 @@ from stowage._torch.private import generated_code, is_fake
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library_module, is_own, is_standard
 from stowage.step.guards.walk import Walk
-from stowage.step.world import World
+from stowage.step.reach.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
 _ABSENT = object()

@@ -22,7 +22,7 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import flatten
-from stowage.step.eager_trace import TensorForm, Trace, TracedOp
+from stowage.step.record.eager_trace import TensorForm, Trace, TracedOp
 
 LARGEST_PROBE_BYTES = 96 << 20
 _PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot", "aten::linear"}

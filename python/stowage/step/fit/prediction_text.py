@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stowage.sizes import in_words
 
 if TYPE_CHECKING:
-    from stowage.step.prediction import Largest, Prediction
+    from stowage.step.fit.prediction import Largest, Prediction
 
 KINDS = {
     "parameter": "parameters",

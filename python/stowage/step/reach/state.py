@@ -16,9 +16,9 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.private import address, local_tensor, storage_address
-from stowage.step.places import is_plain
-from stowage.step.signature import parts
-from stowage.step.world import World
+from stowage.step.reach.parts import parts
+from stowage.step.reach.places import is_plain
+from stowage.step.reach.world import World
 
 Range = tuple[torch.Tensor, int, int]  # of a tensor's storage, in bytes
 

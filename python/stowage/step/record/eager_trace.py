@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from stowage._torch.private import DATA_DEPENDENT, TorchDispatchMode, flatten, in_backward
-from stowage.step.recording import LIBRARY_FOLDERS
+from stowage.step.record.recording import LIBRARY_FOLDERS
 
 _LIBRARIES = tuple(LIBRARY_FOLDERS)
 _ENGINE_SUM = "aten::add.Tensor"

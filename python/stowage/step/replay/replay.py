@@ -15,17 +15,18 @@ from stowage._torch.private import address, addresses, flatten, storage_address,
 from stowage.errors import Error, InvalidGraph, InvalidPlan
 from stowage.planning import Plan
 from stowage.report.progress import shown
-from stowage.step import compiled_regions
-from stowage.step.host_reads import ToldContents
-from stowage.step.python_state import PythonOfKernels, ToldKernels
-from stowage.step.recording import OptimizerEvent, Recording
-from stowage.step.rehearsal import Rehearsal
-from stowage.step.repetition import Repetition
-from stowage.step.room import Room
-from stowage.step.shadow import ReadsShell, Shadow
-from stowage.step.signature import metadata
-from stowage.step.step_plan import StepOptions, StepPlan
-from stowage.step.undo import Undo
+from stowage.step.reach.parts import metadata
+from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
+from stowage.step.record import compiled_regions
+from stowage.step.record.host_reads import ToldContents
+from stowage.step.record.recording import Recording
+from stowage.step.record.session import OptimizerEvent
+from stowage.step.replay.rehearsal import Rehearsal
+from stowage.step.replay.repetition import Repetition
+from stowage.step.replay.room import Room
+from stowage.step.replay.shadow import ReadsShell, Shadow
+from stowage.step.replay.step_plan import StepOptions, StepPlan
+from stowage.step.replay.undo import Undo
 
 
 class Mismatch(Exception):

@@ -12,9 +12,9 @@ from stowage._torch.private import fake_mode_active, foreign_mode, is_fake
 from stowage.cache.costs import cost_file
 from stowage.errors import Unsupported
 from stowage.report.progress import shown
-from stowage.step.recording import record
-from stowage.step.signature import signature
-from stowage.step.world import World
+from stowage.step.reach.world import World
+from stowage.step.record.recording import record
+from stowage.step.signature.signature import signature
 
 
 def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None = None, **kwargs: Any) -> Graph:

@@ -1,0 +1,94 @@
+"""What a step does with the .grad of its parameters: which it finds, adds to, makes, lets go of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from stowage._torch.private import address
+from stowage.step.reach.parts import metadata, parts
+from stowage.step.reach.world import World
+
+
+@dataclass
+class Gradients:
+    """What a step does with the .grad of its parameters. A parameter can be in several lists.
+
+    given: those that the step works with as it finds them (adds to, scales, reads); they come with each call like
+    arguments. absent: None when the step began: it makes one, and may let go of it, or no other call may find one, as
+    an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
+    returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
+    gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
+    otherwise, such as one flat buffer for all gradients: that tensor is needed.
+    """
+
+    given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
+    absent: list[torch.Tensor] = field(default_factory=list)
+    cleared: list[torch.Tensor] = field(default_factory=list)
+    returned: list[torch.Tensor] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    gone: list[torch.Tensor] = field(default_factory=list)
+    lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
+    # Whose .grad come after the arguments; None: any tensor will do
+    inputs: list[torch.Tensor | None] = field(default_factory=list)
+
+
+def declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters that have a .grad: it comes after the arguments, as an input."""
+    if world.distributed:
+        return []
+    given = [(p, p.grad) for p in world.model_parameters() if p.grad is not None]
+    for i, (_, grad) in enumerate(given, start=len(inputs)):
+        recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
+    return [p for p, _ in given]
+
+
+def _span(t: torch.Tensor) -> tuple[int, int]:
+    part = parts([t])[0] if t.layout == torch.strided else None
+    return (part.start_bytes, part.end_bytes) if part is not None else (0, 0)
+
+
+def sort_gradients(
+    recorder,
+    world: World,
+    inputs: int,
+    before: list[tuple],
+    given: list[torch.Tensor],
+    absent_grads: frozenset[int],
+) -> Gradients:
+    """What has become of each .grad. ``inputs``: how many tensors come before those of ``given``; ``before``: each
+    parameter and its .grad when the step began."""
+    found = Gradients()
+    if world.distributed:  # DTensors: what the step throws away in its next call is not handed out
+        for p, grad in before:
+            had = grad is not None or id(p) in absent_grads
+            if had and (p.grad is None or recorder.made_in_step(address(p.grad))):
+                found.cleared.append(p)
+            elif not had and p.grad is not None:
+                found.returned.append(p)
+        return found
+    touched = recorder.touched_inputs()
+    used = {id(p): i in touched for i, p in enumerate(given, start=inputs)}
+    for p, grad in before:
+        made = p.grad is not None and recorder.made_in_step(address(p.grad))
+        if used.get(id(p)):
+            found.given.append((p, metadata(grad)))
+        elif grad is None:
+            found.absent.append(p)
+        else:
+            if recorder.lasts(address(grad)) and recorder.touches(address(grad)):
+                found.lasting.append((p, grad))
+            if p.grad is not grad:
+                found.cleared.append(p)
+        if made:
+            found.returned.append(p)
+        elif p.grad is None and grad is not None:
+            found.gone.append(p)
+        elif p.grad is not None and p.grad is not grad:
+            recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
+    found.inputs = [p if used[id(p)] else None for p in given]
+    return found
+
+
+__all__ = ["Gradients", "declare_gradients", "sort_gradients"]

@@ -1,0 +1,1 @@
+"""Planned calls: the plan of a recording, its rehearsal, its execution."""

@@ -1,0 +1,1 @@
+"""What a recording may assume of a call: its arguments, and PyTorch's settings."""
