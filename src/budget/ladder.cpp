@@ -54,13 +54,17 @@ std::optional<Fitted> Ladder::best_within(std::int64_t capacity) {
   const auto consider = [&](std::int64_t bytes) {
     const bool improved = recipes_.ops <= kSmallOps || looks <= kImproved;
     const std::optional<Fitted>& fitted = improved ? improved_at(bytes) : at(bytes);
-    if (fitted && (best == nullptr || fitted->schedule.step_ns < best->schedule.step_ns)) best = &*fitted;
+    if (fitted && fitted->layout.height_bytes <= capacity &&
+        (best == nullptr || fitted->schedule.step_ns < best->schedule.step_ns))
+      best = &*fitted;
     return fitted.has_value();
   };
   bound_.at(capacity);
   bool failed = false;
+  // In a small graph, the rung above the budget, too: its plan may need no more
+  const std::int32_t above = recipes_.ops <= kSmallOps ? 1 : 0;
   for (std::int32_t i = rungs_ - 1; i >= 0 && !stopped(); --i) {
-    if (rung(i) > capacity) continue;
+    if (rung(std::max(0, i - above)) > capacity) continue;
     if (rung(i) < bound_.least_capacity()) break;
     if (best != nullptr && best->schedule.step_ns <= bound_.known(rung(i))) return *best;
     if (recipes_.ops > kSmallOps && ++looks > kLooks) break;

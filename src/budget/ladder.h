@@ -2,7 +2,9 @@
 //
 //   bytes   top ──┬── the least arena found without recomputation: costs nothing
 //                 │  rung n-1                          A budget may use the plan of every rung at or below it and takes the fastest.
-//      budget ····│··                                  The candidates only grow with the budget, so the time can only fall.
+//      budget ····│··                                  The candidates only grow with the budget, so the time can only fall. In
+//                 │                                    graphs of up to 300 ops the plan of the rung above is one where it
+//                 │                                    needs no more than the budget: the rungs are the same for all budgets.
 //                 │  rung 2   ◀── looked at first      Rungs further down are looked at while their proven bound leaves hope
 //                 │  rung 1   ◀── then this, …         of a faster plan (covering is a heuristic, and layouts have luck), in
 //                 │                                    graphs of more than 300 ops 8 of them, and none below one without a plan:
