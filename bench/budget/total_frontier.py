@@ -22,6 +22,7 @@ from bench import common
 from bench.budget import budget_report, budget_rivals, budget_worker
 
 MODELS = ("gpt2", "bert", "vit", "resnet50", "llama")
+KINDS = ("leave", "limit")
 SHARES = (0.75, 0.5, 0.35, 0.25)
 RIVALS: dict[str, dict] = {
     "checkpoint": {"blocks": {"every": 1}},
@@ -112,7 +113,7 @@ def measure(name: str, options) -> dict:
     eager_bytes = probe.ask("total")["total_bytes"]
     probe.close()
     configs = {rival: {"kind": "rival", "form": RIVALS[rival]} for rival in options.rivals}
-    for kind, share in itertools.product(("leave", "limit"), options.shares):
+    for kind, share in itertools.product(options.kinds, options.shares):
         configs[f"{kind} {share:g}"] = {"kind": kind, "budget": int(share * eager_bytes)}
     points = []
     for at in range(0, len(configs), options.at_once):
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="budgets, of eager's total")
     parser.add_argument("--rivals", nargs="*", default=list(RIVALS), choices=list(RIVALS), metavar="RIVAL")
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS, help="what has the budgets")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--at-once", type=int, default=5, help="processes beside eager's (default 5)")

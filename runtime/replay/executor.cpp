@@ -10,6 +10,7 @@
 
 #include "runtime/record/ticks.h"
 #include "runtime/replay/foreign_draws.h"
+#include "runtime/replay/results.h"
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
@@ -276,15 +277,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
     tensors_[id.index()] = result;
     storages_[slot.block.index()] = result.storage();
   };
-  for (std::size_t r = 0; r < op.results.size(); ++r) {
-    const TensorRef& ref = op.results[r];
-    if (ref.kind == TensorRef::Kind::kTensor) {
-      keep(ref.slots[0], stack[r].toTensor());
-    } else if (ref.kind == TensorRef::Kind::kTensorList) {
-      const c10::List<at::Tensor> list = stack[r].toTensorList();
-      for (std::size_t i = 0; i < ref.slots.size(); ++i) keep(ref.slots[i], list.get(i));
-    }
-  }
+  each_result(op, stack, keep);
 }
 
 void Executor::learn(const Instruction& instruction) {

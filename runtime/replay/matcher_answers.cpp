@@ -7,6 +7,7 @@
 
 #include "runtime/replay/arguments.h"
 #include "runtime/replay/matcher.h"
+#include "runtime/replay/results.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
 
@@ -32,17 +33,7 @@ void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::ji
     passing_[tensor.storage().unsafeGetStorageImpl()] = {{tape_->slots[id.index()].block, 0, 0}};
     kept_.push_back(watched(tensor.storage()));
   };
-  const std::size_t first = stack->size() - op.results.size();
-  for (std::size_t r = 0; r < op.results.size(); ++r) {
-    const TensorRef& ref = op.results[r];
-    const c10::IValue& value = (*stack)[first + r];
-    if (ref.kind == TensorRef::Kind::kTensor) {
-      pass(ref.slots[0], value.toTensor());
-    } else if (ref.kind == TensorRef::Kind::kTensorList) {
-      const std::vector<at::Tensor> list = value.toTensorVector();
-      for (std::size_t i = 0; i < std::min(list.size(), ref.slots.size()); ++i) pass(ref.slots[i], list[i]);
-    }
-  }
+  each_result(op, *stack, pass);
 }
 
 void Matcher::answer_with_shells(const TapeOp& op, torch::jit::Stack* stack) {

@@ -11,6 +11,7 @@
 // Views that no op on the tape makes (autograd's own, of what it has saved) follow those of their block. So does what the
 // step gets in a way that nobody can follow: an iterator over parts of one tensor.
 #include "runtime/replay/matcher.h"
+#include "runtime/replay/results.h"
 #include "runtime/torch/op_facts.h"
 
 namespace stowage::runtime {
@@ -85,20 +86,10 @@ bool Matcher::take_place(SlotId id, const at::Tensor& tensor) {
 bool Matcher::take_places(const TapeOp& op, const torch::jit::Stack& stack) {
   if (!views_may_move(op)) return true;
   bool fine = true;
-  const std::size_t first = stack.size() - op.results.size();
   const auto take = [&](SlotId slot, const at::Tensor& tensor) {
     if (slot.valid() && tensor.defined() && tensor.has_storage()) fine = fine && take_place(slot, tensor);
   };
-  for (std::size_t r = 0; r < op.results.size(); ++r) {
-    const TensorRef& ref = op.results[r];
-    const c10::IValue& value = stack[first + r];
-    if (ref.kind == TensorRef::Kind::kTensor) {
-      take(ref.slots[0], value.toTensor());
-    } else if (ref.kind == TensorRef::Kind::kTensorList) {
-      const std::vector<at::Tensor> list = value.toTensorVector();
-      for (std::size_t i = 0; i < std::min(list.size(), ref.slots.size()); ++i) take(ref.slots[i], list[i]);
-    }
-  }
+  each_result(op, stack, take);
   return fine;
 }
 

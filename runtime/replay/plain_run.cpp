@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "runtime/memory/plainly.h"
+#include "runtime/replay/results.h"
 #include "runtime/replay/saved_blocks.h"
 #include "runtime/replay/tile_run.h"
 #include "runtime/torch/collectives.h"
@@ -252,15 +253,7 @@ void PlainRun::keep_results(const TapeOp& op, const torch::jit::Stack& stack) {
     const bool made = std::find(op.creates.begin(), op.creates.end(), block) != op.creates.end();
     if (made && tape_.blocks[block.index()].owner == id) storages_[block.index()] = result.storage();
   };
-  for (std::size_t r = 0; r < op.results.size(); ++r) {
-    const TensorRef& ref = op.results[r];
-    if (ref.kind == TensorRef::Kind::kTensor) {
-      keep(ref.slots[0], stack[r].toTensor());
-    } else if (ref.kind == TensorRef::Kind::kTensorList) {
-      const c10::List<at::Tensor> list = stack[r].toTensorList();
-      for (std::size_t i = 0; i < ref.slots.size(); ++i) keep(ref.slots[i], list.get(i));
-    }
-  }
+  each_result(op, stack, keep);
 }
 
 void PlainRun::hand_over(Shells& shells, bool copies) {

@@ -1,0 +1,30 @@
+// The tensors that an op has left on top of the stack, each with the slot that stands for it on the tape.
+//
+//   stack   …  (a, [b, c], 3)        each_result:  (slot of a, a)  (slot of b, b)  (slot of c, c)
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/record/tape.h"
+
+namespace stowage::runtime {
+
+template <class With>
+void each_result(const TapeOp& op, const torch::jit::Stack& stack, const With& with) {
+  const std::size_t first = stack.size() - op.results.size();
+  for (std::size_t r = 0; r < op.results.size(); ++r) {
+    const TensorRef& ref = op.results[r];
+    const c10::IValue& value = stack[first + r];
+    if (ref.kind == TensorRef::Kind::kTensor) {
+      with(ref.slots[0], value.toTensor());
+    } else if (ref.kind == TensorRef::Kind::kTensorList) {
+      const std::vector<at::Tensor> list = value.toTensorVector();
+      for (std::size_t i = 0; i < std::min(list.size(), ref.slots.size()); ++i) with(ref.slots[i], list[i]);
+    }
+  }
+}
+
+}  // namespace stowage::runtime
