@@ -111,6 +111,33 @@ def test_random_programs(seed):
     check_program(seed)
 
 
+def test_a_mask_that_another_has_led_to():
+    def left(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(16, 4)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def train_step(x):
+            with torch.no_grad():
+                y = x[:, :4] * 3
+                y[:, :2] = y[:, :2].round()
+                a, b = y.floor().to(torch.int64), y.ceil().to(torch.int64)
+                a[(b > 0) * (a == b)] -= 1
+                b[(a < 20) * (a == b)] += 1
+            loss = model(x).square().mean() * (1 + (b - a).float().mean())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = stowage.compile(train_step) if compiled else train_step
+        return [step(torch.randn(32, 16)).clone() for _ in range(24)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert all(torch.equal(one, other) for one, other in zip(left(False), left(True), strict=True))
+
+
 @searches.longer
 def test_many_random_programs():
     for seed in searches.seeds(FIRST):
