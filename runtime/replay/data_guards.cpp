@@ -2,13 +2,41 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
 
 namespace stowage::runtime {
+
+namespace {
+
+// Ops after one whose result has another shape would reach beyond its memory: they take it with the shape on the tape.
+void require_recorded_shapes(const Tape& tape, const TapeOp& op, const torch::jit::Stack& results) {
+  const auto require = [&](SlotId id, const at::Tensor& result) {
+    if (id.valid() && result.defined() && result.sizes() != at::IntArrayRef(tape.slots[id.index()].meta.sizes))
+      throw std::runtime_error("a result of another shape than was recorded");
+  };
+  for (std::size_t r = 0; r < op.results.size(); ++r) {
+    const TensorRef& ref = op.results[r];
+    if (ref.kind == TensorRef::Kind::kTensor) {
+      require(ref.slots[0], results[r].toTensor());
+    } else if (ref.kind == TensorRef::Kind::kTensorList) {
+      const c10::List<at::Tensor> list = results[r].toTensorList();
+      for (std::size_t i = 0; i < ref.slots.size(); ++i) require(ref.slots[i], list.get(i));
+    }
+  }
+}
+
+}  // namespace
 
 void WorkedOut::lead_to(const DataGuard& guard) {
   for (const std::int32_t i : guard.needs) {
     const TapeOp& op = tape_.ops[static_cast<std::size_t>(i)];
-    if (op.role == TapeOp::Role::kKernel && done_.insert(i).second) run_.call(op, stack_);
+    if (op.role != TapeOp::Role::kKernel) continue;
+    const auto [known, first] = done_.emplace(i, false);
+    if (!first && !known->second) throw std::runtime_error("an op that leads there has raised before");
+    if (!first) continue;
+    run_.call(op, stack_);
+    require_recorded_shapes(tape_, op, stack_);
+    known->second = true;
   }
 }
 

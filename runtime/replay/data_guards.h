@@ -11,7 +11,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
-#include <set>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,7 +38,7 @@ class WorkedOut {
   const c10::AutoGradMode grad_mode_restorer_{c10::GradMode::is_enabled()};
   const Tape& tape_;
   PlainRun run_;
-  std::set<std::int32_t> done_;
+  std::map<std::int32_t, bool> done_;  // by op; false: it has raised, or has made another shape
   torch::jit::Stack stack_;
 };
 

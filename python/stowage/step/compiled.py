@@ -39,7 +39,7 @@ from stowage.step.reach.world import World
 from stowage.step.record import compiled_regions
 from stowage.step.record.recording import Recording, record
 from stowage.step.replay.repetition import told_to_repeat
-from stowage.step.replay.replay import Mismatch, Replay
+from stowage.step.replay.replay import KEEPS_LOST_STATES, Mismatch, Replay
 from stowage.step.replay.room import Room
 from stowage.step.replay.shadow import ReadsShell, Shadow
 from stowage.step.replay.step_plan import StepOptions
@@ -53,6 +53,7 @@ _MAX_UNSETTLED = 3
 _MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
+_MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
@@ -424,6 +425,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.wanted_because = shadow.difference
         if not shadow.handed_out:
             entry.leaves(shadow.other_operator)
+        if shadow.difference == KEEPS_LOST_STATES:
+            entry.lost_states += 1
+            if entry.lost_states >= _MAX_LOST_STATES and not any(r.planned_calls for r in entry.replays):
+                self._rest(entry, f"{shadow.difference} (item()): a planned call does not know that state")
         return shadow.result
 
     # ---- Recording and trust

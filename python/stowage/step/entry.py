@@ -30,6 +30,7 @@ class Entry(SignatureState):
         self.unsettled = 0
         self.beginnings = 0  # recordings since a plan has served, in which something began that stays
         self.reads_shells = 0
+        self.lost_states = 0
         self.replaced: list[Place] = []  # what the step fills anew
         self.anew: set[str] = set()  # names under which calls find other tensors
         self.writes: set[str] = set()  # names under which calls have found tensors, and changed their content
@@ -68,7 +69,7 @@ class Entry(SignatureState):
     def wakes(self) -> bool:
         if not super().wakes():
             return False
-        self.wanted = self.wasted = self.changed_calls = 0
+        self.wanted = self.wasted = self.changed_calls = self.lost_states = 0
         self.expected.clear()
         self.left_at.clear()
         self.world = None

@@ -218,6 +218,11 @@ class LifeCycle(abc.ABC):
             again=entry.rest_calls > _FIRST_REST,
         )
 
+    def _rest(self, entry: Any, reason: str) -> None:
+        """For a while."""
+        entry.rest()
+        self._refuse(entry, f"{reason}; so do the next {entry.rest_calls} calls", again=entry.rest_calls > _FIRST_REST)
+
     def _refuse(self, entry: Any, reason: str, again: bool = False) -> None:
         """``again``: a warning has said so before."""
         entry.refusal = reason

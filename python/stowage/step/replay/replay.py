@@ -33,6 +33,7 @@ class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
 
 
+KEEPS_LOST_STATES = "the step keeps a state of a random generator, and reads numbers"
 _ELSEWHERE = "where a tensor lies in memory that it shares with others"
 
 
@@ -382,7 +383,7 @@ class Replay:
                     difference = "the step returns or keeps other tensors than when it was recorded"
                     matcher.leave(difference)
                 if not difference and self._keeps_lost_states():
-                    difference = "the step keeps a state of a random generator, and reads numbers"
+                    difference = KEEPS_LOST_STATES
                     matcher.leave(difference)
             except BaseException as error:
                 matcher.forget_step()
@@ -508,4 +509,4 @@ def _nothing() -> None:
     pass
 
 
-__all__ = ["Mismatch", "Replay", "why_python_must_run"]
+__all__ = ["KEEPS_LOST_STATES", "Mismatch", "Replay", "why_python_must_run"]
