@@ -4,25 +4,19 @@
 #include <exception>
 #include <stdexcept>
 
+#include "runtime/replay/results.h"
+
 namespace stowage::runtime {
 
 namespace {
 
 // Ops after one whose result has another shape would reach beyond its memory: they take it with the shape on the tape.
 void require_recorded_shapes(const Tape& tape, const TapeOp& op, const torch::jit::Stack& results) {
-  const auto require = [&](SlotId id, const at::Tensor& result) {
-    if (id.valid() && result.defined() && result.sizes() != at::IntArrayRef(tape.slots[id.index()].meta.sizes))
-      throw std::runtime_error("a result of another shape than was recorded");
-  };
-  for (std::size_t r = 0; r < op.results.size(); ++r) {
-    const TensorRef& ref = op.results[r];
-    if (ref.kind == TensorRef::Kind::kTensor) {
-      require(ref.slots[0], results[r].toTensor());
-    } else if (ref.kind == TensorRef::Kind::kTensorList) {
-      const c10::List<at::Tensor> list = results[r].toTensorList();
-      for (std::size_t i = 0; i < ref.slots.size(); ++i) require(ref.slots[i], list.get(i));
-    }
-  }
+  bool same = true;
+  const bool all = each_result(op, results, [&](SlotId id, const at::Tensor& result) {
+    same &= !id.valid() || !result.defined() || result.sizes() == at::IntArrayRef(tape.slots[id.index()].meta.sizes);
+  });
+  if (!all || !same) throw std::runtime_error("a result of another shape than was recorded");
 }
 
 }  // namespace

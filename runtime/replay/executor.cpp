@@ -277,7 +277,7 @@ void Executor::keep_results(const TapeOp& op, torch::jit::Stack& stack) {
     tensors_[id.index()] = result;
     storages_[slot.block.index()] = result.storage();
   };
-  each_result(op, stack, keep);
+  TORCH_CHECK(each_result(op, stack, keep), "stowage: an op gives a shorter list than was recorded");
 }
 
 void Executor::learn(const Instruction& instruction) {

@@ -253,7 +253,7 @@ void PlainRun::keep_results(const TapeOp& op, const torch::jit::Stack& stack) {
     const bool made = std::find(op.creates.begin(), op.creates.end(), block) != op.creates.end();
     if (made && tape_.blocks[block.index()].owner == id) storages_[block.index()] = result.storage();
   };
-  each_result(op, stack, keep);
+  TORCH_CHECK(each_result(op, stack, keep), "stowage: an op gives a shorter list than was recorded");
 }
 
 void PlainRun::hand_over(Shells& shells, bool copies) {

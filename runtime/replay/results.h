@@ -12,8 +12,10 @@
 
 namespace stowage::runtime {
 
+// False where a list is shorter than it was recorded.
 template <class With>
-void each_result(const TapeOp& op, const torch::jit::Stack& stack, const With& with) {
+bool each_result(const TapeOp& op, const torch::jit::Stack& stack, const With& with) {
+  bool all = true;
   const std::size_t first = stack.size() - op.results.size();
   for (std::size_t r = 0; r < op.results.size(); ++r) {
     const TensorRef& ref = op.results[r];
@@ -23,8 +25,10 @@ void each_result(const TapeOp& op, const torch::jit::Stack& stack, const With& w
     } else if (ref.kind == TensorRef::Kind::kTensorList) {
       const std::vector<at::Tensor> list = value.toTensorVector();
       for (std::size_t i = 0; i < std::min(list.size(), ref.slots.size()); ++i) with(ref.slots[i], list[i]);
+      all = all && list.size() >= ref.slots.size();
     }
   }
+  return all;
 }
 
 }  // namespace stowage::runtime

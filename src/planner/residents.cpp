@@ -44,6 +44,7 @@ class Leaving {
       std::sort(fewer.begin(), fewer.end());
       (better(fewer, budget_bytes, best) ? leave : enough) = middle;
     }
+    best.step_bound_ns = time_bound_with_leaving(graph_, budget_bytes, link_);
     best.seconds.budget += watch.seconds();
     best.seconds.total += watch.seconds();
     return best;
@@ -97,7 +98,6 @@ class Leaving {
     best.swapped_bytes = spread.swapped_bytes;
     best.fetched_bytes = spread.fetched_bytes;
     best.step_ns = spread.step_ns;
-    best.step_bound_ns = time_bound_with_leaving(graph_, budget_bytes, link_);
     best.plan = std::move(spread.plan);
     return true;
   }
