@@ -11,8 +11,9 @@
 namespace stowage::budget {
 namespace {
 
-constexpr int kLimits = 6;             // of live bytes that are tried for one capacity
-constexpr std::int64_t kRuins = 2500;  // tries times ops
+constexpr int kLimits = 6;                // of live bytes that are tried for one capacity
+constexpr std::int64_t kRuins = 2500;     // tries times ops
+constexpr std::int64_t kRuinsOfAnOp = 4;  // tries over ops: of few ops there are few sequences
 // Faster than any link: by its price, copies are always preferred to running kernels again
 constexpr Link kFastLink{.bytes_per_ns = 64, .latency_ns = 1};
 
@@ -49,8 +50,9 @@ class BudgetFit {
   // Ruin and recreate, from what run() has found.
   void improve_further(Fitted& fitted) {
     best_ = std::move(fitted);
-    const std::int64_t given =
-        std::min(options_.improve_work, kImproveWork * std::int64_t{recipes_.ops} * std::int64_t{recipes_.ops});
+    const std::int64_t ops = recipes_.ops, of_few = std::min<std::int64_t>(ops, kFewOps);
+    const std::int64_t most = kImproveWork * ops * ops * of_few * of_few / (kFewOps * kFewOps);
+    const std::int64_t given = std::min(options_.improve_work, most);
     std::int64_t work = given;
     const Spending spending{options_, given, work};
     layout_options_.node_budget = options_.layout_node_budget / 4;
@@ -70,6 +72,7 @@ class BudgetFit {
  private:
   static constexpr std::int64_t kMostTries = 1'000'000;
   static constexpr std::int64_t kImproveWork = 3'000;  // over the square of the ops, at most
+  static constexpr std::int64_t kFewOps = 32;          // below, there is less to find: less by another square
 
   // Notes what is gone of `given`.
   struct Spending {
@@ -132,11 +135,11 @@ class BudgetFit {
     std::int64_t work = options_.work;
     const Spending spending{options_, options_.work, work};
     std::int64_t best = pool[0].ns;
-    improve(recipes_, pool[0], improve_options(limit, lane_price_, kRuins / (1 + recipes_.ops)), work,
-            [&](const Attempt& now) {
-              pool.add(now);
-              return now.ns < std::exchange(best, std::min(best, now.ns));
-            });
+    const std::int64_t ops = recipes_.ops, tries = std::min(kRuins / (1 + ops), kRuinsOfAnOp * ops);
+    improve(recipes_, pool[0], improve_options(limit, lane_price_, tries), work, [&](const Attempt& now) {
+      pool.add(now);
+      return now.ns < std::exchange(best, std::min(best, now.ns));
+    });
   }
 
   [[nodiscard]] bool stopped() const { return options_.should_stop && options_.should_stop(); }

@@ -55,13 +55,12 @@ TimeBound::TimeBound(const Recipes& recipes, Link link, std::int64_t work)
                std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return graph.buffer(b).resident; });
   }
   if (link.there()) {
-    double padding = 1;
+    bandwidth_ = link.bytes_per_ns;
     for (const Buffer& buffer : graph.buffers)
       if (!buffer.resident && buffer.bytes > 0)
-        padding = std::max(padding, static_cast<double>(graph.padded(buffer.bytes)) /
-                                        (static_cast<double>(buffer.bytes) +
-                                         static_cast<double>(link.latency_ns) * link.bytes_per_ns));
-    bandwidth_ = link.bytes_per_ns * padding;
+        bandwidth_ =
+            std::max(bandwidth_, static_cast<double>(graph.padded(buffer.bytes)) /
+                                     static_cast<double>(std::max<std::int64_t>(1, link.duration(buffer.bytes))));
   }
   const double bytes =
       static_cast<double>(std::accumulate(recipes.bytes.begin(), recipes.bytes.end(), std::int64_t{1}));

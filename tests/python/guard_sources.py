@@ -34,6 +34,33 @@ class DataSlots: a: object = None
 class Frozen: a: object = None
 Named = collections.namedtuple("Named", "a")
 def take_a(o): return o.a
+def take_k(o): return o["k"]
+K_ = "k"
+GROUPS, STATE, DEFAULTS, RATES = "param_groups", "state", "defaults", "base_lrs"
+def optimizer(**what):
+    made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    where = {"group": made.param_groups[0], "state": made.state, "default": made.defaults}
+    if "of_parameter" in what: made.state[made.param_groups[0]["params"][0]]["k"] = what["of_parameter"]
+    for name, value in what.items():
+        if name in where: where[name]["k"] = value
+    return made
+def scheduler(**what): return torch.optim.lr_scheduler.ExponentialLR(optimizer(**what), 0.9)
+def with_a(o, v):
+    o.a = v
+    return o
+HIDDEN = "hidden"
+def with_hidden(o, v):
+    o.hidden = v
+    return o
+def with_rate(o, v):
+    o.base_lrs = [v]
+    return o
+def first_group(o):
+    groups = o.param_groups
+    return groups[0]
+def group_in_loop(o):
+    for group in o.param_groups:
+        return group["k"]
 def call(f): return f()
 def same(x): return x
 def MATCH(o):

@@ -17,6 +17,7 @@ from typing import Any
 
 from stowage.step.guards.blind import draws, module_of
 from stowage.step.guards.graph import LARGE, Graph
+from stowage.step.guards.group_keys import ANY, GROUPS
 from stowage.step.guards.memory import memory
 from stowage.step.guards.objects import attributes
 from stowage.step.guards.reads import is_library
@@ -74,6 +75,8 @@ def enter_getter(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> 
     names = {part for name in arguments if isinstance(name, str) for part in name.split(".")}
     graph.read_attributes(names)
     graph.ran.own_names |= names
+    if GROUPS in names:
+        graph.ran.group_keys.add(ANY)
     for part in arguments:
         graph.reach(i, None, part, path, trusted)
 

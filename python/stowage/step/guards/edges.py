@@ -4,7 +4,7 @@
     None                always
     a name              code that ran reads an attribute of that name, of any object
     a code object       that code has run
-    Key                 the user's code that ran has this string as a constant
+    GroupKey            code that ran reads this key of an optimizer's parameter groups, or may read any
     Own                 the user's own code that ran reads an attribute of one of these names
     Weak                never: only a weak reference of the user's leads there. A guard keeps alive what it watches
 
@@ -15,11 +15,12 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from stowage.step.guards.group_keys import ANY
 from stowage.step.guards.reads import Reads
 
 
-class Key(str):
-    """Of an edge: counts when the user's code that ran has this string as a constant."""
+class GroupKey(str):
+    """Of an edge: counts when code that ran reads this key of an optimizer's parameter groups, or may read any."""
 
 
 class Own(frozenset):
@@ -40,14 +41,14 @@ class Ran:
         self.codes: set[types.CodeType] = set()
         self.names: set[str] = set()  # attributes that code which ran reads
         self.own_names: set[str] = set()  # of those, that the user's own code reads
-        self.keys: set[str] = set()  # string constants of the user's code that ran
+        self.group_keys: set[str] = set()  # of parameter groups, that code which ran reads; may hold ANY
         self.dynamic = False  # some of it reads attributes by names that code does not show
         self.catches = False  # code that ran has handlers of exceptions
 
     def add(self, code: types.CodeType, read: Reads) -> None:
         """``code`` runs. The names that it reads are added where the graph grows by them: Graph.read_attributes()."""
         self.codes.add(code)
-        self.keys |= read.constants
+        self.group_keys |= read.group_keys
         self.dynamic |= read.dynamic
         self.catches |= read.catches
 
@@ -59,11 +60,11 @@ class Ran:
             return weak
         if type(condition) is types.CodeType:
             return condition in self.codes
-        if type(condition) is Key:
-            return condition in self.keys
+        if type(condition) is GroupKey:
+            return condition in self.group_keys or ANY in self.group_keys or self.dynamic
         if type(condition) is Own:
             return not condition.isdisjoint(self.own_names)
         return all_names or condition in self.names
 
 
-__all__ = ["ASKS_FOR_PLACE", "Key", "Own", "Ran", "Weak"]
+__all__ = ["ASKS_FOR_PLACE", "GroupKey", "Own", "Ran", "Weak"]

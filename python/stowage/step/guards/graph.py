@@ -107,7 +107,8 @@ class Graph:
         if type(value) in IMMUTABLE:
             return
         where = f"{path}.{name}"
-        if not later or name in self.ran.names or type(name) is not str:
+        read = name in self.ran.names or (self.ran.dynamic and not trusted and i not in self.standard)
+        if not later or read or type(name) is not str:
             self.queue.append((i, name, value, where, trusted))
         else:
             self.waiting.setdefault(name, []).append((i, value, where, trusted))
@@ -137,6 +138,14 @@ class Graph:
             for parent, value, path, trusted in self.waiting.pop(name, ()):
                 self.reach(parent, name, value, path, trusted)
         self.ran.names |= names
+
+    def read_any_attributes(self) -> None:
+        """Code that runs does not show the names of what it reads."""
+        for name, waiting in self.waiting.items():
+            self.waiting[name] = [edge for edge in waiting if edge[-1] or edge[0] in self.standard]
+            for parent, value, path, trusted in waiting:
+                if not trusted and parent not in self.standard:
+                    self.reach(parent, name, value, path, trusted)
 
     def tell(self, reason: str) -> None:
         """A reason why the guard is blind."""

@@ -4,7 +4,8 @@
     class       its namespace by name, its bases, its metaclass; special methods always, as they are read without being named
 
 Objects of the standard library, torch and NumPy may keep caches and counters: their attributes are entered only when code
-reads their name. O(attributes)."""
+reads their name; those of torch's that the user holds (optimizers, data sets) also when code reads names that it does not
+show. O(attributes)."""
 
 from __future__ import annotations
 
@@ -69,6 +70,7 @@ class Shape:
         self.standard = is_standard(module_of(cls)) and module_of(cls).split(".")[0] not in _OPEN_STANDARD
         if issubclass(cls, (torch.nn.Module,)):
             self.standard = False
+        self.of_torch = module_of(cls).split(".")[0] == "torch"
         self.slots: list[tuple[str, int]] = []
         self.reads_itself = False
         for base in cls.__mro__:
@@ -111,13 +113,13 @@ def attributes(
     cls = type(value)
     shape = shape_of(cls)
     standard = shape.standard or trusted
-    if standard:
+    if trusted or (shape.standard and not shape.of_torch):
         graph.standard.add(i)
     if shape.reads_itself:
         graph.whole.add(i)
     quiet = quiet or standard
-    if not standard:
-        graph.add(i, graph.guard.of_class(value, path))
+    if not shape.standard:
+        graph.add(i, graph.guard.of_class(value, path), trusted)
     namespace = dict_of(value)
     if namespace is not None:
         graph.add(i, graph.guard.dict(namespace, True, quiet, path), trusted)

@@ -2,7 +2,8 @@
 
     globals     LOAD_GLOBAL, LOAD_NAME (and STORE_GLOBAL: what a function writes is noted before it does)
     attributes  LOAD_ATTR, LOAD_METHOD and the like, names given to getattr() as constants, keywords of patterns and formats
-    constants   strings: keys of dicts that are read by key
+    constants   strings: names of modules that are imported by name
+    group keys  of the parameter groups of optimizers (group_keys.py)
     catches     it has handlers of exceptions
     dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
 
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 import torch
 
 from stowage.errors import PACKAGE_FOLDER
+from stowage.step.guards.group_keys import group_keys
 
 # Where packages lie: this environment's, and all others that Python looks into (a path file, the user's own, Debian's).
 PACKAGES = ("site-packages", "dist-packages")
@@ -100,6 +102,7 @@ class Reads:
     imports_by_name: bool = False  # import_module(name), sys.modules[name]
     internals: frozenset[str] = frozenset()  # of functions and frames
     catches: bool = False  # exceptions
+    group_keys: frozenset[str] = frozenset()
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -148,7 +151,16 @@ def _reads(code: types.CodeType) -> Reads:
         names = frozenset(code.co_names)
         if names & (_BY_NAME | _WHOLE):
             names |= {c for c in code.co_consts if isinstance(c, str) and c.isidentifier()}
-        return Reads(names, names, frozenset(), _reads_all(code), True, generates, catches=_catches(code, names))
+        return Reads(
+            names,
+            names,
+            frozenset(),
+            _reads_all(code),
+            True,
+            generates,
+            catches=_catches(code, names),
+            group_keys=group_keys(code),
+        )
     return _reads_of_user(code, generates)
 
 
@@ -191,6 +203,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         by_name,
         frozenset(_INTERNALS & (found_globals | attributes)),
         _catches(code, found_globals | attributes),
+        group_keys(code),
     )
 
 

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from stowage.step.guards.blind import type_name
-from stowage.step.guards.edges import ASKS_FOR_PLACE, Key
+from stowage.step.guards.edges import ASKS_FOR_PLACE, GroupKey
 from stowage.step.guards.graph import Graph
+from stowage.step.guards.group_keys import ANY
 from stowage.step.guards.memory import HEAD_BYTES, opaque
 from stowage.step.guards.objects import attributes, dict_of, enter_object, shape_of
 
@@ -114,23 +115,54 @@ def _children(graph: Graph, i: int, children: dict, path: str) -> None:
 
 
 def enter_optimizer(graph: Graph, i: int, value: Optimizer, path: str, trusted: bool) -> None:
-    """Its step() runs in each call; what else reads it is watched by name, hyperparameters by the keys that code
-    has, and which parameters it has in any case: zero_grad() goes through them."""
+    """Its step() runs in each call. What else reads it is watched: its groups by the keys that code reads of them, and which
+    parameters they have in any case, as zero_grad() goes through them; its state where code reads an attribute of that
+    name. Tensors deep in its state are found, whoever reads them."""
     graph.found.optimizers.append(value)
-    attributes(graph, i, value, path, False, quiet=True, skip=("param_groups", "state", "defaults"))
+    attributes(graph, i, value, path, False, quiet=True, skip=("param_groups", "state"))
     graph.add(i, graph.guard.list(value.param_groups, f"'{path}.param_groups'"))
     for at, group in enumerate(value.param_groups):
-        if type(group.get("params")) is list:
-            graph.add(i, graph.guard.list(group["params"], f"'{path}.param_groups[{at}].params'"))
-        for key in list(group):
-            if key != "params":
-                _name_key(graph, i, Key(key), group, key, f"'{path}.param_groups[{at}].{key}'")
+        _group(graph, i, group, f"{path}.param_groups[{at}]")
+    state = value.__dict__.get("state")
+    if isinstance(state, dict):
+        _optimizer_state(graph, i, state, f"{path}.state")
 
 
-def _name_key(graph: Graph, i: int, condition: Any, namespace: dict, key: str, what: str) -> None:
-    index = graph.index[id(namespace), key] = graph.new(namespace)
-    graph.add(index, graph.guard.name(namespace, key, True, what))
-    graph.edges[i].append((condition, index))
+def _group(graph: Graph, i: int, group: dict, path: str) -> None:
+    if type(group.get("params")) is list:
+        graph.add(i, graph.guard.list(group["params"], f"'{path}.params'"))
+    for key, value in list(group.items()):
+        if key == "params":
+            continue
+        index = graph.index[id(group), key] = graph.new(group)
+        graph.add(index, graph.guard.name(group, key, True, f"'{path}.{key}'"))
+        graph.edges[i].append((GroupKey(key), index))
+        if not _bare(value):
+            graph.reach(index, None, value, f"{path}.{key}", False)
+    index = graph.new(group)
+    graph.add(index, graph.guard.dict(group, False, True, f"'{path}'"))
+    graph.edges[i].append((GroupKey(ANY), index))
+
+
+def _optimizer_state(graph: Graph, i: int, state: dict, path: str) -> None:
+    index = graph.index[id(state)] = graph.new(state)
+    graph.add(index, graph.guard.dict(state, False, True, f"'{path}'"))
+    graph.edges[i].append(("state", index))
+    for at, values in enumerate(list(state.values())):
+        where = f"{path}[{at}]"
+        if type(values) is not dict:
+            if not _bare(values):
+                graph.reach(index, None, values, where, False)
+            continue
+        graph.add(index, graph.guard.dict(values, False, True, f"'{where}'"))
+        for key, value in list(values.items()):
+            if not _bare(value):
+                graph.reach(index, None, value, f"{where}.{key}", False)
+
+
+def _bare(value: Any) -> bool:
+    """A tensor, without attributes of the user's."""
+    return isinstance(value, torch.Tensor) and not dict_of(value)
 
 
 def enter_scheduler(graph: Graph, i: int, value: LRScheduler, path: str, trusted: bool) -> None:

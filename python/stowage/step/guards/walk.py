@@ -88,6 +88,8 @@ class Walk:
     def note(self, code: types.CodeType, function: Any, globals_: dict) -> None:
         """``code`` is about to run for the first time, as the body of ``function`` where that is known."""
         read = reads(code)
+        if read.dynamic and not self.ran.dynamic:
+            self.graph.read_any_attributes()
         self.ran.add(code, read)
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"

@@ -137,7 +137,8 @@ class HostReads(TorchFunctionMode):
         else:
             return func(*args, **kwargs)
         result = _runtime.unrecorded(lambda: func(*args, **kwargs))
-        if name != "tolist" and words is not None:
+        shown = name != "tolist" and words is not None and result.ctypes.data == tensor.data_ptr()  # no converted copy
+        if shown:
             self._arrays.append((result, _bytes(tensor, words)))
         return result
 
