@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Iterator
+from typing import Any
 
 ANY = "any key"  # no identifier, so nobody's key by chance
 GROUPS = "param_groups"
@@ -110,11 +111,11 @@ class _Uses:
             raise _Any
         return what
 
-    def _step(self, at: int) -> tuple[str, object]:
+    def _step(self, at: int) -> tuple[str, Any]:
         return self._steps[at] if at < len(self._steps) else ("", _OPERATION)
 
 
-def _simple(code: types.CodeType) -> Iterator[tuple[str, object]]:
+def _simple(code: types.CodeType) -> Iterator[tuple[str, Any]]:
     """Instructions and their arguments, those that do two things as two."""
     for i in dis.get_instructions(code):
         if i.opname in _IGNORED:

@@ -136,9 +136,9 @@ class HostReads(TorchFunctionMode):
             self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
         else:
             return func(*args, **kwargs)
-        result = _runtime.unrecorded(lambda: func(*args, **kwargs))
-        shown = name != "tolist" and words is not None and result.ctypes.data == tensor.data_ptr()  # no converted copy
-        if shown:
+        result: Any = _runtime.unrecorded(lambda: func(*args, **kwargs))
+        # A converted array is a copy
+        if name != "tolist" and words is not None and result.ctypes.data == tensor.data_ptr():
             self._arrays.append((result, _bytes(tensor, words)))
         return result
 
