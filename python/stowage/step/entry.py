@@ -17,7 +17,6 @@ from stowage.step.replay.replay import Replay
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
-_WANTED_UNNAMED = 2  # the same, where no operator was new: data have led to other shapes, or it was another tensor
 _MAX_LEFT = 64  # ways of leaving the recordings that are remembered
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
@@ -59,7 +58,7 @@ class Entry(SignatureState):
         if period > 0:
             self.expected.add(self.calls + period)
         if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
-            self.wanted = _WANTED_CALLS if operator[0] >= 0 else _WANTED_UNNAMED
+            self.wanted = _WANTED_CALLS
 
     def wants_expected(self) -> None:
         """Of the call that has just begun."""
