@@ -134,6 +134,7 @@ def test_what_is_read_of_an_optimizer_is_watched(kind):
     assert step.stats()["planned_steps"] >= 2, step.refusal
 
 
+@pytest.mark.alone  # what other tests have left in the process can be reachable too
 def test_random_worlds_of_optimizers():
     of_training = ("optimizer", "scheduler", "scaler", "torch's", "parameter")
     kinds = [h for h in HOLDERS if any(word in h.name for word in of_training)]
