@@ -51,8 +51,8 @@ class BudgetFit {
   void improve_further(Fitted& fitted) {
     best_ = std::move(fitted);
     const std::int64_t ops = recipes_.ops, of_few = std::min<std::int64_t>(ops, kFewOps);
-    const std::int64_t most = kImproveWork * ops * ops * of_few * of_few / (kFewOps * kFewOps);
-    const std::int64_t given = std::min(options_.improve_work, most);
+    const std::int64_t given =
+        std::min(options_.improve_work, kImproveWork * of_few * of_few / (kFewOps * kFewOps) * ops * ops);
     std::int64_t work = given;
     const Spending spending{options_, given, work};
     layout_options_.node_budget = options_.layout_node_budget / 4;

@@ -12,6 +12,7 @@ from torch import nn
 
 import stowage
 from stowage.step.guards.group_keys import ANY, group_keys
+from stowage.step.reach.world import World
 
 LR, GROUPS, STATE = "lr", "param_groups", "state"
 CALLS = 9
@@ -141,6 +142,26 @@ def test_random_worlds_of_optimizers():
     survey(0, 120, kinds=[*kinds, *(h for h in HOLDERS if h.name in ("object", "dict", "list"))])
 
 
+def test_a_new_learning_rate_makes_nobody_read_again_who_reads_only_parameters():
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+
+    def step(x):
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        for group in optimizer.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], 1.0)
+
+    world = World(step)
+    with world.noting():
+        step(torch.ones(2, 4))
+    world.settle()
+    optimizer.param_groups[0]["lr"] = 0.5
+    assert not world.guard.changed()
+    optimizer.param_groups[0]["params"].pop()
+    assert world.guard.changed()
+
+
 # ---- Keys that code shows
 
 
@@ -199,6 +220,10 @@ def _by_variable(o):
     return o.param_groups[0][LR]
 
 
+def _two_ways(o):
+    return o.param_groups[0]["lr"] + getattr(o, "param_groups")[0][LR]  # noqa: B009
+
+
 def _iterates_within(o):
     return [group["lr"] for group in (lambda q: q.param_groups)(o)]
 
@@ -216,6 +241,7 @@ SHOWN = {
     _counts: {ANY},
     _enumerates: {ANY},
     _by_variable: {ANY},
+    _two_ways: {ANY},
 }
 
 

@@ -48,7 +48,7 @@ class Graph:
         self.edges: list[list[tuple[Any, int]]] = []
         self.nodes: list[list[int]] = []  # of the guard
         self.hidden: dict[int, str] = {}  # object -> what of it cannot be seen
-        self.standard: set[int] = set()  # objects of libraries whose state is known
+        self.standard: set[int] = set()  # objects of libraries whose state is known; not torch's that the user holds
         self.whole: set[int] = set()  # objects whose attributes are read by names that code does not show
         self.of_libraries: set[int] = set()  # met as a part of a library, which may change it by itself
         self.referred: dict[int, str] = {}  # id of an object -> a weak reference to it
@@ -107,7 +107,7 @@ class Graph:
         if type(value) in IMMUTABLE:
             return
         where = f"{path}.{name}"
-        read = name in self.ran.names or (self.ran.dynamic and not trusted and i not in self.standard)
+        read = name in self.ran.names or (self.ran.dynamic and self._may_be_read(i, trusted))
         if not later or read or type(name) is not str:
             self.queue.append((i, name, value, where, trusted))
         else:
@@ -142,10 +142,17 @@ class Graph:
     def read_any_attributes(self) -> None:
         """Code that runs does not show the names of what it reads."""
         for name, waiting in self.waiting.items():
-            self.waiting[name] = [edge for edge in waiting if edge[-1] or edge[0] in self.standard]
-            for parent, value, path, trusted in waiting:
-                if not trusted and parent not in self.standard:
+            self.waiting[name] = []
+            for edge in waiting:
+                parent, value, path, trusted = edge
+                if self._may_be_read(parent, trusted):
                     self.reach(parent, name, value, path, trusted)
+                else:
+                    self.waiting[name].append(edge)
+
+    def _may_be_read(self, i: int, trusted: bool) -> bool:
+        """An attribute of the object, by code that shows no names?"""
+        return not trusted and i not in self.standard
 
     def tell(self, reason: str) -> None:
         """A reason why the guard is blind."""

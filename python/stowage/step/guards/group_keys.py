@@ -18,39 +18,38 @@ from typing import Any
 ANY = "any key"  # no identifier, so nobody's key by chance
 GROUPS = "param_groups"
 _IGNORED = {"CACHE", "NOP", "EXTENDED_ARG", "RESUME", "PRECALL", "NOT_TAKEN"}
-_ATTRIBUTE_LOADS = {"LOAD_ATTR", "LOAD_METHOD"}
+_ATTRIBUTE_LOADS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 _SUBSCRIPTS = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "COPY", "DUP_TOP_TWO"}  # the latter: group["lr"] *= 2
 _CONSTANTS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 _INLINED = {"LOAD_FAST_AND_CLEAR", "SWAP", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"}  # a comprehension begins so (3.12)
-_LOADS = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_DEREF"}
+_LOADS = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"}
 _ITERATED = ".0"  # what a comprehension is given
-_OPERATION = object()  # none that matters
 
 
 def group_keys(code: types.CodeType) -> frozenset[str]:
     """Keys that the code reads of groups that it takes from an attribute; {ANY} where it may be any."""
-    if GROUPS in code.co_names:
-        return _read(code, frozenset())
-    return frozenset({ANY}) if GROUPS in code.co_consts else frozenset()
+    if any(c == GROUPS or (isinstance(c, tuple) and GROUPS in c) for c in code.co_consts):  # getattr(), match
+        return frozenset({ANY})
+    return _read(code, "") if GROUPS in code.co_names else frozenset()
 
 
 class _Any(Exception):
     pass
 
 
-def _read(code: types.CodeType, given: frozenset[str]) -> frozenset[str]:
-    """given: names of variables that hold an iterator over groups."""
+def _read(code: types.CodeType, iterator: str) -> frozenset[str]:
+    """iterator: the variable that holds one over groups, "" for none."""
     try:
-        return frozenset(_Uses(code, given).keys())
+        return frozenset(_Uses(code, iterator).keys())
     except _Any:
         return frozenset({ANY})
 
 
 class _Uses:
-    def __init__(self, code: types.CodeType, given: frozenset[str]):
+    def __init__(self, code: types.CodeType, iterator: str):
         self._code = code
         self._steps = list(_simple(code))
-        self._iterators = set(given)
+        self._iterator = iterator
         self._groups: set[str] = set()  # variables that hold all groups
         self._group: set[str] = set()  # that hold one
         self._keys: set[str] = set()
@@ -60,13 +59,13 @@ class _Uses:
             if name in _ATTRIBUTE_LOADS and what == GROUPS:
                 self._of_groups(at + 1)
         before = -1
-        while before != (before := len(self._iterators) + len(self._groups) + len(self._group)):
-            for at, (name, what) in enumerate(self._steps):
-                if name in _LOADS and what in self._iterators:
+        while before != (before := len(self._groups) + len(self._group)):
+            for at, what in ((at, what) for at, (name, what) in enumerate(self._steps) if name in _LOADS):
+                if what == self._iterator:
                     self._of_iterator(at + 1)
-                if name in _LOADS and what in self._groups:
+                if what in self._groups:
                     self._of_groups(at + 1)
-                if name in _LOADS and what in self._group:
+                if what in self._group:
                     self._of_group(at + 1)
         return self._keys
 
@@ -98,7 +97,7 @@ class _Uses:
         """[group["lr"] for group in o.param_groups], whose code is one of those within this code."""
         for made in self._code.co_consts:
             if isinstance(made, types.CodeType) and _ITERATED in made.co_varnames:
-                self._keys |= _read(made, frozenset({_ITERATED}))
+                self._keys |= _read(made, _ITERATED)
 
     def _is_subscript(self, at: int, kind: type) -> bool:
         name, what = self._step(at)
@@ -112,7 +111,7 @@ class _Uses:
         return what
 
     def _step(self, at: int) -> tuple[str, Any]:
-        return self._steps[at] if at < len(self._steps) else ("", _OPERATION)
+        return self._steps[at] if at < len(self._steps) else ("", None)
 
 
 def _simple(code: types.CodeType) -> Iterator[tuple[str, Any]]:
@@ -125,8 +124,6 @@ def _simple(code: types.CodeType) -> Iterator[tuple[str, Any]]:
             yield from zip((i.opname[:at], i.opname[at + 1 :]), i.argval)
         elif i.opname == "BINARY_OP" and i.argrepr == "[]":
             yield "BINARY_SUBSCR", i.argval
-        elif i.opname == "LOAD_ATTR":
-            yield "LOAD_ATTR", i.argval
         else:
             yield i.opname, i.argval
 
