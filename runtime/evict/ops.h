@@ -30,6 +30,8 @@ class Ops final : public Interceptor {
         outside_(outside) {}
 
   void on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override;
+  std::int64_t hold(const c10::Storage& storage) override { return outside_.hold(storage.unsafeGetStorageImpl()); }
+  void release(std::int64_t number) override { outside_.release(number); }
 
  private:
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);

@@ -21,6 +21,10 @@ Values Outside::brought(const at::Tensor& tensor, bool small_too) {
     if (value == nullptr || (value->small() && !small_too)) return one;
     one.push_back(Ref<Value>(value));
   }
+  return brought(std::move(one));
+}
+
+Values Outside::brought(Values one) {
   try {
     restorer_.bring(one, 0);
   } catch (...) {
@@ -43,8 +47,22 @@ void Outside::restore(const at::Tensor& tensor) {
   }
 }
 
-std::int64_t Outside::hold(const at::Tensor& tensor) {
-  Values one = brought(tensor, /*small_too=*/false);
+std::int64_t Outside::hold(const at::Tensor& tensor) { return held(brought(tensor, /*small_too=*/false)); }
+
+std::int64_t Outside::hold(c10::StorageImpl* storage) {
+  const owners::Unasked ours;
+  if (!state_.active) return 0;
+  Values one;
+  {
+    const std::lock_guard lock(state_.lock);
+    Value* value = value_in(storage);
+    if (value == nullptr || value->small()) return 0;
+    one.push_back(Ref<Value>(value));
+  }
+  return held(brought(std::move(one)));
+}
+
+std::int64_t Outside::held(Values one) {
   if (one.empty()) return 0;
   const std::lock_guard lock(state_.lock);
   holds_.emplace(++last_hold_, std::move(one));

@@ -22,6 +22,7 @@ class Outside {
   // nothing need be done).
   void restore(const at::Tensor& tensor);
   std::int64_t hold(const at::Tensor& tensor);
+  std::int64_t hold(c10::StorageImpl* storage);  // of which nothing is away unless it is known
   void release(std::int64_t number);
   void release_all() { holds_.clear(); }  // under the lock: the block ends, and what is there stays
 
@@ -35,6 +36,8 @@ class Outside {
 
  private:
   Values brought(const at::Tensor& tensor, bool small_too);
+  Values brought(Values one);
+  std::int64_t held(Values one);
 
   State& state_;
   Graph& graph_;

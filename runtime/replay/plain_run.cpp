@@ -26,15 +26,6 @@ TensorMeta flat(std::int64_t bytes) {
   return {.sizes = {bytes}, .strides = {1}, .dtype = caffe2::TypeMeta::Make<std::uint8_t>()};
 }
 
-// An eager budget may have let go of it: an operator brings it back, into memory that the budget does not know.
-Digest digest_wherever(const c10::Storage& storage, std::int64_t bytes) {
-  if (!thread_attached() || bytes == 0) return digest(storage, bytes);
-  const c10::Device where = storage.device();
-  const c10::DataPtr copy = device_at(where).allocate(bytes);
-  byte_tensor(copy.get(), bytes, where).copy_(make_alias(storage, flat(bytes)));
-  return digest(copy.get(), bytes, where);
-}
-
 }  // namespace
 
 std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const std::vector<c10::Storage>& storages) {
@@ -43,7 +34,8 @@ std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const
     const c10::Storage& storage = storages[block.index()];
     if (!storage) return;
     const std::int64_t bytes = std::min(static_cast<std::int64_t>(storage.nbytes()), tape.blocks[block.index()].bytes);
-    digests.push_back(digest_wherever(storage, bytes));
+    const AtHand there(storage);
+    digests.push_back(digest(storage, bytes));
   };
   if (returns_uninitialized(op.handle)) return digests;
   for (const BlockId block : op.creates) add(block);

@@ -6,6 +6,7 @@
 
 #include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
+#include "runtime/torch/hook.h"
 #include "runtime/torch/op_facts.h"
 
 namespace stowage::runtime {
@@ -26,13 +27,20 @@ class SavedBlocks {
     });
   }
   // Of a block that is not there yet.
-  void add(BlockId block, const c10::Storage& from) { contents_.emplace_back(block, KeptBytes(from, often_)); }
+  void add(BlockId block, const c10::Storage& from) {
+    const AtHand there(from);
+    contents_.emplace_back(block, KeptBytes(from, often_));
+  }
   void clear() { contents_.clear(); }
 
   // Puts all back, and forgets it.
   template <class StorageOf>
   void restore(StorageOf storage) {
-    for (const auto& [block, content] : contents_) content.put_back(storage(block));
+    for (const auto& [block, content] : contents_) {
+      const c10::Storage& into = storage(block);
+      const AtHand there(into);
+      content.put_back(into);
+    }
     contents_.clear();
   }
 

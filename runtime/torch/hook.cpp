@@ -175,6 +175,16 @@ void add_aside_ns(std::int64_t ns) { tl_aside_ns += ns; }
 void attach_thread(bool attached) { c10::impl::tls_set_dispatch_key_included(kKey, attached); }
 bool thread_attached() { return c10::impl::tls_is_dispatch_key_included(kKey); }
 
+AtHand::AtHand(const c10::Storage& storage) {
+  if (!thread_attached()) return;
+  by_ = g_shared.load(std::memory_order_relaxed);
+  if (by_ != nullptr) number_ = by_->hold(storage);
+}
+
+AtHand::~AtHand() {
+  if (number_ != 0) by_->release(number_);
+}
+
 }  // namespace stowage::runtime
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {

@@ -14,6 +14,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/Storage.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -35,6 +36,9 @@ class Interceptor {
   [[nodiscard]] virtual bool looks_inside_subclasses() const { return false; }
   // The step does something that no replay can do.
   virtual void cannot_replay(const std::string& why) { (void)why; }
+  // Of a shared one: the storage's bytes are there, and stay until release() of the number returned. 0: they stay anyway.
+  virtual std::int64_t hold(const c10::Storage& storage) { return (void)storage, 0; }
+  virtual void release(std::int64_t number) { (void)number; }
 };
 
 // Runs the op as eager would, with nested calls unseen by interceptors of its level.
@@ -102,6 +106,20 @@ void add_aside_ns(std::int64_t ns);
 // The calling thread (and autograd's threads that work for it) reports to the shared interceptor.
 void attach_thread(bool attached);
 bool thread_attached();
+
+// While alive, the bytes of a storage may be read past the dispatcher: where the thread is attached, the shared interceptor
+// has brought them back, and does not let go of them.
+class AtHand {
+ public:
+  explicit AtHand(const c10::Storage& storage);
+  ~AtHand();
+  AtHand(const AtHand&) = delete;
+  AtHand& operator=(const AtHand&) = delete;
+
+ private:
+  Interceptor* by_ = nullptr;
+  std::int64_t number_ = 0;
+};
 
 // Runs the op as eager would; what it calls does not come to the hook at all.
 void run_unseen(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
