@@ -22,5 +22,17 @@ class Found:
         self.meets_generator: Callable[[torch.Generator], None] = lambda generator: None  # another one
         self.compiled: str | None = None  # name of a torch.compile'd function or module, if one is reachable
 
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Of all modules and optimizers, each once."""
+        found: dict[int, torch.nn.Parameter] = {}
+        for _, module in self.modules:
+            for p in module.parameters():
+                found[id(p)] = p
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    found[id(p)] = p
+        return list(found.values())
+
 
 __all__ = ["Found"]

@@ -35,14 +35,12 @@ def enter_tensor(graph: Graph, i: int, value: torch.Tensor, path: str, trusted: 
         graph.add(i, graph.guard.getter(value, name, trusted, path), trusted)
     place = functools.partial(_place, value)
     graph.fact(i, ASKS_FOR_PLACE, graph.guard.call(place, True, f"strides of '{path}'"))
-    if isinstance(value, torch.nn.Parameter) or not value.is_leaf:
+    if not value.is_leaf:
         return
-    grad = value.grad
-    if grad is not None or value.requires_grad:
-        index = graph.fact(i, "grad", graph.guard.getter(value, "grad", True, path))
-        graph.leaves.append((index, value))
-        if grad is not None:
-            graph.reach(index, None, grad, f"{path}.grad", trusted)
+    index = graph.fact(i, "grad", graph.guard.getter(value, "grad", True, path))
+    graph.leaves.append((index, value))
+    if value.grad is not None:
+        graph.reach(index, None, value.grad, f"{path}.grad", trusted)
 
 
 def enter_parameter(graph: Graph, i: int, value: torch.Tensor, path: str, trusted: bool) -> None:

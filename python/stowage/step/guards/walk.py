@@ -149,9 +149,9 @@ class Walk:
         reach, or "", and why the guard is blind."""
         graph = self.graph
         changed = self.guard.changed()
-        trained = {id(p) for o in self.found.optimizers for group in o.param_groups for p in group["params"]}
+        parameters = {id(p) for p in self.found.parameters()}
         for index, leaf in graph.leaves:
-            if id(leaf) in trained:  # whose .grad is watched as those of parameters (Gradients)
+            if id(leaf) in parameters:  # whose .grad is watched by Gradients
                 graph.nodes[index], graph.edges[index] = [], []
         active = self._active(weak=False)
         self.arrays = self.arrays_met(active.__contains__)

@@ -56,8 +56,9 @@ class World:
         # Arrays that it may read: name, array, has the step changed it? Known after settle()
         self.arrays: list[tuple[str, Any, bool]] = []
         self.catches = False  # its Python may catch what a kernel raises; known after settle()
+        self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
-        found = self._walk.found
+        found = self._found = self._walk.found
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
         self.optimizers: list[Optimizer] = found.optimizers
         self.schedulers: list[LRScheduler] = found.schedulers
@@ -132,20 +133,13 @@ class World:
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
+        self.reads_gradients = walk.ran.dynamic or "grad" in walk.ran.own_names
         self.arrays, self.catches = walk.arrays, walk.ran.catches
         return self.changes
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Of all modules and optimizers, each once."""
-        found: dict[int, torch.nn.Parameter] = {}
-        for _, module in self.modules:
-            for p in module.parameters():
-                found[id(p)] = p
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    found[id(p)] = p
-        return list(found.values())
+        return self._found.parameters()
 
     def counters(self, python: bool = True) -> list[dict]:
         """The dicts in which optimizers, schedulers and gradient scalers keep what is not a tensor's content.

@@ -20,7 +20,8 @@ class Gradients:
     an optimizer would use it. cleared: set to None, or replaced, by the step without a look at it.
     returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
     gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
-    otherwise, such as one flat buffer for all gradients: that tensor is needed.
+    otherwise, such as one flat buffer for all gradients: that tensor is needed. present: a tensor when the step began, which
+    no operator reads: known where the user's Python may have asked whether there is one.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -30,6 +31,7 @@ class Gradients:
     slots: list[int] = field(default_factory=list)
     gone: list[torch.Tensor] = field(default_factory=list)
     lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
+    present: list[torch.Tensor] = field(default_factory=list)
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
 
@@ -81,6 +83,7 @@ def sort_gradients(
                 found.lasting.append((p, grad))
             if p.grad is not grad:
                 found.cleared.append(p)
+            found.present.append(p)
         if made:
             found.returned.append(p)
         elif p.grad is None and grad is not None:

@@ -379,3 +379,5 @@ def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Ten
         return
     recording.keeps = survivors[0] if survivors else ""
     recording.changes = recording.world.settle()
+    if not recording.world.reads_gradients:
+        recording.gradients.present.clear()

@@ -186,6 +186,9 @@ class Replay:
         for p in self.gradients.absent:
             if p.grad is not None:
                 return "a gradient that was None"
+        for p in self.gradients.present:
+            if p.grad is None:
+                return "a gradient that was there"
         for p, grad in self.gradients.lasting:
             if p.grad is not grad:
                 return "a gradient that lies in a tensor of the step's own"
