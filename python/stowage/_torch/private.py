@@ -184,11 +184,19 @@ SETTINGS = (
     "_is_torch_function_all_disabled",
     "_get_tracing_state",
 )
+# Older names of precisions, which raise where a program has used the newer ones, too.
+_OLDER = {
+    "_get_onednn_allow_tf32",
+    "_get_float32_matmul_precision",
+    "_get_cublas_allow_tf32",
+    "_get_cudnn_allow_tf32",
+}
 _PRECISIONS = [(backend, op) for backend in ("generic", "mkldnn", "cuda") for op in ("all", "matmul", "conv", "rnn")]
 
 
 def _made_settings() -> list[tuple[str, Any]]:
     found = [(name, getattr(torch._C, name)) for name in SETTINGS if hasattr(torch._C, name)]
+    found = [(name, functools.partial(_unless_mixed, read) if name in _OLDER else read) for name, read in found]
     for device in _autocast_devices():
         found.append((f"autocast {device}", functools.partial(torch.is_autocast_enabled, device)))
         found.append((f"autocast dtype {device}", functools.partial(torch.get_autocast_dtype, device)))
@@ -223,6 +231,13 @@ def _autocast_devices() -> list[str]:
     """Which blocks of autocast can be open."""
     accelerator = torch.accelerator.current_accelerator()
     return sorted({"cpu", "cuda", *([accelerator.type] if accelerator is not None else [])})
+
+
+def _unless_mixed(read: Any) -> Any:
+    try:
+        return read()
+    except RuntimeError:
+        return "mixed"
 
 
 def _read_as(kind: Any, read: Any) -> Any:
