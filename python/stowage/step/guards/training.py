@@ -35,6 +35,9 @@ def enter_tensor(graph: Graph, i: int, value: torch.Tensor, path: str, trusted: 
         graph.add(i, graph.guard.getter(value, name, trusted, path), trusted)
     place = functools.partial(_place, value)
     graph.fact(i, ASKS_FOR_PLACE, graph.guard.call(place, True, f"strides of '{path}'"))
+    graph.fact(i, "is_shared", graph.guard.call(value.is_shared, True, f"is_shared() of '{path}'"))
+    for name in ("is_leaf", "retains_grad"):
+        graph.fact(i, name, graph.guard.getter(value, name, True, path))
     if not value.is_leaf:
         return
     index = graph.fact(i, "grad", graph.guard.getter(value, "grad", True, path))
