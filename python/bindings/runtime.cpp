@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 
@@ -15,24 +16,49 @@ namespace nb = nanobind;
 
 namespace {
 
-// Kernel errors keep the Python type that eager would raise.
+template <class Kind>
+bool is(const c10::Error& e) {
+  return dynamic_cast<const Kind*>(&e) != nullptr;
+}
+
+struct PythonClass {
+  bool (*is)(const c10::Error&);
+  const char* module;
+  const char* name;
+};
+
+// Kernel errors keep the Python class that eager would raise, but where memory is short. Those of torch are looked up by
+// name: nothing here needs libtorch_python. What is derived from another stands before it.
+constexpr PythonClass kClasses[] = {
+    {&is<c10::OutOfMemoryError>, "builtins", "MemoryError"},
+    {&is<c10::IndexError>, "builtins", "IndexError"},
+    {&is<c10::ValueError>, "builtins", "ValueError"},
+    {&is<c10::TypeError>, "builtins", "TypeError"},
+    {&is<c10::NotImplementedError>, "builtins", "NotImplementedError"},
+    {&is<c10::BufferError>, "builtins", "BufferError"},
+    {&is<c10::SyntaxError>, "builtins", "SyntaxError"},
+    {&is<c10::LinAlgError>, "torch._C", "_LinAlgError"},
+    {&is<c10::DistBackendError>, "torch._C", "_DistBackendError"},
+    {&is<c10::DistNetworkError>, "torch._C", "_DistNetworkError"},
+    {&is<c10::DistQueueEmptyError>, "torch._C", "_DistQueueEmptyError"},
+    {&is<c10::DistStoreError>, "torch._C", "_DistStoreError"},
+    {&is<c10::DistError>, "torch._C", "_DistError"},
+    {&is<c10::AcceleratorError>, "torch._C", "AcceleratorError"},
+    {&is<c10::Error>, "builtins", "RuntimeError"},
+};
+
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const std::bad_alloc&) {
     PyErr_SetString(PyExc_MemoryError, "no memory");
-  } catch (const c10::OutOfMemoryError& e) {
-    PyErr_SetString(PyExc_MemoryError, e.what_without_backtrace());
-  } catch (const c10::IndexError& e) {
-    PyErr_SetString(PyExc_IndexError, e.what_without_backtrace());
-  } catch (const c10::ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what_without_backtrace());
-  } catch (const c10::TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what_without_backtrace());
-  } catch (const c10::NotImplementedError& e) {
-    PyErr_SetString(PyExc_NotImplementedError, e.what_without_backtrace());
   } catch (const c10::Error& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what_without_backtrace());
+    const auto& found = *std::ranges::find_if(kClasses, [&](const PythonClass& known) { return known.is(e); });
+    const nb::object kind = nb::module_::import_(found.module).attr(found.name);
+    nb::object error = kind(e.what_without_backtrace());
+    if (const auto* there = dynamic_cast<const c10::AcceleratorError*>(&e))
+      error.attr("error_code") = there->get_error_code();
+    PyErr_SetObject(kind.ptr(), error.ptr());
   }
 }
 

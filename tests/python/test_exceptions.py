@@ -116,3 +116,59 @@ def test_what_is_too_large_to_be_kept_leaves_all_of_a_list_as_it_is():
     with pytest.raises(IndexError):
         recorded(torch.arange(4) + 1)
     assert large.tolist() == small.tolist() == [2] * 8
+
+
+RAISES = {
+    "a factor": (lambda a: torch.linalg.cholesky(a), torch.full((4, 4), float("nan"))),
+    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a), torch.full((4, 4), float("nan"))),
+    "an inverse": (lambda a: torch.linalg.inv(a), torch.zeros(4, 4)),
+    "a solution": (lambda a: torch.linalg.solve(a, torch.ones(4)), torch.zeros(4, 4)),
+    "an index": (lambda a: torch.arange(9.0)[a.long()], torch.full((4, 4), 99.0)),
+    "a token": (lambda a: torch.nn.functional.embedding(a.long(), torch.ones(9, 2)), torch.full((4, 4), 99.0)),
+    "probabilities": (lambda a: torch.multinomial(a, 1).float(), torch.full((4, 4), -1.0)),
+    "a class": (
+        lambda a: torch.nn.functional.nll_loss(torch.ones(4, 3), a[0].long()),
+        torch.full((4, 4), 99.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("check", ["auto", "never"])
+@pytest.mark.parametrize("name", RAISES)
+def test_an_error_is_of_eagers_class(name, check):
+    """In a call that is recorded, one that is compared, and planned ones; a step that catches it by its class goes on as
+    eager."""
+    op, bad = RAISES[name]
+
+    def make(catches):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 4)
+
+        def step(x, a):
+            try:
+                y = op(a).sum()
+            except catches:
+                y = torch.ones(())
+            return (net(x).sum() * y).detach()
+
+        return step
+
+    good = torch.eye(4)
+    kind = _raised(make(ZeroDivisionError), bad)
+    planned = stowage.compile(make(ZeroDivisionError), check=check)
+    for _ in range(12):
+        assert _raised(planned, bad) == kind
+        planned(torch.ones(2, 4), good)
+    assert planned.stats()["planned_steps"] > 3
+    eager, catching = make(kind[0]), stowage.compile(make(kind[0]), check=check)
+    for i in range(16):
+        a = bad if i % 5 == 4 else good
+        assert torch.equal(eager(torch.ones(2, 4), a), catching(torch.ones(2, 4), a))
+
+
+def _raised(step, bad):
+    try:
+        step(torch.ones(2, 4), bad)
+    except Exception as error:
+        return type(error), str(error).splitlines()[0]
+    raise AssertionError("the step has not raised")
