@@ -93,6 +93,7 @@ def test_the_words_of_a_limit_that_cannot_be_met():
     )
 
 
+@pytest.mark.alone
 def test_backward_names_the_line_whose_gradient_it_works_out():
     weight = torch.randn(512, 512, requires_grad=True)
     live = _runtime.live_bytes()
@@ -103,6 +104,7 @@ def test_backward_names_the_line_whose_gradient_it_works_out():
     assert f" in the backward pass of {here(2)} asks for 1.0 MiB, " in str(caught.value)
 
 
+@pytest.mark.alone
 def test_the_program_may_catch_it_and_go_on():
     weight = torch.randn(128, 128)
     with stowage.budget("1MiB") as b:
@@ -114,6 +116,7 @@ def test_the_program_may_catch_it_and_go_on():
     assert b.stats()["peak_bytes"] <= 1 << 20
 
 
+@pytest.mark.alone
 def test_what_is_live_already_makes_room_at_the_door():
     tensors = [torch.full((1 << 16,), float(i)) for i in range(8)]
     with stowage.budget("1MiB") as b:

@@ -124,6 +124,7 @@ def test_workers_of_a_data_loader():
     budgeted.assert_same(expected, got)
 
 
+@pytest.mark.alone
 def test_a_forked_child_is_on_its_own():
     with stowage.budget("1MiB") as b:
         kept = [torch.full((1 << 15,), float(i)) for i in range(12)]
