@@ -14,8 +14,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
-#include <c10/core/Storage.h>
 #include <c10/core/DispatchKeySet.h>
+#include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>

@@ -126,7 +126,11 @@ class Program:
             self.change(change_others, self.others())
             loss = step(torch.randn(5, 4, generator=generator))
             there = [*self.parameters(), *self.others()]
-            yield loss, [p.detach().clone() for p in there], [p.grad if p.grad is None else p.grad.clone() for p in there]
+            yield (
+                loss,
+                [p.detach().clone() for p in there],
+                [p.grad if p.grad is None else p.grad.clone() for p in there],
+            )
 
 
 def same(a, b):

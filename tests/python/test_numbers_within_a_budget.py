@@ -109,6 +109,7 @@ def test_numbers_within_a_budget_are_eagers():
 @pytest.mark.alone
 def test_a_number_after_what_was_let_go_has_been_written():
     """The momentum waits on the host when the optimizer writes it; then the step asks for its loss."""
+
     def make():
         torch.manual_seed(0)
         net = nn.Sequential(*itertools.chain(*((nn.Linear(256, 256), nn.Tanh()) for _ in range(4))))

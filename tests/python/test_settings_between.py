@@ -42,7 +42,9 @@ FLAGS = {
 
 def settings_of():
     """By name: what sets it."""
-    found = {f"{name}={on}": lambda write=write, on=on: write(on) for name, write in FLAGS.items() for on in (True, False)}
+    found = {
+        f"{name}={on}": lambda write=write, on=on: write(on) for name, write in FLAGS.items() for on in (True, False)
+    }
     for name, value in itertools.product(PRECISIONS, ["ieee", "tf32", "bf16"]):
         found[f"{name}={value}"] = lambda name=name, value=value: setattr(PRECISIONS[name](), "fp32_precision", value)
     for value in ("highest", "high", "medium"):
