@@ -211,13 +211,14 @@ void bind_recorder(nb::module_& m) {
       .def(
           "finish",
           [](rt::Recorder& r, const std::vector<Address>& returned, bool keep, const std::vector<Address>& replaced,
-             const std::vector<TapeHandle>& earlier) {
+             const std::vector<int>& dropped, const std::vector<TapeHandle>& earlier) {
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& tape : earlier) tapes.push_back(tape.tape);
-            return TapeHandle{r.finish(tensors_at(returned), keep, tensors_at(replaced), tapes)};
+            return TapeHandle{
+                r.finish(tensors_at(returned), keep, tensors_at(replaced), {dropped.begin(), dropped.end()}, tapes)};
           },
-          "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(),
+          "returned"_a, "keep"_a = false, "replaced"_a = std::vector<Address>(), "dropped"_a = std::vector<int>(),
           "earlier"_a = std::vector<TapeHandle>(),
-          "replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings "
-          "of the same step.");
+          "replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of "
+          "inputs that are gone before a planned call runs. earlier: recordings of the same step.");
 }

@@ -253,9 +253,9 @@ class Recorder:
 
     def survivors(self, arg: Sequence[int], /) -> list[str]: ...
 
-    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:
+    def finish(self, returned: Sequence[int], keep: bool = False, replaced: Sequence[int] = [], dropped: Sequence[int] = [], earlier: Sequence[Tape] = []) -> Tape:
         """
-        replaced: lasting tensors that the step has read, and put others in their places. earlier: recordings of the same step.
+        replaced: lasting tensors that the step has read, and put others in their places. dropped: positions of inputs that are gone before a planned call runs. earlier: recordings of the same step.
         """
 
 class NodeHooks:

@@ -442,9 +442,10 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
 }
 
 std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep,
-                                       const std::vector<at::Tensor>& replaced,
+                                       const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
                                        const std::vector<std::shared_ptr<Tape>>& earlier) {
   note_found();
+  for (Block& block : tape_->blocks) block.dropped = block.input >= 0 && dropped.contains(block.input);
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
     tape_->returned.push_back(tape_->blocks[block.index()].owner);

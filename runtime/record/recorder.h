@@ -76,9 +76,9 @@ class Recorder final : public Interceptor {
   [[nodiscard]] bool touches(const at::Tensor& tensor) const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
-  // `earlier`: recordings of the same step.
+  // `earlier`: recordings of the same step. `dropped`: positions of inputs that are gone before a planned call runs.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
-                               const std::vector<at::Tensor>& replaced,
+                               const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
                                const std::vector<std::shared_ptr<Tape>>& earlier);
 
   // After stop(): puts back what the step has written so far to tensors that it has found, and the generator. False

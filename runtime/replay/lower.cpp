@@ -67,7 +67,8 @@ class Lowering {
 
   Lowered run() {
     for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
-      if (tape_.blocks[i].external) add_buffer(BlockId(i), names_.next(tape_.blocks[i].name));
+      const Block& block = tape_.blocks[i];
+      if (block.external && !block.dropped) add_buffer(BlockId(i), names_.next(block.name));
     }
     std::size_t tiles = 0;
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {

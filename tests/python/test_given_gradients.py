@@ -167,3 +167,55 @@ def test_layers_that_are_left_out_at_random(optimizer, which):
 
     for call, (a, b) in enumerate(zip(trained(False), trained(True), strict=True)):
         assert all(torch.equal(x, y) for x, y in zip(a, b)), f"call {call}"
+
+
+def _let_go_first():
+    """Two equal layers, whose gradients the step lets go of at first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Tanh(), nn.Linear(64, 64, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, sum(p.nbytes for p in model.parameters()), model
+
+
+def test_gradients_that_are_let_go_first_take_no_room():
+    step, parameter_bytes, _ = _let_go_first()
+    planned = stowage.compile(step)
+    for _ in range(8):
+        planned(torch.ones(4, 64))
+    stats = planned.stats()
+    assert stats["planned_steps"] > 3
+    assert 2 * parameter_bytes <= stats["resident_bytes"] < 2.2 * parameter_bytes  # and those that the step makes
+    before_bytes = stowage._runtime.live_bytes()
+    stowage._runtime.reset_peak()
+    planned(torch.ones(4, 64))
+    assert stowage._runtime.peak_bytes() - before_bytes < 0.2 * parameter_bytes
+
+
+def test_gradients_that_are_let_go_first_within_a_budget():
+    """Eager has parameters, gradients and little else; a plan makes the gradients in its arena before it hands them out."""
+    (eager, parameter_bytes, _), (step, _, _) = _let_go_first(), _let_go_first()
+    planned = stowage.compile(step, budget=int(3.2 * parameter_bytes))
+    for i in range(10):
+        x = torch.randn(4, 64, generator=torch.Generator().manual_seed(i))
+        assert torch.equal(eager(x), planned(x))
+    assert planned.stats()["planned_steps"] > 3
+
+
+def test_gradients_in_one_buffer_take_their_room():
+    """Nobody can tell who else has it."""
+    step, parameter_bytes, model = _let_go_first()
+    planned = stowage.compile(step)
+    for _ in range(8):
+        for p, grad in zip(model.parameters(), torch.ones(2, 64, 64)):
+            p.grad = grad
+        planned(torch.ones(4, 64))
+    assert planned.stats()["planned_steps"] > 3
+    assert planned.stats()["resident_bytes"] >= 3 * parameter_bytes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
 
-from stowage._torch.private import address
+from stowage._torch.private import address, storage_address
 from stowage.step.reach.parts import metadata, parts
 from stowage.step.reach.world import World
 
@@ -21,7 +22,8 @@ class Gradients:
     returned: the step leaves one that it has made; ``slots``: its position among all that the step returns.
     gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
     otherwise, such as one flat buffer for all gradients: that tensor is needed. present: a tensor when the step began, which
-    no operator reads: known where the user's Python may have asked whether there is one.
+    no operator reads: known where the user's Python may have asked whether there is one. dropped: positions of inputs, the
+    .grad of ``cleared`` whose memory nobody else has: they take no room in a planned call.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -32,6 +34,7 @@ class Gradients:
     gone: list[torch.Tensor] = field(default_factory=list)
     lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
     present: list[torch.Tensor] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
 
@@ -71,7 +74,9 @@ def sort_gradients(
                 found.returned.append(p)
         return found
     touched = recorder.touched_inputs()
-    used = {id(p): i in touched for i, p in enumerate(given, start=inputs)}
+    position = {id(p): i for i, p in enumerate(given, start=inputs)}
+    used = {key: i in touched for key, i in position.items()}
+    sharing = Counter(storage_address(grad) for _, grad in before if grad is not None and grad.layout == torch.strided)
     for p, grad in before:
         made = p.grad is not None and recorder.made_in_step(address(p.grad))
         if used.get(id(p)):
@@ -79,10 +84,13 @@ def sort_gradients(
         elif grad is None:
             found.absent.append(p)
         else:
-            if recorder.lasts(address(grad)) and recorder.touches(address(grad)):
+            lasting = recorder.lasts(address(grad)) and recorder.touches(address(grad))
+            if lasting:
                 found.lasting.append((p, grad))
             if p.grad is not grad:
                 found.cleared.append(p)
+                if id(p) in position and not lasting and _alone_in_its_storage(grad, sharing):
+                    found.dropped.append(position[id(p)])
             found.present.append(p)
         if made:
             found.returned.append(p)
@@ -92,6 +100,14 @@ def sort_gradients(
             recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
     found.inputs = [p if used[id(p)] else None for p in given]
     return found
+
+
+def _alone_in_its_storage(grad: torch.Tensor, sharing: Counter) -> bool:
+    return (
+        grad.layout == torch.strided
+        and grad.untyped_storage().nbytes() == grad.nbytes
+        and sharing[storage_address(grad)] == 1
+    )
 
 
 __all__ = ["Gradients", "declare_gradients", "sort_gradients"]

@@ -297,6 +297,7 @@ def _record(
         addresses(returned),
         keep=bool(recording.keeps),
         replaced=addresses(_found_anew(recording, fn, objects, anew)),
+        dropped=recording.gradients.dropped,
         earlier=earlier,
     )
     recording.makes_generators = tape.makes_generators
