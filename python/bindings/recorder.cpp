@@ -172,6 +172,10 @@ void bind_recorder(nb::module_& m) {
             r.declare_input(tensor_at(tensor), kind_named(kind), std::move(name), input, start_bytes, end_bytes);
           },
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
+      .def("declare_gradient",
+           [](rt::Recorder& r, Address parameter, int input) { r.declare_gradient(tensor_at(parameter), input); })
+      .def("let_go_first",
+           [](const rt::Recorder& r) { return std::vector<int>(r.let_go_first().begin(), r.let_go_first().end()); })
       .def(
           "know_generator",
           [](rt::Recorder& r, nb::handle generator, const std::vector<TapeHandle>& earlier) {

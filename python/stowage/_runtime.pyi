@@ -209,6 +209,10 @@ class Recorder:
 
     def declare_input(self, tensor: int, kind: str, name: str, input: int, start_bytes: int, end_bytes: int) -> None: ...
 
+    def declare_gradient(self, arg0: int, arg1: int, /) -> None: ...
+
+    def let_go_first(self) -> list[int]: ...
+
     def know_generator(self, generator: object, earlier: Sequence[Tape]) -> None:
         """
         One that the step can reach, before it may be drawn from or set. earlier: tapes of the same step.

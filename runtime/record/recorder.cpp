@@ -97,6 +97,16 @@ SlotId Recorder::declare_input(const at::Tensor& tensor, BufferKind kind, std::s
   return names_.declare_input(tensor, kind, std::move(name), input, start_bytes, end_bytes);
 }
 
+void Recorder::declare_gradient(const at::Tensor& parameter, int input) {
+  gradients_.push_back({parameter, parameter.grad().unsafeGetTensorImpl(), input});
+}
+
+void Recorder::note_let_go() {
+  for (const Gradient& known : gradients_)
+    if (known.parameter.grad().unsafeGetTensorImpl() != known.gradient) let_go_first_.insert(known.input);
+  gradients_.clear();
+}
+
 void Recorder::start() {
   draws_.start();
   if (!tape_->below_autograd || thread_attached()) kept_writes_.give_up();
@@ -140,6 +150,7 @@ bool Recorder::take_back() {
 }
 
 void Recorder::close() {
+  gradients_.clear();
   kept_writes_.forget();
   intercept_.reset();
   names_.stop();
@@ -190,6 +201,7 @@ void Recorder::record_per_element(const c10::OperatorHandle& op, c10::DispatchKe
 }
 
 void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!gradients_.empty()) note_let_go();
   const bool asked = ask_for_shape(handle, keys, *stack);
   TapeOp op(handle);
   op.line = current_line();

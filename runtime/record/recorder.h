@@ -41,6 +41,8 @@ class Recorder final : public Interceptor {
   SlotId declare(const at::Tensor& tensor, BufferKind kind, std::string name);
   SlotId declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input, std::int64_t start_bytes,
                        std::int64_t end_bytes);
+  // A parameter whose .grad is that input.
+  void declare_gradient(const at::Tensor& parameter, int input);
 
   void start();
   // Around a call of optimizer.step(); `gradients` are the .grad tensors that it will see (undefined ones allowed).
@@ -69,6 +71,9 @@ class Recorder final : public Interceptor {
   [[nodiscard]] bool made_in_step(const at::Tensor& tensor) const { return names_.made_in_step(tensor); }
   // Positions of the inputs that an op has read, written, or made a view of.
   [[nodiscard]] std::set<int> touched_inputs() const;
+
+  // Positions of declared gradients that were another one, or none, when the first op ran.
+  [[nodiscard]] const std::set<int>& let_go_first() const { return let_go_first_; }
 
   // Does the tensor lie in memory that was there before the step, and that no call brings with it?
   [[nodiscard]] bool lasts(const at::Tensor& tensor) const;
@@ -113,6 +118,7 @@ class Recorder final : public Interceptor {
   void note_found();
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   int current_line();
+  void note_let_go();
 
   RecordOptions options_;
   std::shared_ptr<Tape> tape_;
@@ -120,6 +126,13 @@ class Recorder final : public Interceptor {
   RecordedDraws draws_;
   KeptWrites kept_writes_;
   HostFills host_fills_;
+  struct Gradient {
+    at::Tensor parameter;
+    const c10::TensorImpl* gradient;
+    int input;
+  };
+  std::vector<Gradient> gradients_;  // until the first op
+  std::set<int> let_go_first_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;

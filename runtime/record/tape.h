@@ -60,7 +60,7 @@ struct Block {
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
-  // input: a gradient that the step lets go of unread; so does a planned call, before it runs
+  // input: a gradient that the step lets go of before its first op; so does a planned call, before it runs
   bool dropped = false;
   std::string name;     // external: as the user knows it
   at::Tensor tensor;    // external, not an input: over it, as its owner was (defined until the tape is dropped)

@@ -219,3 +219,24 @@ def test_gradients_in_one_buffer_take_their_room():
         planned(torch.ones(4, 64))
     assert planned.stats()["planned_steps"] > 3
     assert planned.stats()["resident_bytes"] >= 3 * parameter_bytes
+
+
+def test_gradients_that_are_let_go_behind_an_operator_take_their_room():
+    """A number that the step asks for in between is worked out while they are there."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        loss = model(x).square().mean()
+        value = loss.item()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return value
+
+    planned = stowage.compile(step)
+    for _ in range(8):
+        planned(torch.ones(4, 64))
+    assert planned.stats()["planned_steps"] > 3
+    assert planned.stats()["resident_bytes"] >= 3 * model.weight.nbytes

@@ -23,7 +23,8 @@ class Gradients:
     gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
     otherwise, such as one flat buffer for all gradients: that tensor is needed. present: a tensor when the step began, which
     no operator reads: known where the user's Python may have asked whether there is one. dropped: positions of inputs, the
-    .grad of ``cleared`` whose memory nobody else has: they take no room in a planned call.
+    .grad of ``cleared`` whose memory nobody else has, and that are gone before the first operator runs: they take no room
+    in a planned call.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -44,8 +45,9 @@ def declare_gradients(recorder, world: World, inputs: list[torch.Tensor]) -> lis
     if world.distributed:
         return []
     given = [(p, p.grad) for p in world.model_parameters() if p.grad is not None]
-    for i, (_, grad) in enumerate(given, start=len(inputs)):
+    for i, (p, grad) in enumerate(given, start=len(inputs)):
         recorder.declare_input(address(grad), "gradient", f"grad_{i - len(inputs)}", i, *_span(grad))
+        recorder.declare_gradient(address(p), i)
     return [p for p, _ in given]
 
 
@@ -76,6 +78,7 @@ def sort_gradients(
     touched = recorder.touched_inputs()
     position = {id(p): i for i, p in enumerate(given, start=inputs)}
     used = {key: i in touched for key, i in position.items()}
+    first = recorder.let_go_first()
     sharing = Counter(storage_address(grad) for _, grad in before if grad is not None and grad.layout == torch.strided)
     for p, grad in before:
         made = p.grad is not None and recorder.made_in_step(address(p.grad))
@@ -89,7 +92,7 @@ def sort_gradients(
                 found.lasting.append((p, grad))
             if p.grad is not grad:
                 found.cleared.append(p)
-                if id(p) in position and not lasting and _alone_in_its_storage(grad, sharing):
+                if position.get(id(p)) in first and not lasting and _alone_in_its_storage(grad, sharing):
                     found.dropped.append(position[id(p)])
             found.present.append(p)
         if made:
