@@ -121,8 +121,10 @@ class ByHand(Net):
         return torch.optim.SGD(self.embed.parameters(), 0.1), torch.optim.AdamW(self.head.parameters(), 1e-2)
 
 
-@pytest.mark.parametrize("module, epochs, planned_steps", [(Overriding, 3, 12), (ByHand, 3, 9), (Asking, 1, 0)])
+@pytest.mark.parametrize("module, epochs, planned_steps", [(Overriding, 3, 10), (ByHand, 3, 9), (Asking, 1, 0)])
 def test_hooks_and_manual_optimization(tmp_path, module, epochs, planned_steps):
+    """The first call of an epoch finds no gradients, the others do: where the module's Python reads ``p.grad``, these are two
+    recordings."""
     alone, seen = train(tmp_path, module=module, max_epochs=epochs)
     callback = stowage.lightning.Stowage()
     planned, planned_seen = train(tmp_path, callback, module=module, max_epochs=epochs)
