@@ -1,8 +1,9 @@
 """What a training step is made of: tensors, modules, optimizers, schedulers, gradient scalers, random generators.
 
 Numbers in tensors are the step's own business and are not compared. Compared is what Python may look at without any operator:
-shapes, hooks, requires_grad, which parameters a module has; where code asks for them, strides and .grad. All of it is noted
-in Found, too. O(parameters)."""
+shapes, hooks, requires_grad, which parameters a module has; where code asks for them, strides, .grad, is_leaf,
+retains_grad and is_shared(). The .grad of what a module or an optimizer holds is watched elsewhere (record/gradients.py). All
+of it is noted in Found, too. O(parameters)."""
 
 from __future__ import annotations
 
