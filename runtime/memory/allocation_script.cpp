@@ -28,6 +28,11 @@ void* AllocationScript::take(std::size_t n) {
   }
   skipped_ += entry - next_;
   next_ = entry + 1;
+  if (entry->result != PlannedAllocation::kNoResult) {
+    void* const address = leave_result(static_cast<std::size_t>(entry->result)).release_context();
+    misses_ += address == nullptr ? 1 : 0;  // it has had it
+    return address;
+  }
   if (entry->offset == PlannedAllocation::kUnplanned) {
     ++misses_;
     return nullptr;

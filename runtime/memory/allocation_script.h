@@ -3,21 +3,28 @@
 //   op's list   64 @0 | 256 @1024 | 64 @64          allocate(256) takes the second entry, and skips the first
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "runtime/memory/arena.h"
 #include "runtime/memory/pool.h"
 
 namespace stowage::runtime {
 
-// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena.
+// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena, or the memory of a
+// result.
 struct PlannedAllocation {
   static constexpr std::int64_t kUnplanned = -1;  // it outlives its op in a way that no plan knows: always a miss
+  static constexpr std::int32_t kNoResult = -1;
 
   std::int64_t bytes = 0;
   std::int64_t offset = 0;
+  std::int32_t result = kNoResult;  // position in the script's results; `offset` means nothing then
   bool takes_over = false;  // the block that lies there is still live, and dies with the op; the two are counted once
 };
 
@@ -36,7 +43,12 @@ class AllocationScript {
   // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are
   // skipped.
   void* take(std::size_t n);
-  bool give_back(const void* address);  // false when the address is not in the arena
+  bool give_back(const void* address);  // false when it is no answer of a plan
+
+  // Memory outside of the arena, which is its op's once that asks for it: whoever has the op's block frees it.
+  void set_results(std::vector<c10::DataPtr> results) { results_ = std::move(results); }
+  // What the op has not asked for; empty where it has.
+  c10::DataPtr leave_result(std::size_t position) { return std::exchange(results_[position], {}); }
 
   // Until it is called with nullptr, all allocations lie in the pool; what has no room there is a miss.
   void use_pool(Pool* pool) { pool_ = pool; }
@@ -60,6 +72,7 @@ class AllocationScript {
   Arena& arena_;
   std::int64_t align_;
   Pool* pool_ = nullptr;
+  std::vector<c10::DataPtr> results_;
   const PlannedAllocation* next_ = nullptr;
   const PlannedAllocation* end_ = nullptr;
   std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes

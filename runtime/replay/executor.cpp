@@ -20,10 +20,13 @@ namespace stowage::runtime {
 
 namespace {
 
-c10::Storage new_storage(const Block& block) {
-  c10::Allocator* const allocator = c10::GetAllocator(block.device.type());
-  const auto bytes = static_cast<std::size_t>(block.bytes);
-  return {c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, /*resizable=*/true};
+c10::DataPtr memory_for(const Block& block) {
+  return c10::GetAllocator(block.device.type())->allocate(static_cast<std::size_t>(block.bytes));
+}
+
+c10::Storage storage_over(c10::DataPtr memory, const Block& block) {
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(block.bytes), std::move(memory),
+          c10::GetAllocator(block.device.type()), /*resizable=*/true};
 }
 
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
@@ -326,26 +329,60 @@ at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs
   return make_tensor(owner.storage(), meta);
 }
 
-void Executor::make_results() {
-  results_.clear();
+void Executor::find_results() {
   for (std::size_t i = 0; i < tape_->returned.size(); ++i) {
     if (!is_result(i)) continue;
     const BlockId block = tape_->slots[tape_->returned[i].index()].block;
-    if (std::any_of(results_.begin(), results_.end(), [&](const Result& result) { return result.block == block; }))
-      continue;
-    results_.push_back({block, i >= tape_->returned.size() - tape_->kept, new_storage(tape_->blocks[block.index()])});
+    if (position_among_results(block) < 0)
+      result_blocks_.emplace_back(block, i >= tape_->returned.size() - tape_->kept);
   }
+}
+
+std::int32_t Executor::position_among_results(BlockId block) const {
+  const auto found = std::find_if(result_blocks_.begin(), result_blocks_.end(),
+                                  [&](const auto& result) { return result.first == block; });
+  return found == result_blocks_.end() ? -1 : static_cast<std::int32_t>(found - result_blocks_.begin());
+}
+
+void Executor::make_results() {
+  drop_results();
+  std::vector<c10::DataPtr> in_place(result_blocks_.size());
+  for (const auto& [block, kept] : result_blocks_) {
+    c10::DataPtr memory = memory_for(tape_->blocks[block.index()]);
+    if (lowered_.in_result[block.index()]) {
+      in_place[results_.size()] = std::move(memory);
+      results_.push_back({block, kept, {}});
+    } else {
+      results_.push_back({block, kept, storage_over(std::move(memory), tape_->blocks[block.index()])});
+    }
+  }
+  script_.set_results(std::move(in_place));
 }
 
 void Executor::copy_results() {
   // What an accelerator's copy is about to fill, unless the host has waited for it.
   const auto on_host = [&](const Result& r) { return tape_->blocks[r.block.index()].device != tape_->device; };
   if (std::any_of(results_.begin(), results_.end(), on_host)) arena_->device().wait();
-  for (const Result& result : results_) {
+  for (std::size_t i = 0; i < results_.size(); ++i) {
+    Result& result = results_[i];
     const c10::Storage& from = storages_[result.block.index()];
+    if (lowered_.in_result[result.block.index()]) {
+      c10::DataPtr unused = script_.leave_result(i);
+      if (!in_arena(from.data())) {  // made there, or in memory of its own
+        result.storage = from;
+        continue;
+      }
+      const Block& block = tape_->blocks[result.block.index()];
+      result.storage = storage_over(unused ? std::move(unused) : memory_for(block), block);
+    }
     const std::size_t bytes = std::min(result.storage.nbytes(), from.nbytes());
     device_at(from.device()).copy(result.storage.mutable_data(), from.data(), static_cast<std::int64_t>(bytes));
   }
+}
+
+void Executor::drop_results() {
+  results_.clear();
+  script_.set_results({});
 }
 
 void Executor::drop_returned() {

@@ -9,8 +9,8 @@
 // finished at their `until`.
 //
 // Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the
-// step returns is copied out of the arena; an arena tensor never escapes. Everything that does not change from step to
-// step (stacks, views of residents, shells, allocation lists) is built once.
+// step returns is made in memory of its own, or copied there out of the arena; an arena tensor never escapes. Everything
+// that does not change from step to step (stacks, views of residents, shells, allocation lists) is built once.
 #pragma once
 
 #include <exception>
@@ -98,8 +98,7 @@ class Executor {
   // After tell(), instead of run(): residents and generator are as before the step. Nothing otherwise.
   void take_back();
 
-  // A block of the arena that the step returns, or that its Python keeps: a copy, whole, so that tensors of one block
-  // share it, as in eager.
+  // A block that the step returns, or that its Python keeps: whole, so that tensors of one block share it, as in eager.
   struct Result {
     BlockId block;
     bool kept;
@@ -110,7 +109,7 @@ class Executor {
   // tape.returned[i] of the last run, over its block's result, or over the resident or input that it is.
   [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
   [[nodiscard]] bool is_result(std::size_t i) const;
-  void drop_results() { results_.clear(); }
+  void drop_results();
   // The generators' state after so many draws is wanted after the next run, and here it is then.
   void keep_state(std::size_t draws) { keep_state_[draws] = true; }
   [[nodiscard]] const std::optional<GeneratorState>& kept_state(std::size_t draws) const { return states_[draws]; }
@@ -244,6 +243,8 @@ class Executor {
   // Those that its runs move.
   void set_generators(const GeneratorState& state) const { runtime::set_generators(*tape_, state, foreign_draws_); }
   void make_results();
+  void find_results();
+  [[nodiscard]] std::int32_t position_among_results(BlockId block) const;
   void copy_results();
   void drop(BlockId block);
   void drop_everything();
@@ -341,10 +342,11 @@ class Executor {
   bool chain_surprised_ = false;
   bool rows_written_ = false;  // by the chain or product that runs: it cannot run once more
   std::int64_t runs_ = 0;
-  std::vector<Result> results_;
-  std::vector<bool> touched_;       // by block: an op looks at it
-  std::vector<bool> written_;       // by block: a kernel writes it
-  bool foreign_residents_ = false;  // one that it touches lies in memory of another library
+  std::vector<std::pair<BlockId, bool>> result_blocks_;  // each once, and whether Python keeps it
+  std::vector<Result> results_;                          // one for each
+  std::vector<bool> touched_;                            // by block: an op looks at it
+  std::vector<bool> written_;                            // by block: a kernel writes it
+  bool foreign_residents_ = false;                       // one that it touches lies in memory of another library
 };
 
 }  // namespace stowage::runtime

@@ -37,6 +37,7 @@ Executor::Executor(std::shared_ptr<Tape> tape, Lowered lowered, Plan plan, std::
   if (!plan_.away.empty() && !host_.homes) throw Error("residents can wait on the host on the CPU alone");
   tickets_.resize(swaps_.swaps.size());
   rescued_.resize(lowered_.graph.buffers.size());
+  find_results();
   bind_residents();
   write_instructions();
   write_lifetimes();
@@ -210,6 +211,10 @@ void Executor::write_script() {
                                               : tape_->blocks[block.index()].allocation;
       if (position < 0) continue;  // no bytes
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
+      if (lowered_.in_result[block.index()]) {
+        allocation.result = position_among_results(block);
+        continue;
+      }
       allocation.offset = covering->second;
       if (covering->first.second != step) continue;
       for (const ReusePair& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {

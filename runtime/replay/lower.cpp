@@ -63,6 +63,7 @@ class Lowering {
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
+    find_made_in_results();
   }
 
   Lowered run() {
@@ -130,6 +131,9 @@ class Lowering {
                   [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
     for (std::size_t c = 0; c < from.creates.size(); ++c) {
       op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
+      if (!out_.in_result[from.creates[c].index()]) continue;
+      out_.graph.buffers.back().bytes = 0;
+      op.once = true;  // a second run would find its result's memory taken
     }
     if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; }))
       op.born = from.born;
@@ -139,6 +143,7 @@ class Lowering {
     op.rng = from.random_order >= 0;
     op.effect = (op.creates.empty() && op.writes.empty() && !op.rng) || is_collective(from.handle);
     for (const auto& [read, created] : in_place_reuse_blocks(tape_, from)) {
+      if (out_.in_result[read.index()] || out_.in_result[created.index()]) continue;
       op.takeover.push_back({out_.buffer[read.index()], out_.buffer[created.index()]});
     }
     if (const int index = product_at_[id.index()]; index >= 0) {
@@ -262,25 +267,53 @@ class Lowering {
   void mark_once() {
     for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
       const std::vector<TapeOpId> members = members_of(OpId(i));
-      out_.graph.ops[i].once = std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
+      out_.graph.ops[i].once |= std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
         return once_.contains(kind_of(tape_.op(id))) || once_.contains(full_name(tape_.op(id).handle));
       });
     }
   }
 
-  // A result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit counts
-  // it.
+  // What the step returns, made by one op's own allocation: it lies in the result's memory from the beginning, where a copy
+  // out of the arena would need it twice. Slices of rows and what takes the memory of its operand make their results in the
+  // arena.
+  void find_made_in_results() {
+    out_.in_result.resize(tape_.blocks.size(), false);
+    for (const SlotId slot : tape_.returned) {
+      if (!slot.valid()) continue;
+      const BlockId id = tape_.slots[slot.index()].block;
+      const Block& block = tape_.blocks[id.index()];
+      if (block.external || block.device != tape_.device || block.allocation < 0 || !block.creator.valid()) continue;
+      const TapeOp& op = tape_.op(block.creator);
+      const std::size_t at = block.creator.index();
+      const bool plain = op.role == TapeOp::Role::kKernel && !within_tiles_[at] && !within_chain_[at] &&
+                         chain_at_[at] < 0 && product_at_[at] < 0;
+      const auto allocation = static_cast<std::size_t>(block.allocation);
+      out_.in_result[id.index()] =
+          plain && allocation < op.allocations.size() && op.allocations[allocation] == block.bytes;
+    }
+    for (const ProductOver& product : out_.products) out_.in_result[product.operand.index()] = false;
+  }
+
+  // A result lies in a tensor that is there from the beginning of the step, or is copied into it out of the arena: a byte
+  // limit counts it.
   void add_copy_of_result(const Slot& slot) {
     const Block& block = tape_.blocks[slot.block.index()];
     if (block.external || block.device != tape_.device) return;
+    if (out_.in_result[slot.block.index()]) return add_result(slot.block, block.bytes);
     std::int64_t extent = 1;
     for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
       extent =
           slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
     }
+    add_result(BlockId(), extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize()));
+  }
+
+  // `made_there`: the block that is made in it, which has one however often it is returned.
+  void add_result(BlockId made_there, std::int64_t bytes) {
+    if (made_there.valid() && !results_.insert(made_there).second) return;
     Buffer buffer;
     buffer.name = names_.next("result");
-    buffer.bytes = extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
+    buffer.bytes = bytes;
     buffer.kind = BufferKind::kOutput;
     buffer.resident = true;
     out_.graph.buffers.push_back(std::move(buffer));
@@ -466,6 +499,7 @@ class Lowering {
   std::vector<bool> within_chain_;
   std::vector<int> product_at_;  // by op of the tape, or -1
   std::vector<bool> within_tiles_;
+  std::set<BlockId> results_;  // made in results that the graph has already
   Lowered out_;
   UniqueNames names_;
 };

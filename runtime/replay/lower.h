@@ -19,6 +19,8 @@ struct Lowered {
   std::vector<BlockId> block;     // by graph buffer
   // By block; invalid for blocks that only the host part sees, and for what a chain of rows makes on its way
   std::vector<BufferId> buffer;
+  // By block: its op makes it in the memory of the step's result, and its buffer has no bytes
+  std::vector<bool> in_result;
   std::vector<RowChain> chains;
   std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
   std::vector<ProductOver> products;
