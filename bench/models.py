@@ -31,6 +31,10 @@ def _image_loss(model, batch):
     return model(pixel_values=batch[0], labels=batch[1]).loss
 
 
+def _squared_loss(model, batch):
+    return F.mse_loss(model(batch[0]), batch[1])
+
+
 # ---- For step_time: small enough for many rounds
 
 
@@ -54,6 +58,13 @@ def gpt2_small():
 def resnet50_small():
     """ResNet-50, batch 8, 64 x 64."""
     return _resnet50(8, 64)
+
+
+def linear():
+    """Four linear layers of width 1024, batch 64."""
+    numbers = torch.Generator().manual_seed(7)
+    batch = torch.randn(64, 1024, generator=numbers), torch.randn(64, 1024, generator=numbers)
+    return nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(4)]), _squared_loss, batch
 
 
 # ---- For peak: sizes from papers and model cards
@@ -185,7 +196,8 @@ def unet():
 
 
 BUILDERS: dict[str, Callable] = {
-    f.__name__: f for f in (gpt2_small, resnet50_small, gpt2, gpt2_1b3, bert, t5, llama, vit, resnet50, lstm, unet)
+    f.__name__: f
+    for f in (gpt2_small, resnet50_small, linear, gpt2, gpt2_1b3, bert, t5, llama, vit, resnet50, lstm, unet)
 }
 REALISTIC = ("gpt2", "resnet50", "bert", "vit", "t5", "llama", "lstm", "unet")
 # For batch: a model for each batch size.

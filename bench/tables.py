@@ -26,7 +26,17 @@ from bench.inductor import compiled_steps, inductor
 from bench.layout import layout
 from bench.order import order_tables, planning_time, scale, scaling
 from bench.shard import shard_budget, shard_replay, shard_tables, strategy
-from bench.step import checking, executed, long_runs, loss_head, peak, repeatability, step_time, will_it_fit
+from bench.step import (
+    checking,
+    executed,
+    kept_gradients,
+    long_runs,
+    loss_head,
+    peak,
+    repeatability,
+    step_time,
+    will_it_fit,
+)
 from bench.strangers import architectures, strangers_tables
 
 TABLES = {
@@ -43,6 +53,7 @@ TABLES = {
     "executed": executed.table,
     "fuzz": fuzz.table,
     "inductor": inductor.table,
+    "kept_gradients": kept_gradients.table,
     "larger_than_memory": larger_than_memory.table,
     "layout": layout.table,
     "least_total": least_total.table,

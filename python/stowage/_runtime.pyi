@@ -417,9 +417,9 @@ class Lowered:
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., once: set[str] = ...) -> Lowered:
+def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., once: set[str] = ..., in_results: bool = False) -> Lowered:
     """
-    leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again.
+    leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again. in_results: what the step returns is made in the memory of its result, where that can be.
     """
 
 def in_place_reuse_ops() -> list[str]:

@@ -394,6 +394,7 @@ void settle_filled(Tape& tape, const std::vector<FilledInside>& filled) {
 }
 
 void finish_tape(Tape& tape, const Names& names, const std::vector<HostFilled>& host_filled, bool fake) {
+  tape.fake = fake;
   if (fake) {
     settle_fakes(tape);
   } else if (!settle_constants(tape, names, host_filled)) {

@@ -179,6 +179,7 @@ struct Tape {
   // stays.
   OfGeneratorParts<bool> moved;
   void settle_moved();
+  bool fake = false;            // recorded with tensors without memory: what happens inside ops was not seen
   bool foreign = false;         // it has kernels that are not PyTorch's, and may be in Python
   bool below_autograd = false;  // at which level of the hook it was recorded
   // The step counts from the beginning of an argument's storage: the next must begin there, too

@@ -202,6 +202,11 @@ void Executor::write_script() {
     const std::vector<BlockId> creates = tiles == nullptr ? op.creates : tiles->made();
     for (std::size_t c = 0; c < creates.size(); ++c) {
       const BlockId block = creates[c];
+      if (lowered_.in_result[block.index()]) {
+        allocations_[from + static_cast<std::size_t>(tape_->blocks[block.index()].allocation)].result =
+            position_among_results(block);
+        continue;
+      }
       const BufferId buffer = lowered_.buffer[block.index()];
       // It may have begun earlier, when the op runs again
       const auto covering = std::prev(placed.upper_bound({buffer, step}));
@@ -211,10 +216,6 @@ void Executor::write_script() {
                                               : tape_->blocks[block.index()].allocation;
       if (position < 0) continue;  // no bytes
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
-      if (lowered_.in_result[block.index()]) {
-        allocation.result = position_among_results(block);
-        continue;
-      }
       allocation.offset = covering->second;
       if (covering->first.second != step) continue;
       for (const ReusePair& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {

@@ -39,7 +39,7 @@ class UniqueNames {
 class Lowering {
  public:
   Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles, bool leaving,
-           const std::set<std::string>& once)
+           const std::set<std::string>& once, bool in_results)
       : tape_(tape),
         leaving_(leaving),
         once_(once),
@@ -63,7 +63,8 @@ class Lowering {
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
-    find_made_in_results();
+    out_.in_result.resize(tape.blocks.size(), false);
+    if (in_results) find_made_in_results();
   }
 
   Lowered run() {
@@ -93,6 +94,7 @@ class Lowering {
     hold_back_updates();
     hold_back_behind_checks();
     hold_back_behind_reads();
+    make_in_results();
     validate(out_.graph);
     seal(out_.graph);
     return std::move(out_);
@@ -131,9 +133,6 @@ class Lowering {
                   [&](BufferId b) { return std::find(op.writes.begin(), op.writes.end(), b) != op.writes.end(); });
     for (std::size_t c = 0; c < from.creates.size(); ++c) {
       op.creates.push_back(add_buffer(from.creates[c], c == 0 ? op.name : op.name + "." + std::to_string(c)));
-      if (!out_.in_result[from.creates[c].index()]) continue;
-      out_.graph.buffers.back().bytes = 0;
-      op.once = true;  // a second run would find its result's memory taken
     }
     if (std::any_of(from.born.begin(), from.born.end(), [](std::int32_t tick) { return tick != 0; }))
       op.born = from.born;
@@ -267,53 +266,69 @@ class Lowering {
   void mark_once() {
     for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
       const std::vector<TapeOpId> members = members_of(OpId(i));
-      out_.graph.ops[i].once |= std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
+      out_.graph.ops[i].once = std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
         return once_.contains(kind_of(tape_.op(id))) || once_.contains(full_name(tape_.op(id).handle));
       });
     }
   }
 
-  // What the step returns, made by one op's own allocation: it lies in the result's memory from the beginning, where a copy
-  // out of the arena would need it twice. Slices of rows and what takes the memory of its operand make their results in the
-  // arena.
+  // What the step returns, made by one op's own allocation. Slices of rows and what takes the memory of its operand make
+  // their results in the arena.
   void find_made_in_results() {
-    out_.in_result.resize(tape_.blocks.size(), false);
     for (const SlotId slot : tape_.returned) {
       if (!slot.valid()) continue;
       const BlockId id = tape_.slots[slot.index()].block;
       const Block& block = tape_.blocks[id.index()];
-      if (block.external || block.device != tape_.device || block.allocation < 0 || !block.creator.valid()) continue;
+      if (block.external || tape_.planned_bytes(block) == 0 || !block.creator.valid()) continue;
       const TapeOp& op = tape_.op(block.creator);
       const std::size_t at = block.creator.index();
       const bool plain = op.role == TapeOp::Role::kKernel && !within_tiles_[at] && !within_chain_[at] &&
                          chain_at_[at] < 0 && product_at_[at] < 0;
-      const auto allocation = static_cast<std::size_t>(block.allocation);
-      out_.in_result[id.index()] =
-          plain && allocation < op.allocations.size() && op.allocations[allocation] == block.bytes;
+      const bool seen =
+          block.allocation >= 0 && op.allocations.at(static_cast<std::size_t>(block.allocation)) == block.bytes;
+      out_.in_result[id.index()] = plain && (seen || tape_.fake);
     }
     for (const ProductOver& product : out_.products) out_.in_result[product.operand.index()] = false;
   }
 
-  // A result lies in a tensor that is there from the beginning of the step, or is copied into it out of the arena: a byte
-  // limit counts it.
+  // Once the order is settled: what is made in its result is there from the beginning of the step, like a parameter.
+  //
+  //   mm ──creates──► buffer       becomes     mm ──writes──► resident buffer
+  void make_in_results() {
+    for (Op& op : out_.graph.ops) {
+      std::size_t kept = 0;
+      for (std::size_t c = 0; c < op.creates.size(); ++c) {
+        const BufferId id = op.creates[c];
+        if (!out_.in_result[out_.block[id.index()].index()]) {
+          op.creates[kept] = id;
+          if (!op.born.empty()) op.born[kept] = op.born[c];
+          ++kept;
+          continue;
+        }
+        op.writes.push_back(id);
+        Buffer& buffer = out_.graph.buffers[id.index()];
+        buffer.resident = true;
+        buffer.returned = false;
+      }
+      op.creates.resize(kept);
+      if (!op.born.empty()) op.born.resize(kept);
+    }
+  }
+
+  // Another result is copied out of the arena into a tensor that is there from the beginning of the step: a byte limit
+  // counts it.
   void add_copy_of_result(const Slot& slot) {
     const Block& block = tape_.blocks[slot.block.index()];
     if (block.external || block.device != tape_.device) return;
-    if (out_.in_result[slot.block.index()]) return add_result(slot.block, block.bytes);
+    if (out_.in_result[slot.block.index()]) return;
     std::int64_t extent = 1;
     for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
       extent =
           slot.meta.sizes[d] == 0 ? 0 : extent + (extent > 0 ? (slot.meta.sizes[d] - 1) * slot.meta.strides[d] : 0);
     }
-    add_result(BlockId(), extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize()));
-  }
-
-  // `made_there`: the block that is made in it, which has one however often it is returned.
-  void add_result(BlockId made_there, std::int64_t bytes) {
-    if (made_there.valid() && !results_.insert(made_there).second) return;
     Buffer buffer;
     buffer.name = names_.next("result");
-    buffer.bytes = bytes;
+    buffer.bytes = extent * static_cast<std::int64_t>(slot.meta.dtype.itemsize());
     buffer.kind = BufferKind::kOutput;
     buffer.resident = true;
     out_.graph.buffers.push_back(std::move(buffer));
@@ -499,7 +514,6 @@ class Lowering {
   std::vector<bool> within_chain_;
   std::vector<int> product_at_;  // by op of the tape, or -1
   std::vector<bool> within_tiles_;
-  std::set<BlockId> results_;  // made in results that the graph has already
   Lowered out_;
   UniqueNames names_;
 };
@@ -511,8 +525,8 @@ std::string kind_of(const TapeOp& op) {
 }
 
 Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles,
-              bool leaving, const std::set<std::string>& once) {
-  return Lowering(tape, name, slicing, tiles, leaving, once).run();
+              bool leaving, const std::set<std::string>& once, bool in_results) {
+  return Lowering(tape, name, slicing, tiles, leaving, once, in_results).run();
 }
 
 }  // namespace stowage::runtime

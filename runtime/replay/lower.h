@@ -19,7 +19,7 @@ struct Lowered {
   std::vector<BlockId> block;     // by graph buffer
   // By block; invalid for blocks that only the host part sees, and for what a chain of rows makes on its way
   std::vector<BufferId> buffer;
-  // By block: its op makes it in the memory of the step's result, and its buffer has no bytes
+  // By block: its op makes it in the memory of the step's result, and its buffer is a resident that the op writes
   std::vector<bool> in_result;
   std::vector<RowChain> chains;
   std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
@@ -34,8 +34,9 @@ struct Lowered {
 std::string kind_of(const TapeOp& op);
 
 // `leaving`: residents that may wait on the host are marked so (Buffer::leaves). `once`: kinds of ops whose kernels do not
-// repeat their bits (Op::once).
+// repeat their bits (Op::once). `in_results`: what the step returns is made in its result's memory where that can be;
+// else it is a buffer like all others, and is copied.
 Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles = {},
-              bool leaving = false, const std::set<std::string>& once = {});
+              bool leaving = false, const std::set<std::string>& once = {}, bool in_results = false);
 
 }  // namespace stowage::runtime

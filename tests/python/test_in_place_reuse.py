@@ -227,9 +227,9 @@ def test_gelu_by_tanh(name):
 
 
 def pairs_of(body, *inputs):
-    """Pairs of in-place reuse in the graph of a step that returns the sum of body(inputs)."""
+    """Pairs of in-place reuse in the graph of a step that returns body(inputs)."""
     with torch.no_grad():
-        graph = json.loads(stowage.capture(lambda *x: body(*x).sum(), *inputs).to_json())
+        graph = json.loads(stowage.capture(lambda *x: body(*x), *inputs).to_json())
     names = [b["name"] for b in graph["buffers"]]
     return [(names[r], names[c]) for op in graph["ops"] for r, c in op.get("takeover", [])]
 
@@ -256,12 +256,6 @@ def pairs_of(body, *inputs):
 )
 def test_which_pairs_are_safe(body, expected):
     assert pairs_of(body, torch.randn(8, 8)) == expected
-
-
-def test_what_is_returned_has_memory_of_its_own():
-    with torch.no_grad():
-        graph = json.loads(stowage.capture(lambda a: a.clone().exp(), torch.randn(8, 8)).to_json())
-    assert not any(op.get("takeover") for op in graph["ops"])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "unet", "t5"])

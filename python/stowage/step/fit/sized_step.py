@@ -23,7 +23,7 @@ from stowage.planning import Graph
 from stowage.step.fit.kernel_bytes import KernelBytes, Smaller
 from stowage.step.fit.made_step import SIZES, MakeStep, told_by_line
 from stowage.step.reach.world import World
-from stowage.step.record.capturing import capture
+from stowage.step.record.capturing import recorded_graph
 from stowage.step.record.eager_trace import Moment, Trace
 from stowage.step.signature.signature import objects_of
 
@@ -44,7 +44,7 @@ class SizedStep:
     def graph(self, name: str | None = None) -> Graph:
         """Of a steady step. Raises Unsupported where it cannot be recorded."""
         with self.mode, masks_as_run(), told_by_line():
-            graph = capture(self.step, *self.arguments, warmup=0, name=name)
+            graph = recorded_graph(self.step, self.arguments, {}, 0, name, in_results=True)
         return _with_kernel_bytes(graph, self.trace, self.inside)
 
 

@@ -94,7 +94,13 @@ class StepPlan:
 
     def _lower(self) -> _runtime.Lowered:
         return _runtime.lower(
-            self._tape, self._name, self._slicing, self._options.leaving, self._tiling, once=self._once
+            self._tape,
+            self._name,
+            self._slicing,
+            self._options.leaving,
+            self._tiling,
+            once=self._once,
+            in_results=True,
         )
 
     def _executable(self, lowered: Any, link_gbps: float | None) -> tuple[Plan, Any]:
