@@ -16,8 +16,7 @@
 
 namespace stowage::runtime {
 
-// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena, or the memory of a
-// result.
+// One planned answer: an allocation of exactly `bytes` gets `offset` in the arena, or the memory of a result.
 struct PlannedAllocation {
   static constexpr std::int64_t kUnplanned = -1;  // it outlives its op in a way that no plan knows: always a miss
   static constexpr std::int32_t kNoResult = -1;

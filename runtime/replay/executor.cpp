@@ -20,13 +20,13 @@ namespace stowage::runtime {
 
 namespace {
 
-c10::DataPtr memory_for(const Block& block) {
-  return c10::GetAllocator(block.device.type())->allocate(static_cast<std::size_t>(block.bytes));
+c10::DataPtr new_memory(c10::Device device, std::int64_t bytes) {
+  return c10::GetAllocator(device.type())->allocate(static_cast<std::size_t>(bytes));
 }
 
-c10::Storage storage_over(c10::DataPtr memory, const Block& block) {
-  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(block.bytes), std::move(memory),
-          c10::GetAllocator(block.device.type()), /*resizable=*/true};
+c10::Storage storage_over(c10::DataPtr memory, c10::Device device, std::int64_t bytes) {
+  return {c10::Storage::use_byte_size_t(), static_cast<std::size_t>(bytes), std::move(memory),
+          c10::GetAllocator(device.type()), /*resizable=*/true};
 }
 
 std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
@@ -344,17 +344,26 @@ std::int32_t Executor::position_among_results(BlockId block) const {
   return found == result_blocks_.end() ? -1 : static_cast<std::int32_t>(found - result_blocks_.begin());
 }
 
+// As planned: what runs have taught the tape since is for the next plan.
+std::int64_t Executor::result_bytes(BlockId block) const {
+  return lowered_.in_result[block.index()] ? lowered_.graph.buffer(lowered_.buffer[block.index()]).bytes
+                                           : tape_->blocks[block.index()].bytes;
+}
+
 void Executor::make_results() {
   drop_results();
   std::vector<c10::DataPtr> in_place(result_blocks_.size());
   for (const auto& [block, kept] : result_blocks_) {
-    c10::DataPtr memory = memory_for(tape_->blocks[block.index()]);
+    const c10::Device device = tape_->blocks[block.index()].device;
+    const std::int64_t bytes = result_bytes(block);
+    c10::DataPtr memory = new_memory(device, bytes);
+    c10::Storage storage;
     if (lowered_.in_result[block.index()]) {
       in_place[results_.size()] = std::move(memory);
-      results_.push_back({block, kept, {}});
     } else {
-      results_.push_back({block, kept, storage_over(std::move(memory), tape_->blocks[block.index()])});
+      storage = storage_over(std::move(memory), device, bytes);
     }
+    results_.push_back({block, kept, std::move(storage)});
   }
   script_.set_results(std::move(in_place));
 }
@@ -372,8 +381,9 @@ void Executor::copy_results() {
         result.storage = from;
         continue;
       }
-      const Block& block = tape_->blocks[result.block.index()];
-      result.storage = storage_over(unused ? std::move(unused) : memory_for(block), block);
+      const std::int64_t bytes = result_bytes(result.block);
+      if (!unused) unused = new_memory(from.device(), bytes);
+      result.storage = storage_over(std::move(unused), from.device(), bytes);
     }
     const std::size_t bytes = std::min(result.storage.nbytes(), from.nbytes());
     device_at(from.device()).copy(result.storage.mutable_data(), from.data(), static_cast<std::int64_t>(bytes));

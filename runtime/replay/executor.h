@@ -245,6 +245,7 @@ class Executor {
   void make_results();
   void find_results();
   [[nodiscard]] std::int32_t position_among_results(BlockId block) const;
+  [[nodiscard]] std::int64_t result_bytes(BlockId block) const;
   void copy_results();
   void drop(BlockId block);
   void drop_everything();
