@@ -277,7 +277,9 @@ def verdict(case: Any, seed: int) -> dict:
         "warnings": list(dict.fromkeys(str(w.message)[:300] for w in caught if "stowage" in str(w.message))),
         "planned_s": median([s for s, p in zip(planned["seconds"], served) if p]),
         "plan_s": sum(max(0.0, s - result["eager_s"]) for s, p in zip(planned["seconds"][1:], served[1:]) if not p),
-        "planned_peak_bytes": max((s["planned_peak_bytes"] for s in stats), default=0),
+        # In the arena, and what a planned call takes beside it: its results
+        "planned_peak_bytes": max((s["planned_peak_bytes"] for s in stats), default=0)
+        + next((peak for peak, p in zip(reversed(planned["peaks"]), reversed(served)) if p), 0),
         "ops": max(
             (
                 step.graph.op_count if hasattr(step.graph, "op_count") else step.plan.summary().get("ops", 0)
