@@ -1,4 +1,4 @@
-"""All bytes of a training step, by where its ``zero_grad()`` stands: parameters, gradients, optimizer state, arena.
+"""All bytes of a training step, by where its ``zero_grad()`` stands: parameters, gradients, what the step makes.
 
 A step that begins with ``zero_grad()`` leaves its gradients behind; one that ends with it lets each go after its update.
 Eager and planned are measured by the same counter, under all CPU tensors, in a steady step. Each row is a process of its
@@ -14,8 +14,8 @@ import sys
 
 from bench import common, models
 
-STEADY = 3  # planned steps, of which the last is measured
-MOST_CALLS = 16
+CALLS = 16  # of which the last is measured
+STEADY = 3  # planned ones among them, at least
 MODELS = ("linear", "gpt2_small", "resnet50_small")
 
 
@@ -46,7 +46,7 @@ def handlers(config: dict) -> dict:
         if config["planned"]:
             step = stowage.compile(step)
         peak_bytes = 0
-        for _ in range(MOST_CALLS):
+        for _ in range(CALLS):
             _runtime.reset_peak()
             step(batch)
             peak_bytes = _runtime.peak_bytes()

@@ -1,6 +1,9 @@
 // The planned answers to the allocations of one op after the other.
 //
-//   op's list   64 @0 | 256 @1024 | 64 @64          allocate(256) takes the second entry, and skips the first
+//   op's list   64 @0 | 256 @1024 | 64 of result 2       allocate(256) takes the second entry, and skips the first
+//
+// An address in the arena is given back to the script. The memory of a result (what the step hands out) passes to the op's
+// block, and is freed as that is.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -42,9 +45,9 @@ class AllocationScript {
   // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are
   // skipped.
   void* take(std::size_t n);
-  bool give_back(const void* address);  // false when it is no answer of a plan
+  bool give_back(const void* address);  // false when the address is not in the arena
 
-  // Memory outside of the arena, which is its op's once that asks for it: whoever has the op's block frees it.
+  // By PlannedAllocation::result. Not counted.
   void set_results(std::vector<c10::DataPtr> results) { results_ = std::move(results); }
   // What the op has not asked for; empty where it has.
   c10::DataPtr leave_result(std::size_t position) { return std::exchange(results_[position], {}); }

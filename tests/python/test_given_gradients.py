@@ -1,6 +1,8 @@
 """What a step finds in the .grad of its parameters, and which parameters its optimizers hold, may be another thing in
 each call."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -207,6 +209,20 @@ def test_gradients_that_are_let_go_first_within_a_budget():
         x = torch.randn(4, 64, generator=torch.Generator().manual_seed(i))
         assert torch.equal(eager(x), planned(x))
     assert planned.stats()["planned_steps"] > 3
+
+
+def test_gradients_that_stay_are_written_where_they_stay():
+    """In the graph of a compiled step; in that of capture they are made by the step, as recorded."""
+    step, parameter_bytes, _ = _let_go_first()
+    planned = stowage.compile(step)
+    for _ in range(8):
+        planned(torch.ones(4, 64))
+    made, captured = (json.loads(g.to_json()) for g in (planned.graph, stowage.capture(step, torch.ones(4, 64))))
+    written = {b for op in made["ops"] for b in op.get("writes", [])}
+    stay = [b for i, b in enumerate(made["buffers"]) if b.get("resident") and i in written and b["kind"] == "gradient"]
+    returned = [b for b in captured["buffers"] if b.get("returned") and b["kind"] == "gradient"]
+    assert sum(b["bytes"] for b in stay) == sum(b["bytes"] for b in returned) == parameter_bytes
+    assert planned.stats()["arena_bytes"] < parameter_bytes
 
 
 def test_gradients_in_one_buffer_take_their_room():

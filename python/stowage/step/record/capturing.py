@@ -32,7 +32,8 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
         name: of the graph; None: the function's.
 
     Returns:
-        The Graph: bytes of every buffer, nanoseconds of every op.
+        The Graph: bytes of every buffer, nanoseconds of every op. What the step returns is a buffer with its bytes; a compiled
+        step makes it in the memory in which it is handed out, so that its graph has less in the arena.
 
     Raises:
         Unsupported: the step cannot be recorded; the message has the source line.
