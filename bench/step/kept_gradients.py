@@ -1,6 +1,7 @@
 """All bytes of a training step, by where its ``zero_grad()`` stands: parameters, gradients, what the step makes.
 
-A step that begins with ``zero_grad()`` leaves its gradients behind; one that ends with it lets each go after its update.
+A step that begins with ``zero_grad()``, or has it before ``backward()``, leaves its gradients behind; one that ends with it lets
+each go after its update.
 Eager and planned are measured by the same counter, under all CPU tensors, in a steady step. Each row is a process of its
 own; the bits are those of all parameters after all steps.
 
@@ -16,6 +17,7 @@ from bench import common, models
 
 CALLS = 16  # of which the last is measured
 STEADY = 3  # planned ones among them, at least
+CLEARS = ("first", "before backward", "last")
 MODELS = ("linear", "gpt2_small", "resnet50_small")
 
 
@@ -33,6 +35,8 @@ def handlers(config: dict) -> dict:
             if config["clears"] == "first":
                 optimizer.zero_grad()
             loss = loss_fn(model, batch)
+            if config["clears"] == "before backward":
+                optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if config["clears"] == "last":
@@ -87,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     for model in options.model:
-        for clears in ("first", "last"):
+        for clears in CLEARS:
             rows = {}
             for planned in (False, True):
                 with common.Worker({"model": model, "clears": clears, "planned": planned}, options.threads) as worker:

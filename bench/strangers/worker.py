@@ -174,11 +174,12 @@ def train(case: Any, compile: Any, seed: int) -> dict:
     planned_before = 0
 
     def begin() -> None:
+        arenas = [step._room.arena for step in compile.steps()]
+        grads = [p.grad for m in job.modules for p in m.parameters() if p.grad is not None]
         run["live"] = _runtime.live_bytes() - sum(
-            p.grad.nbytes
-            for m in job.modules
-            for p in m.parameters()
-            if p.grad is not None and p.grad.layout == torch.strided
+            g.nbytes
+            for g in grads
+            if g.layout == torch.strided and not any(arena.holds(g.data_ptr()) for arena in arenas)
         )
         _runtime.reset_peak()
         run["start"] = time.perf_counter()

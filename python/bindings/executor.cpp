@@ -113,6 +113,8 @@ void bind_executor(nb::module_& m) {
           },
           "inputs"_a, "into"_a, "What the last run returns: each tensor of `into` becomes one.")
       .def("is_result", &rt::Executor::is_result, "i"_a, "It lies in the arena: neither a resident nor an input.")
+      .def_prop_ro("has_staying_results", &rt::Executor::has_staying_results,
+                   "Some of what it returns stays in the arena until the next call.")
       .def("drop_results", &rt::Executor::drop_results)
       .def("drop_returned", &rt::Executor::drop_returned);
   nb::class_<rt::StateDigest>(m, "StateDigest")

@@ -72,18 +72,20 @@ void bind_lowering(nb::module_& m) {
   m.def(
       "lower",
       [](const TapeHandle& tape, const std::string& name, const rt::RowSlicing& slicing, bool leaving,
-         const rt::TileOptions& tiles, const std::set<std::string>& once, bool in_results) {
-        LoweredHandle handle{
-            std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, slicing, tiles, leaving, once, in_results))};
+         const rt::TileOptions& tiles, const std::set<std::string>& once, bool in_results, bool stay) {
+        const rt::LowerOptions options{slicing, tiles, leaving, once, in_results, stay};
+        LoweredHandle handle{std::make_shared<rt::Lowered>(rt::lower(*tape.tape, name, options))};
         rt::fix_numbers(*tape.tape, handle.lowered->chains);
         return handle;
       },
       "tape"_a, "name"_a, "slicing"_a, "leaving"_a = false, "tiles"_a = rt::TileOptions(),
-      "once"_a = std::set<std::string>(), "in_results"_a = false,
+      "once"_a = std::set<std::string>(), "in_results"_a = false, "stay"_a = false,
       nb::sig("def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., "
-              "once: set[str] = ..., in_results: bool = False) -> Lowered"),
+              "once: set[str] = ..., in_results: bool = False, stay: bool = False) -> Lowered"),
       "leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again. "
-      "in_results: what the step returns is made in the memory of its result, where that can be.");
+      "in_results: what the step returns is made in the memory of its result, where that can be. stay: what its next "
+      "call "
+      "lets go of unread is not: it stays in the arena.");
   m.def("in_place_reuse_ops", &rt::in_place_reuse_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("row_slice_ops", &rt::row_slice_ops, "Ops that may run on some rows at a time, by overload.");
 }

@@ -52,6 +52,12 @@ void bind_memory(nb::module_& m) {
       .def(
           "reserve", [](rt::Arena& arena, std::int64_t bytes) { arena.reserve(bytes); }, "bytes"_a)
       .def("release", &rt::Arena::release)
+      .def(
+          "holds",
+          [](const rt::Arena& arena, std::uintptr_t address) { return arena.holds(reinterpret_cast<void*>(address)); },
+          "address"_a)
+      .def_prop_ro("results_outlive", &rt::Arena::results_outlive,
+                   "A planned step has found results of the one before in it, which somebody still had.")
       .def_prop_ro("bytes", &rt::Arena::bytes);
   nb::class_<rt::Hosts>(m, "Host", "Where swapped buffers wait, and the link that leads there.")
       .def(

@@ -174,8 +174,7 @@ void bind_recorder(nb::module_& m) {
           "tensor"_a, "kind"_a, "name"_a, "input"_a, "start_bytes"_a, "end_bytes"_a)
       .def("declare_gradient",
            [](rt::Recorder& r, Address parameter, int input) { r.declare_gradient(tensor_at(parameter), input); })
-      .def("let_go_first",
-           [](const rt::Recorder& r) { return std::vector<int>(r.let_go_first().begin(), r.let_go_first().end()); })
+      .def("let_go", &rt::Recorder::let_go)
       .def(
           "know_generator",
           [](rt::Recorder& r, nb::handle generator, const std::vector<TapeHandle>& earlier) {

@@ -31,6 +31,14 @@ class Arena:
 
     def release(self) -> None: ...
 
+    def holds(self, address: int) -> bool: ...
+
+    @property
+    def results_outlive(self) -> bool:
+        """
+        A planned step has found results of the one before in it, which somebody still had.
+        """
+
     @property
     def bytes(self) -> int: ...
 
@@ -211,7 +219,7 @@ class Recorder:
 
     def declare_gradient(self, arg0: int, arg1: int, /) -> None: ...
 
-    def let_go_first(self) -> list[int]: ...
+    def let_go(self) -> list[int]: ...
 
     def know_generator(self, generator: object, earlier: Sequence[Tape]) -> None:
         """
@@ -417,9 +425,9 @@ class Lowered:
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""
 
-def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., once: set[str] = ..., in_results: bool = False) -> Lowered:
+def lower(tape: Tape, name: str, slicing: RowSlicing, leaving: bool = False, tiles: TileOptions = ..., once: set[str] = ..., in_results: bool = False, stay: bool = False) -> Lowered:
     """
-    leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again. in_results: what the step returns is made in the memory of its result, where that can be.
+    leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again. in_results: what the step returns is made in the memory of its result, where that can be. stay: what its next call lets go of unread is not: it stays in the arena.
     """
 
 def in_place_reuse_ops() -> list[str]:
@@ -524,6 +532,10 @@ class Executor:
 
     def is_result(self, i: int) -> bool:
         """It lies in the arena: neither a resident nor an input."""
+
+    @property
+    def has_staying_results(self) -> bool:
+        """Some of what it returns stays in the arena until the next call."""
 
     def drop_results(self) -> None: ...
 

@@ -192,7 +192,7 @@ void require_allocator() {
 }
 
 BlockOrigin block_origin(void* data, void (*deleter)(void*)) {
-  if (deleter == &release_block || data == nullptr) return BlockOrigin::kOurs;
+  if (deleter == &release_block || data == nullptr || is_result_in_pages(deleter)) return BlockOrigin::kOurs;
   if (deleter != nullptr && deleter == g_accelerators_deleter.load()) return BlockOrigin::kOurs;
   if (deleter != nullptr && deleter == g_deleter_below_accelerators.load()) return BlockOrigin::kEarlier;
   return g_previous != nullptr && deleter == g_previous->raw_deleter() ? BlockOrigin::kEarlier : BlockOrigin::kForeign;

@@ -1,11 +1,7 @@
 #include "runtime/memory/arena.h"
 
-#include <sys/mman.h>
-
 #include <array>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <mutex>
 #include <string>
 
@@ -14,8 +10,6 @@
 
 namespace stowage::runtime {
 namespace {
-
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 // Address ranges of the arenas alive, so that a deleter can tell a planned block from one with a header.
 struct Range {
@@ -86,40 +80,18 @@ void Arena::reserve(c10::Device where, std::int64_t bytes) {
 }
 
 void Arena::map(std::int64_t bytes) {
-  // One huge page more than needed, so that the base can sit on a huge-page boundary.
-  const std::size_t usable = (static_cast<std::size_t>(bytes) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  count_bytes(bytes);
-  void* mapped = mmap(nullptr, usable + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    uncount_bytes(bytes);
-    throw Error("an arena of " + std::to_string(bytes) + " bytes cannot be had: " + std::strerror(errno));
-  }
-  const auto start = reinterpret_cast<std::uintptr_t>(mapped);
-  const std::uintptr_t aligned = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  if (aligned > start) munmap(mapped, aligned - start);
-  const std::size_t tail = start + kHugePageBytes - aligned;
-  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + usable), tail);
-  char* base = reinterpret_cast<char*>(aligned);
-  try {
-    slot_ = register_range(base, base + usable);
-  } catch (...) {
-    munmap(base, usable);
-    uncount_bytes(bytes);
-    throw;
-  }
-  base_ = base;
+  auto pages = std::make_shared<ArenaPages>(bytes);
+  slot_ = register_range(pages->base(), pages->base() + pages->mapped_bytes());
+  pages_ = std::move(pages);
+  base_ = pages_->base();
   bytes_ = bytes;
-  mapped_bytes_ = static_cast<std::int64_t>(usable);
-  // A hint: no plan depends on it
-  if (usable <= static_cast<std::size_t>(bytes) + kHugePageBytes / 2) madvise(base_, usable, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  // likewise: all of it will be used, so no kernel need wait for pages
-  madvise(base_, static_cast<std::size_t>(bytes), MADV_POPULATE_WRITE);
-#endif
+  mapped_bytes_ = pages_->mapped_bytes();
 }
 
 void Arena::fill(int value) {
-  if (base_ != nullptr) device().fill(base_, value, bytes_);
+  if (base_ == nullptr) return;
+  if (pages_) return pages_->fill(value);
+  device().fill(base_, value, bytes_);
 }
 
 void Arena::begin_use() {
@@ -133,10 +105,8 @@ void Arena::end_use() {
 void Arena::release() {
   if (base_ == nullptr) return;
   unregister_range(slot_);
-  if (where_.is_cpu()) {
-    munmap(base_, static_cast<std::size_t>(mapped_bytes_));
-    uncount_bytes(bytes_);
-  }
+  if (pages_) pages_->part();
+  pages_.reset();
   order_.reset();
   block_ = {};
   if (!where_.is_cpu()) device().count_others();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "runtime/memory/arena_pages.h"
 #include "runtime/memory/device.h"
 
 namespace stowage::runtime {
@@ -25,9 +26,21 @@ class Arena {
   // Makes the arena at least `bytes` large, there; what it held is lost. Must not be called while blocks of it are live.
   void reserve(c10::Device where, std::int64_t bytes);
   void reserve(std::int64_t bytes) { reserve(where_, bytes); }
-  // Gives the memory back until the next reserve().
+  // Gives the memory back until the next reserve(), but that of results which have stayed.
   void release();
-  // Fills it with a byte; for tests of plans that must not depend on what was there.
+
+  // On the CPU: these bytes of it are a result's until the pointer dies.
+  [[nodiscard]] c10::DataPtr stay(void* address, std::int64_t bytes) { return pages_->stay(address, bytes); }
+  // Such results live: who writes here without release() destroys them.
+  [[nodiscard]] bool has_results() const { return pages_ && pages_->have_results(); }
+  [[nodiscard]] bool holds(const void* address) const {
+    const auto* p = static_cast<const char*>(address);
+    return base_ != nullptr && p >= base_ && p < base_ + mapped_bytes_;
+  }
+  // A step has found results where it had to write. Once that is so, it stays so.
+  [[nodiscard]] bool results_outlive() const { return results_outlive_; }
+  void note_results_outlive() { results_outlive_ = true; }
+  // Fills it with a byte, around results that have stayed; for tests of plans that must not depend on what was there.
   void fill(int value);
 
   // Around each step.
@@ -44,12 +57,14 @@ class Arena {
   void map(std::int64_t bytes);
 
   c10::Device where_{c10::DeviceType::CPU};
-  c10::DataPtr block_;  // of an accelerator
+  c10::DataPtr block_;                 // of an accelerator
+  std::shared_ptr<ArenaPages> pages_;  // of the CPU
   std::unique_ptr<Device::Order> order_;
   char* base_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t mapped_bytes_ = 0;
   int slot_ = -1;
+  bool results_outlive_ = false;
 };
 
 // Does the address lie in an arena that is alive, of any thread? O(arenas).

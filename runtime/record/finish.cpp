@@ -127,7 +127,7 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
   std::vector<bool> undefined(tape.blocks.size(), false);
   for (const TapeOp& op : tape.ops) {
     bool reads_undefined = false;
-    const bool ignores_first = scales_by_zero(op);
+    const bool ignores_first = scales_by_zero(op) || lays_over_first(op.handle);
     for_each_access(tape, op, [&](BlockId block, Access access) {
       const bool ignored = ignores_first && block == tape.slots[op.tensors[0].slots[0].index()].block;
       if (access == Access::kRead && !ignored) reads_undefined |= undefined[block.index()];
@@ -135,7 +135,8 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
     });
     if (reads_undefined) {
       tape.refusal =
-          at_line(tape, op, full_name(op.handle) + " reads a tensor that was filled outside PyTorch's dispatcher");
+          at_line(tape, op,
+                  full_name(op.handle) + " reads a tensor that no operator has filled: what is in it no plan can know");
       return false;
     }
     if (op.role != Role::kKernel || !returns_uninitialized(op.handle)) continue;

@@ -103,8 +103,14 @@ void Recorder::declare_gradient(const at::Tensor& parameter, int input) {
 
 void Recorder::note_let_go() {
   for (const Gradient& known : gradients_)
-    if (known.parameter.grad().unsafeGetTensorImpl() != known.gradient) let_go_first_.insert(known.input);
-  gradients_.clear();
+    if (known.parameter.grad().unsafeGetTensorImpl() != known.gradient)
+      let_go_.emplace(known.input, LetGo{known.parameter, tape_->ops.size()});
+}
+
+std::vector<int> Recorder::let_go() const {
+  std::vector<int> inputs;
+  for (const auto& [input, gone] : let_go_) inputs.push_back(input);
+  return inputs;
 }
 
 void Recorder::start() {
@@ -118,6 +124,7 @@ void Recorder::start() {
 }
 
 void Recorder::stop() {
+  note_let_go();
   tape_->wall_ns = now_ns() - aside_ns() - started_ns_;
   if (!intercept_) return;
   intercept_.reset();
@@ -151,6 +158,7 @@ bool Recorder::take_back() {
 
 void Recorder::close() {
   gradients_.clear();
+  let_go_.clear();
   kept_writes_.forget();
   intercept_.reset();
   names_.stop();
@@ -201,7 +209,7 @@ void Recorder::record_per_element(const c10::OperatorHandle& op, c10::DispatchKe
 }
 
 void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (!gradients_.empty()) note_let_go();
+  if (tells_value(handle)) note_let_go();
   const bool asked = ask_for_shape(handle, keys, *stack);
   TapeOp op(handle);
   op.line = current_line();
@@ -457,7 +465,6 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
                                        const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
                                        const std::vector<std::shared_ptr<Tape>>& earlier) {
   note_found();
-  for (Block& block : tape_->blocks) block.dropped = block.input >= 0 && dropped.contains(block.input);
   for (const at::Tensor& tensor : returned) tape_->returned.push_back(slot_of(tensor));
   for (const BlockId block : keep ? surviving_blocks(returned) : std::vector<BlockId>()) {
     tape_->returned.push_back(tape_->blocks[block.index()].owner);
@@ -469,7 +476,23 @@ std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, 
   draws_.part_from_made();
   tape_->settle_moved();
   if (tape_->refusal.empty()) finish_tape(*tape_, names_, host_fills_.by_python(), options_.fake);
+  settle_dropped(returned, dropped);
   return std::move(tape_);
+}
+
+void Recorder::settle_dropped(const std::vector<at::Tensor>& returned, const std::set<int>& dropped) {
+  const std::size_t first_read = tape_->reads.empty() ? tape_->ops.size() : tape_->reads.front().index();
+  std::set<int> early;
+  std::unordered_set<const c10::TensorImpl*> until_next;
+  for (const auto& [input, gone] : let_go_) {
+    if (!dropped.contains(input) || gone.before > first_read) continue;
+    early.insert(input);
+    until_next.insert(gone.parameter.grad().unsafeGetTensorImpl());
+  }
+  for (Block& block : tape_->blocks) block.dropped = early.contains(block.input);
+  tape_->until_next.resize(tape_->returned.size(), false);
+  for (std::size_t i = 0; i < returned.size(); ++i)
+    tape_->until_next[i] = until_next.contains(returned[i].unsafeGetTensorImpl());
 }
 
 }  // namespace stowage::runtime

@@ -72,8 +72,8 @@ class Recorder final : public Interceptor {
   // Positions of the inputs that an op has read, written, or made a view of.
   [[nodiscard]] std::set<int> touched_inputs() const;
 
-  // Positions of declared gradients that were another one, or none, when the first op ran.
-  [[nodiscard]] const std::set<int>& let_go_first() const { return let_go_first_; }
+  // Positions of declared gradients that are another one now, or none.
+  [[nodiscard]] std::vector<int> let_go() const;
 
   // Does the tensor lie in memory that was there before the step, and that no call brings with it?
   [[nodiscard]] bool lasts(const at::Tensor& tensor) const;
@@ -81,7 +81,8 @@ class Recorder final : public Interceptor {
   [[nodiscard]] bool touches(const at::Tensor& tensor) const;
 
   // Hands over the finished tape. `returned`: tensors to hand out after every replay. `keep`: the survivors as well.
-  // `earlier`: recordings of the same step. `dropped`: positions of inputs that are gone before a planned call runs.
+  // `earlier`: recordings of the same step. `dropped`: positions of inputs that the step lets
+  // go of unread: where no part of a planned call runs before that, they take no room in it.
   std::shared_ptr<Tape> finish(const std::vector<at::Tensor>& returned, bool keep,
                                const std::vector<at::Tensor>& replaced, const std::set<int>& dropped,
                                const std::vector<std::shared_ptr<Tape>>& earlier);
@@ -119,6 +120,7 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::vector<at::Tensor> found_anew(const std::vector<std::shared_ptr<Tape>>& earlier);
   int current_line();
   void note_let_go();
+  void settle_dropped(const std::vector<at::Tensor>& returned, const std::set<int>& dropped);
 
   RecordOptions options_;
   std::shared_ptr<Tape> tape_;
@@ -131,8 +133,13 @@ class Recorder final : public Interceptor {
     const c10::TensorImpl* gradient;
     int input;
   };
-  std::vector<Gradient> gradients_;  // until the first op
-  std::set<int> let_go_first_;
+  std::vector<Gradient> gradients_;
+  // By input: those that the step has let go, and before which op that was so when Python was told something
+  struct LetGo {
+    at::Tensor parameter;
+    std::size_t before;
+  };
+  std::map<int, LetGo> let_go_;
   std::unique_ptr<Intercept> intercept_;
   std::vector<const c10::TensorImpl*> arguments_;  // of the latest op
   bool kernel_raised_ = false;

@@ -60,7 +60,7 @@ struct Block {
   int input = -1;  // external: position in the step's inputs of the one that begins it, or -1
   // input: where in that argument's storage it began when recorded; elsewhere in the next call
   std::int64_t start_bytes = 0;
-  // input: a gradient that the step lets go of before its first op; so does a planned call, before it runs
+  // input: a gradient that the step lets go of, unread, before any part of a planned call runs
   bool dropped = false;
   std::string name;     // external: as the user knows it
   at::Tensor tensor;    // external, not an input: over it, as its owner was (defined until the tape is dropped)
@@ -165,6 +165,7 @@ struct Tape {
   std::vector<TapeOpId> reads;         // ops that hand Python numbers which the step itself makes (numbers.h)
   std::vector<std::string> lines;      // "file:line" of the user's code
   std::vector<SlotId> returned;        // slots to hand out at the end of a step
+  std::vector<bool> until_next;        // of those: gone before any part of the next call runs
   // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   std::size_t kept = 0;
   bool finds = false;  // each call comes by other tensors by itself

@@ -36,6 +36,8 @@ std::int64_t since_ns(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void Executor::begin(const std::vector<at::Tensor>& inputs) {
+  drop_results();
+  leave_arena_to_results();
   if (!plan_.away.empty()) {  // they make room before the arena takes it
     if (rehearsal_ == nullptr)
       for (std::size_t i = 0; i < residents_.size(); ++i)
@@ -57,6 +59,13 @@ void Executor::begin(const std::vector<at::Tensor>& inputs) {
   doubtful_.assign(looks_ ? tape_->blocks.size() : 0, false);
   ran_on_doubtful_.assign(looks_ ? tape_->ops.size() : 0, false);
   if (paranoid_) watch_.emplace(*arena_);
+}
+
+// What the last step's results hold stays theirs, and this step takes other memory.
+void Executor::leave_arena_to_results() {
+  if (!arena_->has_results()) return;
+  arena_->release();
+  if (rehearsal_ == nullptr) arena_->note_results_outlive();
 }
 
 RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options) {
@@ -311,6 +320,10 @@ bool Executor::is_result(std::size_t i) const {
   return !block.external || block.of_python;
 }
 
+bool Executor::has_staying_results() const {
+  return std::find(lowered_.stays.begin(), lowered_.stays.end(), true) != lowered_.stays.end();
+}
+
 at::Tensor Executor::output(std::size_t i, const std::vector<at::Tensor>& inputs) const {
   const SlotId id = tape_->returned[i];
   if (!id.valid()) return {};
@@ -354,6 +367,10 @@ void Executor::make_results() {
   drop_results();
   std::vector<c10::DataPtr> in_place(result_blocks_.size());
   for (const auto& [block, kept] : result_blocks_) {
+    if (lowered_.stays[block.index()]) {
+      results_.push_back({block, kept, {}});
+      continue;
+    }
     const c10::Device device = tape_->blocks[block.index()].device;
     const std::int64_t bytes = result_bytes(block);
     c10::DataPtr memory = new_memory(device, bytes);
@@ -375,6 +392,12 @@ void Executor::copy_results() {
   for (std::size_t i = 0; i < results_.size(); ++i) {
     Result& result = results_[i];
     const c10::Storage& from = storages_[result.block.index()];
+    if (lowered_.stays[result.block.index()]) {
+      const auto bytes = static_cast<std::int64_t>(from.nbytes());
+      const bool planned = arena_->holds(from.data());  // else it has memory of its own
+      result.storage = planned ? storage_over(arena_->stay(from.mutable_data(), bytes), from.device(), bytes) : from;
+      continue;
+    }
     if (lowered_.in_result[result.block.index()]) {
       c10::DataPtr unused = script_.leave_result(i);
       if (!in_arena(from.data())) {  // made there, or in memory of its own

@@ -9,8 +9,9 @@
 // finished at their `until`.
 //
 // Parameters, optimizer state and module buffers stay in the user's own tensors. Inputs are bound per call. What the
-// step returns is made in memory of its own, or copied there out of the arena; an arena tensor never escapes. Everything
-// that does not change from step to step (stacks, views of residents, shells, allocation lists) is built once.
+// step returns is made in memory of its own, or copied there out of the arena; what the next call lets go of unread stays
+// in the arena until then. No other arena tensor escapes. Everything that does not change from step to step (stacks,
+// views of residents, shells, allocation lists) is built once.
 #pragma once
 
 #include <exception>
@@ -109,6 +110,7 @@ class Executor {
   // tape.returned[i] of the last run, over its block's result, or over the resident or input that it is.
   [[nodiscard]] at::Tensor output(std::size_t i, const std::vector<at::Tensor>& inputs) const;
   [[nodiscard]] bool is_result(std::size_t i) const;
+  [[nodiscard]] bool has_staying_results() const;
   void drop_results();
   // The generators' state after so many draws is wanted after the next run, and here it is then.
   void keep_state(std::size_t draws) { keep_state_[draws] = true; }
@@ -242,6 +244,7 @@ class Executor {
   [[nodiscard]] GeneratorState generators_left() const;
   // Those that its runs move.
   void set_generators(const GeneratorState& state) const { runtime::set_generators(*tape_, state, foreign_draws_); }
+  void leave_arena_to_results();
   void make_results();
   void find_results();
   [[nodiscard]] std::int32_t position_among_results(BlockId block) const;

@@ -38,33 +38,33 @@ class UniqueNames {
 
 class Lowering {
  public:
-  Lowering(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles, bool leaving,
-           const std::set<std::string>& once, bool in_results)
+  Lowering(const Tape& tape, const std::string& name, const LowerOptions& options)
       : tape_(tape),
-        leaving_(leaving),
-        once_(once),
+        options_(options),
         on_the_side_(side_statistics(tape)),
         updater_(tape.blocks.size()),
         chain_at_(tape.ops.size(), -1),
         within_chain_(tape.ops.size(), false),
         product_at_(tape.ops.size(), -1) {
-    TilesFound found = find_tiles(tape, tiles);
+    TilesFound found = find_tiles(tape, options.tiles);
     out_.tiles = std::move(found.tiles);
     out_.tile_refusal = std::move(found.refusal);
     within_tiles_ = std::move(found.within);
-    out_.chains = find_row_chains(tape, slicing, within_tiles_);
+    out_.chains = find_row_chains(tape, options.slicing, within_tiles_);
     for (std::size_t c = 0; c < out_.chains.size(); ++c) {
       for (const RowMember& member : out_.chains[c].members) within_chain_[member.op.index()] = true;
       chain_at_[out_.chains[c].last().index()] = static_cast<int>(c);
     }
-    out_.products = find_products_over(tape, slicing, out_.chains, within_tiles_);
+    out_.products = find_products_over(tape, options.slicing, out_.chains, within_tiles_);
     for (std::size_t p = 0; p < out_.products.size(); ++p)
       product_at_[out_.products[p].op.index()] = static_cast<int>(p);
     out_.graph.name = name;
     out_.graph.align = device_at(tape.device).align_bytes();
     out_.buffer.resize(tape.blocks.size());
     out_.in_result.resize(tape.blocks.size(), false);
-    if (in_results) find_made_in_results();
+    out_.stays.resize(tape.blocks.size(), false);
+    if (options.stay && tape.device.is_cpu()) find_staying();
+    if (options.in_results) find_made_in_results();
   }
 
   Lowered run() {
@@ -89,8 +89,8 @@ class Lowering {
       if (id.valid() && !out_.graph.buffers[id.index()].resident) out_.graph.buffers[id.index()].returned = true;
     }
     out_.tile.resize(out_.tape_op.size(), -1);
-    if (leaving_) mark_leaving();
-    if (!once_.empty()) mark_once();
+    if (options_.leaving) mark_leaving();
+    if (!options_.once.empty()) mark_once();
     hold_back_updates();
     hold_back_behind_checks();
     hold_back_behind_reads();
@@ -267,9 +267,21 @@ class Lowering {
     for (std::size_t i = 0; i < out_.graph.ops.size(); ++i) {
       const std::vector<TapeOpId> members = members_of(OpId(i));
       out_.graph.ops[i].once = std::any_of(members.begin(), members.end(), [&](TapeOpId id) {
-        return once_.contains(kind_of(tape_.op(id))) || once_.contains(full_name(tape_.op(id).handle));
+        return options_.once.contains(kind_of(tape_.op(id))) || options_.once.contains(full_name(tape_.op(id).handle));
       });
     }
+  }
+
+  // The step returns it as nothing but what its next call lets go of unread. (An accelerator's streams know no arena.)
+  void find_staying() {
+    for (const bool stays : {true, false}) {  // where it is returned as something else, too, it does not
+      for (std::size_t i = 0; i < tape_.returned.size(); ++i) {
+        const SlotId slot = tape_.returned[i];
+        if (slot.valid() && tape_.until_next[i] == stays) out_.stays[tape_.slots[slot.index()].block.index()] = stays;
+      }
+    }
+    for (std::size_t b = 0; b < tape_.blocks.size(); ++b)
+      if (tape_.blocks[b].external || tape_.planned_bytes(tape_.blocks[b]) == 0) out_.stays[b] = false;
   }
 
   // What the step returns, made by one op's own allocation. Slices of rows and what takes the memory of its operand make
@@ -279,7 +291,8 @@ class Lowering {
       if (!slot.valid()) continue;
       const BlockId id = tape_.slots[slot.index()].block;
       const Block& block = tape_.blocks[id.index()];
-      if (block.external || tape_.planned_bytes(block) == 0 || !block.creator.valid()) continue;
+      if (block.external || out_.stays[id.index()] || tape_.planned_bytes(block) == 0 || !block.creator.valid())
+        continue;
       const TapeOp& op = tape_.op(block.creator);
       const std::size_t at = block.creator.index();
       const bool plain = op.role == TapeOp::Role::kKernel && !within_tiles_[at] && !within_chain_[at] &&
@@ -320,7 +333,7 @@ class Lowering {
   void add_copy_of_result(const Slot& slot) {
     const Block& block = tape_.blocks[slot.block.index()];
     if (block.external || block.device != tape_.device) return;
-    if (out_.in_result[slot.block.index()]) return;
+    if (out_.in_result[slot.block.index()] || out_.stays[slot.block.index()]) return;
     std::int64_t extent = 1;
     for (std::size_t d = 0; d < slot.meta.sizes.size(); ++d) {
       extent =
@@ -506,8 +519,7 @@ class Lowering {
   }
 
   const Tape& tape_;
-  bool leaving_;
-  const std::set<std::string>& once_;
+  const LowerOptions& options_;
   std::vector<bool> on_the_side_;  // by block: side_statistics()
   std::vector<OpId> updater_;      // by block: the latest op that updates such statistics
   std::vector<int> chain_at_;      // by op of the tape: the chain that ends there, or -1
@@ -524,9 +536,8 @@ std::string kind_of(const TapeOp& op) {
   return is_compiled_kernel(op.handle) ? kernel_title(op.arguments[0]) : full_name(op.handle);
 }
 
-Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles,
-              bool leaving, const std::set<std::string>& once, bool in_results) {
-  return Lowering(tape, name, slicing, tiles, leaving, once, in_results).run();
+Lowered lower(const Tape& tape, const std::string& name, const LowerOptions& options) {
+  return Lowering(tape, name, options).run();
 }
 
 }  // namespace stowage::runtime

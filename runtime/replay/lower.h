@@ -21,6 +21,8 @@ struct Lowered {
   std::vector<BufferId> buffer;
   // By block: its op makes it in the memory of the step's result, and its buffer is a resident that the op writes
   std::vector<bool> in_result;
+  // By block: what the step returns, and its next call lets go of unread; it stays in the arena until then
+  std::vector<bool> stays;
   std::vector<RowChain> chains;
   std::vector<int> chain;  // by graph op: the one that it stands for, or -1; tape_op is its last op then
   std::vector<ProductOver> products;
@@ -33,10 +35,17 @@ struct Lowered {
 // What an op does, whatever it does it to: its name with its overload, or the title of a generated kernel.
 std::string kind_of(const TapeOp& op);
 
-// `leaving`: residents that may wait on the host are marked so (Buffer::leaves). `once`: kinds of ops whose kernels do not
-// repeat their bits (Op::once). `in_results`: what the step returns is made in its result's memory where that can be;
-// else it is a buffer like all others, and is copied.
-Lowered lower(const Tape& tape, const std::string& name, const RowSlicing& slicing, const TileOptions& tiles = {},
-              bool leaving = false, const std::set<std::string>& once = {}, bool in_results = false);
+struct LowerOptions {
+  RowSlicing slicing;
+  TileOptions tiles;
+  bool leaving = false;        // residents that may wait on the host are marked so (Buffer::leaves)
+  std::set<std::string> once;  // kinds of ops whose kernels do not repeat their bits (Op::once)
+  // What the step returns is made in its result's memory where that can be; else it is a buffer like all others, and is
+  // copied
+  bool in_results = false;
+  bool stay = false;  // what the step's next call lets go of unread stays in the arena
+};
+
+Lowered lower(const Tape& tape, const std::string& name, const LowerOptions& options);
 
 }  // namespace stowage::runtime

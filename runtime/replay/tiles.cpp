@@ -7,6 +7,7 @@
 
 #include "runtime/replay/kernel_table.h"
 #include "runtime/replay/tile_members.h"
+#include "runtime/replay/tile_rows.h"
 #include "runtime/replay/tile_run.h"
 #include "runtime/torch/op_facts.h"
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -66,6 +67,14 @@ bool returns_uninitialized(const c10::OperatorHandle& op) {
   const std::string_view name = base_name(op);
   return name == "empty" || name == "empty_strided" || name == "empty_like" || name == "new_empty" ||
          name == "new_empty_strided" || name == "empty_permuted";
+}
+
+bool lays_over_first(const c10::OperatorHandle& op) {
+  static const std::set<std::string_view> names = {
+      "index_copy",    "index_put",      "_unsafe_index_put", "index_fill",
+      "put",           "masked_fill",    "masked_scatter",    "scatter",
+      "slice_scatter", "select_scatter", "diagonal_scatter",  "as_strided_scatter"};
+  return in_aten(op) && names.contains(base_name(op));
 }
 
 bool lifts_host_data(const c10::OperatorHandle& op) {

@@ -27,6 +27,8 @@ bool reads_only_shape(const c10::OperatorHandle& op, std::size_t index);
 
 // Returns memory whose content is undefined until something writes it.
 bool returns_uninitialized(const c10::OperatorHandle& op);
+// Of its first argument, the result has what the others leave: of memory that nobody has filled often nothing.
+bool lays_over_first(const c10::OperatorHandle& op);
 
 // Its argument was filled by Python on the host, outside the dispatcher (torch.tensor, torch.as_tensor).
 bool lifts_host_data(const c10::OperatorHandle& op);

@@ -194,7 +194,8 @@ def test_gradients_that_are_let_go_first_take_no_room():
         planned(torch.ones(4, 64))
     stats = planned.stats()
     assert stats["planned_steps"] > 3
-    assert 2 * parameter_bytes <= stats["resident_bytes"] < 2.2 * parameter_bytes  # and those that the step makes
+    assert parameter_bytes <= stats["resident_bytes"] < 1.2 * parameter_bytes
+    assert parameter_bytes <= stats["arena_bytes"] < 1.4 * parameter_bytes  # those that the step makes stay there
     before_bytes = stowage._runtime.live_bytes()
     stowage._runtime.reset_peak()
     planned(torch.ones(4, 64))
@@ -202,7 +203,7 @@ def test_gradients_that_are_let_go_first_take_no_room():
 
 
 def test_gradients_that_are_let_go_first_within_a_budget():
-    """Eager has parameters, gradients and little else; so has a plan: it makes the gradients where it hands them out."""
+    """Eager has parameters, gradients and little else; so has a plan: its gradients stay in the arena."""
     (eager, parameter_bytes, _), (step, _, _) = _let_go_first(), _let_go_first()
     planned = stowage.compile(step, budget=int(2.3 * parameter_bytes))
     for i in range(10):
@@ -211,18 +212,23 @@ def test_gradients_that_are_let_go_first_within_a_budget():
     assert planned.stats()["planned_steps"] > 3
 
 
-def test_gradients_that_stay_are_written_where_they_stay():
+def test_results_that_last_are_written_where_they_are_handed_out():
     """In the graph of a compiled step; in that of capture they are made by the step, as recorded."""
-    step, parameter_bytes, _ = _let_go_first()
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+
+    def step(x):
+        return torch.autograd.grad(model(x).square().mean(), model.weight)[0]
+
     planned = stowage.compile(step)
     for _ in range(8):
         planned(torch.ones(4, 64))
     made, captured = (json.loads(g.to_json()) for g in (planned.graph, stowage.capture(step, torch.ones(4, 64))))
     written = {b for op in made["ops"] for b in op.get("writes", [])}
-    stay = [b for i, b in enumerate(made["buffers"]) if b.get("resident") and i in written and b["kind"] == "gradient"]
-    returned = [b for b in captured["buffers"] if b.get("returned") and b["kind"] == "gradient"]
-    assert sum(b["bytes"] for b in stay) == sum(b["bytes"] for b in returned) == parameter_bytes
-    assert planned.stats()["arena_bytes"] < parameter_bytes
+    stay = [b for i, b in enumerate(made["buffers"]) if b.get("resident") and i in written]
+    returned = [b for b in captured["buffers"] if b.get("returned")]
+    assert [b["bytes"] for b in stay] == [b["bytes"] for b in returned] == [model.weight.nbytes]
+    assert planned.stats()["arena_bytes"] < model.weight.nbytes
 
 
 def test_gradients_in_one_buffer_take_their_room():
@@ -237,22 +243,35 @@ def test_gradients_in_one_buffer_take_their_room():
     assert planned.stats()["resident_bytes"] >= 3 * parameter_bytes
 
 
-def test_gradients_that_are_let_go_behind_an_operator_take_their_room():
-    """A number that the step asks for in between is worked out while they are there."""
-    torch.manual_seed(0)
-    model = nn.Linear(64, 64, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+@pytest.mark.parametrize("asks", ["nothing", "of the argument", "of the step"])
+def test_gradients_that_are_let_go_behind_the_forward_pass(asks):
+    """A number that the step asks for before is worked out while they are there. What follows from arguments is known
+    before the call."""
 
-    def step(x):
-        loss = model(x).square().mean()
-        value = loss.item()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return value
+    def make():
+        torch.manual_seed(0)
+        model = nn.Linear(64, 64, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
+        def step(x):
+            if asks == "of the argument" and bool((x > 100).any()):
+                return None
+            loss = model(x).square().mean()
+            value = loss.item() if asks == "of the step" else 0.0
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach() + value
+
+        return model, step
+
+    (model, step), (twin, eager) = make(), make()
     planned = stowage.compile(step)
-    for _ in range(8):
-        planned(torch.ones(4, 64))
-    assert planned.stats()["planned_steps"] > 3
-    assert planned.stats()["resident_bytes"] >= 3 * model.weight.nbytes
+    for i in range(8):
+        x = torch.randn(4, 64, generator=torch.Generator().manual_seed(i))
+        assert torch.equal(planned(x), eager(x))
+        assert torch.equal(model.weight.grad, twin.weight.grad) and torch.equal(model.weight, twin.weight)
+    stats = planned.stats()
+    assert stats["planned_steps"] > 3
+    there = 3 if asks == "of the step" else 1  # the weight; with its old gradient, and its new one
+    assert there <= stats["resident_bytes"] / model.weight.nbytes < there + 0.3

@@ -35,18 +35,43 @@ def activations():
     }
 
 
+def laid_over_nothing():
+    """What eager has filled with something else than zeros before, or never, is read nowhere."""
+
+    def rows(h):
+        return torch.arange(len(h)).flip(0)
+
+    def all_of(h):
+        return torch.ones_like(h, dtype=torch.bool)
+
+    return {
+        "index_copy": lambda h: torch.empty_like(h).index_copy(0, rows(h), h),
+        "half an index_copy": lambda h: h.new_empty(2 * len(h), h.shape[1]).index_copy(0, rows(h), h)[: len(h)],
+        "index_put": lambda h: h.new_empty(h.shape).index_put((rows(h),), h),
+        "index_fill": lambda h: torch.empty_like(h).index_fill(0, rows(h), 2.0) * h,
+        "put": lambda h: torch.empty_like(h).put(torch.arange(h.numel()).view(h.shape), h),
+        "masked_fill": lambda h: torch.empty_like(h).masked_fill(all_of(h), 0.5) + h,
+        "masked_scatter": lambda h: torch.empty_like(h).masked_scatter(all_of(h), h),
+        "scatter": lambda h: torch.empty_like(h).scatter(0, rows(h)[:, None].expand(h.shape), h),
+        "slice_scatter": lambda h: torch.empty_like(h).slice_scatter(h, 0, 0, len(h)),
+        "select_scatter": lambda h: h.new_empty(1, *h.shape).select_scatter(h, 0, 0)[0],
+        "diagonal_scatter": lambda h: h.new_empty(1, 1).diagonal_scatter(h.sum().view(1)) + h,
+        "as_strided_scatter": lambda h: torch.empty_like(h).as_strided_scatter(h, h.shape, h.stride()),
+    }
+
+
 def offloaded(h):
     with torch.autograd.graph.save_on_cpu():
         return h.sigmoid() * h
 
 
-@pytest.mark.parametrize("name", sorted(activations()))
+@pytest.mark.parametrize("name", [*sorted(activations()), *laid_over_nothing()])
 def test_operators(name):
     import torch.utils.checkpoint  # noqa: F401
 
     def make():
         model, optimizer = net()
-        act = activations()[name]
+        act = (activations() | laid_over_nothing())[name]
 
         def step(x, y, i):
             loss = F.cross_entropy(model[2](act(model[0](x))), y)

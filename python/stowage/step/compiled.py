@@ -204,7 +204,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 entry, [replay, *(r for r in fit if r is not replay)], args, kwargs, inputs, unchanged=True
             )
         try:
-            result = self._planned(replay, inputs)
+            result = self._planned(entry, replay, inputs)
             entry.serves(replay)
             entry.unchecked += 1
             return result
@@ -309,15 +309,18 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             unfinished=_not_run_since(began),
         )
 
-    def _planned(self, replay: Replay, inputs: list[torch.Tensor]) -> Any:
+    def _planned(self, entry: Entry, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         result = self._tally.planned_call(replay.run, inputs)
-        self._has_planned(replay)
+        self._has_planned(entry, replay)
         return result
 
-    def _has_planned(self, replay: Replay) -> None:
+    def _has_planned(self, entry: Entry, replay: Replay) -> None:
         self._latest = replay
         replay.planned_calls += 1
         self._tally.account(replay.last_run)
+        if self._room.arena.results_outlive:
+            with self._planning(entry):
+                replay.part_from_results()
 
     # ---- With the user's own Python
 
@@ -393,7 +396,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             _put_back(arrays, contents)
             return self._caught_or_not(entry, args, kwargs, inputs)
         if replay is not None:
-            self._has_planned(replay)
+            self._has_planned(entry, replay)
         return result
 
     def _guards_missed(self, entry: Entry, difference: str) -> None:

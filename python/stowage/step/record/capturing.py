@@ -45,7 +45,7 @@ def recorded_graph(
     train_step: Callable, args: tuple, kwargs: dict, warmup: int, name: str | None, in_results: bool
 ) -> Graph:
     """As capture(). ``in_results``: the graph that a compiled step plans, which makes what it returns where it is handed
-    out; else all that the step makes is a buffer of the graph, with its bytes."""
+    out, or leaves it in the arena; else all that the step makes is a buffer of the graph, with its bytes."""
     if mode := foreign_mode():
         raise Unsupported(f"a mode of yours that sees each operation is open ({mode}): capture outside of it")
     objects: list = []
@@ -63,4 +63,6 @@ def recorded_graph(
     if not fake:
         cost_file(_runtime.kernel_threads()[1]).price(recording.tape)
     its_name = getattr(train_step, "__name__", "step")
-    return _runtime.lower(recording.tape, name or its_name, _runtime.RowSlicing(), in_results=in_results).graph
+    return _runtime.lower(
+        recording.tape, name or its_name, _runtime.RowSlicing(), in_results=in_results, stay=in_results
+    ).graph

@@ -23,8 +23,8 @@ class Gradients:
     gone: None when the step ends, a tensor when it began. lasting: the .grad lies in memory that the step also reaches
     otherwise, such as one flat buffer for all gradients: that tensor is needed. present: a tensor when the step began, which
     no operator reads: known where the user's Python may have asked whether there is one. dropped: positions of inputs, the
-    .grad of ``cleared`` whose memory nobody else has, and that are gone before the first operator runs: they take no room
-    in a planned call.
+    .grad of ``cleared`` whose memory nobody else has: where no part of a planned call runs before they are gone, they take
+    no room in it.
     """
 
     given: list[tuple[torch.Tensor, tuple]] = field(default_factory=list)  # and what the .grad looked like
@@ -78,7 +78,7 @@ def sort_gradients(
     touched = recorder.touched_inputs()
     position = {id(p): i for i, p in enumerate(given, start=inputs)}
     used = {key: i in touched for key, i in position.items()}
-    first = recorder.let_go_first()
+    let_go = recorder.let_go()
     sharing = Counter(storage_address(grad) for _, grad in before if grad is not None and grad.layout == torch.strided)
     for p, grad in before:
         made = p.grad is not None and recorder.made_in_step(address(p.grad))
@@ -92,7 +92,7 @@ def sort_gradients(
                 found.lasting.append((p, grad))
             if p.grad is not grad:
                 found.cleared.append(p)
-                if position.get(id(p)) in first and not lasting and _alone_in_its_storage(grad, sharing):
+                if position.get(id(p)) in let_go and not lasting and _alone_in_its_storage(grad, sharing):
                     found.dropped.append(position[id(p)])
             found.present.append(p)
         if made:

@@ -70,7 +70,7 @@ class Replay:
         self.events = recording.events
         self.last_run: Any = None
         recording.result = None
-        self.finish: Callable[[], None] = _nothing
+        self.finish: Callable[[], Any] = _nothing
         self._has_budget = options.budget is not None
         self.repetition = Repetition()
         self.planned = StepPlan(recording.tape, room, name, options)
@@ -130,6 +130,11 @@ class Replay:
         """From now on with fewer kernels than the recorded ones; see StepPlan. True where the plan had others: it has been made
         anew, and is not trusted yet. Raises what plan() raises."""
         return self._is_new(self.planned.drop_replacements(why))
+
+    def part_from_results(self) -> None:
+        """See StepPlan. A plan that is made anew is not trusted yet."""
+        if self._is_new(self.planned.part_from_results()):
+            self.trusted = False
 
     def replan_if_learned(self) -> bool:
         """After a rehearsal; see StepPlan."""
@@ -225,16 +230,17 @@ class Replay:
 
     def run_matched(self, inputs: list[int], arguments: Sequence[torch.Tensor] = ()) -> Any:
         """run(), after match(), within transaction() or host_state()."""
-        outputs = self._fresh_outputs()
 
-        def finish() -> None:
+        def finish() -> list[torch.Tensor]:
+            outputs = self._fresh_outputs()
             self.executor.hand_out(inputs, addresses(outputs))
             for p in self.gradients.gone:
                 p.grad = None
             for p, slot in zip(self.gradients.returned, self.gradients.slots):
                 p.grad = outputs[slot]
+            return outputs
 
-        self._execute(inputs, finish)
+        outputs = self._execute(inputs, finish)
         for slot, name in self.recording.output_graphs.items():
             _runtime.end_with_spent_graph(address(outputs[slot]), name)
         leaves = [
@@ -245,16 +251,17 @@ class Replay:
             leaves[leaf] = arguments[argument]
         return unflatten(leaves, self.recording.output_spec)
 
-    def _execute(self, inputs: list[int], finish: Callable[[], None]) -> None:
-        """finish(): hands out the results; may run twice."""
+    def _execute(self, inputs: list[int], finish: Callable[[], Any]) -> Any:
+        """Returns finish(), which hands out the results. It may run twice. No frame of an error's holds them."""
         timed = self.planned.is_timed
         self.finish = finish
         self.last_run = self.executor.run(inputs, timed)
-        finish()
+        outputs = finish()
         self.finish = _nothing
         self.executor.drop_results()
         if timed:
             self.planned.learn_costs()
+        return outputs
 
     def _fresh_outputs(self) -> list[torch.Tensor]:
         """What the executor hands out into."""
@@ -297,7 +304,8 @@ class Replay:
         others: recordings of the same function, one of which may come to be executed instead. python, arguments,
         inputs: see Undo.
         """
-        self.executor.reserve()
+        if not self.executor.has_staying_results:  # the step first lets go of what needs their place
+            self.executor.reserve()
         self.taken_back = False
         undo = Undo(self, others, python, arguments, inputs)
         try:

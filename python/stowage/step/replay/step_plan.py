@@ -60,6 +60,8 @@ class StepPlan:
         self._rehearsed = False
         self._looks = room.looks
         self._once: set[str] = set()  # kinds of ops that no plan makes again
+        self._results_stay = True  # in the arena, those that the next call lets go of unread
+        self._asked_to_part = False
         self.make()
 
     def make(self) -> None:
@@ -101,6 +103,7 @@ class StepPlan:
             self._tiling,
             once=self._once,
             in_results=True,
+            stay=self._results_stay,
         )
 
     def _executable(self, lowered: Any, link_gbps: float | None) -> tuple[Plan, Any]:
@@ -149,6 +152,19 @@ class StepPlan:
             self._once = before
             raise
         return True
+
+    def part_from_results(self) -> bool:
+        """From now on no result stays in the arena, as somebody still has one when the arena is needed. True where the plan at
+        hand has such results: it has been made anew. Where none does without within the budget, this one stays, and takes
+        another arena whenever that is so."""
+        if self._asked_to_part or not self.executor.has_staying_results:
+            return False
+        self._asked_to_part, self._results_stay = True, False
+        try:
+            self.make()
+        except Infeasible:
+            self._results_stay = True
+        return not self._results_stay
 
     def drop_replacements(self, why: str) -> bool:
         """From now on without tiles; where the plan has none, without products over their operands; where it has none

@@ -21,8 +21,8 @@ class Undo:
     gradients.
 
     A step that has been executed is never taken back: an interrupt that arrives between its end and here finds it
-    finished. Gradients that the step's first act is to let go are not held meanwhile: an error finds them gone, as in
-    eager. now() says in ``error`` which of the two it is.
+    finished. Gradients that the step lets go of unread are not held meanwhile: an error finds them gone, also where eager
+    would come to it earlier. now() says in ``error`` which of the two it is.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Undo:
         began.matcher.remember(inputs)
         self._began = began
         self._runs = [(replay, replay.executor.runs) for replay in (began, *others)]
-        # Not held meanwhile: the step's first act on them is to let them go
+        # Not held meanwhile: all that the step does with them is to let them go
         cleared = {id(p) for p in began.gradients.cleared}
         self._cleared = began.gradients.cleared
         kept = [p for p in began.parameters if id(p) not in cleared]
