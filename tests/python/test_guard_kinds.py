@@ -1,9 +1,11 @@
 """What guards watch, kind by kind: what the step draws, what it cannot see, what is PyTorch's own, and what is part of
 a signature."""
 
+import collections
 import contextvars
 import ctypes
 import decimal
+import fractions
 import gc
 import glob
 import inspect
@@ -12,11 +14,14 @@ import operator
 import os
 import pathlib
 import random
+import re
 import signal
 import string
+import struct
 import sys
 import threading
 import time
+import typing
 import uuid
 import warnings
 import weakref
@@ -26,8 +31,11 @@ import pytest
 import torch
 from torch import nn
 
-from stowage._core import same_bits
+from stowage._core import python_class, same_bits
 from stowage._torch import private as torch_private
+from stowage.step.guards.blind import is_quiet, type_name
+from stowage.step.guards.kinds import how_to_enter
+from stowage.step.guards.objects import enter_object
 from stowage.step.reach.world import World
 from stowage.step.signature.signature import difference, signature
 
@@ -327,6 +335,43 @@ def test_what_the_step_changes_is_told():
 
     net = Counting()
     assert "net.calls" in watched(lambda: net(1)).changes
+
+
+class Named(typing.NamedTuple):
+    rate: float = 0.5
+
+
+OLD = collections.namedtuple("OLD", "rate")(0.5)
+MADE_ONCE = {
+    "named tuple": lambda: Named().rate,
+    "old named tuple": lambda: OLD.rate,
+    "another named tuple": lambda: Named()._replace(rate=2.0).rate,
+    "enumeration": lambda: inspect.Parameter.KEYWORD_ONLY.value,
+    "slots": lambda: fractions.Fraction(1, 2).numerator,
+    "function of NumPy": lambda: float(np.mean([1.0, 2.0])),
+    "ufunc": lambda: float(np.exp(0.5)),
+    "itemgetter": lambda: operator.itemgetter(0)((2.0,)),
+    "pattern": lambda: len(re.sub("a", "b", "aa")),
+    "struct": lambda: struct.unpack("<f", struct.pack("<f", 2.0))[0],
+}
+
+
+@pytest.mark.parametrize("read", MADE_ONCE)
+def test_what_never_changes_hides_nothing(read):
+    """Planned calls need no Python for it."""
+    assert watched(MADE_ONCE[read]).guard.blind == []
+
+
+def test_nothing_in_the_classes_of_the_standard_library_hides_something():
+    """Kinds of C whose objects lie in classes. Those that are built in and those of itertools are watched."""
+    hidden = set()
+    for module in [m for name, m in list(sys.modules.items()) if name.split(".")[0] in sys.stdlib_module_names]:
+        for cls in [v for v in vars(module).values() if isinstance(v, type)]:
+            for value in cls.__dict__.values():
+                kind = type(value)
+                if not python_class(kind) and how_to_enter(kind) is enter_object and not is_quiet(kind):
+                    hidden.add(type_name(kind))
+    assert {kind for kind in hidden if "." in kind and not kind.startswith("itertools.")} <= {"Token.MISSING"}
 
 
 def test_names_that_nobody_reads_are_no_matter():

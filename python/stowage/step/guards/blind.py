@@ -120,6 +120,7 @@ _QUIET_TYPES = {
     "frame",
     "PyCapsule",
     "_abc._abc_data",
+    "_collections._tuplegetter",
     "types.GenericAlias",
     "types.UnionType",
     "ParamSpec",
