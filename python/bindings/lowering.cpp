@@ -84,8 +84,7 @@ void bind_lowering(nb::module_& m) {
               "once: set[str] = ..., in_results: bool = False, stay: bool = False) -> Lowered"),
       "leaving: residents are marked that may wait on the host. once: kinds of ops that must not be made again. "
       "in_results: what the step returns is made in the memory of its result, where that can be. stay: what its next "
-      "call "
-      "lets go of unread is not: it stays in the arena.");
+      "call lets go of unread is not: it stays in the arena.");
   m.def("in_place_reuse_ops", &rt::in_place_reuse_ops, "Ops whose result may be placed over an input, by overload.");
   m.def("row_slice_ops", &rt::row_slice_ops, "Ops that may run on some rows at a time, by overload.");
 }

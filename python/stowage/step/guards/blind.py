@@ -121,6 +121,7 @@ _QUIET_TYPES = {
     "PyCapsule",
     "_abc._abc_data",
     "_collections._tuplegetter",
+    "_ctypes.CField",
     "types.GenericAlias",
     "types.UnionType",
     "ParamSpec",
