@@ -309,3 +309,40 @@ def test_tensors_deep_in_the_state_are_found_anew():
     found, step = trained(True)
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
     assert step.stats()["planned_steps"] > 20, step.refusal
+
+
+OF_TORCH = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+)
+
+
+@pytest.mark.parametrize("name", [name for name in OF_TORCH if name not in ("Adafactor", "LBFGS", "SparseAdam")])
+def test_planned_calls_need_no_python_for_pytorchs_optimizers(name):
+    """All that they count is in tensors. (One asks for norms that it makes, one calls a closure, one takes sparse gradients.)"""
+
+    def make():
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(2)))
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.02)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return model, optimizer, step
+
+    (model, optimizer, step), (twin, other, eager) = make(), make()
+    planned = stowage.compile(step)
+    for i in range(20):
+        for each in (optimizer, other):
+            each.param_groups[0]["lr"] = 0.02 / (1 + i // 5)
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(i))
+        assert torch.equal(planned(x), eager(x))
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters())), i
+    stats = planned.stats()
+    assert stats["planned_steps"] >= 12 and stats["checked_steps"] < stats["planned_steps"], (planned.refusal, stats)

@@ -505,7 +505,7 @@ class Replay:
         self.planned.note_tile_error(*shadow.tile_error)
 
 
-_OPTIMIZERS = ("torch.optim.", "accelerate.optimizer")
+_OPTIMIZERS = ("torch.optim", "accelerate.optimizer")  # packages
 
 
 def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
@@ -513,7 +513,8 @@ def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     back. Others count in numbers of Python, which would count twice when the plan turns out not to fit, and the step
     runs anew."""
     hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
-    return type(optimizer).__module__.startswith(_OPTIMIZERS) and not hooks
+    module = type(optimizer).__module__
+    return any(module == known or module.startswith(f"{known}.") for known in _OPTIMIZERS) and not hooks
 
 
 def _nothing() -> None:
