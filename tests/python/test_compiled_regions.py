@@ -218,7 +218,9 @@ def test_within_a_budget():
     assert all(map(torch.equal, got, expected))
     stats = step.stats()
     torch._dynamo.reset()
-    limit = stats["resident_bytes"] + stats["arena_bytes"] * 9 // 10
+    # Before PyTorch 2.13, what the compiler made takes more in the first calls, which run it eagerly
+    beside_bytes = 2048 if torch.__version__.startswith(("2.11", "2.12")) else 0
+    limit = stats["resident_bytes"] + stats["arena_bytes"] * 9 // 10 + beside_bytes
     step, got = Program(3, form="model", habit="plain", parts=parts).run(budget=limit)
     assert all(map(torch.equal, got, expected))
     within = step.stats()
