@@ -160,7 +160,8 @@ def test_one_recording_serves_all_places(make, check):
 @pytest.mark.parametrize("make", ONE_RECORDING, ids=lambda f: f.__name__)
 def test_within_a_budget(make):
     step = as_eager(make, budget="1MiB")
-    assert step.stats()["planned_steps"] >= CALLS - 5
+    # One to warm up, one recorded, and up to four rehearsals while costs are learned
+    assert step.stats()["planned_steps"] >= CALLS - 6
 
 
 def test_another_shape_is_another_step():
