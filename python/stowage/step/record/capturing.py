@@ -33,7 +33,7 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
 
     Returns:
         The Graph: bytes of every buffer, nanoseconds of every op. What the step returns is a buffer with its bytes; a compiled
-        step makes it in the memory in which it is handed out, so that its graph has less in the arena.
+        step makes most of it in the memory in which it is handed out, and leaves some gradients in the arena.
 
     Raises:
         Unsupported: the step cannot be recorded; the message has the source line.
