@@ -75,7 +75,7 @@ void Executor::bind_residents() {
     residents_[i] = block.tensor.storage();
     if (!away_[i]) storages_[i] = residents_[i];
     c10::StorageImpl* storage = residents_[i].unsafeGetStorageImpl();
-    resident_storages_.insert(storage);
+    if (touched_[i]) resident_storages_.insert(storage);
     const c10::DataPtr& data = storage->_mutable_data_ptr_no_checks();
     foreign_residents_ |= touched_[i] && data && block_origin(data.get(), data.get_deleter()) == BlockOrigin::kForeign;
   }

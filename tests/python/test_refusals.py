@@ -255,21 +255,6 @@ def test_tensor_subclass():
     run(make, planned=None)
 
 
-def test_argument_that_the_function_also_reaches():
-    fixed = torch.ones(3, 8)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def train_step(x):
-        return training(model, optimizer, model(x + fixed).square().mean())
-
-    step = stowage.compile(train_step)
-    with pytest.warns(UserWarning, match="'fixed'"):
-        for _ in range(4):
-            step(fixed)
-    assert step.stats()["planned_steps"] == 0
-
-
 def test_a_warning_that_is_made_an_error_comes_between_two_calls():
     """As under python -W error: the call that has trained gives its result; the next one raises, and changes nothing."""
 

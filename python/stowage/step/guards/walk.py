@@ -29,6 +29,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
 from stowage.step.guards.blind import draws, matters, type_name, why
@@ -55,6 +57,7 @@ class Walk:
         self.weak = False  # the guard watches weak references of the user's; known at the end
         # Of arrays: name, array, has it changed meanwhile? Those that count; known at the end
         self.arrays: list[tuple[str, Any, bool]] = []
+        self.tensors_read: set[int] = set()  # ids of tensors that count; known at the end
         self._nested: set[types.CodeType] = set()  # code that code which ran may have made functions of
         self._root = self.graph.new(root)
         for hooks in global_hooks():  # as they are now: recording adds some of its own for a while
@@ -155,6 +158,7 @@ class Walk:
                 graph.nodes[index], graph.edges[index] = [], []
         active = self._active(weak=False)
         self.arrays = self.arrays_met(active.__contains__)
+        self.tensors_read = {id(graph.objects[i]) for i in active if isinstance(graph.objects[i], torch.Tensor)}
         passing = self._active(weak=True) - active
         whole = [n for i in active if graph.all_names(i) for n in graph.nodes[i]]
         kept = [n for i in active for n in graph.nodes[i]]

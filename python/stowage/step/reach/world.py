@@ -57,6 +57,7 @@ class World:
         self.arrays: list[tuple[str, Any, bool]] = []
         self.catches = False  # its Python may catch what a kernel raises; known after settle()
         self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
+        self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
         found = self._found = self._walk.found
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
@@ -133,9 +134,14 @@ class World:
         self._walk = None
         self.changes, self.guard.blind = walk.finish()
         self.weak = walk.weak
+        self._read = walk.tensors_read
         self.reads_gradients = walk.ran.dynamic or "grad" in walk.ran.own_names
         self.arrays, self.catches = walk.arrays, walk.ran.catches
         return self.changes
+
+    def may_read(self, tensor: torch.Tensor) -> bool:
+        """May code that ran have come to this tensor by what the function reaches?"""
+        return self._read is None or id(tensor) in self._read
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Of all modules and optimizers, each once."""

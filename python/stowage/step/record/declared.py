@@ -45,17 +45,28 @@ def declare_optimizer(recorder, optimizer) -> None:
                 recorder.declare(address(value), "optimizer_state", f"group.{i}.{key}")
 
 
-def argument_that_is_also_reachable(world: World, inputs: list[torch.Tensor]) -> str:
-    """Arguments are bound anew in every call, what the function reaches by itself is not: one tensor cannot be both."""
-    storages = {storage_address(t) for t in inputs} - {0}
+def lasting_argument(world: World, inputs: list[torch.Tensor]) -> str:
+    """Arguments are bound anew in every call, parameters and buffers are not: one tensor cannot be both."""
+    storages = _storages(inputs)
     for path, module in world.modules:
         for name, tensor in (*module.named_parameters(prefix=path), *module.named_buffers(prefix=path)):
             if storage_address(tensor) in storages:
                 return name
-    for path, tensor in world.tensors:
-        if storage_address(tensor) in storages:
-            return path
     return ""
 
 
-__all__ = ["argument_that_is_also_reachable", "declare_optimizer", "declare_world"]
+def found_arguments(world: World, inputs: list[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    """Takes from the tensors that the function reaches by itself those that share their memory with an argument: they are
+    bound anew in every call."""
+    storages = _storages(inputs)
+    found = [(path, tensor) for path, tensor in world.tensors if storage_address(tensor) in storages]
+    if found:
+        world.tensors[:] = [item for item in world.tensors if storage_address(item[1]) not in storages]
+    return found
+
+
+def _storages(tensors: list[torch.Tensor]) -> set[int]:
+    return {storage_address(t) for t in tensors} - {0}
+
+
+__all__ = ["declare_optimizer", "declare_world", "found_arguments", "lasting_argument"]

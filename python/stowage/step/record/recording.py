@@ -28,7 +28,7 @@ from stowage.step.reach.places import Held, Place, is_plain, lasting_places
 from stowage.step.reach.state import Holders
 from stowage.step.reach.world import World
 from stowage.step.record import compiled_regions
-from stowage.step.record.declared import argument_that_is_also_reachable, declare_world
+from stowage.step.record.declared import declare_world, found_arguments, lasting_argument
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.record.results import find_places, take_outputs
@@ -214,6 +214,7 @@ def _record(
 ) -> Recording:
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
+    also_found = found_arguments(world, arguments)
     declare_world(recorder, world, inputs, earlier)
     given = declare_gradients(recorder, world, inputs)
     grads = [p.grad for p in given if p.grad is not None]
@@ -227,12 +228,13 @@ def _record(
     ]
     if world.compiled is not None and (world.distributed or any(is_fake(t) for t in inputs)):
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
-    if shared := argument_that_is_also_reachable(world, arguments):
+    if shared := lasting_argument(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
-    if (world.distributed and any(t.requires_grad for t in arguments)) or any(
-        t.requires_grad for t in inputs[len(arguments) :]
-    ):
+    found_placed = [t for t in inputs[len(arguments) :] if t.requires_grad]
+    if world.distributed and any(t.requires_grad for t in [*arguments, *found_placed]):
         recorder.refuse("an argument requires grad")
+    if any(t.is_leaf for t in found_placed):
+        recorder.refuse("the step puts another tensor in the place of one that requires grad")
     if any(t.requires_grad and not t.is_leaf for t in arguments):
         recorder.refuse("an argument is part of a graph that was made outside of the step; pass it detached")
     before = [(p, p.grad) for p in world.model_parameters()]
@@ -262,6 +264,8 @@ def _record(
         recording.remembers = recording.remembers or f"calls find other tensors in {other[0]}"
     if any(t.requires_grad for t in arguments):
         recording.remembers = recording.remembers or "an argument requires grad: its gradient and hooks are Python's"
+    if found_placed:
+        recording.remembers = recording.remembers or "it finds a tensor with an autograd graph, and keeps another one"
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
     if world.compiled is not None:
@@ -290,6 +294,7 @@ def _record(
     find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
         _look_for_survivors(recording, recorder, returned, state)
+        _judge_found_arguments(recording, recorder, [*also_found, *found_arguments(world, arguments)], arguments)
     _look_for_new_tensors(recording, places, replaced)
     if ordering := [reason for reason in world.guard.blind if reason.startswith(ORDERS_WORK)]:
         recorder.refuse(f"the step {ordering[0]}")
@@ -336,6 +341,18 @@ def _look_for_new_tensors(recording: Recording, before: list[tuple[Place, int]],
         recording.replaced += new
         recording.refusal = f"the step puts another tensor in the place of {new[0].name}"
         recording.unsettled = recording.beginning = True
+
+
+def _judge_found_arguments(
+    recording: Recording, recorder, also_found: list[tuple[str, torch.Tensor]], arguments: list[torch.Tensor]
+) -> None:
+    """Where the step reads them under both names, its Python has to say in each call whether they are still one."""
+    for path, tensor in also_found:
+        if not recording.world.may_read(tensor):
+            continue
+        if not any(tensor is argument for argument in arguments):
+            recorder.refuse(f"an argument shares its memory with '{path}', which the function also reaches by itself")
+        recording.remembers = recording.remembers or f"it also finds an argument in '{path}'"
 
 
 def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[str]) -> list[torch.Tensor]:
