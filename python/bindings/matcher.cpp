@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "handles.h"
+#include "held_object.h"
 #include "runtime.h"
 #include "runtime/replay/executor.h"
 #include "runtime/replay/matcher.h"
@@ -25,18 +26,6 @@ namespace rt = stowage::runtime;
 using namespace nb::literals;
 
 namespace {
-
-// Let go of under the GIL, whoever lets go last.
-struct HeldObject {
-  explicit HeldObject(nb::object held) : object(std::move(held)) {}
-  ~HeldObject() {
-    const nb::gil_scoped_acquire acquire;
-    object.reset();
-  }
-  HeldObject(const HeldObject&) = delete;
-  HeldObject& operator=(const HeldObject&) = delete;
-  nb::object object;
-};
 
 // call(); what it raises is also appended to the list: within an operator it becomes a RuntimeError on its way.
 template <class Call>

@@ -15,6 +15,7 @@
 
 #include "generator_sets.h"
 #include "handles.h"
+#include "held_object.h"
 #include "runtime.h"
 #include "runtime/record/cost_key.h"
 #include "runtime/record/recorder.h"
@@ -151,14 +152,23 @@ void bind_recorder(nb::module_& m) {
   nb::class_<rt::Recorder>(m, "Recorder")
       .def(
           "__init__",
-          [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed) {
+          [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, const nb::object& around,
+             const nb::object& until) {
             rt::RecordOptions options;
             options.fake = fake;
             options.distributed = distributed;
             options.source = [hidden = std::move(hidden)] { return source_line(hidden); };
+            if (!around.is_none()) {
+              options.may_raise = [codes = std::make_shared<HeldObject>(around),
+                                   last = std::make_shared<HeldObject>(until)] {
+                note_running_codes(codes->object, last->object);
+              };
+            }
             new (self) rt::Recorder(std::move(options));
           },
-          "fake"_a, "hidden"_a, "distributed"_a = false)
+          "fake"_a, "hidden"_a, "distributed"_a = false, "around"_a = nb::none(), "until"_a = nb::none(),
+          "around: a set, for the codes that run when an op may raise because of what tensors hold, called by the code "
+          "``until``.")
       .def(
           "declare",
           [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {

@@ -25,3 +25,15 @@ std::string source_line(const std::vector<std::string>& hidden) {
   PyGILState_Release(gil);
   return found;
 }
+
+void note_running_codes(const nanobind::object& codes, const nanobind::object& until) {
+  const nanobind::gil_scoped_acquire acquire;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr) {
+    const auto code = nanobind::steal<nanobind::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    if (PySet_Add(codes.ptr(), code.ptr()) != 0) PyErr_Clear();
+    PyFrameObject* back = code.is(until) ? nullptr : PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+}

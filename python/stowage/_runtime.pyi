@@ -211,7 +211,10 @@ class Tape:
         """
 
 class Recorder:
-    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False) -> None: ...
+    def __init__(self, fake: bool, hidden: Sequence[str], distributed: bool = False, around: object | None = None, until: object | None = None) -> None:
+        """
+        around: a set, for the codes that run when an op may raise because of what tensors hold, called by the code ``until``.
+        """
 
     def declare(self, tensor: int, kind: str, name: str) -> None: ...
 

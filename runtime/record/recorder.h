@@ -28,6 +28,7 @@ struct RecordOptions {
   bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
   bool distributed = false;             // ops on tensor subclasses are looked into
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
+  std::function<void()> may_raise;      // called before an op that may raise because of what tensors hold
 };
 
 class Recorder final : public Interceptor {

@@ -208,7 +208,7 @@ bool talks_to_other_processes(const c10::OperatorHandle& op) {
 bool checks_values(const c10::OperatorHandle& op, bool backward) {
   if (!in_aten(op)) return is_custom(op);
   static constexpr std::array<std::string_view, 5> kOfMatrices = {"linalg_", "_linalg_", "cholesky", "geqrf", "ormqr"};
-  static constexpr std::array<std::string_view, 29> kOfElements = {"embedding",
+  static constexpr std::array<std::string_view, 39> kOfElements = {"embedding",
                                                                    "_embedding_bag",
                                                                    "index",
                                                                    "_index_put_impl",
@@ -236,7 +236,17 @@ bool checks_values(const c10::OperatorHandle& op, bool backward) {
                                                                    "lu_unpack",
                                                                    "floor_divide",
                                                                    "remainder",
-                                                                   "fmod"};
+                                                                   "fmod",
+                                                                   "histc",
+                                                                   "_histogramdd",
+                                                                   "max_unpool",
+                                                                   "fractional_max_pool",
+                                                                   "fake_quantize",
+                                                                   "_fake_quantize",
+                                                                   "_functional_assert",
+                                                                   "sparse",
+                                                                   "_sparse",
+                                                                   "_validate"};
   const std::string_view name = base_name(op);
   const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
   if (std::any_of(kOfMatrices.begin(), kOfMatrices.end(), begins)) return true;

@@ -39,6 +39,33 @@ def swallowed(model, x, log):
     return loss  # noqa: RET504  (the block may end early)
 
 
+@contextlib.contextmanager
+def unknown_words():
+    try:
+        yield
+    except IndexError:
+        pass
+
+
+def swallowed_by_a_generator(model, x, log):
+    loss = model[1].bias.sum() * 0
+    with unknown_words():
+        loss = model(x).square().mean()
+    return loss  # noqa: RET504
+
+
+def of_a_caller(model, x, log):
+    """The handler is around the function whose kernel raises."""
+    try:
+        return suppressed_not(model, x)
+    except IndexError:
+        return model[1].bias.sum() * 0
+
+
+def suppressed_not(model, x):
+    return model(x).square().mean()
+
+
 def told(model, x, log):
     """Python waits for a number that the raising kernel would lead to."""
     try:
@@ -99,11 +126,50 @@ def same(a, b):
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
+BODIES = [
+    other_rows,
+    suppressed,
+    swallowed,
+    swallowed_by_a_generator,
+    of_a_caller,
+    told,
+    raised_as_another,
+    at_the_end,
+]
+
+
 @pytest.mark.parametrize("blind", [False, True], ids=["seen", "blind"])
 @pytest.mark.parametrize("check", ["never", "always"])
-@pytest.mark.parametrize("body", [other_rows, suppressed, swallowed, told, raised_as_another, at_the_end])
+@pytest.mark.parametrize("body", BODIES)
 def test_as_eager(body, check, blind):
     expected, _ = run(body, False, blind=blind)
     got, step = run(body, True, check, blind)
     assert all(same(a, b) for a, b in zip(expected, got, strict=True))
     assert step.stats()["planned_steps"] >= 4, step.refusal
+
+
+def _there(log):
+    try:
+        return log.index("never there")
+    except ValueError:
+        return 0
+
+
+def handled_elsewhere(model, x, log):
+    _there(log)
+    return suppressed_not(model, x)
+
+
+def around_what_never_raises(model, x, log):
+    try:
+        return model[1](torch.ones(3, 8)).square().mean()
+    except RuntimeError:
+        return model[1].bias.sum()
+
+
+@pytest.mark.parametrize("body", [handled_elsewhere, around_what_never_raises, *BODIES])
+def test_what_runs_again_is_copied_only_where_handlers_are_around_what_may_raise(body):
+    """Before a call whose Python runs: all that it can reach, as it may have to run a second time."""
+    _, step = run(body, True, blind=True)
+    kept = {replay.recording.catches_values for entry in step._entries.values() for replay in entry.replays}
+    assert kept == {body in BODIES}

@@ -385,7 +385,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
         contents = [copy.copy(array) for array in arrays]
-        may_run_twice = _catches(began) or arrays or began.recording.arrays
+        may_run_twice = any(map(_may_run_again, fit)) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
@@ -606,6 +606,11 @@ def _put_back(arrays: Sequence[Any], contents: Sequence[Any]) -> None:
 
 def _catches(replay: Replay) -> bool:
     return replay.recording.world.catches
+
+
+def _may_run_again(replay: Replay) -> bool:
+    """The step's Python, after a kernel has raised."""
+    return _catches(replay) and (replay.recording.catches_values or not replay.trusted)
 
 
 def _may_be_caught(replay: Replay, error: Exception) -> bool:

@@ -16,7 +16,7 @@ import types
 from typing import Any
 
 from stowage.step.guards.group_keys import ANY
-from stowage.step.guards.reads import Reads
+from stowage.step.guards.reads import EXITS, Reads
 
 
 class GroupKey(str):
@@ -44,6 +44,7 @@ class Ran:
         self.group_keys: set[str] = set()  # of parameter groups, that code which ran reads; may hold ANY
         self.dynamic = False  # some of it reads attributes by names that code does not show
         self.catches = False  # code that ran has handlers of exceptions
+        self.leaves_blocks = False  # of that code, some runs where a ``with`` is left: its handlers are for what is in it
 
     def add(self, code: types.CodeType, read: Reads) -> None:
         """``code`` runs. The names that it reads are added where the graph grows by them: Graph.read_attributes()."""
@@ -51,6 +52,7 @@ class Ran:
         self.group_keys |= read.group_keys
         self.dynamic |= read.dynamic
         self.catches |= read.catches
+        self.leaves_blocks |= read.catches and (read.generates or code.co_name in EXITS)
 
     def counts(self, condition: Any, all_names: bool, weak: bool) -> bool:
         """``all_names``: any attribute of the object counts; ``weak``: weak references count, too."""

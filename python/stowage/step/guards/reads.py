@@ -88,6 +88,7 @@ _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
+EXITS = ("__exit__", "__aexit__")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Reads:
     imports_by_name: bool = False  # import_module(name), sys.modules[name]
     internals: frozenset[str] = frozenset()  # of functions and frames
     catches: bool = False  # exceptions
+    has_blocks: bool = False  # of ``with``
     group_keys: frozenset[str] = frozenset()
 
 
@@ -159,6 +161,7 @@ def _reads(code: types.CodeType) -> Reads:
             True,
             generates,
             catches=_catches(code, names),
+            has_blocks=_has_blocks(code),
             group_keys=group_keys(code),
         )
     return _reads_of_user(code, generates)
@@ -203,6 +206,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         by_name,
         frozenset(_INTERNALS & (found_globals | attributes)),
         _catches(code, found_globals | attributes),
+        _has_blocks(code),
         group_keys(code),
     )
 
@@ -212,7 +216,7 @@ def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
     kernel's error pass, or take it for another reason."""
     if code.co_filename.startswith((*STANDARD_FOLDERS, "<frozen ", _TORCH_FOLDER)) and not _in_package(code):
         return False
-    if code.co_name in ("__exit__", "__aexit__"):
+    if code.co_name in EXITS:
         return True
     ops = code.co_code[::2]
     return (
@@ -220,6 +224,10 @@ def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
         or any(ops.count(op) for op in _HANDLERS)
         or (_PUSH >= 0 and ops.count(_PUSH) > ops.count(_WITH))
     )
+
+
+def _has_blocks(code: types.CodeType) -> bool:
+    return _WITH < 0 or _WITH in code.co_code[::2]
 
 
 def _in_package(code: types.CodeType) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import Guard, Notes
 from stowage.step.guards.found import Found
+from stowage.step.guards.reads import reads
 from stowage.step.guards.scalars import SCALARS
 from stowage.step.guards.walk import Walk
 
@@ -56,6 +58,7 @@ class World:
         # Arrays that it may read: name, array, has the step changed it? Known after settle()
         self.arrays: list[tuple[str, Any, bool]] = []
         self.catches = False  # its Python may catch what a kernel raises; known after settle()
+        self._leaves_blocks = True  # a ``with`` that it leaves may do the same
         self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
         self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
@@ -136,8 +139,14 @@ class World:
         self.weak = walk.weak
         self._read = walk.tensors_read
         self.reads_gradients = walk.ran.dynamic or "grad" in walk.ran.own_names
-        self.arrays, self.catches = walk.arrays, walk.ran.catches
+        self.arrays, self.catches, self._leaves_blocks = walk.arrays, walk.ran.catches, walk.ran.leaves_blocks
         return self.changes
+
+    def catches_from(self, around: Iterable[types.CodeType]) -> bool:
+        """May its Python catch what is raised where these codes run, one within the other?"""
+        return self.catches and any(
+            read.catches or (read.has_blocks and self._leaves_blocks) for read in map(reads, around)
+        )
 
     def may_read(self, tensor: torch.Tensor) -> bool:
         """May code that ran have come to this tensor by what the function reaches?"""

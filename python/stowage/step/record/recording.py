@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,7 @@ class Recording:
     arrays: list = field(default_factory=list)  # of Python's, over memory that kernels read: neither may write there
     over_arrays: bool = False  # kernels read the memory of arrays among the arguments, which come anew with each call
     makes_generators: bool = False  # it draws from random generators that it makes, or comes by, or sets them
+    catches_values: bool = True  # its Python may catch what a kernel raises because of what tensors hold
     remembers: str = ""  # what PyTorch keeps from one call for the next: its Python must run in every call
 
 
@@ -115,9 +117,10 @@ def record(
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     hidden = LIBRARY_FOLDERS + generated_code()
-    recorder = _runtime.Recorder(fake, hidden, world.distributed)
+    around: set[types.CodeType] = set()
+    recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__)
     try:
-        return _record(
+        recording = _record(
             recorder,
             fn,
             args,
@@ -133,6 +136,8 @@ def record(
             objects,
             passing or Passing(),
         )
+        recording.catches_values = world.catches_from(around)
+        return recording
     finally:
         recorder.close()
         if world.notes is not None:

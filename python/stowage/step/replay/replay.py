@@ -437,15 +437,11 @@ class Replay:
         ]
 
     def _returns(self, chosen: Replay, result: Any) -> bool:
-        if self.matcher.returns(addresses(chosen._held(result))):
-            return True
-        gc.collect()  # what only cycles hold is nobody's
-        return self.matcher.returns(addresses(chosen._held(result)))
+        held = addresses(chosen._held(result))
+        return _without_cycles(lambda: self.matcher.returns(held))
 
     def _keeps_lost_states(self) -> bool:
-        if self.matcher.keeps_lost_states:
-            gc.collect()
-        return self.matcher.keeps_lost_states
+        return not _without_cycles(lambda: not self.matcher.keeps_lost_states)
 
     # ---- Trust
 
@@ -503,6 +499,12 @@ class Replay:
     def note_tile_error(self, shadow: Shadow) -> None:
         """After a rehearsal and run_plainly()."""
         self.planned.note_tile_error(*shadow.tile_error)
+
+
+def _without_cycles(holds: Callable[[], bool]) -> bool:
+    """Does it, once what only cycles hold is gone, which is nobody's? The youngest objects first: those of this call. All
+    of a large program's take hundreds of milliseconds."""
+    return holds() or any(gc.collect(generation) >= 0 and holds() for generation in range(3))
 
 
 _OPTIMIZERS = ("torch.optim", "accelerate.optimizer")  # packages
