@@ -116,11 +116,6 @@ bool settle_constants(Tape& tape, const Names& names, const std::vector<HostFill
       continue;
     }
     if (!filled.lift.valid()) continue;
-    if (tape.op(filled.lift).section >= 0) {
-      tape.refusal =
-          at_line(tape, tape.op(filled.lift), "the optimizer writes to a tensor that it makes from Python numbers");
-      return false;
-    }
     make_copy(tape, id, filled);
   }
   // Whatever else is read before any op has written it was filled behind the dispatcher's back.
@@ -296,7 +291,7 @@ class HostSlices {
   }
 
   // Host ops run before all others, so what they write must not be touched by a replayed op before their last write,
-  // nor written by one at all; and what they make stays with them.
+  // nor written by one at all; and what they make stays with them: neither a kernel nor the step's end hands it out.
   bool consistent() {
     std::vector<std::int32_t> last_host_write(tape_.blocks.size(), -1);
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
@@ -320,7 +315,11 @@ class HostSlices {
       clash_ = at_line(tape_, op, full_name(op.handle) + " and Tensor.item() in the optimizer share a tensor");
       return false;
     }
-    return true;
+    const bool handed_out = std::ranges::any_of(tape_.returned, [&](SlotId slot) {
+      return slot.valid() && last_host_write[tape_.slots[slot.index()].block.index()] == INT32_MAX;
+    });
+    if (handed_out) clash_ = "the step keeps a tensor on which Tensor.item() in the optimizer depends";
+    return !handed_out;
   }
 
   // Nothing runs on the host before the plan: Python waits for each number.

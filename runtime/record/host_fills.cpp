@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "runtime/memory/allocator.h"
 #include "runtime/torch/op_facts.h"
@@ -21,7 +22,37 @@ void HostFills::lift(const at::Tensor& tensor) {
     if (slot.valid()) tape_.blocks[tape_.slots[slot.index()].block.index()].shared = shared;
     shares_memory_ |= shared;
   }
-  by_python_.push_back(HostFilled::copy_of(tensor, TapeOpId(tape_.ops.size())));
+  // Not Python's own object, whose count would not tell whether Python still holds it
+  const at::Tensor held = fake_ ? tensor : make_alias(tensor.storage(), TensorMeta::of(tensor));
+  by_python_.push_back(HostFilled::copy_of(held, TapeOpId(tape_.ops.size())));
+}
+
+std::map<BlockId, TapeOpId> HostFills::written_and_held(const KeptWrites& kept) const {
+  if (fake_ || by_python_.empty()) return {};
+  std::set<BlockId> written;
+  for (const TapeOp& op : tape_.ops) {
+    for_each_access(tape_, op, [&](BlockId block, Access access) {
+      if (access == Access::kWrite) written.insert(block);
+    });
+  }
+  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> own;
+  const auto count = [&](const at::Tensor& tensor) {
+    own[tensor.storage().unsafeGetStorageImpl()].insert(tensor.unsafeGetTensorImpl());
+  };
+  for (const HostFilled& filled : by_python_) {
+    count(filled.tensor);
+    const BlockId block = names_.block_of(filled.tensor);
+    if (block.valid() && tape_.blocks[block.index()].tensor.defined()) count(tape_.blocks[block.index()].tensor);
+  }
+  std::map<BlockId, TapeOpId> found;
+  for (const HostFilled& filled : by_python_) {
+    const BlockId block = names_.block_of(filled.tensor);
+    if (!filled.lift.valid() || !written.contains(block)) continue;
+    const c10::Storage& storage = filled.tensor.storage();
+    const std::size_t ours = own.at(storage.unsafeGetStorageImpl()).size() + (kept.holds(storage) ? 1 : 0);
+    if (storage.use_count() > ours) found.emplace(block, filled.lift);
+  }
+  return found;
 }
 
 std::string HostFills::look_at(const TapeOp& op, std::size_t argument, const c10::IValue& value) {

@@ -8,10 +8,12 @@
 // order between what Python does to it and what kernels do.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "runtime/record/finish.h"
+#include "runtime/record/kept_writes.h"
 #include "runtime/record/names.h"
 #include "runtime/record/tape.h"
 
@@ -34,6 +36,9 @@ class HostFills {
   void take_result(const TapeOp& op, const torch::jit::Stack& stack);
 
   [[nodiscard]] const std::vector<HostFilled>& by_python() const { return by_python_; }
+  // Of those: written by ops, so that they are the step's own, and held by others than `kept`. With the op that brought
+  // each into the step.
+  [[nodiscard]] std::map<BlockId, TapeOpId> written_and_held(const KeptWrites& kept) const;
   [[nodiscard]] const std::vector<FilledInside>& inside() const { return inside_; }
 
  private:

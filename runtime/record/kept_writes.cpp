@@ -28,14 +28,17 @@ void KeptWrites::save(const TapeOp& op, const torch::jit::Stack& stack) {
 void KeptWrites::save(const at::Tensor& tensor) {
   if (!complete_ || !tensor.defined() || !tensor.has_storage() || names_.made_in_step(tensor)) return;
   const c10::Storage& storage = tensor.storage();
-  const auto is_it = [&](const auto& known) {
-    return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
-  };
-  if (std::any_of(saved_.begin(), saved_.end(), is_it)) return;
+  if (holds(storage)) return;
   const auto bytes = static_cast<std::int64_t>(storage.nbytes());
   complete_ = bytes < kAlwaysThere || 4 * bytes < available_bytes("/");
   if (!complete_) return saved_.clear();
   saved_.emplace_back(storage, KeptBytes(storage, Kept::kOnce));
+}
+
+bool KeptWrites::holds(const c10::Storage& storage) const {
+  return std::any_of(saved_.begin(), saved_.end(), [&](const auto& known) {
+    return known.first.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  });
 }
 
 void KeptWrites::put_back() {

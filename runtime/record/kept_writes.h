@@ -25,6 +25,7 @@ class KeptWrites {
   [[nodiscard]] bool complete() const { return complete_; }
   void give_up() { complete_ = false; }
   void put_back();
+  [[nodiscard]] bool holds(const c10::Storage& storage) const;
   void forget() { saved_.clear(); }
 
  private:

@@ -366,16 +366,23 @@ void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& event
 }
 
 std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& allowed) const {
-  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(allowed);
+  std::vector<at::Tensor> known = allowed;
+  for (const HostFilled& filled : host_fills_.by_python()) known.push_back(filled.tensor);
+  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(known);
   std::set<BlockId> fine;
   for (const at::Tensor& tensor : allowed) {
     // Elsewhere others hold it, too
     const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();
     if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
   }
-  for (const HostFilled& filled : host_fills_.by_python()) fine.insert(names_.block_of(filled.tensor));
+  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_);
+  for (const HostFilled& filled : host_fills_.by_python()) {
+    const BlockId block = names_.block_of(filled.tensor);
+    if (!written.contains(block)) fine.insert(block);
+  }
   for (const FilledInside& filled : host_fills_.inside()) fine.insert(filled.block);
   std::vector<BlockId> blocks = names_.alive();
+  for (const auto& [block, lift] : written) blocks.push_back(block);
   std::erase_if(blocks, [&](BlockId block) { return fine.contains(block); });
   std::sort(blocks.begin(), blocks.end());
   return blocks;
@@ -383,8 +390,10 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
 
 std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
   std::vector<std::string> lines;
+  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_);
   for (const BlockId block : surviving_blocks(allowed)) {
-    const TapeOp& op = tape_->op(tape_->blocks[block.index()].creator);
+    const TapeOpId creator = tape_->blocks[block.index()].creator;
+    const TapeOp& op = tape_->op(creator.valid() ? creator : written.at(block));
     lines.push_back((op.line >= 0 ? tape_->lines[static_cast<std::size_t>(op.line)] + ": " : std::string()) +
                     full_name(op.handle));
   }

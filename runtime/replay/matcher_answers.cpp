@@ -14,7 +14,7 @@
 namespace stowage::runtime {
 
 void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  run_leaf(op.handle, keys, stack);
+  if (!op.lifted_copy) run_leaf(op.handle, keys, stack);  // lifted: what Python has made, which host ops go on to write
   // Filled on the host in a moment: whoever reads it takes its content (take_content)
   if (returns_uninitialized(op.handle) &&
       tape_->blocks[tape_->slots[op.results[0].slots[0].index()].block.index()].of_python)
