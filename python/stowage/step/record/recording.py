@@ -355,7 +355,7 @@ def _judge_found_arguments(
     for path, tensor in also_found:
         if not recording.world.may_read(tensor):
             continue
-        if not any(tensor is argument for argument in arguments):
+        if recording.world.distributed or not any(tensor is argument for argument in arguments):
             recorder.refuse(f"an argument shares its memory with '{path}', which the function also reaches by itself")
         recording.remembers = recording.remembers or f"it also finds an argument in '{path}'"
 
