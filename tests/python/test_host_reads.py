@@ -52,6 +52,19 @@ def finished(optimizer, loss):
     return loss.detach()
 
 
+def asks_whether_shared(model, optimizer, seen):
+    """Of what it makes, of a parameter, and of an argument. PyTorch asks the memory, which shells have not."""
+
+    def step(x, y):
+        out = model(x)
+        seen.extend([out.is_shared(), model[0].weight.is_shared(), x.is_shared()])
+        loss = finished(optimizer, nn.functional.cross_entropy(out, y))
+        seen.append(model[0].weight.grad.is_shared())
+        return loss
+
+    return step
+
+
 def lists_predictions(model, optimizer, seen):
     def step(x, y):
         out = model(x)
@@ -177,6 +190,12 @@ def test_contents_are_told(make, check):
     assert not step.refusal, step.refusal
     assert step.stats()["planned_steps"] > 4
     assert step.stats()["misses"] == 0
+
+
+@pytest.mark.parametrize("options", [{"check": "never"}, {"check": "always"}, {"budget": "1MiB"}], ids=str)
+def test_shells_are_not_shared(options):
+    step = as_eager(asks_whether_shared, **options)
+    assert step.stats()["planned_steps"] >= 4, step.refusal
 
 
 def test_asked_now_and_then():

@@ -95,7 +95,7 @@ WAYS = [
 ]
 
 
-def trained(way, in_buffer, compiled):
+def trained(way, in_buffer, compiled=None, **options):
     torch.manual_seed(0)
     net = Net(in_buffer)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
@@ -107,7 +107,7 @@ def trained(way, in_buffer, compiled):
         optimizer.step()
         return loss.detach()
 
-    run = stowage.compile(step) if compiled else step
+    run = compiled(step, **options) if compiled else step
     left = []
     for call in range(CALLS):
         if call == CALLS - 3:  # the caller ends a sequence
@@ -117,11 +117,13 @@ def trained(way, in_buffer, compiled):
     return left, net.h.requires_grad, run
 
 
+@pytest.mark.parametrize("options", [{}, {"budget": "1MiB"}], ids=["planned", "within a budget"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("in_buffer", [False, True], ids=["attribute", "buffer"])
-def test_states_with_their_graph(way, in_buffer):
-    eager, requires_grad, _ = trained(way, in_buffer, False)
-    planned, also, step = trained(way, in_buffer, True)
+def test_states_with_their_graph(way, in_buffer, options, capfd):
+    eager, requires_grad, _ = trained(way, in_buffer)
+    planned, also, step = trained(way, in_buffer, stowage.compile, **options)
+    assert "XXX lineno" not in capfd.readouterr().err  # as Python's interpreter says where it has lost its way
     assert all(map(torch.equal, eager, planned))
     assert also == requires_grad
     assert step.stats()["planned_steps"] >= 5, step.refusal

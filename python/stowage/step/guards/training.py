@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from stowage._torch.private import is_shell
 from stowage.step.guards.blind import type_name
 from stowage.step.guards.edges import ASKS_FOR_PLACE, GroupKey
 from stowage.step.guards.graph import Graph
@@ -36,7 +37,7 @@ def enter_tensor(graph: Graph, i: int, value: torch.Tensor, path: str, trusted: 
         graph.add(i, graph.guard.getter(value, name, trusted, path), trusted)
     place = functools.partial(_place, value)
     graph.fact(i, ASKS_FOR_PLACE, graph.guard.call(place, True, f"strides of '{path}'"))
-    graph.fact(i, "is_shared", graph.guard.call(value.is_shared, True, f"is_shared() of '{path}'"))
+    graph.fact(i, "is_shared", graph.guard.call(functools.partial(_is_shared, value), True, f"is_shared() of '{path}'"))
     for name in ("is_leaf", "retains_grad"):
         graph.fact(i, name, graph.guard.getter(value, name, True, path))
     if not value.is_leaf:
@@ -185,6 +186,11 @@ def enter_torch_generator(graph: Graph, i: int, value: torch.Generator, path: st
 
 def _place(tensor: torch.Tensor) -> tuple:
     return tensor.stride(), int(tensor.storage_offset())
+
+
+def _is_shared(tensor: torch.Tensor) -> bool:
+    """Asked of a tensor without memory, PyTorch throws through Python's frames, and the interpreter is lost."""
+    return not is_shell(tensor) and tensor.is_shared()
 
 
 def is_compiled(value: Any) -> bool:

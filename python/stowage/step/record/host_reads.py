@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.private import address, is_fake, within_function_mode
+from stowage._torch.private import address, is_fake, is_shell, within_function_mode
 from stowage._torch.replaced import asked_for
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
@@ -78,7 +78,18 @@ _OF_ARGUMENT = {
 
 # Names by which Python reads a tensor past the dispatcher: for code that runs where no mode can listen
 PAST_THE_DISPATCHER = frozenset(
-    {*_ARRAYS, *_WHOLE, "tolist", "data_ptr", "untyped_storage", "_version", "array", "asarray", "from_dlpack"}
+    {
+        *_ARRAYS,
+        *_WHOLE,
+        "tolist",
+        "data_ptr",
+        "is_shared",
+        "untyped_storage",
+        "_version",
+        "array",
+        "asarray",
+        "from_dlpack",
+    }
 )
 
 
@@ -172,6 +183,8 @@ class ToldContents(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__deepcopy__" and not self._matcher.left and can_be_copied(*args):
             return copied(*args)
+        if name == "is_shared" and not self._matcher.left and args[0].layout == torch.strided and is_shell(args[0]):
+            return args[0].is_cuda  # as of any memory that an operator allocates; PyTorch itself would end the process
         told = (name == "tolist" or name in _ARRAYS) and _can_be_told(name, args[0])
         if not told and (name == "tolist" or name in _ARRAYS or name in _WHOLE) and not self._matcher.left:
             self.handed_out = True
