@@ -27,7 +27,8 @@ void HostFills::lift(const at::Tensor& tensor) {
   by_python_.push_back(HostFilled::copy_of(held, TapeOpId(tape_.ops.size())));
 }
 
-std::map<BlockId, TapeOpId> HostFills::written_and_held(const KeptWrites& kept) const {
+std::map<BlockId, TapeOpId> HostFills::written_and_held(const KeptWrites& kept,
+                                                        const std::vector<at::Tensor>& allowed) const {
   if (fake_ || by_python_.empty()) return {};
   std::set<BlockId> written;
   for (const TapeOp& op : tape_.ops) {
@@ -43,6 +44,9 @@ std::map<BlockId, TapeOpId> HostFills::written_and_held(const KeptWrites& kept) 
     count(filled.tensor);
     const BlockId block = names_.block_of(filled.tensor);
     if (block.valid() && tape_.blocks[block.index()].tensor.defined()) count(tape_.blocks[block.index()].tensor);
+  }
+  for (const at::Tensor& tensor : allowed) {
+    if (tensor.has_storage() && own.contains(tensor.storage().unsafeGetStorageImpl())) count(tensor);
   }
   std::map<BlockId, TapeOpId> found;
   for (const HostFilled& filled : by_python_) {

@@ -36,9 +36,10 @@ class HostFills {
   void take_result(const TapeOp& op, const torch::jit::Stack& stack);
 
   [[nodiscard]] const std::vector<HostFilled>& by_python() const { return by_python_; }
-  // Of those: written by ops, so that they are the step's own, and held by others than `kept`. With the op that brought
-  // each into the step.
-  [[nodiscard]] std::map<BlockId, TapeOpId> written_and_held(const KeptWrites& kept) const;
+  // Of those: written by ops, so that they are the step's own, and held by others than `kept` and `allowed`. With the op
+  // that brought each into the step.
+  [[nodiscard]] std::map<BlockId, TapeOpId> written_and_held(const KeptWrites& kept,
+                                                             const std::vector<at::Tensor>& allowed) const;
   [[nodiscard]] const std::vector<FilledInside>& inside() const { return inside_; }
 
  private:

@@ -366,16 +366,14 @@ void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& event
 }
 
 std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& allowed) const {
-  std::vector<at::Tensor> known = allowed;
-  for (const HostFilled& filled : host_fills_.by_python()) known.push_back(filled.tensor);
-  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(known);
+  const std::set<const c10::StorageImpl*> alone = held_by_these_alone(allowed);
   std::set<BlockId> fine;
   for (const at::Tensor& tensor : allowed) {
     // Elsewhere others hold it, too
     const bool counted = !options_.fake && !options_.distributed && tensor.has_storage();
     if (!counted || alone.contains(tensor.storage().unsafeGetStorageImpl())) fine.insert(names_.block_of(tensor));
   }
-  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_);
+  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_, allowed);
   for (const HostFilled& filled : host_fills_.by_python()) {
     const BlockId block = names_.block_of(filled.tensor);
     if (!written.contains(block)) fine.insert(block);
@@ -390,7 +388,7 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
 
 std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
   std::vector<std::string> lines;
-  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_);
+  const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_, allowed);
   for (const BlockId block : surviving_blocks(allowed)) {
     const TapeOpId creator = tape_->blocks[block.index()].creator;
     const TapeOp& op = tape_->op(creator.valid() ? creator : written.at(block));

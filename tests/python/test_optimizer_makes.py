@@ -184,3 +184,31 @@ def test_a_step_that_keeps_what_it_has_filled():
     planned, step = trained(True)
     assert all(map(torch.equal, eager, planned))
     assert step.stats()["planned_steps"] >= CALLS // 2, step.refusal
+
+
+def test_a_step_that_returns_what_it_has_filled():
+    """Its Python need not run."""
+
+    def trained(compiled):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def train_step(x):
+            optimizer.zero_grad()
+            total = torch.tensor(0.0)
+            for rows in x.split(1):
+                loss = model(rows).square().sum()
+                loss.backward()
+                total += loss.detach()
+            optimizer.step()
+            return total
+
+        step = stowage.compile(train_step) if compiled else train_step
+        return [step(torch.randn(3, 4)) for _ in range(CALLS)], step
+
+    eager, _ = trained(False)
+    planned, step = trained(True)
+    assert all(map(torch.equal, eager, planned))
+    replays = [replay for entry in step._entries.values() for replay in entry.replays]
+    assert [replay.shadowed_because for replay in replays] == [""]

@@ -44,9 +44,7 @@ class Ran:
         self.group_keys: set[str] = set()  # of parameter groups, that code which ran reads; may hold ANY
         self.dynamic = False  # some of it reads attributes by names that code does not show
         self.catches = False  # code that ran has handlers of exceptions
-        self.leaves_blocks = (
-            False  # of that code, some runs where a ``with`` is left: its handlers are for what is in it
-        )
+        self.leaves_blocks = False  # of that code, some has handlers for what is in the ``with`` that it belongs to
 
     def add(self, code: types.CodeType, read: Reads) -> None:
         """``code`` runs. The names that it reads are added where the graph grows by them: Graph.read_attributes()."""
