@@ -1,7 +1,9 @@
-"""The optimizers of torch, timm, transformers and torch-optimizer, on one small net, with a learning-rate schedule."""
+"""The optimizers of torch, timm, transformers, torch-optimizer, pytorch_optimizer and some packages of one optimizer, on one
+small net, with a learning-rate schedule."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import torch
@@ -185,3 +187,52 @@ def to_lookahead(compile) -> Job:
         return made
 
     return _with(compile, make, schedule=False)
+
+
+# ---- pytorch_optimizer, and packages of one optimizer
+
+for _name in (
+    "AdaShift",
+    "AdEMAMix",
+    "AdamP",
+    "AvaGrad",
+    "Amos",
+    "DAdaptAdam",
+    "DAdaptLion",
+    "DAdaptSGD",
+    "FTRL",
+    "Grams",
+    "Lion",
+    "MSVAG",
+    "Nero",
+    "PAdam",
+    "Prodigy",
+    "SM3",
+    "SOAP",
+    "ScheduleFreeAdamW",
+    "Shampoo",
+    "StableAdamW",
+    "Tiger",
+):
+
+    def _of_pytorch_optimizer(m, n=_name):
+        import pytorch_optimizer
+
+        return pytorch_optimizer.load_optimizer(n)(m.parameters(), lr=1e-3)
+
+    _register("pytorch_optimizer", "po", _name, _of_pytorch_optimizer, schedule=False)
+
+
+def _of_module(package: str, module: str, name: str, lr: float) -> None:
+    def make(m):
+        optimizer = getattr(importlib.import_module(module), name)(m.parameters(), lr=lr)
+        getattr(optimizer, "train", lambda: None)()
+        return optimizer
+
+    _register(package, module, name, make, schedule=False)
+
+
+_of_module("schedulefree", "schedulefree", "AdamWScheduleFree", 1e-2)
+_of_module("schedulefree", "schedulefree", "RAdamScheduleFree", 1e-2)
+_of_module("prodigyopt", "prodigyopt", "Prodigy", 1.0)
+_of_module("lion-pytorch", "lion_pytorch", "Lion", 1e-3)

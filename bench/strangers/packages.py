@@ -34,6 +34,7 @@ _kept: list[torch.library.Library] = []
 
 
 def all_cases() -> dict[str, Case]:
+    import cases_engines  # noqa: F401
     import cases_examples  # noqa: F401
     import cases_gans  # noqa: F401
     import cases_graphs  # noqa: F401
@@ -50,6 +51,7 @@ def all_cases() -> dict[str, Case]:
     import cases_metric  # noqa: F401
     import cases_optimizers  # noqa: F401
     import cases_recurrent  # noqa: F401
+    import cases_sciences  # noqa: F401
     import cases_techniques  # noqa: F401
     import cases_trainers  # noqa: F401
     import cases_vision  # noqa: F401
