@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import pickle
 import warnings
 
@@ -63,6 +64,25 @@ def asks_whether_shared(model, optimizer, seen):
         return loss
 
     return step
+
+
+def asks_for_memory_and_catches(ask):
+    """A handler of the step's own, which a tensor without memory would lead astray."""
+
+    def make(model, optimizer, seen):
+        def step(x, y):
+            out = model(x)
+            try:
+                there = ask(out.detach())
+            except RuntimeError:
+                there = None
+                out = out * 2
+            seen.append(there is not None)
+            return finished(optimizer, nn.functional.cross_entropy(out, y))
+
+        return step
+
+    return make
 
 
 def lists_predictions(model, optimizer, seen):
@@ -190,6 +210,43 @@ def test_contents_are_told(make, check):
     assert not step.refusal, step.refusal
     assert step.stats()["planned_steps"] > 4
     assert step.stats()["misses"] == 0
+
+
+@pytest.mark.parametrize("options", [{"check": "never"}, {"check": "always"}, {"budget": "1MiB"}], ids=str)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda t: t.data_ptr(),
+        lambda t: t.__dlpack_device__(),
+        lambda t: t.is_pinned() or True,
+        lambda t: repr(t),
+        lambda t: t.untyped_storage().data_ptr(),
+    ],
+    ids=["data_ptr", "dlpack_device", "is_pinned", "repr", "storage"],
+)
+@pytest.mark.filterwarnings("ignore:stowage")
+def test_a_handler_sees_no_error_of_shells(ask, options):
+    as_eager(asks_for_memory_and_catches(ask), **options)
+
+
+def logs_a_tensor(model, optimizer, seen):
+    """Made into text within logging, which catches what is raised there."""
+    logger, text = logging.Logger("of the step"), io.StringIO()
+    logger.addHandler(logging.StreamHandler(text))
+
+    def step(x, y):
+        out = model(x)
+        logger.info("%s", out.detach())
+        seen[:] = [text.getvalue()]
+        return finished(optimizer, nn.functional.cross_entropy(out, y))
+
+    return step
+
+
+@pytest.mark.parametrize("options", [{"check": "never"}, {"check": "always"}, {"budget": "1MiB"}], ids=str)
+def test_logging_shows_the_tensor(options, capfd):
+    as_eager(logs_a_tensor, **options)
+    assert "Logging error" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("options", [{"check": "never"}, {"check": "always"}, {"budget": "1MiB"}], ids=str)

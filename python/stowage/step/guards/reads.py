@@ -216,13 +216,14 @@ def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
     kernel's error pass, or take it for another reason."""
     if code.co_filename.startswith((*STANDARD_FOLDERS, "<frozen ", _TORCH_FOLDER)) and not _in_package(code):
         return False
-    if code.co_name in EXITS:
-        return True
+    return code.co_name in EXITS or "suppress" in names or has_handlers(code)
+
+
+def has_handlers(code: types.CodeType) -> bool:
+    """Of exceptions, other than the ends of ``with``; PyTorch's own take an error for what it says."""
     ops = code.co_code[::2]
-    return (
-        "suppress" in names
-        or any(ops.count(op) for op in _HANDLERS)
-        or (_PUSH >= 0 and ops.count(_PUSH) > ops.count(_WITH))
+    return not code.co_filename.startswith(_TORCH_FOLDER) and (
+        any(ops.count(op) for op in _HANDLERS) or (_PUSH >= 0 and ops.count(_PUSH) > ops.count(_WITH))
     )
 
 

@@ -13,6 +13,8 @@ operators.
 from __future__ import annotations
 
 import struct
+import sys
+import types
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,6 +26,7 @@ from stowage import _runtime
 from stowage._core import buffer_digest
 from stowage._torch.private import address, is_fake, is_shell, within_function_mode
 from stowage._torch.replaced import asked_for
+from stowage.step.guards.reads import has_handlers, reads
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
 _FORMATS = {  # of struct, per element
@@ -83,6 +86,8 @@ PAST_THE_DISPATCHER = frozenset(
         *_WHOLE,
         "tolist",
         "data_ptr",
+        "const_data_ptr",
+        "mutable_data_ptr",
         "is_shared",
         "untyped_storage",
         "_version",
@@ -117,7 +122,7 @@ class HostReads(TorchFunctionMode):
             return self._told(func, name, args, kwargs or {})
         elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):
             return copied(*args)
-        elif name == "data_ptr":
+        elif name in ("data_ptr", "const_data_ptr", "mutable_data_ptr"):
             self.asked = self.asked or "it asks where a tensor lies in memory"
         else:
             attribute = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else name
@@ -190,7 +195,15 @@ class ToldContents(TorchFunctionMode):
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
-            return asked_for(func, args, kwargs or {})
+            try:
+                return asked_for(func, args, kwargs or {})
+            except RuntimeError as error:
+                if self._matcher.left or _runtime.SHELL_TEXT not in str(error) or not _is_caught(sys._getframe(1)):
+                    raise
+            # A handler of the step's would take the shell's error for one of the tensor
+            self.handed_out = True
+            self._matcher.leave(f"Tensor.{name}() inside the step")
+            return func(*args, **(kwargs or {}))
         content = _bytes(args[0], _content(args[0], name))
         if self._matcher.left:  # by asking
             return func(*args, **(kwargs or {}))
@@ -214,6 +227,15 @@ class ToldContents(TorchFunctionMode):
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
         return result
+
+
+def _is_caught(frame: types.FrameType | None) -> bool:
+    """May Python that runs there catch an error? That of the standard library, too: logging does."""
+    while frame is not None and frame.f_code is not within_function_mode.__code__:
+        if reads(frame.f_code).catches or has_handlers(frame.f_code):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _can_be_told(name: str, tensor: Any) -> bool:
