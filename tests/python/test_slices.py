@@ -1,6 +1,7 @@
 """Batches that are slices or views of larger tensors: one signature wherever they begin, the bits of eager, and no
 confusion of arguments that lie in one storage."""
 
+import contextlib
 import json
 import warnings
 
@@ -223,16 +224,39 @@ def test_offsets_from_the_beginning_of_the_storage_hold_only_there():
     assert fn.refusal == "" and fn.stats()["planned_steps"] == 2 + 2 + 1
 
 
-def test_an_argument_that_becomes_a_buffer_of_the_model_is_noticed():
-    model, _optimizer, step = make()
-    model.register_buffer("rows", torch.randn(ROWS, WIDTH))
-    fn = stowage.compile(step)
-    data = torch.randn(100, WIDTH)
-    for i in range(5):
-        fn(data[i : i + ROWS], torch.arange(ROWS))
+@pytest.mark.parametrize("read", [False, True])
+def test_an_argument_that_becomes_a_buffer_of_the_model(read):
+    """Noticed where the step reads the buffer; else it is an argument like any other."""
+
+    def trained(compiled):
+        model, _optimizer, plain = make()
+        model.register_buffer("rows", torch.randn(ROWS, WIDTH))
+
+        def reading(x, index):
+            with torch.no_grad():
+                x = x + model.rows
+            return plain(x, index)
+
+        step = reading if read else plain
+        fn = stowage.compile(step) if compiled else step
+        data = torch.randn(100, WIDTH)
+        for i in range(5):
+            fn(data[i : i + ROWS], torch.arange(ROWS))
+        return model, fn
+
+    torch.manual_seed(0)
+    eager_model, eager = trained(False)
+    torch.manual_seed(0)
+    model, fn = trained(True)
     assert fn.stats()["planned_steps"] == 2
-    with pytest.warns(UserWarning, match="shares its memory with"):
-        fn(model.rows, torch.arange(ROWS))
+    torch.manual_seed(1)
+    expected = eager(eager_model.rows, torch.arange(ROWS))
+    torch.manual_seed(1)
+    with pytest.warns(UserWarning, match="shares its memory with") if read else contextlib.nullcontext():
+        got = fn(model.rows, torch.arange(ROWS))
+    assert all(map(torch.equal, got, expected))
+    assert all(map(torch.equal, model.parameters(), eager_model.parameters()))
+    assert fn.stats()["planned_steps"] == (2 if read else 3)
 
 
 def test_a_warning_when_every_call_is_new():
