@@ -235,10 +235,10 @@ def _record(
         recorder.refuse(f"'{world.compiled}' is torch.compile'd: compiled kernels bypass the dispatcher")
     if shared := lasting_argument(world, arguments):
         recorder.refuse(f"an argument shares its memory with '{shared}', which the function also reaches by itself")
-    found_placed = [t for t in inputs[len(arguments) :] if t.requires_grad]
-    if world.distributed and any(t.requires_grad for t in [*arguments, *found_placed]):
+    with_graphs = [t for t in inputs[len(arguments) :] if t.requires_grad]
+    if world.distributed and any(t.requires_grad for t in [*arguments, *with_graphs]):
         recorder.refuse("an argument requires grad")
-    if any(t.is_leaf for t in found_placed):
+    if any(t.is_leaf for t in with_graphs):
         recorder.refuse("the step puts another tensor in the place of one that requires grad")
     if any(t.requires_grad and not t.is_leaf for t in arguments):
         recorder.refuse("an argument is part of a graph that was made outside of the step; pass it detached")
@@ -269,7 +269,7 @@ def _record(
         recording.remembers = recording.remembers or f"calls find other tensors in {other[0]}"
     if any(t.requires_grad for t in arguments):
         recording.remembers = recording.remembers or "an argument requires grad: its gradient and hooks are Python's"
-    if found_placed:
+    if with_graphs:
         recording.remembers = recording.remembers or "it finds a tensor with an autograd graph, and keeps another one"
     if within_autocast() and torch.is_autocast_cache_enabled():
         recording.remembers = "an autocast block around the step keeps what is cast in it; open it in the step"
