@@ -195,6 +195,17 @@ void bind_eager(nb::module_& m) {
       .def("counters", [](const evict::Budget& b) { return counters_dict(b.counters()); })
       .def("alive", &alive_dict)
       .def("timeline", &timeline_list);
+  m.def(
+      "of_types",
+      [](const nb::list& objects, const nb::tuple& types) {
+        nb::list found;
+        for (const nb::handle object : objects) {
+          for (const nb::handle type : types)
+            if (object.type().is(type)) found.append(object);
+        }
+        return found;
+      },
+      "objects"_a, "types"_a, "Those whose type is one of them, none that derives from it.");
   m.def("thread_attached", &stowage::runtime::thread_attached);
   m.def("budget_active", [] { return evict::active_budget() != nullptr; });
   m.def("budget_policies", [] {

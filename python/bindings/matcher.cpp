@@ -38,13 +38,15 @@ void noting_what_it_raises(const HeldObject& raised, const Call& call) {
   }
 }
 
-// A Python function that is given something to call; none where there is none.
-std::function<void(std::function<void()>)> called_with_work(const nb::object& function,
-                                                            const std::shared_ptr<HeldObject>& raised) {
+// Of a Python function of (run, may_fail) that answers True, False or None; none where there is none.
+rt::WithinLimit within_limit(const nb::object& function, const std::shared_ptr<HeldObject>& raised) {
   if (function.is_none()) return {};
-  return [held = std::make_shared<HeldObject>(function), raised](const std::function<void()>& work) {
+  return [held = std::make_shared<HeldObject>(function), raised](const std::function<void()>& run, bool may_fail) {
     const nb::gil_scoped_acquire acquire;
-    noting_what_it_raises(*raised, [&] { held->object(nb::cpp_function(work)); });
+    nb::object room;
+    noting_what_it_raises(*raised, [&] { room = held->object(nb::cpp_function(run), may_fail); });
+    if (room.is_none()) return rt::Room::kShort;
+    return nb::cast<bool>(room) ? rt::Room::kEnough : rt::Room::kMade;
   };
 }
 
@@ -135,14 +137,14 @@ void bind_matcher(nb::module_& m) {
             const auto errors = std::make_shared<HeldObject>(raised);
             std::vector<std::shared_ptr<rt::Tape>> tapes;
             for (const TapeHandle& other : others) tapes.push_back(other.tape);
-            const std::function<void(std::function<void()>)> run_within = called_with_work(around, errors);
+            const rt::WithinLimit within = within_limit(around, errors);
             std::vector<std::unique_ptr<rt::NumberSource>> numbers;
             for (std::size_t i = 0; i <= tapes.size(); ++i) {
               if (executors.at(i) != nullptr) {
                 numbers.push_back(std::make_unique<rt::PlannedNumbers>(*executors[i], tensors_at(inputs.at(i))));
               } else {
                 numbers.push_back(std::make_unique<rt::PlainNumbers>(i == 0 ? matcher.own_tape() : *tapes[i - 1],
-                                                                     tensors_at(inputs.at(i)), run_within));
+                                                                     tensors_at(inputs.at(i)), within));
               }
               if (!(i == 0 ? matcher.own_tape() : *tapes[i - 1]).foreign) continue;
               numbers.back() =
@@ -167,8 +169,9 @@ void bind_matcher(nb::module_& m) {
               "collections.abc.Sequence[Tape], "
               "before_leaving: object | None, copies: bool, executors: collections.abc.Sequence[Executor | None], "
               "around: object | None, raised: list, decided: collections.abc.Sequence[bool], kernels: object) -> None"),
-          "executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is "
-          "limited. What either function "
+          "executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where "
+          "memory "
+          "is limited: was there room, without any to be made? None: not enough. What either function "
           "raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each "
           "tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).")
       .def("step", &match_step, "call"_a,

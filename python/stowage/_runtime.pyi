@@ -322,7 +322,7 @@ class Matcher:
 
     def begin_step(self, inputs: Sequence[Sequence[int]], others: Sequence[Tape], before_leaving: object | None, copies: bool, executors: Sequence[Executor | None], around: object | None, raised: list, decided: Sequence[bool], kernels: object) -> None:
         """
-        executors: of the trusted plans, this tape's first, else None. around(run) calls run() where memory is limited. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).
+        executors: of the trusted plans, this tape's first, else None. around(run, may_fail) calls run() where memory is limited: was there room, without any to be made? None: not enough. What either function raises is appended to `raised`: within an operator it comes out as a RuntimeError. decided: is what each tape's guards ask for as it has it? kernels: noted(run) and back() (ToldKernels).
         """
 
     def step(self, call: object) -> object:
@@ -621,6 +621,9 @@ class Budget:
     def alive(self) -> dict: ...
 
     def timeline(self) -> list: ...
+
+def of_types(objects: list, types: tuple) -> list:
+    """Those whose type is one of them, none that derives from it."""
 
 def thread_attached() -> bool: ...
 

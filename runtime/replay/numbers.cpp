@@ -18,12 +18,22 @@ torch::jit::Stack PlainNumbers::tell(TapeOpId read) {
   torch::jit::Stack stack;
   const auto run = [&] { run_to(static_cast<std::int32_t>(read.index()) + 1, stack); };
   try {
-    around_ ? around_(run) : run();
+    if (!within_) {
+      run();
+      return stack;
+    }
+    const Room room = within_(run, /*may_fail=*/run_.has_value());
+    keeps_ = keeps_ && room == Room::kEnough;
+    if (room == Room::kShort) {
+      take_back();
+      stack.clear();
+      within_(run, /*may_fail=*/false);
+    }
   } catch (...) {
     take_back();
     throw;
   }
-  if (around_) take_back();
+  if (!keeps_) take_back();
   return stack;
 }
 

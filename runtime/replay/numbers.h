@@ -56,12 +56,20 @@ class PlannedNumbers final : public NumberSource {
   std::vector<at::Tensor> inputs_;
 };
 
+enum class Room { kEnough, kMade, kShort };  // kMade: tensors had to make room; kShort: not even that was enough
+
+// Calls run() where memory is limited. Where it may fail, it answers kShort; else it throws.
+using WithinLimit = std::function<Room(const std::function<void()>& run, bool may_fail)>;
+
 // From the ops in program order, while the plan is not trusted yet. The end takes it back.
+//
+// Under a limit, what is made for one number stays for the next where there was room enough, and goes where memory runs
+// short because of it: then the ops run again, from the first.
 class PlainNumbers final : public NumberSource {
  public:
-  // around(run) calls run() where memory is limited; then nothing is kept from one number to the next. Empty: no limit.
-  PlainNumbers(const Tape& tape, std::vector<at::Tensor> inputs, std::function<void(std::function<void()>)> around)
-      : tape_(tape), inputs_(std::move(inputs)), around_(std::move(around)) {}
+  // `within`: empty where there is no limit.
+  PlainNumbers(const Tape& tape, std::vector<at::Tensor> inputs, WithinLimit within)
+      : tape_(tape), inputs_(std::move(inputs)), within_(std::move(within)), keeps_(!tape.foreign) {}
   ~PlainNumbers() override { take_back(); }
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override { return static_cast<std::int32_t>(op.index()) < next_; }
@@ -75,7 +83,8 @@ class PlainNumbers final : public NumberSource {
 
   const Tape& tape_;
   std::vector<at::Tensor> inputs_;
-  std::function<void(std::function<void()>)> around_;
+  WithinLimit within_;
+  bool keeps_;  // there has been room, and no kernel's Python remembers that it ran
   std::optional<PlainRun> run_;
   std::vector<std::vector<BlockId>> ends_;  // by op: blocks that no later one uses
   std::int32_t next_ = 0;

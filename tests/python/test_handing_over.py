@@ -175,7 +175,7 @@ def recorded(training, train_step, budget):
     x = training.batch
     world = World(train_step)
     room = Room.of_environment(_runtime.Arena(), None)
-    within = EagerCalls(budget, None, room, leaving=False).within(world, [x]) if budget else None
+    within = EagerCalls(budget, None, room, leaving=False).call(lambda: world, [x]).within() if budget else None
     recording = record(train_step, (x,), {}, [x], world=world, within=within)
     assert recording.refusal == ""
     return recording.tape

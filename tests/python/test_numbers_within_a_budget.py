@@ -39,7 +39,9 @@ class Program:
         self.net = nn.Sequential(*itertools.chain(*((nn.Linear(width, width), layer()) for _ in range(depth))))
         self.optimizer = optimizer_of(draw, self.net.parameters())
         self.rows, self.width = draw.choice([64, 256, 1024]), width
-        self.asks = {name: draw.random() < 0.5 for name in ("loss", "norm", "weight", "early", "row")}
+        self.asks = {
+            name: draw.random() < 0.5 for name in ("loss", "norm", "weight", "early", "row", "each", "gradients")
+        }
         self.asks["loss"] |= not any(self.asks.values())
         self.share, self.residents = draw.uniform(0.5, 1.1), draw.choice(["leave", "stay"])
 
@@ -48,8 +50,12 @@ class Program:
         hidden = self.net[:2](x)
         if asks["early"]:
             numbers.append(hidden.max().item())
+        if asks["each"]:
+            numbers += [float(value) for value in hidden[0, :8]]
         loss = self.net[2:](hidden).square().mean()
         loss.backward()
+        if asks["gradients"]:
+            numbers += [p.grad.norm().item() for p in self.net.parameters()]
         if asks["norm"]:
             numbers.append(nn.utils.clip_grad_norm_(self.net.parameters(), 1.0).item())
         self.optimizer.step()
@@ -130,3 +136,41 @@ def test_a_number_after_what_was_let_go_has_been_written():
     for _ in range(3):  # the first that are compared with what was recorded; then a plan is made
         x = torch.randn(1024, 256, generator=generator)
         assert planned(x) == eager(x)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("residents", ["stay", "leave"])
+@pytest.mark.parametrize("share", [0.7, 4.0])
+def test_many_numbers_of_a_call_cost_about_as_much_as_one(share, residents, monkeypatch):
+    """Before a plan is trusted: neither is the heap looked through for each of them, nor do the ops before it run again
+    where what they have made has room."""
+    from stowage._torch import collector
+
+    class Asking(Program):
+        def __init__(self, numbers):
+            super().__init__(5)
+            self.numbers = numbers
+
+        def step(self, x):
+            hidden = self.net(x)
+            loss = hidden.square().mean()
+            loss.backward()
+            told = [float(value) for value in hidden[0, : self.numbers]]
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return told
+
+    looked, heap = [], collector.get_objects
+    monkeypatch.setattr(collector, "get_objects", lambda: looked.append(1) or heap())
+    ops = []
+    for numbers in (1, 48):
+        eager, planned = Asking(numbers), Asking(numbers)
+        step = stowage.compile(planned.step, budget=int(eager_peak_bytes(5) * share), residents=residents)
+        torch.manual_seed(5)
+        wanted = list(eager.run(eager.step))
+        torch.manual_seed(5)
+        for got, right in zip(planned.run(step), wanted):
+            assert got[0] == right[0] and all(map(torch.equal, got[1], right[1]))
+        ops.append(step._eager_calls._block.stats()["ops"])
+    assert len(looked) <= 2 * CALLS
+    assert share < 1 or residents == "leave" or ops[1] < 1.5 * ops[0] + 48 * CALLS

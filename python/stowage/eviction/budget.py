@@ -17,7 +17,7 @@ import functools
 import os
 import site
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -138,6 +138,8 @@ class budget(_runtime.Block):
         self._of_calls = False  # of a compiled step, which knows of it
         # Where not all fits within the limit when the block ends, these may lie in the host's file from then on
         self._may_stay: Callable[[], list[torch.Tensor]] = list
+        # What exists already when it begins
+        self._may_make_room: Callable[[], Iterable[torch.Tensor]] = existing_tensors
         self._patches: _Patches | None = None
         self._progress = progress
         self._line = contextlib.ExitStack()
@@ -167,10 +169,8 @@ class budget(_runtime.Block):
             if callable(self._progress) or (self._progress is not False and visible()):
                 tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
                 self._patches.after_steps(tell)
-            if (
-                _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2
-            ):  # what exists already may have to make room
-                for tensor in _existing_tensors():
+            if _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2:
+                for tensor in self._may_make_room():
                     self._runtime.adopt(address(tensor))
             self._runtime.shrink()
         except MemoryError as error:
@@ -280,9 +280,9 @@ def _first_line(error: BaseException) -> str:
     return text[text.index("stowage: ") + len("stowage: ") :].splitlines()[0]
 
 
-def _existing_tensors() -> list[torch.Tensor]:
-    kinds = {id(torch.Tensor), id(torch.nn.Parameter)}  # `is`, as any type may have an __eq__ of its own
-    found = [thing for thing in collector.get_objects() if id(type(thing)) in kinds]
+def existing_tensors() -> list[torch.Tensor]:
+    """All of the program's, and what their gradients are."""
+    found = _runtime.of_types(collector.get_objects(), (torch.Tensor, torch.nn.Parameter))
     return found + [t.grad for t in found if t.grad_fn is None and t.grad is not None]
 
 

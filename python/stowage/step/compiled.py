@@ -16,7 +16,7 @@ import contextlib
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, 
 from stowage.report.progress import shown
 from stowage.step.attributes import FunctionAttributes
 from stowage.step.checking import Checking
-from stowage.step.eager_calls import EagerCalls
+from stowage.step.eager_calls import EagerCall, EagerCalls
 from stowage.step.entry import Entry
 from stowage.step.guards.given import ByContent
 from stowage.step.latest_plan import LatestPlan
@@ -291,23 +291,35 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         regions.inside = regions.inside or (compiled_regions.in_use() and self._world(entry).compiled is not None)
         return regions.inside
 
-    def _within(
-        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
-    ) -> contextlib.AbstractContextManager:
-        """The block of a call that is not planned. A step that will never be, and has gone through, is not copied each
-        time. ``began``: whose ops are run together in it."""
+    def _eager_call(self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None) -> EagerCall | None:
+        """Of a call that has a budget and is not planned. A step that will never be, and has gone through, is not copied each
+        time."""
         if self._eager_calls is None:
-            return contextlib.nullcontext()
+            return None
         if entry.refusal and world is None:
             entry.world = world = entry.world or World(self._fn, entry.given)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
-        return self._eager_calls.within(
-            world or World(self._fn, entry.given),
-            inputs,
-            tapes,
-            undo=not entry.refusal or entry.eager_calls < 2,
-            unfinished=_not_run_since(began),
-        )
+        undo = not entry.refusal or entry.eager_calls < 2
+        return self._eager_calls.call(lambda: world or World(self._fn, entry.given), inputs, tapes, undo)
+
+    def _within(
+        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
+    ) -> contextlib.AbstractContextManager:
+        """The block of such a call, where one is enough. ``began``: whose ops are run together in it."""
+        call = self._eager_call(entry, inputs, world)
+        if call is None:
+            return contextlib.nullcontext()
+        return call.within() if began is None else call.within(began.unfinished())
+
+    @contextlib.contextmanager
+    def _blocks_of_call(self, entry: Entry, inputs: list[torch.Tensor]) -> Iterator[EagerCall | None]:
+        """Where several may be needed."""
+        call = self._eager_call(entry, inputs)
+        try:
+            yield call
+        finally:
+            if call is not None:
+                call.end()
 
     def _planned(self, entry: Entry, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         result = self._tally.planned_call(replay.run, inputs)
@@ -337,14 +349,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         def step(undo: Undo) -> tuple[Any, Replay | None]:
             try:
-                with self._tally.check():
-                    shadow = began.shadow(
-                        lambda: self._fn(*args, **kwargs),
-                        inputs,
-                        others,
-                        lambda: self._within(entry, inputs, began=began),
-                        arrays,
-                    )
+                with self._tally.check(), self._blocks_of_call(entry, inputs) as eager:
+                    shadow = began.shadow(lambda: self._fn(*args, **kwargs), inputs, others, eager, arrays)
             except ReadsShell as reason:
                 undo.now()
                 if before is not None:
@@ -616,11 +622,3 @@ def _may_run_again(replay: Replay) -> bool:
 def _may_be_caught(replay: Replay, error: Exception) -> bool:
     """By the step's Python, which has not seen the error where eager would raise it."""
     return _catches(replay) and replay.taken_back and not isinstance(error, (Error, torch.OutOfMemoryError))
-
-
-def _not_run_since(began: Replay | None) -> Callable[[], bool]:
-    """Have the ops of a matched call, which are run together, come to no end since now?"""
-    if began is None:
-        return lambda: False
-    runs = began.matcher.plain_runs
-    return lambda: began.matcher.plain_runs == runs

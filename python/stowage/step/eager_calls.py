@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
 from stowage import _runtime
 from stowage._torch.private import address, storage_address
-from stowage.eviction.budget import HostRoom, OutOfMemory, budget
+from stowage.eviction.budget import HostRoom, OutOfMemory, budget, existing_tensors
+from stowage.step.reach.places import is_plain
 from stowage.step.reach.state import State, lasting, on_accelerator, own_ranges
 from stowage.step.reach.world import World
 from stowage.step.replay.room import Room
+
+_NEGLIGIBLE_SHARE = 64  # of the budget: so much may be in the way
 
 
 class EagerCalls:
@@ -38,35 +42,84 @@ class EagerCalls:
         self._leaving = leaving
         # One for all calls: it learns the order of accesses, and that the limit is far away
         self._block: budget | None = None
+        self._others = OtherTensors()
 
-    @contextlib.contextmanager
-    def within(self, world: World, inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (), undo: bool = True,
-               unfinished: Callable[[], bool] = lambda: False) -> Iterator[None]:  # fmt: skip
-        """One call. ``tapes``: those recorded so far; what they keep alive counts, since nobody else does. ``undo``:
-        keep on the host what is needed to take the call back. ``unfinished``: after an error, have ops that are run
-        together stopped in between? They are taken back."""
-        self._room.arena.release()  # planned steps take it again
-        own = own_ranges(world, inputs)
-        there = on_accelerator(own)
-        device = torch.device("cpu") if there is None else there.device
-        counted = [(t, start, end) for t, start, end in own if t.device == device]
-        own_bytes = sum(end - start for t, start, end in counted if not _runtime.at_home(address(t)))
-        if device.type == "cpu":
-            own_bytes += _held_bytes(tapes, {storage_address(t) for t, _, _ in counted})
-        limit_bytes = self._budget_bytes + _runtime.live_bytes(str(device)) - own_bytes
-        leaving = self._leaving and device.type == "cpu"
-        if leaving:
-            self._room.host.part_from_children()
-        before = State(world, own, inputs) if undo and not leaving else None
-        peak_bytes = _runtime.peak_bytes(str(device))
+    def call(self, world: Callable[[], World], inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (),
+             undo: bool = True) -> EagerCall:  # fmt: skip
+        """``world``: that of the call, asked for when the first of its blocks begins. ``tapes``: those recorded so far; what
+        they keep alive counts, since nobody else does. ``undo``: keep on the host what is needed to take the call back."""
+        return EagerCall(self, world, inputs, tapes, undo)
+
+    def end(self) -> None:
+        """Of a call that was interrupted where a block had just begun."""
+        if self._block is not None:
+            self._block._end()
+
+    def block_for(self, device: torch.device, leaving: bool) -> budget:
         if self._block is None or self._block.device != device:
             host = HostRoom(self._room.host, soft=True) if leaving else None
-            self._block = budget(
-                max(limit_bytes, 1), link_gbps=self._link_gbps, progress=False, device=device, _room=host
-            )
-        self._block._may_stay = (lambda: lasting(world)) if leaving else list
+            self._block = budget(1, link_gbps=self._link_gbps, progress=False, device=device, _room=host)
+        return self._block
+
+
+class EagerCall:
+    """One call of the step. It may need several blocks: one for each number that its Python asks for, and one for what it
+    does eagerly from then on. They share what is known of the call, and the copy that takes it back."""
+
+    def __init__(self, calls: EagerCalls, world: Callable[[], World], inputs: list[torch.Tensor],
+                 tapes: Iterable[_runtime.Tape], undo: bool):  # fmt: skip
+        self._calls = calls
+        self._find_world = world
+        self._inputs = inputs
+        self._tapes = tapes
+        self._undo = undo
+        self._known = False
+        self.had_room = False  # in the latest block, nothing had to make room
+
+    def _know(self) -> None:
+        """The call's tensors and its limit, before it has done anything."""
+        calls = self._calls
+        self._world = world = self._find_world()
+        self._own = own = own_ranges(world, self._inputs)
+        there = on_accelerator(own)
+        self._device = torch.device("cpu") if there is None else there.device
+        counted = [(t, start, end) for t, start, end in own if t.device == self._device]
+        own_bytes = sum(end - start for t, start, end in counted if not _runtime.at_home(address(t)))
+        if self._device.type == "cpu":
+            own_bytes += _held_bytes(self._tapes, {storage_address(t) for t, _, _ in counted})
+        other_bytes = _runtime.live_bytes(str(self._device)) - own_bytes
+        self._limit_bytes = max(calls._budget_bytes + other_bytes, 1)
+        self._leaving = calls._leaving and self._device.type == "cpu"
+        if self._leaving:
+            calls._room.host.part_from_children()
+        self._before = State(world, own, self._inputs) if self._undo and not self._leaving else None
+        storages = {storage_address(t) for t, _, _ in own}
+        self._others = calls._others.now(storages, self._device, other_bytes, calls._budget_bytes // _NEGLIGIBLE_SHARE)
+        self._known = True
+
+    def end(self) -> None:
+        """Holds nothing of the call from here on; it begins no more blocks."""
+        self._known = False
+        self._own, self._before, self._others = [], None, []
+
+    def _may_make_room(self) -> Iterator[torch.Tensor]:
+        yield from (t for t, _, _ in self._own)
+        yield from (t for t in (reference() for reference in self._others) if t is not None)
+
+    @contextlib.contextmanager
+    def within(self, unfinished: Callable[[], bool] = lambda: False, takes_back: bool = True) -> Iterator[None]:
+        """``unfinished``: after an error, have ops that are run together stopped in between? They are taken back.
+        ``takes_back``: else whoever runs them does so."""
+        self._calls._room.arena.release()  # planned steps take it again
+        if not self._known:
+            self._know()
+        block, before = self._calls.block_for(self._device, self._leaving), self._before if takes_back else None
+        peak_bytes = _runtime.peak_bytes(str(self._device))
+        block._may_stay = (lambda: lasting(self._world)) if self._leaving else list
+        block._may_make_room = self._may_make_room
+        went = block.stats()["evictions"]
         try:
-            with self._block._again(max(limit_bytes, 1)):
+            with block._again(self._limit_bytes):
                 try:
                     yield
                 except torch.OutOfMemoryError as error:
@@ -75,32 +128,55 @@ class EagerCalls:
                     if before is not None:
                         before.holders.put_back()
                     raise
+            self.had_room = not self._leaving and block.stats()["evictions"] == went
         except GeneratorExit:  # interrupted before the call began
             raise
         except OutOfMemory as error:
             if before is not None:
                 before.put_back()
-            raise self._explained(error, self._block.stats()["short_bytes"]) from None
+            raise self._explained(error, block.stats()["short_bytes"]) from None
         except BaseException:
             if before is not None and unfinished():
                 before.put_back()
             raise
         finally:
-            _runtime.raise_peak(peak_bytes, str(device))
-
-    def end(self) -> None:
-        """Of a call that was interrupted where within() had just begun."""
-        if self._block is not None:
-            self._block._end()
+            _runtime.raise_peak(peak_bytes, str(self._device))
 
     def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:
-        bound_bytes = self._budget_bytes + short_bytes
-        needs = f", at least {bound_bytes} are needed" if short_bytes > 0 else ""
+        budget_bytes = self._calls._budget_bytes
+        needs = f", at least {budget_bytes + short_bytes} are needed" if short_bytes > 0 else ""
         explained = OutOfMemory(
-            f"the step does not run eagerly within its budget of {self._budget_bytes} bytes{needs}: {error}"
+            f"the step does not run eagerly within its budget of {budget_bytes} bytes{needs}: {error}"
         )
-        explained.bound_bytes = bound_bytes
+        explained.bound_bytes = budget_bytes + short_bytes
         return explained
+
+
+class OtherTensors:
+    """The program's tensors that are none of the step's, for which room is made where they are in the way. The collector is
+    asked for them, a tenth of a second in a large program, only when the bytes that nobody here knows have grown."""
+
+    def __init__(self) -> None:
+        self._known: list[weakref.ref[torch.Tensor]] = []
+        self._unknown_bytes = -1
+
+    def now(self, own: set[int], device: torch.device, other_bytes: int,
+            negligible_bytes: int) -> list[weakref.ref[torch.Tensor]]:  # fmt: skip
+        """``own``: addresses of the step's storages. ``other_bytes``: what is alive beside these."""
+        unknown_bytes = other_bytes - self._bytes_but(own, device)
+        if self._unknown_bytes < 0 or unknown_bytes > self._unknown_bytes + negligible_bytes:
+            self._known = [weakref.ref(t) for t in existing_tensors()]
+            self._unknown_bytes = other_bytes - self._bytes_but(own, device)
+        return self._known
+
+    def _bytes_but(self, own: set[int], device: torch.device) -> int:
+        """Of the known ones that are alive; forgets the others."""
+        alive = [(reference, t) for reference in self._known if (t := reference()) is not None]
+        self._known = [reference for reference, _ in alive]
+        sizes = {
+            storage_address(t): t.untyped_storage().nbytes() for _, t in alive if t.device == device and is_plain(t)
+        }
+        return sum(size for storage, size in sizes.items() if storage not in own)
 
 
 def _held_bytes(tapes: Iterable[_runtime.Tape], but: set[int]) -> int:
@@ -109,4 +185,4 @@ def _held_bytes(tapes: Iterable[_runtime.Tape], but: set[int]) -> int:
     return sum(bytes_ for address, bytes_ in held.items() if address not in but)
 
 
-__all__ = ["EagerCalls"]
+__all__ = ["EagerCall", "EagerCalls"]

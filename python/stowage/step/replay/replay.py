@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from stowage import _core, _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage.errors import Error, InvalidGraph, InvalidPlan
+from stowage.eviction.budget import OutOfMemory
 from stowage.planning import Plan
 from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
@@ -31,6 +32,14 @@ from stowage.step.replay.undo import Undo
 
 class Mismatch(Exception):
     """The user's Python no longer does what was recorded; nothing has been changed."""
+
+
+class EagerBlocks(Protocol):
+    """Those of one call, where memory is limited (step/eager_calls.py)."""
+
+    had_room: bool  # in the latest, nothing had to make room
+
+    def within(self, unfinished: Callable[[], bool], takes_back: bool = True) -> contextlib.AbstractContextManager: ...
 
 
 KEEPS_LOST_STATES = "the step keeps a state of a random generator, and reads numbers"
@@ -346,27 +355,35 @@ class Replay:
         call: Callable[[], Any],
         arguments: list[torch.Tensor],
         others: list[Replay],
-        within: Callable[[], contextlib.AbstractContextManager],
+        eager: EagerBlocks | None,
         passing: Sequence[Any] = (),
     ) -> Shadow:
         """Runs the user's function once, over shells, and matches what it does with the recordings: this one, then
         ``others``.
 
         passing: arrays among the call's arguments, over which tensors may lie.
-        within(): the block that it runs in if it leaves them; then it has happened eagerly. An exception of the
-        function passes through; what it did before has happened then, as in eager. Nothing has when it was interrupted
+        eager: its blocks are those that it runs in if it leaves them, as it has happened eagerly then, and where it asks
+        for a number that no plan makes. An exception of the function passes through; what it did before has happened then, as in eager. Nothing has when it was interrupted
         before it left them."""
         matcher = self.matcher
         raised: list[BaseException] = []  # within an operator, which passes it on as a RuntimeError
 
-        def run_within(run: Callable[[], None]) -> None:
-            with within():
-                run()
+        def run_within(run: Callable[[], None], may_fail: bool) -> bool | None:
+            assert eager is not None
+            try:
+                with eager.within(self.unfinished(), takes_back=not may_fail):
+                    run()
+            except OutOfMemory:
+                if may_fail:
+                    return None
+                raise
+            return eager.had_room
 
-        with contextlib.ExitStack() as eager:
+        with contextlib.ExitStack() as block:
 
             def leaving() -> None:
-                eager.enter_context(within())
+                if eager is not None:
+                    block.enter_context(eager.within(self.unfinished()))
 
             try:
                 tapes = [other.recording.tape for other in others]
@@ -374,7 +391,7 @@ class Replay:
                 arrays = [array for replay in (self, *others) for array in replay.recording.arrays]
                 arrays += passing
                 contents = ToldContents(matcher, arrays)
-                around = run_within if self._has_budget else None
+                around = run_within if eager is not None else None
                 decided = [not replay.undecided for replay in (self, *others)]
                 matcher.begin_step(
                     [replay.inputs(arguments) for replay in (self, *others)],
@@ -414,6 +431,11 @@ class Replay:
             matcher.other_operator,
             contents.handed_out,
         )
+
+    def unfinished(self) -> Callable[[], bool]:
+        """Have the ops of a matched call, which are run together, come to no end since now?"""
+        runs = self.matcher.plain_runs
+        return lambda: self.matcher.plain_runs == runs
 
     def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
         regions = self.room.regions
