@@ -196,6 +196,9 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("chosen", &rt::Matcher::chosen)
       .def_prop_ro("refreshed", &rt::Matcher::refreshed)
       .def_prop_ro("left", &rt::Matcher::left)
+      .def(
+          "is_behind", [](const rt::Matcher& matcher, Address tensor) { return matcher.is_behind(tensor_at(tensor)); },
+          "tensor"_a, "Would what has been matched so far write it? Its memory does not show that yet.")
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
       .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)
       .def("look_closely", &rt::Matcher::look_closely, "on"_a)

@@ -366,6 +366,11 @@ class Matcher:
     @property
     def left(self) -> bool: ...
 
+    def is_behind(self, tensor: int) -> bool:
+        """
+        Would what has been matched so far write it? Its memory does not show that yet.
+        """
+
     @property
     def left_in_section(self) -> bool: ...
 

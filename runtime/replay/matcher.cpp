@@ -322,6 +322,18 @@ Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
   return {};
 }
 
+bool Matcher::is_behind(const at::Tensor& tensor) const {
+  const BlockId block = place_of(tensor).block;
+  if (mode_ != Mode::kStep || !block.valid()) return false;
+  return std::any_of(
+      tape_->ops.begin(), tape_->ops.begin() + static_cast<std::ptrdiff_t>(cursor_), [&](const TapeOp& op) {
+        bool writes = false;
+        for_each_access(*tape_, op,
+                        [&](BlockId of, Access access) { writes |= of == block && access == Access::kWrite; });
+        return writes;
+      });
+}
+
 bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const {
   bool same = true;
   return for_each_tensor(

@@ -127,6 +127,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] int chosen() const { return chosen_; }
   // Has it left the tapes?
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
+  // Of a step that has not left: would what has been matched so far write it? Its memory does not show that yet.
+  [[nodiscard]] bool is_behind(const at::Tensor& tensor) const;
   // Where it left the tape with another operator: at which op, and that operator's name; else -1.
   [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
   // Where it left the tape, an optimizer was at work.

@@ -343,10 +343,11 @@ def flops_of(func, args: tuple, kwargs: dict, result: Any) -> int:
 
 
 def is_shell(tensor: torch.Tensor) -> bool:
-    """A tensor whose storage has bytes but no memory."""
+    """A tensor whose storage has bytes but no memory, or of which it may not be asked."""
+    storage = tensor.untyped_storage()
     try:
-        return tensor.untyped_storage().nbytes() > 0 and tensor.untyped_storage().data_ptr() == 0
-    except RuntimeError:
+        return storage.data_ptr() == 0 and storage.nbytes() > 0
+    except RuntimeError:  # also of one without bytes
         return True
 
 

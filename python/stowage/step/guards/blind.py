@@ -90,6 +90,13 @@ _READERS = (
 _MEMORY_TAKEN = "asks how much memory is taken"
 # What no replay can do, nor a call over shells: other streams wait for the step's kernels.
 ORDERS_WORK = "uses streams or events of a device"
+# Nor that: shells have no memory, and that of other tensors is behind until the step has been executed.
+HANDS_OUT_MEMORY = "hands a tensor's memory to other libraries"
+REACHES_MEMORY = "may read or write the memory of tensors by its address"
+NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY)
+# Functions of ctypes; and types of C whose objects stand for memory, or for functions that may reach any
+_BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast")
+_POINTERS = ("_ctypes.CFuncPtr", "_ctypes._Pointer", "_cffi_backend._CDataBase", "_cffi_backend.Lib")
 # Packages whose C functions keep no state that their objects do not show, or none that matters to numbers.
 _KNOWN_PACKAGES = {"torch", "numpy", "stowage", "nanobind", "builtins"} | set(sys.stdlib_module_names)
 # Types of C whose objects never change, or whose changes change no number.
@@ -147,7 +154,8 @@ _QUIET_TYPES = {
 
 def module_of(cls: type) -> str:
     """Of a class: some hide it, or answer with something else."""
-    module = cls.__dict__.get("__module__") if isinstance(cls.__dict__.get("__module__"), str) else cls.__module__
+    own = cls.__dict__.get("__module__")
+    module = own if isinstance(own, str) else getattr(cls, "__module__", "")
     return module if isinstance(module, str) else ""
 
 
@@ -171,7 +179,8 @@ def matters(function: Any) -> bool:
         module = getattr(function, "__module__", None) or getattr(owner, "__name__", None) or ""
         return bool(_kind_of_function(module, function.__name__)) or _unknown(module)
     if isinstance(owner, type):
-        return _clock_of_class(owner, function.__name__) or _unknown(module_of(owner))
+        name = function.__name__
+        return _clock_of_class(owner, name) or _takes_an_address(owner, name) or _unknown(module_of(owner))
     if draws(owner) or _orders_work(owner) or (type(owner).__name__, function.__name__) in _TELLING:
         return True
     module = module_of(type(owner))
@@ -194,7 +203,11 @@ def why(function: Any, caller: types.CodeType) -> str:
         kind = _kind_of_function(module, function.__name__)
         if kind == "reads files" and not any(part in caller.co_filename for part in _READERS):
             return f"{kind} ({module}.{function.__name__}) {where}"
-        if kind and (by_user or kind == _MEMORY_TAKEN or (module in _ASKED_FOR and _asks_for_somebody(caller))):
+        if kind and (
+            by_user
+            or kind in (_MEMORY_TAKEN, HANDS_OUT_MEMORY)
+            or (module in _ASKED_FOR and _asks_for_somebody(caller))
+        ):
             return f"{kind} ({module}.{function.__name__}) {where}"
         return (
             f"calls {module}.{function.__name__} of a C extension, whose state cannot be seen, {where}"
@@ -202,6 +215,8 @@ def why(function: Any, caller: types.CodeType) -> str:
             else ""
         )
     if isinstance(owner, type):
+        if by_user and _takes_an_address(owner, function.__name__):
+            return f"{REACHES_MEMORY} ({owner.__name__}.{function.__name__}) {where}"
         if _clock_of_class(owner, function.__name__):
             return f"reads the clock ({owner.__name__}.{function.__name__}) {where}" if by_user else ""
         return (
@@ -228,6 +243,33 @@ def why(function: Any, caller: types.CodeType) -> str:
     return ""
 
 
+def reaches_memory(code: types.CodeType, globals_: dict) -> str:
+    """Why what this code is about to do, or what it is itself, may pass PyTorch by; or ""."""
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is None:
+        return ""
+    functions = {id(f): name for name in _BY_ADDRESS if (f := getattr(ctypes, name, None)) is not None}
+    if any(getattr(f, "__code__", None) is code for f in map(ctypes.__dict__.get, _BY_ADDRESS)):
+        return f"{REACHES_MEMORY} (ctypes.{code.co_name})"
+    if is_library(code):
+        return ""
+    for name in code.co_names:
+        value = globals_.get(name)
+        found = [f for f in _BY_ADDRESS if f in code.co_names] if value is ctypes else [functions.get(id(value), "")]
+        if any(found):
+            return f"{REACHES_MEMORY} (ctypes.{found[0]}) at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    return ""
+
+
+def is_pointer(cls: type) -> bool:
+    """Of a type of C."""
+    return type_name(cls) in _POINTERS
+
+
+def _takes_an_address(owner: type, name: str) -> bool:
+    return name == "from_address" and module_of(type(owner)) == "_ctypes"
+
+
 def _asks_for_somebody(caller: types.CodeType) -> bool:
     """Code of Python's own library that is called for what it answers."""
     place = caller.co_filename
@@ -248,6 +290,8 @@ def _kind_of_function(module: str, name: str) -> str:
         return ""
     if module == "torch._C" and any(word in name.lower() for word in ("memorystats", "devicestats", "memoryinfo")):
         return _MEMORY_TAKEN
+    if module == "torch._C" and name in ("_to_dlpack", "_to_dlpack_versioned"):
+        return HANDS_OUT_MEMORY
     if (module, name) == ("builtins", "print"):
         return "prints"
     if module == "_warnings" and name in ("warn", "warn_explicit"):

@@ -31,6 +31,7 @@ from stowage.step.guards.objects import attributes, enter_class, enter_nothing, 
 from stowage.step.guards.standard import (
     ITERATORS,
     enter_array,
+    enter_array_iterator,
     enter_context,
     enter_context_variable,
     enter_decimal_context,
@@ -127,6 +128,8 @@ def _by_class(cls: type):
             return enter_array
         if issubclass(cls, (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)):
             return enter_numpy_generator
+        if issubclass(cls, (numpy.flatiter, numpy.nditer, numpy.broadcast)):
+            return enter_array_iterator
         if issubclass(cls, (numpy.generic, numpy.ufunc)):
             return enter_of_c
         if issubclass(cls, numpy.dtype):

@@ -22,7 +22,7 @@ from stowage._core import python_class
 from stowage.step.guards.blind import module_of, type_name
 from stowage.step.guards.edges import Weak
 from stowage.step.guards.graph import Graph
-from stowage.step.guards.memory import enter_buffer, memory
+from stowage.step.guards.memory import enter_buffer, memory, opaque
 from stowage.step.guards.objects import attributes
 from stowage.step.guards.settings import context_content, decimal_context
 
@@ -108,6 +108,20 @@ def enter_array(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> N
         attributes(graph, i, value, path, trusted)
 
 
+def enter_array_iterator(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """Of NumPy: where it stands cannot be seen, and it looks into arrays."""
+    opaque(graph, i, value, type(value), path, trusted)
+    for held in (getattr(value, "base", None), *getattr(value, "iters", ()), *_operands(value)):
+        graph.reach(i, None, held, path, trusted)
+
+
+def _operands(iterator: Any) -> tuple:
+    try:
+        return getattr(iterator, "operands", ())
+    except ValueError:  # of one that is closed
+        return ()
+
+
 def enter_of_c(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
     """It never changes itself, but what it does depends on its library's settings."""
     graph.setting(i, module_of(type(value)))
@@ -122,6 +136,7 @@ def enter_decimal_context(graph: Graph, i: int, value: Any, path: str, trusted: 
 __all__ = [
     "ITERATORS",
     "enter_array",
+    "enter_array_iterator",
     "enter_context",
     "enter_context_variable",
     "enter_decimal_context",

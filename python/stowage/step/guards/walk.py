@@ -33,7 +33,7 @@ import torch
 
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
-from stowage.step.guards.blind import draws, matters, type_name, why
+from stowage.step.guards.blind import draws, matters, reaches_memory, type_name, why
 from stowage.step.guards.code import enter_code, enter_function
 from stowage.step.guards.edges import Weak
 from stowage.step.guards.found import Found
@@ -97,6 +97,8 @@ class Walk:
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
+        if reason := reaches_memory(code, globals_):
+            self.tell(reason)
         self.graph.read_attributes(read.attributes)
         if not read.library:
             self.ran.own_names |= read.attributes

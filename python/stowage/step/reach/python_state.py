@@ -32,6 +32,7 @@ import torch
 from stowage._core import Notes
 from stowage._torch import collector
 from stowage._torch.private import generated_code, is_fake
+from stowage.step.guards.blind import module_of
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library_module, is_own, is_standard
 from stowage.step.guards.walk import Walk
@@ -119,7 +120,7 @@ class PythonState:
         self._back.append(back)
 
     def _keep_class(self, cls: type) -> None:
-        if not cls.__flags__ & (1 << 9) or is_standard(cls.__module__):  # a type of C; a library's
+        if not cls.__flags__ & (1 << 9) or is_standard(module_of(cls)):  # a type of C; a library's
             return
         kept = dict(cls.__dict__)
 

@@ -67,6 +67,7 @@ _WHOLE = (
 )
 
 
+_POINTERS = ("data_ptr", "const_data_ptr", "mutable_data_ptr")
 # What differs between arguments of the same signature: methods and attributes
 _OF_ARGUMENT = {
     "storage_offset": "where it lies in its storage",
@@ -122,7 +123,7 @@ class HostReads(TorchFunctionMode):
             return self._told(func, name, args, kwargs or {})
         elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):
             return copied(*args)
-        elif name in ("data_ptr", "const_data_ptr", "mutable_data_ptr"):
+        elif name in _POINTERS:
             self.asked = self.asked or "it asks where a tensor lies in memory"
         else:
             attribute = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else name
@@ -191,7 +192,8 @@ class ToldContents(TorchFunctionMode):
         if name == "is_shared" and not self._matcher.left and args[0].layout == torch.strided and is_shell(args[0]):
             return args[0].is_cuda  # as of any memory that an operator allocates; PyTorch itself would end the process
         told = (name == "tolist" or name in _ARRAYS) and _can_be_told(name, args[0])
-        if not told and (name == "tolist" or name in _ARRAYS or name in _WHOLE) and not self._matcher.left:
+        hands_out = name == "tolist" or name in _ARRAYS or name in _WHOLE or self._is_behind(name, args)
+        if not told and hands_out and not self._matcher.left:
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
@@ -213,6 +215,10 @@ class ToldContents(TorchFunctionMode):
         self._arrays.append((made, content))
         dtype = (kwargs or {}).get("dtype", args[1] if name == "__array__" and len(args) > 1 else None)
         return made if dtype is None else made.astype(dtype, copy=False)
+
+    def _is_behind(self, name: str, args: tuple) -> bool:
+        """Is that memory asked for which the step has written, were it executed?"""
+        return name in _POINTERS and not self._matcher.left and self._matcher.is_behind(address(args[0]))
 
     def within(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell what they hold. Raises as a read of a shell does where it writes into an array."""

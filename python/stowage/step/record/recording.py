@@ -24,7 +24,7 @@ from stowage._torch.private import (
     within_function_mode,
 )
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
-from stowage.step.guards.blind import ORDERS_WORK
+from stowage.step.guards.blind import NEVER_PLANNED
 from stowage.step.reach.places import Held, Place, is_plain, lasting_places
 from stowage.step.reach.state import Holders
 from stowage.step.reach.world import World
@@ -301,8 +301,8 @@ def _record(
         _look_for_survivors(recording, recorder, returned, state)
         _judge_found_arguments(recording, recorder, [*also_found, *found_arguments(world, arguments)], arguments)
     _look_for_new_tensors(recording, places, replaced)
-    if ordering := [reason for reason in world.guard.blind if reason.startswith(ORDERS_WORK)]:
-        recorder.refuse(f"the step {ordering[0]}")
+    if never := [reason for reason in world.guard.blind if reason.startswith(NEVER_PLANNED)]:
+        recorder.refuse(f"the step {never[0]}")
     tape = recorder.finish(
         addresses(returned),
         keep=bool(recording.keeps),

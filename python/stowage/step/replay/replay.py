@@ -537,7 +537,7 @@ def _keeps_state_in_tensors(optimizer: torch.optim.Optimizer) -> bool:
     back. Others count in numbers of Python, which would count twice when the plan turns out not to fit, and the step
     runs anew."""
     hooks = any(getattr(optimizer, name, None) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"))
-    module = type(optimizer).__module__
+    module = str(getattr(type(optimizer), "__module__", ""))
     return any(module == known or module.startswith(f"{known}.") for known in _OPTIMIZERS) and not hooks
 
 

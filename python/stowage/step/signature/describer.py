@@ -15,6 +15,7 @@ import torch
 
 from stowage._core import class_dict, python_class, slot_offset
 from stowage.errors import Unsupported
+from stowage.step.guards.blind import module_of
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.reads import is_library_module, is_standard
 from stowage.step.guards.scalars import SCALARS
@@ -145,7 +146,7 @@ class Describer:
     def _object(self, value: Any) -> Any:
         """By what it holds, where that is plain: a batch, settings. Else by which one it is."""
         cls: Any = type(value)
-        if self._given is None or isinstance(value, _CONTENT_UNKNOWN) or cls.__module__ == "numpy":
+        if self._given is None or isinstance(value, _CONTENT_UNKNOWN) or module_of(cls) == "numpy":
             if self._in_object:
                 raise _Unlike
             raise Unsupported(
@@ -301,7 +302,7 @@ def plain_object(cls: type) -> bool:
 @functools.cache
 def is_library_class(cls: type) -> bool:
     """Whose private attributes are its own affair."""
-    module = sys.modules.get(str(cls.__module__))
+    module = sys.modules.get(module_of(cls))
     return module is not None and (is_standard(module.__name__) or is_library_module(module))
 
 
