@@ -37,6 +37,16 @@ REACHED = {
         LIBRARY + POINTER + "; f = lib.memcpy",
         "f(room, ctypes.c_void_p(ptr), 16); heard.append(room[1])",
     ),
+    "a function of C found inside": (
+        POINTER,
+        LIBRARY + "lib.memcpy(room, ctypes.c_void_p(ptr), 16); heard.append(room[1])",
+    ),
+    "imported inside": (POINTER, "import ctypes as c; heard.append(c.string_at(ptr, 8))"),
+    "taken from an import inside": (
+        POINTER,
+        "from ctypes import memmove as f; r = (ctypes.c_float * 4)(); f(r, ptr, 16); heard.append(r[1])",
+    ),
+    "of another name": ("global c; c = ctypes; " + POINTER, "r = bytearray(8); heard.append(c.string_at(ptr, 8))"),
     "asked where it lies": ("", "heard.append(ctypes.c_float.from_address(n.weight.data_ptr()).value)"),
     "asked where an argument lies": ("", "x.mul_(2); heard.append(ctypes.c_float.from_address(x.data_ptr()).value)"),
     "struct": (ARRAY + "; m = memoryview(a).cast('B')", "heard.append(struct.unpack_from('f', m, 4)[0])"),

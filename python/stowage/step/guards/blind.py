@@ -94,8 +94,9 @@ ORDERS_WORK = "uses streams or events of a device"
 HANDS_OUT_MEMORY = "hands a tensor's memory to other libraries"
 REACHES_MEMORY = "may read or write the memory of tensors by its address"
 NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY)
-# Functions of ctypes; and types of C whose objects stand for memory, or for functions that may reach any
-_BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast")
+# Of ctypes: functions that take an address, and ways to functions of C. And types of C whose objects stand for either
+_BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast", "CDLL", "PyDLL", "cdll", "pydll", "pythonapi",
+               "CFUNCTYPE", "PYFUNCTYPE")  # fmt: skip
 _POINTERS = ("_ctypes.CFuncPtr", "_ctypes._Pointer", "_cffi_backend._CDataBase", "_cffi_backend.Lib")
 # Packages whose C functions keep no state that their objects do not show, or none that matters to numbers.
 _KNOWN_PACKAGES = {"torch", "numpy", "stowage", "nanobind", "builtins"} | set(sys.stdlib_module_names)
@@ -244,21 +245,21 @@ def why(function: Any, caller: types.CodeType) -> str:
 
 
 def reaches_memory(code: types.CodeType, globals_: dict) -> str:
-    """Why what this code is about to do, or what it is itself, may pass PyTorch by; or ""."""
+    """Why this code, of the user's or what it has called, may pass PyTorch by; or ""."""
     ctypes: Any = sys.modules.get("ctypes")
     if ctypes is None:
         return ""
-    functions = {id(f): name for name in _BY_ADDRESS if (f := getattr(ctypes, name, None)) is not None}
-    if any(getattr(f, "__code__", None) is code for f in map(ctypes.__dict__.get, _BY_ADDRESS)):
+    if code in (ctypes.string_at.__code__, ctypes.wstring_at.__code__):
         return f"{REACHES_MEMORY} (ctypes.{code.co_name})"
     if is_library(code):
         return ""
-    for name in code.co_names:
-        value = globals_.get(name)
-        found = [f for f in _BY_ADDRESS if f in code.co_names] if value is ctypes else [functions.get(id(value), "")]
-        if any(found):
-            return f"{REACHES_MEMORY} (ctypes.{found[0]}) at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
-    return ""
+    names = [name for name in _BY_ADDRESS if name in code.co_names]
+    if not names or not ("ctypes" in code.co_names or any(globals_.get(name) is ctypes for name in code.co_names)):
+        ways = {id(getattr(ctypes, name, None)): name for name in _BY_ADDRESS if hasattr(ctypes, name)}
+        names = [ways[id(globals_[name])] for name in code.co_names if id(globals_.get(name)) in ways]
+    if not names:
+        return ""
+    return f"{REACHES_MEMORY} (ctypes.{names[0]}) at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
 def is_pointer(cls: type) -> bool:
