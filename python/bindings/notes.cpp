@@ -54,9 +54,13 @@ struct CallHash {
 
 class Notes {
  public:
-  // ran(code, function or None, globals); matters(c_function) -> bool; called(c_function, code of the caller)
-  Notes(nb::object ran, nb::object matters, nb::object called)
-      : ran_(std::move(ran)), matters_(std::move(matters)), called_(std::move(called)) {}
+  // ran(code, function or None, globals); matters(c_function) -> bool; called(c_function, code of the caller) -> bool,
+  // whether its end is to be told: returned(c_function)
+  Notes(nb::object ran, nb::object matters, nb::object called, nb::object returned)
+      : ran_(std::move(ran)),
+        matters_(std::move(matters)),
+        called_(std::move(called)),
+        returned_(std::move(returned)) {}
 
   void start(nb::handle self) {
     PyThreadState* thread = PyThreadState_Get();
@@ -87,11 +91,11 @@ class Notes {
   std::uint64_t calls() const { return calls_; }
 
   int traverse(visitproc visit, void* arg) const {
-    for (const nb::object* o : {&ran_, &matters_, &called_, &before_object_, &error_}) Py_VISIT(o->ptr());
+    for (const nb::object* o : {&ran_, &matters_, &called_, &returned_, &before_object_, &error_}) Py_VISIT(o->ptr());
     return 0;
   }
   void clear() {
-    for (nb::object* o : {&ran_, &matters_, &called_, &before_object_, &error_}) *o = nb::object();
+    for (nb::object* o : {&ran_, &matters_, &called_, &returned_, &before_object_, &error_}) *o = nb::object();
   }
 
  private:
@@ -103,6 +107,9 @@ class Notes {
       notes.enter(frame);
     } else if (event == PyTrace_C_CALL && PyCFunction_Check(arg)) {
       notes.enter_c(frame, arg);
+    } else if ((event == PyTrace_C_RETURN || event == PyTrace_C_EXCEPTION) && arg == notes.awaited_) {
+      notes.awaited_ = nullptr;
+      notes.tell(notes.returned_, nb::borrow(arg));
     }
     return 0;
   }
@@ -131,7 +138,8 @@ class Notes {
     const nb::object owned = nb::steal(reinterpret_cast<PyObject*>(code));
     if (!called_from_.insert({method->m_ml, method->m_self, code}).second) return;
     kept_.push_back(owned);
-    tell(called_, nb::borrow(function), owned);
+    const nb::object answer = tell(called_, nb::borrow(function), owned);
+    if (answer.is_valid() && answer.is(nb::bool_(true))) awaited_ = function;
   }
 
   template <typename... Args>
@@ -149,7 +157,8 @@ class Notes {
     return result;
   }
 
-  nb::object ran_, matters_, called_;
+  nb::object ran_, matters_, called_, returned_;
+  const PyObject* awaited_ = nullptr;  // runs now, and is compared alone
   Py_tracefunc before_ = nullptr;
   nb::object before_object_, error_;
   bool running_ = false;
@@ -180,7 +189,7 @@ PyType_Slot notes_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&notes_tra
 void bind_notes(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Notes>(m, "Notes", nb::type_slots(notes_slots))
-      .def(nb::init<nb::object, nb::object, nb::object>(), "ran"_a, "matters"_a, "called"_a)
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "ran"_a, "matters"_a, "called"_a, "returned"_a)
       .def("start", [](nb::handle self) { nb::cast<Notes&>(self).start(self); })
       .def("stop", &Notes::stop)
       // In C to their ends: no interrupt comes before the hook is gone

@@ -205,6 +205,7 @@ void bind_recorder(nb::module_& m) {
           [](rt::Recorder& r, Address tensor, const std::string& what) { r.reads_on_host(tensor_at(tensor), what); },
           "tensor"_a, "what"_a)
       .def_prop_ro("refusal", [](const rt::Recorder& r) { return r.refusal(); })
+      .def_prop_ro("ops", &rt::Recorder::ops)
       .def("begin_section",
            [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
       .def("end_section", &rt::Recorder::end_section)

@@ -5,13 +5,19 @@ import os
 version: str = '0.2.0'
 
 class Error(Exception):
-    pass
+    """
+    What stowage cannot do, and why: bad input, a limit, a missing solver. All its errors are of this kind.
+    """
 
 class InvalidGraph(Error):
-    pass
+    """
+    A graph breaks a rule of its format. The message names the file, the rule and the id.
+    """
 
 class InvalidPlan(Error):
-    pass
+    """
+    A plan breaks a rule of its format. The message names the file, the rule and the id.
+    """
 
 class Graph:
     """A training step as buffers and ops: bytes, costs and dependencies."""
@@ -21,28 +27,34 @@ class Graph:
         """Reads a *.graph.json or *.graph.json.gz file."""
 
     @staticmethod
-    def parse(json: str, name: str = 'graph') -> Graph: ...
+    def parse(json: str, name: str = 'graph') -> Graph:
+        """Reads a graph from the text of its file."""
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the graph; compressed when the name ends in .gz."""
 
-    def to_json(self) -> str: ...
+    def to_json(self) -> str:
+        """The graph as the text of its file."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the graph was called when it was captured."""
 
     @property
-    def align(self) -> int: ...
+    def align(self) -> int:
+        """Addresses are multiples of so many bytes."""
 
     @property
-    def sha256(self) -> str: ...
+    def sha256(self) -> str:
+        """Digest of the graph's text."""
 
     @property
     def structure_sha256(self) -> str:
         """Digest of the graph without its names, notes and costs."""
 
     @property
-    def costs_ns(self) -> list[int]: ...
+    def costs_ns(self) -> list[int]:
+        """Nanoseconds of each op, in program order."""
 
     @property
     def ops(self) -> int:
@@ -53,11 +65,12 @@ class Graph:
         """Number of buffers."""
 
     @property
-    def resident_bytes(self) -> int: ...
+    def resident_bytes(self) -> int:
+        """Bytes of parameters, optimizer state, module buffers and the batch."""
 
     @property
     def program_step_ns(self) -> int:
-        """Sum of what all ops cost."""
+        """Sum of what all ops cost, in nanoseconds."""
 
     @property
     def program_peak_bytes(self) -> int:
@@ -169,7 +182,7 @@ def python_class(cls: object | None) -> bool: ...
 def class_dict(cls: object | None) -> dict: ...
 
 class Notes:
-    def __init__(self, ran: object, matters: object, called: object) -> None: ...
+    def __init__(self, ran: object, matters: object, called: object, returned: object) -> None: ...
 
     def start(self) -> None: ...
 

@@ -51,6 +51,7 @@ class Recorder final : public Interceptor {
   void end_section();
   void refuse(const std::string& reason);  // the first one counts
   [[nodiscard]] const std::string& refusal() const { return tape_->refusal; }
+  [[nodiscard]] std::size_t ops() const { return tape_->ops.size(); }  // recorded so far
   void stop();
   // A random generator that the step can reach, before it may be drawn from or set.
   void know(const at::Generator& generator, const std::vector<std::shared_ptr<Tape>>& earlier) {

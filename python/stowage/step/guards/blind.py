@@ -8,6 +8,7 @@ messages of libraries, which come once, do not count.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import types
@@ -260,6 +261,21 @@ def reaches_memory(code: types.CodeType, globals_: dict) -> str:
     if not names:
         return ""
     return f"{REACHES_MEMORY} (ctypes.{names[0]}) at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
+
+@functools.cache
+def _links_to_torch(module_name: str) -> bool:
+    try:
+        with open(sys.modules[module_name].__file__ or "", "rb") as library:
+            return b"libc10.so" in library.read()
+    except (AttributeError, KeyError, OSError):
+        return False
+
+
+def knows_tensors(function: Any) -> bool:
+    """A function of C of an extension that was built against PyTorch."""
+    module = getattr(function, "__module__", None)
+    return isinstance(module, str) and _unknown(module) and _links_to_torch(module)
 
 
 def is_pointer(cls: type) -> bool:

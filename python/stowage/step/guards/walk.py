@@ -33,7 +33,15 @@ import torch
 
 from stowage._core import buffer_digest
 from stowage._torch.private import global_hooks
-from stowage.step.guards.blind import draws, matters, reaches_memory, type_name, why
+from stowage.step.guards.blind import (
+    REACHES_MEMORY,
+    draws,
+    knows_tensors,
+    matters,
+    reaches_memory,
+    type_name,
+    why,
+)
 from stowage.step.guards.code import enter_code, enter_function
 from stowage.step.guards.edges import Weak
 from stowage.step.guards.found import Found
@@ -54,6 +62,8 @@ class Walk:
         self.found = found
         self.ran = self.graph.ran
         self.noted = False
+        self.ops: Callable[[], int] = lambda: 0  # that have run so far
+        self._ops_before = 0  # what runs now, of C
         self.weak = False  # the guard watches weak references of the user's; known at the end
         # Of arrays: name, array, has it changed meanwhile? Those that count; known at the end
         self.arrays: list[tuple[str, Any, bool]] = []
@@ -128,12 +138,21 @@ class Walk:
     def matters(self, function: Any) -> bool:
         return matters(function)
 
-    def called(self, function: Any, caller: types.CodeType) -> None:
+    def called(self, function: Any, caller: types.CodeType) -> bool:
+        """Matters its end?"""
         owner = getattr(function, "__self__", None)
         if draws(owner):
             self._drawn_from(owner)
-            return
+            return False
         self.tell(why(function, caller))
+        self._ops_before = self.ops()
+        return self._ops_before > 0 and knows_tensors(function)
+
+    def returned(self, function: Any) -> None:
+        """Of an extension of PyTorch's: where it has asked for no operator, it has looked into memory itself. That is
+        behind where its Python runs over shells, unless no operator ran before."""
+        if self.ops() == self._ops_before:
+            self.tell(f"{REACHES_MEMORY} ({function.__module__}.{function.__name__}, an extension in C++)")
 
     def _drawn_from(self, generator: Any) -> None:
         key = ("drawn from", id(generator))

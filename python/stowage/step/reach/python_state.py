@@ -174,7 +174,7 @@ def _functions_of(code: types.CodeType, function: Any) -> list[types.FunctionTyp
 
 class PythonOfKernels:
     def __init__(self) -> None:
-        self.notes = Notes(self._begins, lambda function: False, lambda function, caller: None)
+        self.notes = Notes(self._begins, lambda function: False, lambda function, caller: False, lambda function: None)
         self._generated = tuple(generated_code())
         self._walk: Walk | None = None
         self._state: PythonState | None = None

@@ -89,12 +89,13 @@ class World:
     # ---- what runs
 
     @contextlib.contextmanager
-    def noting(self):
-        """While the step runs on this thread, once: notes the Python functions that run."""
+    def noting(self, ops: Callable[[], int] = lambda: 0):
+        """While the step runs on this thread, once: notes the Python functions that run. ops(): how many operators have."""
         walk = self._walk
         if walk is None:
             raise RuntimeError("this world is settled")
-        self.notes = Notes(walk.note, walk.matters, walk.called)
+        walk.ops = ops
+        self.notes = Notes(walk.note, walk.matters, walk.called, walk.returned)
         self.notes.start()
         try:
             yield

@@ -175,7 +175,7 @@ def _watched(
 
     def noted() -> Any:
         recorder.start()
-        with session.world.noting():
+        with session.world.noting(lambda: recorder.ops):
             return call()
 
     def compiled() -> Any:
