@@ -43,6 +43,7 @@ void bind_operators(nb::module_& m) {
       "Makes a C function that torch.compile has generated known to torch.ops.stowage.compiled_kernel. parameters: 'r' "
       "for a tensor that is read, 'w' for one that is written, 'n' for a 64-bit number.");
   m.def("intercepting", &rt::intercepting);
+  m.def("inside_operator", &rt::inside_operator, "Does this thread run the kernel of an operator of a recorded step?");
   m.def(
       "kernel_threads",
       [] {

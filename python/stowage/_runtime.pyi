@@ -112,6 +112,9 @@ def add_compiled_kernel(name: str, address: int, parameters: str) -> None:
 
 def intercepting() -> bool: ...
 
+def inside_operator() -> bool:
+    """Does this thread run the kernel of an operator of a recorded step?"""
+
 def kernel_threads() -> tuple[int, int, bool]:
     """
     (MKL's, OpenMP's, whether they are set) numbers of threads of kernels in the calling thread. Unlike torch.get_num_threads(), asking sets nothing.

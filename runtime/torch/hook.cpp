@@ -169,6 +169,10 @@ void tell_cannot_replay(const std::string& why) {
 
 bool intercepting() { return tl_interceptor != nullptr; }
 
+bool inside_operator() {
+  return tl_interceptor != nullptr && (tl_level == Level::kBelow ? tl_depth_below : tl_leaf_depth) > 0;
+}
+
 void set_shared_interceptor(Interceptor* interceptor) { g_shared.store(interceptor); }
 std::int64_t aside_ns() { return tl_aside_ns; }
 void add_aside_ns(std::int64_t ns) { tl_aside_ns += ns; }

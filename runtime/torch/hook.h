@@ -91,6 +91,9 @@ void pass_unseen(bool passes);
 // True while an Intercept is alive on this thread.
 bool intercepting();
 
+// Does this thread run the kernel of an operator that its Intercept has seen?
+bool inside_operator();
+
 // Tells the interceptor of this thread, where there is one, what its step does that no replay can do.
 void tell_cannot_replay(const std::string& why);
 

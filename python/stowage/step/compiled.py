@@ -16,7 +16,7 @@ import contextlib
 import copy
 import dataclasses
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -311,16 +311,6 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return contextlib.nullcontext()
         return call.within() if began is None else call.within(began.unfinished())
 
-    @contextlib.contextmanager
-    def _blocks_of_call(self, entry: Entry, inputs: list[torch.Tensor]) -> Iterator[EagerCall | None]:
-        """Where several may be needed."""
-        call = self._eager_call(entry, inputs)
-        try:
-            yield call
-        finally:
-            if call is not None:
-                call.end()
-
     def _planned(self, entry: Entry, replay: Replay, inputs: list[torch.Tensor]) -> Any:
         result = self._tally.planned_call(replay.run, inputs)
         self._has_planned(entry, replay)
@@ -349,8 +339,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         def step(undo: Undo) -> tuple[Any, Replay | None]:
             try:
-                with self._tally.check(), self._blocks_of_call(entry, inputs) as eager:
-                    shadow = began.shadow(lambda: self._fn(*args, **kwargs), inputs, others, eager, arrays)
+                with self._tally.check():
+                    shadow = began.shadow(
+                        lambda: self._fn(*args, **kwargs), inputs, others, self._eager_call(entry, inputs), arrays
+                    )
             except ReadsShell as reason:
                 undo.now()
                 if before is not None:

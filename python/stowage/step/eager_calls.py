@@ -74,6 +74,7 @@ class EagerCall:
         self._tapes = tapes
         self._undo = undo
         self._known = False
+        self._world: World | None = None
         self.had_room = False  # in the latest block, nothing had to make room
 
     def _know(self) -> None:
@@ -97,10 +98,11 @@ class EagerCall:
         self._others = calls._others.now(storages, self._device, other_bytes, calls._budget_bytes // _NEGLIGIBLE_SHARE)
         self._known = True
 
-    def end(self) -> None:
-        """Holds nothing of the call from here on; it begins no more blocks."""
+    def forget(self) -> None:
+        """Holds no tensor of the call from here on, so that whoever else does can be told. A block that begins later looks
+        anew."""
         self._known = False
-        self._own, self._before, self._others = [], None, []
+        self._world, self._own, self._before, self._others = None, [], None, []
 
     def _may_make_room(self) -> Iterator[torch.Tensor]:
         yield from (t for t, _, _ in self._own)
@@ -115,7 +117,8 @@ class EagerCall:
             self._know()
         block, before = self._calls.block_for(self._device, self._leaving), self._before if takes_back else None
         peak_bytes = _runtime.peak_bytes(str(self._device))
-        block._may_stay = (lambda: lasting(self._world)) if self._leaving else list
+        world = self._world
+        block._may_stay = (lambda: lasting(world)) if self._leaving and world is not None else list
         block._may_make_room = self._may_make_room
         went = block.stats()["evictions"]
         try:
@@ -140,6 +143,7 @@ class EagerCall:
                 before.put_back()
             raise
         finally:
+            block._may_stay = block._may_make_room = list
             _runtime.raise_peak(peak_bytes, str(self._device))
 
     def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:

@@ -93,6 +93,7 @@ def load() -> None:
     _library.standin_set_link.argtypes = [ctypes.c_double, ctypes.c_double]
     _library.standin_counter.restype = ctypes.c_char_p
     _library.standin_count.restype = ctypes.c_int64
+    _library.standin_forked.argtypes = []  # no address
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _device_module())
     torch.utils.generate_methods_for_privateuse1_backend()

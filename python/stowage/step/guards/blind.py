@@ -283,6 +283,13 @@ def is_pointer(cls: type) -> bool:
     return type_name(cls) in _POINTERS
 
 
+def may_hold_an_address(value: Any) -> bool:
+    """Not a function of ctypes whose declared arguments are too small for one."""
+    declared = getattr(value, "argtypes", None)
+    small = ("c_int", "c_uint", "c_short", "c_ushort", "c_byte", "c_ubyte", "c_bool", "c_float", "c_double")
+    return declared is None or any(kind.__name__ not in small for kind in declared)
+
+
 def _takes_an_address(owner: type, name: str) -> bool:
     return name == "from_address" and module_of(type(owner)) == "_ctypes"
 

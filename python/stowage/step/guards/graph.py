@@ -48,6 +48,7 @@ class Graph:
         self.edges: list[list[tuple[Any, int]]] = []
         self.nodes: list[list[int]] = []  # of the guard
         self.hidden: dict[int, str] = {}  # object -> what of it cannot be seen
+        self.by_address: dict[int, str] = {}  # object -> why it may reach the memory of tensors
         self.standard: set[int] = set()  # objects of libraries whose state is known; not torch's that the user holds
         self.whole: set[int] = set()  # objects whose attributes are read by names that code does not show
         self.of_libraries: set[int] = set()  # met as a part of a library, which may change it by itself

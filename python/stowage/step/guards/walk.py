@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -62,7 +62,8 @@ class Walk:
         self.found = found
         self.ran = self.graph.ran
         self.noted = False
-        self.ops: Callable[[], int] = lambda: 0  # that have run so far
+        self.ops: Callable[[], int] = lambda: 0  # that have run so far; -1: one does
+        self._kernels: set[types.CodeType] = set()  # whose Python runs with the kernels of planned calls, too
         self._ops_before = 0  # what runs now, of C
         self.weak = False  # the guard watches weak references of the user's; known at the end
         # Of arrays: name, array, has it changed meanwhile? Those that count; known at the end
@@ -107,7 +108,9 @@ class Walk:
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
-        if reason := reaches_memory(code, globals_):
+        if self.ops() < 0:
+            self._kernels.add(code)
+        elif reason := reaches_memory(code, globals_):
             self.tell(reason)
         self.graph.read_attributes(read.attributes)
         if not read.library:
@@ -144,8 +147,9 @@ class Walk:
         if draws(owner):
             self._drawn_from(owner)
             return False
-        self.tell(why(function, caller))
         self._ops_before = self.ops()
+        reason = why(function, caller)
+        self.tell("" if self._ops_before < 0 and reason.startswith(REACHES_MEMORY) else reason)
         return self._ops_before > 0 and knows_tensors(function)
 
     def returned(self, function: Any) -> None:
@@ -193,6 +197,8 @@ class Walk:
         """Why the guard is blind, of what counts; ``passing``: what only weak references of the user's hold."""
         graph = self.graph
         blind = list(graph.told)
+        beside_kernels = self._active(weak=False, but=self._kernels) if graph.by_address else set()
+        blind += [path for i, path in graph.by_address.items() if i in beside_kernels]
         for i in sorted(active):
             if i in graph.hidden and graph.hidden[i] not in blind:
                 blind.append(graph.hidden[i])
@@ -208,11 +214,13 @@ class Walk:
             blind.append(f"the step reaches more than {MOST_OBJECTS} objects")
         return blind
 
-    def _active(self, weak: bool) -> set[int]:
-        """What can be reached over edges that count; ``weak``: and over weak references."""
+    def _active(self, weak: bool, but: Collection[types.CodeType] = ()) -> set[int]:
+        """What can be reached over edges that count; ``weak``: and over weak references. ``but``: not by this code."""
         graph = self.graph
-        roots = [self._root] + [i for code in self.ran.codes for i in graph.functions.get(code, ())]
+        roots = [self._root] + [i for code in self.ran.codes if code not in but for i in graph.functions.get(code, ())]
         active = set(roots)
+        active.update(i for code in but for i in graph.functions.get(code, ()))
+        active.update(i for i, value in enumerate(graph.objects) if but and _is_code_of(value, but))
         stack = list(roots)
         while stack:
             i = stack.pop()
@@ -223,6 +231,11 @@ class Walk:
                     active.add(child)
                     stack.append(child)
         return active
+
+
+def _is_code_of(value: Any, codes: Collection[types.CodeType]) -> bool:
+    """What enter_code() has entered."""
+    return type(value) is tuple and len(value) == 2 and isinstance(value[0], types.CodeType) and value[0] in codes
 
 
 def _argument_name(value: Any) -> str:

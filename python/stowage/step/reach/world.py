@@ -90,7 +90,8 @@ class World:
 
     @contextlib.contextmanager
     def noting(self, ops: Callable[[], int] = lambda: 0):
-        """While the step runs on this thread, once: notes the Python functions that run. ops(): how many operators have."""
+        """While the step runs on this thread, once: notes the Python functions that run. ops(): how many operators have; -1: one
+        does."""
         walk = self._walk
         if walk is None:
             raise RuntimeError("this world is settled")

@@ -175,7 +175,7 @@ def _watched(
 
     def noted() -> Any:
         recorder.start()
-        with session.world.noting(lambda: recorder.ops):
+        with session.world.noting(lambda: -1 if _runtime.inside_operator() else recorder.ops):
             return call()
 
     def compiled() -> Any:

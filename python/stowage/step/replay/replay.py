@@ -41,6 +41,8 @@ class EagerBlocks(Protocol):
 
     def within(self, unfinished: Callable[[], bool], takes_back: bool = True) -> contextlib.AbstractContextManager: ...
 
+    def forget(self) -> None: ...
+
 
 KEEPS_LOST_STATES = "the step keeps a state of a random generator, and reads numbers"
 _ELSEWHERE = "where a tensor lies in memory that it shares with others"
@@ -405,6 +407,8 @@ class Replay:
                     ToldKernels(),
                 )
                 result = matcher.step(lambda: self._python_of(call, contents))
+                if eager is not None:
+                    eager.forget()
                 difference = matcher.difference
                 chosen = self if matcher.chosen < 0 else others[matcher.chosen]
                 if not difference and not self._returns(chosen, result):
