@@ -114,3 +114,45 @@ def test_what_reaches_no_memory_is_planned(name):
     got, step = trained(PLANNED[name], True)
     assert got == expected
     assert step.stats()["planned_steps"] > 4, step.refusal
+
+
+LIBRARY_OF_C = ctypes.CDLL(None)
+LIBRARY_OF_C.memcpy.restype = ctypes.c_void_p
+
+
+@torch.library.custom_op("by_address::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """A kernel that finds its tensors by their addresses, as kernels do."""
+    made = torch.empty_like(x)
+    LIBRARY_OF_C.memcpy(ctypes.c_void_p(made.data_ptr()), ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.nbytes))
+    return made.mul_(2)
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def run_doubled(compiled, check):
+    torch.manual_seed(0)
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (net(x) * doubled(net(x).detach())).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = stowage.compile(step, check=check) if compiled else step
+    data = torch.Generator().manual_seed(1)
+    return [run(torch.randn(2, 4, generator=data)).item() for _ in range(CALLS)], run
+
+
+@pytest.mark.parametrize("check", ["auto", "always"])
+def test_kernels_may_use_addresses(check):
+    expected, _ = run_doubled(False, check)
+    got, step = run_doubled(True, check)
+    assert got == expected
+    assert step.stats()["planned_steps"] > 4, step.refusal
