@@ -74,13 +74,12 @@ class EagerCall:
         self._tapes = tapes
         self._undo = undo
         self._known = False
-        self._world: World | None = None
         self.had_room = False  # in the latest block, nothing had to make room
 
     def _know(self) -> None:
         """The call's tensors and its limit, before it has done anything."""
         calls = self._calls
-        self._world = world = self._find_world()
+        world = self._find_world()
         self._own = own = own_ranges(world, self._inputs)
         there = on_accelerator(own)
         self._device = torch.device("cpu") if there is None else there.device
@@ -93,6 +92,7 @@ class EagerCall:
         self._leaving = calls._leaving and self._device.type == "cpu"
         if self._leaving:
             calls._room.host.part_from_children()
+        self._may_stay: Callable[[], list[torch.Tensor]] = (lambda: lasting(world)) if self._leaving else list
         self._before = State(world, own, self._inputs) if self._undo and not self._leaving else None
         storages = {storage_address(t) for t, _, _ in own}
         self._others = calls._others.now(storages, self._device, other_bytes, calls._budget_bytes // _NEGLIGIBLE_SHARE)
@@ -102,7 +102,7 @@ class EagerCall:
         """Holds no tensor of the call from here on, so that whoever else does can be told. A block that begins later looks
         anew."""
         self._known = False
-        self._world, self._own, self._before, self._others = None, [], None, []
+        self._may_stay, self._own, self._before, self._others = list, [], None, []
 
     def _may_make_room(self) -> Iterator[torch.Tensor]:
         yield from (t for t, _, _ in self._own)
@@ -117,9 +117,7 @@ class EagerCall:
             self._know()
         block, before = self._calls.block_for(self._device, self._leaving), self._before if takes_back else None
         peak_bytes = _runtime.peak_bytes(str(self._device))
-        world = self._world
-        block._may_stay = (lambda: lasting(world)) if self._leaving and world is not None else list
-        block._may_make_room = self._may_make_room
+        block._may_stay, block._may_make_room = self._may_stay, self._may_make_room
         went = block.stats()["evictions"]
         try:
             with block._again(self._limit_bytes):

@@ -278,16 +278,12 @@ def knows_tensors(function: Any) -> bool:
     return isinstance(module, str) and _unknown(module) and _links_to_torch(module)
 
 
-def is_pointer(cls: type) -> bool:
-    """Of a type of C."""
-    return type_name(cls) in _POINTERS
-
-
-def may_hold_an_address(value: Any) -> bool:
-    """Not a function of ctypes whose declared arguments are too small for one."""
+def stands_for_memory(value: Any, cls: type) -> bool:
+    """A pointer, or a function of C that may take one: ``cls`` is its type of C. Not a function of ctypes whose declared
+    arguments are too small for an address."""
     declared = getattr(value, "argtypes", None)
     small = ("c_int", "c_uint", "c_short", "c_ushort", "c_byte", "c_ubyte", "c_bool", "c_float", "c_double")
-    return declared is None or any(kind.__name__ not in small for kind in declared)
+    return type_name(cls) in _POINTERS and (declared is None or any(kind.__name__ not in small for kind in declared))
 
 
 def _takes_an_address(owner: type, name: str) -> bool:

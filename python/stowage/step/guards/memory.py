@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 from stowage._core import buffer_digest, buffer_memory
-from stowage.step.guards.blind import REACHES_MEMORY, is_pointer, is_quiet, may_hold_an_address, module_of, type_name
+from stowage.step.guards.blind import REACHES_MEMORY, is_quiet, module_of, stands_for_memory, type_name
 from stowage.step.guards.graph import LARGE, Graph
 
 _MOST_BYTES = 1 << 18  # of all arrays that are compared
@@ -65,7 +65,7 @@ def opaque(graph: Graph, i: int, value: Any, cls: type, path: str, trusted: bool
     if cls.__basicsize__ > HEAD_BYTES:
         memory(graph, i, value, cls, f"'{path}'", trusted)
     known = type_name(cls).startswith(("itertools.", "builtins.")) or module_of(cls) == "builtins"
-    if is_pointer(cls) and may_hold_an_address(value):
+    if stands_for_memory(value, cls):
         graph.by_address[i] = f"{REACHES_MEMORY} ('{path}')"
     if not known:
         graph.hidden[i] = f"'{path}' is a {type_name(cls)}, which keeps its state to itself"

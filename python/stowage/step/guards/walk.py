@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -52,6 +52,8 @@ from stowage.step.guards.memory import memory
 from stowage.step.guards.reads import is_library, reads
 from stowage.step.guards.standard import ITERATORS
 
+_NO_CODE: Mapping[types.CodeType, int] = types.MappingProxyType({})
+
 
 class Walk:
     """The graph, from ``root`` and ``given`` on. note() and called() take what runs; finish() makes the guard ready."""
@@ -63,8 +65,9 @@ class Walk:
         self.ran = self.graph.ran
         self.noted = False
         self.ops: Callable[[], int] = lambda: 0  # that have run so far; -1: one does
-        self._kernels: set[types.CodeType] = set()  # whose Python runs with the kernels of planned calls, too
-        self._ops_before = 0  # what runs now, of C
+        # What code of kernels, which runs with those of planned calls, too, has at hand
+        self._kernels: dict[types.CodeType, int] = {}
+        self._ops_before = 0  # ... before the function of C whose end matters
         self.weak = False  # the guard watches weak references of the user's; known at the end
         # Of arrays: name, array, has it changed meanwhile? Those that count; known at the end
         self.arrays: list[tuple[str, Any, bool]] = []
@@ -108,15 +111,17 @@ class Walk:
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
-        if self.ops() < 0:
-            self._kernels.add(code)
-        elif reason := reaches_memory(code, globals_):
+        in_kernel = self.ops() < 0
+        if not in_kernel and (reason := reaches_memory(code, globals_)):
             self.tell(reason)
         self.graph.read_attributes(read.attributes)
         if not read.library:
             self.ran.own_names |= read.attributes
         if read.globals or not read.library:
-            self.graph.edges[self._root].append((None, enter_code(self.graph, code, globals_)))
+            at_hand = enter_code(self.graph, code, globals_)
+            self.graph.edges[self._root].append((None, at_hand))
+            if in_kernel:
+                self._kernels[code] = at_hand
         self._nested.update(c for c in code.co_consts if isinstance(c, types.CodeType))
         # A function made within the step holds what the step has made: only functions that were there before are kept.
         kept = function is not None and code not in self._nested and all(f is not function for f in self._passing)
@@ -147,10 +152,11 @@ class Walk:
         if draws(owner):
             self._drawn_from(owner)
             return False
-        self._ops_before = self.ops()
-        reason = why(function, caller)
-        self.tell("" if self._ops_before < 0 and reason.startswith(REACHES_MEMORY) else reason)
-        return self._ops_before > 0 and knows_tensors(function)
+        ops, reason = self.ops(), why(function, caller)
+        self.tell("" if ops < 0 and reason.startswith(REACHES_MEMORY) else reason)
+        waits = ops > 0 and knows_tensors(function)
+        self._ops_before = ops if waits else self._ops_before
+        return waits
 
     def returned(self, function: Any) -> None:
         """Of an extension of PyTorch's: where it has asked for no operator, it has looked into memory itself. That is
@@ -214,13 +220,13 @@ class Walk:
             blind.append(f"the step reaches more than {MOST_OBJECTS} objects")
         return blind
 
-    def _active(self, weak: bool, but: Collection[types.CodeType] = ()) -> set[int]:
+    def _active(self, weak: bool, but: Mapping[types.CodeType, int] = _NO_CODE) -> set[int]:
         """What can be reached over edges that count; ``weak``: and over weak references. ``but``: not by this code."""
         graph = self.graph
         roots = [self._root] + [i for code in self.ran.codes if code not in but for i in graph.functions.get(code, ())]
         active = set(roots)
         active.update(i for code in but for i in graph.functions.get(code, ()))
-        active.update(i for i, value in enumerate(graph.objects) if but and _is_code_of(value, but))
+        active.update(but.values())
         stack = list(roots)
         while stack:
             i = stack.pop()
@@ -231,11 +237,6 @@ class Walk:
                     active.add(child)
                     stack.append(child)
         return active
-
-
-def _is_code_of(value: Any, codes: Collection[types.CodeType]) -> bool:
-    """What enter_code() has entered."""
-    return type(value) is tuple and len(value) == 2 and isinstance(value[0], types.CodeType) and value[0] in codes
 
 
 def _argument_name(value: Any) -> str:

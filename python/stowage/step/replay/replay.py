@@ -364,9 +364,9 @@ class Replay:
         ``others``.
 
         passing: arrays among the call's arguments, over which tensors may lie.
-        eager: its blocks are those that it runs in if it leaves them, as it has happened eagerly then, and where it asks
-        for a number that no plan makes. An exception of the function passes through; what it did before has happened then, as in eager. Nothing has when it was interrupted
-        before it left them."""
+        eager: its blocks are those that it runs in if it leaves them, as it has happened eagerly then, and where it
+        asks for a number that no plan makes. An exception of the function passes through; what it did before has
+        happened then, as in eager. Nothing has when it was interrupted before it left them."""
         matcher = self.matcher
         raised: list[BaseException] = []  # within an operator, which passes it on as a RuntimeError
 
