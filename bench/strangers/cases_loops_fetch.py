@@ -1,10 +1,12 @@
-"""Steps of people's own loops: data that the step fetches by itself: iterators, loaders, windows, an epoch as the step."""
+"""Steps of people's own loops: data that the step fetches by itself: iterators, loaders, windows, lists that it draws from, an
+epoch as the step."""
 
 from __future__ import annotations
 
 import collections
 import random
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from job import LONG, STEPS, Job, adamw, case, each_call, generator, net, vectors
@@ -169,3 +171,55 @@ def replay_buffer(compile) -> Job:
             observe(step())
 
     return Job(run, [policy, target], [optimizer])
+
+
+@case("torch", "an energy-based model: Langevin steps from a list of earlier samples, random.choices, chunks put back")
+def energy_model(compile) -> Job:
+    model = nn.Sequential(nn.Linear(2, 32), nn.SiLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.0, 0.999))
+    earlier = [torch.rand(1, 2) * 2 - 1 for _ in range(64)]
+
+    def sampled():
+        starts = torch.cat([torch.rand(2, 2) * 2 - 1, *random.choices(earlier, k=6)]).detach()
+        model.requires_grad_(False)
+        starts.requires_grad = True
+        for _ in range(5):
+            starts.data.add_(torch.randn(8, 2) * 0.005)
+            model(starts).sum().neg().backward()
+            starts.data.add_(-10 * starts.grad.data.clamp_(-0.03, 0.03))
+            starts.grad.detach_()
+            starts.grad.zero_()
+            starts.data.clamp_(-1, 1)
+        model.requires_grad_(True)
+        earlier[:] = [*starts.detach().chunk(8), *earlier][:64]
+        return starts.detach()
+
+    def train_step(x):
+        real, fake = model(torch.cat([x, sampled()])).chunk(2)
+        loss = fake.mean() - real.mean() + 0.1 * (real.square() + fake.square()).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        return loss.item()
+
+    batches = [(x,) for x, _ in vectors(8, 2, count=LONG)]
+    return Job(each_call(compile(train_step), batches), [model], [optimizer], lambda: {"earlier": torch.cat(earlier)})
+
+
+@case("torch", "data as a list of rows: zip(xs, ys), indices by NumPy, some of them twice")
+def rows_by_indices(compile) -> Job:
+    model = net()
+    optimizer = adamw(model)
+    data = list(zip(torch.randn(40, 8), torch.randn(40, 4)))
+
+    def train_step():
+        drawn = [data[i] for i in np.random.randint(0, len(data), 6)]
+        x, y = (torch.stack(rows) for rows in zip(*drawn))
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Job(each_call(compile(train_step), [()] * LONG), [model], [optimizer])

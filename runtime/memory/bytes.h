@@ -58,6 +58,20 @@ inline void copy_bytes(const c10::Storage& from, const c10::Storage& to) {
   if (bytes > 0 && from.data() != to.data()) device_at(to.device()).copy(to.mutable_data(), from.data(), bytes);
 }
 
+// Those bytes of `from` that begin at `start_bytes`, as many as `to` has.
+inline void copy_part(const c10::Storage& from, std::int64_t start_bytes, const c10::Storage& to) {
+  if (to.nbytes() == 0) return;
+  const void* part = static_cast<const char*>(from.data()) + start_bytes;
+  device_at(to.device()).copy(to.mutable_data(), part, static_cast<std::int64_t>(to.nbytes()));
+}
+
+// Does `from` have the bytes of `part` there? Both lie in one place.
+inline bool same_part(const c10::Storage& from, std::int64_t start_bytes, const c10::Storage& part) {
+  if (part.nbytes() == 0) return true;
+  const void* data = static_cast<const char*>(from.data()) + start_bytes;
+  return device_at(part.device()).same(data, part.data(), static_cast<std::int64_t>(part.nbytes()));
+}
+
 // As they are when all kernels asked for so far are done. Waits for those.
 inline std::string bytes_of(const c10::Storage& storage) {
   std::string content(storage.nbytes(), '\0');

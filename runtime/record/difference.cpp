@@ -54,7 +54,7 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y) {
   const Block& q = b.blocks[t.block.index()];
   const bool same_block =
       p.external == q.external && p.bytes == q.bytes && p.input == q.input && p.of_python == q.of_python &&
-      p.shared == q.shared && p.device == q.device &&
+      p.by_value == q.by_value && p.shared == q.shared && p.device == q.device &&
       (p.external ? same_memory(p.tensor, q.tensor) || p.kind == BufferKind::kConstant : p.creator == q.creator);
   return same_block && s.meta.sizes == t.meta.sizes && s.meta.strides == t.meta.strides &&
          s.meta.storage_offset == t.meta.storage_offset && s.meta.dtype == t.meta.dtype;
@@ -89,7 +89,7 @@ bool same_constants(const Tape& a, const Tape& b) {
 // Whether two blocks of two tapes are one and the same, in as far as it shows at their first use.
 bool may_be_same(const Block& p, const Block& q) {
   if (p.external != q.external || p.bytes != q.bytes || p.input != q.input || p.device != q.device) return false;
-  if (p.of_python != q.of_python || p.shared != q.shared) return false;
+  if (p.of_python != q.of_python || p.by_value != q.by_value || p.shared != q.shared) return false;
   if (!p.external || p.input >= 0 || p.of_python) return true;
   return p.tensor.defined() && q.tensor.defined() && p.tensor.storage().is_alias_of(q.tensor.storage());
 }

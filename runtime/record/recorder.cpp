@@ -11,6 +11,7 @@
 #include <set>
 
 #include "runtime/memory/allocator.h"
+#include "runtime/record/by_value.h"
 #include "runtime/record/finish.h"
 #include "runtime/record/ticks.h"
 #include "runtime/torch/collectives.h"
@@ -451,23 +452,34 @@ void Recorder::note_found() {
 
 // Of what the step has come by: those of which it may find others in the next call, as it did once: next(iterator).
 std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<Tape>>& earlier) {
-  std::vector<at::Tensor> anew;
+  std::set<BlockId> anew;
   std::set<const c10::StorageImpl*> known;  // in some earlier call as well
   for (const std::shared_ptr<Tape>& tape : earlier) {
     tape_->finds |= tape->finds;
+    tape_->by_value |= tape->by_value;
     for (const Block& block : tape->blocks) {
       tape_->finds |= block.replaced;
+      tape_->by_value |= block.scattered;
       if (block.found && !block.of_python && !block.replaced)
         known.insert(block.tensor.storage().unsafeGetStorageImpl());
     }
   }
-  for (const Block& block : tape_->blocks) {
-    if (!tape_->finds || !block.found) continue;
+  for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
+    const Block& block = tape_->blocks[i];
+    if (!(tape_->finds || tape_->by_value) || !block.found) continue;
     if (block.bytes <= kLittle || !known.contains(block.tensor.storage().unsafeGetStorageImpl()))
-      anew.push_back(block.tensor);
+      anew.insert(BlockId(i));
   }
   tape_->finds = !anew.empty();
-  return anew;
+  if (tape_->by_value) {
+    anew = take_by_value(*tape_, anew);
+    tape_->by_value =
+        std::any_of(tape_->blocks.begin(), tape_->blocks.end(), [](const Block& b) { return b.by_value; });
+    tape_->finds |= tape_->by_value;
+  }
+  std::vector<at::Tensor> tensors;
+  for (const BlockId block : anew) tensors.push_back(tape_->blocks[block.index()].tensor);
+  return tensors;
 }
 
 std::shared_ptr<Tape> Recorder::finish(const std::vector<at::Tensor>& returned, bool keep,

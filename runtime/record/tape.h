@@ -53,6 +53,11 @@ struct Block {
   // external: no parameter, state or argument, and not Python's own: the step came by it, and may by another
   bool found = false;
   bool replaced = false;  // found: in a later call another tensor came in its place
+  // found: in a later call, tensors that share memory otherwise than the recorded ones came in their places
+  bool scattered = false;
+  bool only_read = false;  // found, where some are taken by value: no op writes there
+  // of_python: a copy of what one argument of one op looks at (by_value.h)
+  bool by_value = false;
   // of_python: lifted as it lay, over memory that Python has by itself (from_numpy): neither writes there
   bool shared = false;
   // of_python: an op that is no kernel reads it on the host; with another content the step is another step
@@ -168,7 +173,8 @@ struct Tape {
   std::vector<bool> until_next;        // of those: gone before any part of the next call runs
   // So many of them, the last ones, are whole blocks that the step's Python keeps beyond its end
   std::size_t kept = 0;
-  bool finds = false;  // each call comes by other tensors by itself
+  bool finds = false;     // each call comes by other tensors by itself
+  bool by_value = false;  // some of those are taken by value
   // Under which its ops run: first those from before the step, then what it changes itself
   std::vector<KernelSettings> settings;
   int random_ops = 0;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/memory/allocator.h"
 #include "runtime/replay/arguments.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
@@ -183,6 +184,7 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   bool changed = false;
   if (!take_numbers(op, *stack, changed)) {
     --cursor_;
+    note_scattered(op);
     return differs(name_with_line(*tape_, op) + " gets one tensor from two places", handle, keys, stack);
   }
   if (op.random_order >= 0 && mode_ == Mode::kStep) {
@@ -225,6 +227,12 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
 void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
   if (mode_ != Mode::kStep || cursor_ >= end_ || !(tape_->ops[cursor_].handle == handle)) return;
   const TapeOp& op = tape_->ops[cursor_];
+  bool other = !one_to_one(op, stack);
+  for (std::size_t i = 0; i < op.tensors.size(); ++i) {
+    const bool tensors = op.tensors[i].kind != TensorRef::Kind::kNone;
+    other |= tensors && !why_not_argument(op, i, stack[stack.size() - op.tensors.size() + i]).empty();
+  }
+  if (other) note_scattered(op);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     if (op.tensors[i].kind == TensorRef::Kind::kNone) continue;
     for_each_tensor(op.tensors[i], stack[stack.size() - op.tensors.size() + i],
@@ -234,6 +242,19 @@ void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit:
                       block.replaced |=
                           block.found && !block.of_python && place_of(tensor).block != tape_->slots[slot.index()].block;
                     });
+  }
+}
+
+// It has been given other tensors than those that it comes by, as wholes or in part: parts of one storage where others
+// were recorded, or one tensor in two places.
+void Matcher::note_scattered(const TapeOp& op) {
+  for (const TensorRef& ref : op.tensors) {
+    for (const SlotId id : ref.slots) {
+      if (!id.valid()) continue;
+      const Slot& slot = tape_->slots[id.index()];
+      Block& block = tape_->blocks[slot.block.index()];
+      block.scattered |= block.found && (block.of_python || slot.origin == Slot::Origin::kAlias);
+    }
   }
 }
 
@@ -353,6 +374,7 @@ bool Matcher::one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const
                     [&](SlotId slot, const at::Tensor& tensor) {
                       if (!slot.valid() || place_of(tensor).block.valid()) return;
                       const BlockId block = tape_->slots[slot.index()].block;
+                      if (tape_->blocks[block.index()].by_value) return;
                       const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
                       fine = fine && standing.try_emplace(block, storage).first->second == storage &&
                              stands_for.try_emplace(storage, block).first->second == block;
@@ -367,15 +389,26 @@ bool Matcher::same_tensor(SlotId id, const at::Tensor& tensor, bool real) const 
   if (!tensor.defined() || !tensor.has_storage()) return false;
   const Slot& slot = tape_->slots[id.index()];
   const Place place = place_of(tensor);
+  if (tape_->blocks[slot.block.index()].by_value) return fits_by_value(slot, tensor, place);
   if (place.block.valid()) {
     return place.block == slot.block &&
            (slot.meta.describes(tensor, place.start_bytes) || lies_elsewhere(id, tensor, place));
   }
   const Block& block = tape_->blocks[slot.block.index()];
   if (!block.of_python || !slot.meta.describes(tensor)) return false;
-  if (!real && (taken_[slot.block.index()] || tensor.storage().nbytes() != block.tensor.storage().nbytes()))
-    return false;
+  if (taken_[slot.block.index()]) return false;  // another tensor has stood for it, and ops may be waiting for that one
+  if (!real && tensor.storage().nbytes() != block.tensor.storage().nbytes()) return false;
   return !block.fixed || same_content(tensor, block.tensor);
+}
+
+// Wherever it lies, but where an op of the step has written: nothing is there yet.
+bool Matcher::fits_by_value(const Slot& slot, const at::Tensor& tensor, const Place& place) const {
+  const Block& block = tape_->blocks[slot.block.index()];
+  if (place.block.valid() && !tape_->blocks[place.block.index()].only_read) return false;
+  TensorMeta now = TensorMeta::of(tensor);
+  now.storage_offset = 0;
+  if (!(now == slot.meta) || tensor.device() != block.device) return false;
+  return !block.fixed || same_part(tensor.storage(), span_bytes(tensor).first, block.tensor.storage());
 }
 
 }  // namespace stowage::runtime

@@ -204,6 +204,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void run_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);
+  void note_scattered(const TapeOp& op);
   // Views (matcher_views.cpp)
   [[nodiscard]] bool views_may_move(const TapeOp& op) const;
   bool gives_such_views(const TapeOp& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) const;
@@ -225,6 +226,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // two places.
   bool take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
+  bool take_part(const at::Tensor& from, BlockId block);
   [[nodiscard]] bool a_user_has_run(BlockId constant);
   void tell(TapeOpId op, torch::jit::Stack* stack);
   void note_changed(TapeOpId op);
@@ -240,6 +242,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
+  [[nodiscard]] bool fits_by_value(const Slot& slot, const at::Tensor& tensor, const Place& place) const;
   bool one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const;
   bool same_tensor(SlotId slot, const at::Tensor& tensor, bool real) const;
   [[nodiscard]] Place place_of(const at::Tensor& tensor) const;

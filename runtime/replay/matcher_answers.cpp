@@ -30,6 +30,7 @@ void Matcher::run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::ji
   }
   const auto pass = [&](SlotId id, const at::Tensor& tensor) {
     if (!id.valid() || !tensor.defined() || !tensor.has_storage() || place_of(tensor).block.valid()) return;
+    if (tape_->blocks[tape_->slots[id.index()].block.index()].only_read) return;  // a view of what is taken by value
     passing_[tensor.storage().unsafeGetStorageImpl()] = {{tape_->slots[id.index()].block, 0, 0}};
     kept_.push_back(watched(tensor.storage()));
   };

@@ -32,7 +32,8 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& cha
       changed |= places_[slot.index()] == PlaceNow::kOther;
       const BlockId id = tape_->slots[slot.index()].block;
       const Block& block = tape_->blocks[id.index()];
-      if (!block.of_python || place_of(tensor).block.valid() || !take_content(tensor, block, op)) return;
+      const bool given = block.by_value || (block.of_python && !place_of(tensor).block.valid());
+      if (!given || !(block.by_value ? take_part(tensor, id) : take_content(tensor, block, op))) return;
       changed = true;
       if (a_user_has_run(id)) take_back_numbers();
     });
@@ -53,6 +54,16 @@ bool Matcher::take_content(const at::Tensor& from, const Block& constant, const 
   passing_[from.storage().unsafeGetStorageImpl()] = {{block, 0, 0}};
   kept_.push_back(watched(from.storage()));
   return changed;
+}
+
+// What it looks at, into the copy that stands for it alone.
+bool Matcher::take_part(const at::Tensor& from, BlockId block) {
+  const c10::Storage& copy = tape_->blocks[block.index()].tensor.storage();
+  const std::int64_t start = span_bytes(from).first;
+  if (same_part(from.storage(), start, copy)) return false;
+  if (mode_ == Mode::kStep) other_content_[block.index()] = changes_ = true;
+  copy_part(from.storage(), start, copy);
+  return true;
 }
 
 // Of a constant. A plan may run those that come later in the program first.

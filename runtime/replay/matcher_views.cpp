@@ -54,7 +54,10 @@ bool Matcher::is_such_view(SlotId id, const at::Tensor& tensor) const {
   const Slot& slot = tape_->slots[id.index()];
   TensorMeta now = TensorMeta::of(tensor, place.block.valid() ? place.start_bytes : 0);
   now.storage_offset = slot.meta.storage_offset;
-  return place.block == slot.block && now == slot.meta;
+  // Where parts of it are taken by value, it may be a part of any other
+  const auto taken = [&](BlockId block) { return !block.valid() || tape_->blocks[block.index()].only_read; };
+  const bool anywhere = taken(slot.block) && taken(place.block);
+  return (place.block == slot.block || anywhere) && now == slot.meta;
 }
 
 // A view that no op makes, and that nothing has stood for in this call.

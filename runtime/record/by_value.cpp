@@ -1,0 +1,129 @@
+#include "runtime/record/by_value.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/memory/bytes.h"
+#include "runtime/torch/hook.h"
+#include "runtime/torch/op_facts.h"
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+namespace {
+
+using Role = TapeOp::Role;
+
+class ByValue {
+ public:
+  ByValue(Tape& tape, const std::set<BlockId>& anew) : tape_(tape), anew_(anew) { find_only_read(); }
+
+  std::set<BlockId> run() {
+    for (TapeOp& op : tape_.ops) {
+      if (!takes(op)) continue;
+      for (TensorRef& ref : op.tensors) {
+        for (SlotId& slot : ref.slots) {
+          if (slot.valid() && is_taken(slot)) slot = copy_of(slot);
+        }
+      }
+    }
+    std::set<BlockId> whole = blocks_in_use();
+    for (std::size_t i = 0; i < found_; ++i) {
+      if (tape_.blocks[i].only_read && !whole.contains(BlockId(i))) forget(tape_.blocks[i]);
+    }
+    std::erase_if(whole, [&](BlockId block) { return !anew_.contains(block); });
+    return whole;
+  }
+
+ private:
+  // Of the optimizers' sections Python runs again beside the plan: there a tensor is itself.
+  static bool takes(const TapeOp& op) {
+    return op.section < 0 && (op.role == Role::kKernel || op.role == Role::kView) && !op.lifted_copy &&
+           !changes_metadata(op.handle);
+  }
+
+  // Found blocks that no op writes to, that the step does not hand out, and that Python does not look into past the
+  // dispatcher.
+  void find_only_read() {
+    for (Block& block : tape_.blocks)
+      block.only_read = block.found && !block.shared && block.tensor.defined() && block.tensor.has_storage();
+    const auto not_this = [&](SlotId slot) {
+      if (slot.valid()) tape_.blocks[tape_.slots[slot.index()].block.index()].only_read = false;
+    };
+    for (const TapeOp& op : tape_.ops) {
+      for_each_access(tape_, op, [&](BlockId block, Access access) {
+        if (access == Access::kWrite) tape_.blocks[block.index()].only_read = false;
+      });
+    }
+    for (const SlotId slot : tape_.returned) not_this(slot);
+    for (const DataGuard& guard : tape_.data_guards) not_this(guard.tensor);
+  }
+
+  [[nodiscard]] bool is_taken(SlotId id) const {
+    const Slot& slot = tape_.slots[id.index()];
+    const Block& block = tape_.blocks[slot.block.index()];
+    if (!block.only_read) return false;
+    return anew_.contains(slot.block) || bytes_of_view(slot.meta) < block.bytes;
+  }
+
+  static std::int64_t bytes_of_view(const TensorMeta& meta) {
+    std::int64_t elements = 1;
+    for (std::size_t d = 0; d < meta.sizes.size(); ++d) {
+      if (meta.sizes[d] == 0) return 0;
+      elements += (meta.sizes[d] - 1) * meta.strides[d];
+    }
+    return elements * static_cast<std::int64_t>(meta.dtype.itemsize());
+  }
+
+  SlotId copy_of(SlotId id) {
+    const Slot& from = tape_.slots[id.index()];
+    const Block& whole = tape_.blocks[from.block.index()];
+    Block block;
+    block.bytes = bytes_of_view(from.meta);
+    block.device = whole.device;
+    block.kind = BufferKind::kConstant;
+    block.external = block.of_python = block.by_value = true;
+    block.name = whole.name;
+    Slot slot{Slot::Origin::kExternal, BlockId(tape_.blocks.size()), from.meta};
+    slot.meta.storage_offset = 0;
+    const at::TensorOptions bytes = at::TensorOptions(block.device).dtype(at::kByte);
+    const c10::Storage memory = at::empty({block.bytes}, bytes).storage();
+    const AtHand there(whole.tensor.storage());
+    const auto start = from.meta.storage_offset * static_cast<std::int64_t>(from.meta.dtype.itemsize());
+    copy_part(whole.tensor.storage(), start, memory);
+    block.tensor = make_alias(memory, slot.meta);
+    block.owner = SlotId(tape_.slots.size());
+    tape_.blocks.push_back(std::move(block));
+    tape_.slots.push_back(std::move(slot));
+    return tape_.blocks.back().owner;
+  }
+
+  [[nodiscard]] std::set<BlockId> blocks_in_use() const {
+    std::set<BlockId> used;
+    const auto add = [&](SlotId slot) {
+      if (slot.valid()) used.insert(tape_.slots[slot.index()].block);
+    };
+    for (const TapeOp& op : tape_.ops) {
+      for (const TensorRef& ref : op.tensors) std::for_each(ref.slots.begin(), ref.slots.end(), add);
+    }
+    std::for_each(tape_.returned.begin(), tape_.returned.end(), add);
+    return used;
+  }
+
+  // The tape does not keep what it needs no more.
+  static void forget(Block& block) {
+    block.bytes = 0;
+    block.tensor = at::empty({0}, block.tensor.options());
+  }
+
+  Tape& tape_;
+  const std::set<BlockId>& anew_;
+  const std::size_t found_ = tape_.blocks.size();
+};
+
+}  // namespace
+
+std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew) { return ByValue(tape, anew).run(); }
+
+}  // namespace stowage::runtime
