@@ -17,20 +17,23 @@ using Role = TapeOp::Role;
 
 class ByValue {
  public:
-  ByValue(Tape& tape, const std::set<BlockId>& anew) : tape_(tape), anew_(anew) { find_only_read(); }
+  ByValue(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants)
+      : tape_(tape), anew_(anew), constants_(constants) {
+    find_only_read();
+  }
 
   std::set<BlockId> run() {
     for (TapeOp& op : tape_.ops) {
       if (!takes(op)) continue;
       for (TensorRef& ref : op.tensors) {
         for (SlotId& slot : ref.slots) {
-          if (slot.valid() && is_taken(slot)) slot = copy_of(slot);
+          if (slot.valid() && is_taken(slot)) slot = only_views(op) ? shape_of(slot) : copy_of(slot);
         }
       }
     }
     std::set<BlockId> whole = blocks_in_use();
     for (std::size_t i = 0; i < found_; ++i) {
-      if (tape_.blocks[i].only_read && !whole.contains(BlockId(i))) forget(tape_.blocks[i]);
+      if (tape_.blocks[i].only_read && tape_.blocks[i].found && !whole.contains(BlockId(i))) forget(tape_.blocks[i]);
     }
     std::erase_if(whole, [&](BlockId block) { return !anew_.contains(block); });
     return whole;
@@ -40,14 +43,20 @@ class ByValue {
   // Of the optimizers' sections Python runs again beside the plan: there a tensor is itself.
   static bool takes(const TapeOp& op) {
     return op.section < 0 && (op.role == Role::kKernel || op.role == Role::kView) && !op.lifted_copy &&
-           !changes_metadata(op.handle);
+           !lifts_host_data(op.handle) && !changes_metadata(op.handle);
   }
 
-  // Found blocks that no op writes to, that the step does not hand out, and that Python does not look into past the
+  // Nobody reads what it is given, but what it gives.
+  static bool only_views(const TapeOp& op) { return op.role == Role::kView && !tells_value(op.handle); }
+
+  // Blocks that no op writes to, that the step does not hand out, and that Python does not look into past the
   // dispatcher.
   void find_only_read() {
-    for (Block& block : tape_.blocks)
-      block.only_read = block.found && !block.shared && block.tensor.defined() && block.tensor.has_storage();
+    for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
+      Block& block = tape_.blocks[i];
+      block.only_read = block.external && (block.found || constants_.contains(BlockId(i))) && block.tensor.defined() &&
+                        block.tensor.has_storage();
+    }
     const auto not_this = [&](SlotId slot) {
       if (slot.valid()) tape_.blocks[tape_.slots[slot.index()].block.index()].only_read = false;
     };
@@ -64,7 +73,7 @@ class ByValue {
     const Slot& slot = tape_.slots[id.index()];
     const Block& block = tape_.blocks[slot.block.index()];
     if (!block.only_read) return false;
-    return anew_.contains(slot.block) || bytes_of_view(slot.meta) < block.bytes;
+    return anew_.contains(slot.block) || constants_.contains(slot.block) || bytes_of_view(slot.meta) < block.bytes;
   }
 
   static std::int64_t bytes_of_view(const TensorMeta& meta) {
@@ -78,20 +87,32 @@ class ByValue {
 
   SlotId copy_of(SlotId id) {
     const Slot& from = tape_.slots[id.index()];
+    const c10::Storage& whole = tape_.blocks[from.block.index()].tensor.storage();
+    const c10::Storage memory = memory_of(bytes_of_view(from.meta), whole.device());
+    const AtHand there(whole);
+    copy_part(whole, from.meta.storage_offset * static_cast<std::int64_t>(from.meta.dtype.itemsize()), memory);
+    return stands_for(id, memory);
+  }
+
+  SlotId shape_of(SlotId id) {
+    return stands_for(id, memory_of(0, tape_.blocks[tape_.slots[id.index()].block.index()].device));
+  }
+
+  static c10::Storage memory_of(std::int64_t bytes, c10::Device device) {
+    return at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte)).storage();
+  }
+
+  SlotId stands_for(SlotId id, const c10::Storage& memory) {
+    const Slot& from = tape_.slots[id.index()];
     const Block& whole = tape_.blocks[from.block.index()];
     Block block;
-    block.bytes = bytes_of_view(from.meta);
+    block.bytes = static_cast<std::int64_t>(memory.nbytes());
     block.device = whole.device;
     block.kind = BufferKind::kConstant;
     block.external = block.of_python = block.by_value = true;
     block.name = whole.name;
     Slot slot{Slot::Origin::kExternal, BlockId(tape_.blocks.size()), from.meta};
     slot.meta.storage_offset = 0;
-    const at::TensorOptions bytes = at::TensorOptions(block.device).dtype(at::kByte);
-    const c10::Storage memory = at::empty({block.bytes}, bytes).storage();
-    const AtHand there(whole.tensor.storage());
-    const auto start = from.meta.storage_offset * static_cast<std::int64_t>(from.meta.dtype.itemsize());
-    copy_part(whole.tensor.storage(), start, memory);
     block.tensor = make_alias(memory, slot.meta);
     block.owner = SlotId(tape_.slots.size());
     tape_.blocks.push_back(std::move(block));
@@ -119,11 +140,14 @@ class ByValue {
 
   Tape& tape_;
   const std::set<BlockId>& anew_;
+  const std::set<BlockId>& constants_;
   const std::size_t found_ = tape_.blocks.size();
 };
 
 }  // namespace
 
-std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew) { return ByValue(tape, anew).run(); }
+std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants) {
+  return ByValue(tape, anew, constants).run();
+}
 
 }  // namespace stowage::runtime

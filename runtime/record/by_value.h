@@ -19,8 +19,9 @@
 
 namespace stowage::runtime {
 
-// Rewrites the tape. By value: arguments over blocks of `anew`, and those that look at a part of another found block.
-// Returns those of `anew` that the step needs as wholes, too.
-std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew);
+// Rewrites the tape. By value: arguments over blocks of `anew`, those that look at a part of another found block, and
+// those over `constants` that Python makes in the step, as it may put them into the list. Returns those of `anew` that
+// the step needs as wholes, too.
+std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants);
 
 }  // namespace stowage::runtime

@@ -472,7 +472,12 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
   }
   tape_->finds = !anew.empty();
   if (tape_->by_value) {
-    anew = take_by_value(*tape_, anew);
+    std::set<BlockId> constants;
+    for (const HostFilled& filled : host_fills_.by_python()) {
+      if (filled.lift.valid()) constants.insert(names_.block_of(filled.tensor));
+    }
+    constants.erase(BlockId());
+    anew = take_by_value(*tape_, anew, constants);
     tape_->by_value =
         std::any_of(tape_->blocks.begin(), tape_->blocks.end(), [](const Block& b) { return b.by_value; });
     tape_->finds |= tape_->by_value;

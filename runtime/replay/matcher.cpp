@@ -227,7 +227,7 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
 void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack) {
   if (mode_ != Mode::kStep || cursor_ >= end_ || !(tape_->ops[cursor_].handle == handle)) return;
   const TapeOp& op = tape_->ops[cursor_];
-  bool other = !one_to_one(op, stack);
+  bool other = !one_to_one(op, stack) || views_may_move(op);
   for (std::size_t i = 0; i < op.tensors.size(); ++i) {
     const bool tensors = op.tensors[i].kind != TensorRef::Kind::kNone;
     other |= tensors && !why_not_argument(op, i, stack[stack.size() - op.tensors.size() + i]).empty();

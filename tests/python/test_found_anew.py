@@ -242,6 +242,26 @@ class FromLoader(Holder):
         return (rows @ w).square().mean() + w[labels % WIDTH].sum()
 
 
+class CycleOfLoader(Holder):
+    """A generator holds the loader, its iterator and the latest batch."""
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        data = torch.utils.data.TensorDataset(torch.randn(120, WIDTH), torch.arange(120))
+        self.loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=rng.random() < 0.5)
+        self.batches = self.cycle() if rng.random() < 0.5 else zip(self.cycle(), itertools.count())
+
+    def cycle(self):
+        while True:
+            for batch in self.loader:
+                yield batch
+
+    def before(self, x, w):
+        batch = next(self.batches)
+        rows, labels = batch[0] if isinstance(batch, tuple) else batch
+        return (rows @ w).square().mean() + w[labels % WIDTH].sum()
+
+
 class DrawnFromMemory(Holder):
     """A replay buffer, which the caller fills."""
 
@@ -286,6 +306,7 @@ HOLDERS = [
     FromGenerator,
     PartsOfOne,
     FromLoader,
+    CycleOfLoader,
     DrawnFromMemory,
     DecidesByWhatItTakes,
     WritesIntoWhatItTakes,

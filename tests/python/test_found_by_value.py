@@ -128,7 +128,11 @@ def writes_into_one(step, memory, x, w, rng):
     written(memory, rng)
 
 
-KEPT = [stays, takes_an_argument, takes_the_parameter, keeps_what_it_makes, writes_into_one]
+def takes_what_python_makes(step, memory, x, w, rng):
+    memory[rng.randrange(len(memory))] = torch.tensor([rng.random() for _ in range(WIDTH)])
+
+
+KEPT = [stays, takes_an_argument, takes_the_parameter, keeps_what_it_makes, writes_into_one, takes_what_python_makes]
 
 
 def trained(seed, compiled, made, drawn, used, kept, options):
@@ -139,11 +143,11 @@ def trained(seed, compiled, made, drawn, used, kept, options):
     w = nn.Parameter(torch.randn(WIDTH, WIDTH) / 4)
     optimizer = torch.optim.Adam([w], lr=0.01)
     count = rng.randint(2, 4)
-    writes_first = rng.random() < 0.5
+    first = kept in (writes_into_one, takes_what_python_makes) and rng.random() < 0.5
 
     def step(x):
         optimizer.zero_grad()
-        if kept is writes_into_one and writes_first:
+        if first:
             with torch.no_grad():
                 kept(step, memory, x, w, rng)
         loss = (x @ w).square().mean()
@@ -151,7 +155,7 @@ def trained(seed, compiled, made, drawn, used, kept, options):
             loss = loss + 0.1 * use(w, drawn(rng, memory, count))
         loss.backward()
         optimizer.step()
-        if not (kept is writes_into_one and writes_first):
+        if not first:
             with torch.no_grad():
                 kept(step, memory, x, w, rng)
         return loss.detach()
@@ -184,6 +188,12 @@ def check(seed, made, drawn, used, kept, options):
 def test_what_is_only_read_is_planned(make, draw):
     planned, named = check(SEED, [make], draw, [stacked, joined], stays, {})
     assert planned >= 10, named
+
+
+def test_what_python_makes_in_the_step_may_be_drawn_in_the_same_call():
+    for seed in range(SEED, SEED + 6):
+        planned, named = check(seed, [own], choices, [stacked, joined], takes_what_python_makes, {})
+        assert planned >= 10, named
 
 
 def test_random_programs():

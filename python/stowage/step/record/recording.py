@@ -367,9 +367,9 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
     if world.distributed or not world.tensors or not (recording.keeps or anew):
         return []
     there = (
-        {id(tensor) for _, tensor in World(fn, given).tensors}
+        {id(tensor) for _, tensor in World(fn, given).tensors} | (_ids(world.tensors) - world.tensors_before)
         if recording.keeps
-        else {id(tensor) for _, tensor in world.tensors}
+        else _ids(world.tensors)
     )
     found = [
         (name, tensor)
@@ -404,3 +404,7 @@ def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Ten
     recording.changes = recording.world.settle()
     if not recording.world.reads_gradients:
         recording.gradients.present.clear()
+
+
+def _ids(tensors: Sequence[tuple[str, torch.Tensor]]) -> set[int]:
+    return {id(tensor) for _, tensor in tensors}
