@@ -223,3 +223,29 @@ def rows_by_indices(compile) -> Job:
         return loss.item()
 
     return Job(each_call(compile(train_step), [()] * LONG), [model], [optimizer])
+
+
+@case("torch", "a trainer that holds cycle(loader): a generator without end")
+def cycle_of_loader(compile) -> Job:
+    def cycle(loader):
+        while True:
+            yield from loader
+
+    model = net()
+    optimizer = adamw(model)
+    data = torch.utils.data.TensorDataset(torch.randn(200, 8), torch.randn(200, 4))
+    batches = cycle(torch.utils.data.DataLoader(data, batch_size=8, shuffle=True))
+
+    def train_step():
+        total = 0.0
+        for _ in range(2):
+            x, y = next(batches)
+            loss = F.mse_loss(model(x), y) / 2
+            total += loss.item()
+            loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return Job(each_call(compile(train_step), [()] * LONG), [model], [optimizer])
