@@ -253,7 +253,7 @@ class CycleOfLoader(Holder):
 
     def cycle(self):
         while True:
-            for batch in self.loader:
+            for batch in self.loader:  # noqa: UP028  (the frame holds it)
                 yield batch
 
     def before(self, x, w):
