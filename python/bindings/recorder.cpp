@@ -126,7 +126,10 @@ void bind_recorder(nb::module_& m) {
           },
           "It draws from random generators that it makes, or comes by, or sets them.")
       .def_prop_ro(
-          "outdated", [](const TapeHandle& t) { return std::ranges::any_of(t.tape->blocks, &rt::Block::replaced); },
+          "outdated",
+          [](const TapeHandle& t) {
+            return std::ranges::any_of(t.tape->blocks, [](const rt::Block& b) { return b.replaced || b.scattered; });
+          },
           "A later call came by another tensor than one that it holds.")
       .def("held_storages", &held_storages,
            "(address, bytes) of what it keeps alive: residents of the step, and numbers that its Python made.")

@@ -246,8 +246,9 @@ void Matcher::note_replaced(const c10::OperatorHandle& handle, const torch::jit:
 }
 
 // It has been given other tensors than those that it comes by, as wholes or in part: parts of one storage where others
-// were recorded, or one tensor in two places.
+// were recorded, or one tensor in two places. A recording by value will serve.
 void Matcher::note_scattered(const TapeOp& op) {
+  if (tape_->by_value || op.section >= 0) return;
   for (const TensorRef& ref : op.tensors) {
     for (const SlotId id : ref.slots) {
       if (!id.valid()) continue;
