@@ -68,7 +68,8 @@ class World:
         self.schedulers: list[LRScheduler] = found.schedulers
         self.scalers: list[torch.amp.GradScaler] = found.scalers
         self.tensors: list[tuple[str, torch.Tensor]] = found.tensors
-        self.tensors_before = frozenset(id(tensor) for _, tensor in self.tensors)  # has run: what runs leads to more
+        # Their ids before the function has run: what runs leads to more
+        self.tensors_before = frozenset(id(tensor) for _, tensor in self.tensors)
         self.generators: list[torch.Generator] = found.generators
         self.compiled: str | None = found.compiled  # name of a torch.compile'd function or module, if one is reachable
 
