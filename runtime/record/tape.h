@@ -55,7 +55,8 @@ struct Block {
   bool replaced = false;  // found: in a later call another tensor came in its place
   // found: in a later call, tensors that share memory otherwise than the recorded ones came in their places
   bool scattered = false;
-  bool only_read = false;  // found, where some are taken by value: no op writes there
+  // external, where some are taken by value: found or made by Python, and no op writes there
+  bool only_read = false;
   // of_python: a copy of what one argument of one op looks at (by_value.h)
   bool by_value = false;
   // of_python: lifted as it lay, over memory that Python has by itself (from_numpy): neither writes there

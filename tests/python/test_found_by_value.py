@@ -107,28 +107,28 @@ USED = [stacked, joined, products, viewed, as_sizes]
 # ---- What becomes of the list
 
 
-def stays(step, memory, x, w, rng):
+def stays(memory, x, w, rng):
     pass
 
 
-def takes_an_argument(step, memory, x, w, rng):
+def takes_an_argument(memory, x, w, rng):
     memory[rng.randrange(len(memory))] = x[0]
 
 
-def takes_the_parameter(step, memory, x, w, rng):
+def takes_the_parameter(memory, x, w, rng):
     memory[rng.randrange(len(memory))] = w.detach()[rng.randrange(WIDTH)]
 
 
-def keeps_what_it_makes(step, memory, x, w, rng):
+def keeps_what_it_makes(memory, x, w, rng):
     made = (x[:2].detach() * 0.5 + w.detach()[:2]).unbind()
     memory[:] = [*made, *memory[: max(4, len(memory) - 2)]]
 
 
-def writes_into_one(step, memory, x, w, rng):
+def writes_into_one(memory, x, w, rng):
     written(memory, rng)
 
 
-def takes_what_python_makes(step, memory, x, w, rng):
+def takes_what_python_makes(memory, x, w, rng):
     memory[rng.randrange(len(memory))] = torch.tensor([rng.random() for _ in range(WIDTH)])
 
 
@@ -149,7 +149,7 @@ def trained(seed, compiled, made, drawn, used, kept, options):
         optimizer.zero_grad()
         if first:
             with torch.no_grad():
-                kept(step, memory, x, w, rng)
+                kept(memory, x, w, rng)
         loss = (x @ w).square().mean()
         for use in used:
             loss = loss + 0.1 * use(w, drawn(rng, memory, count))
@@ -157,7 +157,7 @@ def trained(seed, compiled, made, drawn, used, kept, options):
         optimizer.step()
         if not first:
             with torch.no_grad():
-                kept(step, memory, x, w, rng)
+                kept(memory, x, w, rng)
         return loss.detach()
 
     called = stowage.compile(step, **options) if compiled else step
