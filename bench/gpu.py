@@ -262,6 +262,9 @@ def main() -> int:
         "--most", type=float, default=MOST_SECONDS, metavar="SECONDS", help="for each part; default: 480"
     )
     parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser.add_argument(
+        "--graphs", metavar="FOLDER", help="graphs, with measured costs, and plans of the budgets are written there"
+    )
     parser.add_argument("--package", metavar="FOLDER", help="import stowage from here instead of building it")
     parser.add_argument("--list", action="store_true", help="print the parts, and run none")
     options = parser.parse_args()
@@ -308,6 +311,8 @@ def _sized(unit: dict, options: argparse.Namespace, parts: dict) -> dict:
     unit = {"size": "full", "rounds": 10} | unit | {"device": options.device}
     if unit["part"] == "largest_batch":
         unit["first"] = 1
+    if options.graphs:
+        unit["graphs"] = str(Path(options.graphs).resolve())
     if options.small:
         unit |= {"size": "small", "rounds": 3, "most": 16}
         unit.pop("limit_bytes", None)

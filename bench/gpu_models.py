@@ -323,3 +323,31 @@ def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, d
         }
         for name, taken in times.items()
     }
+
+
+def profile(call: Callable[[], Any]) -> dict:
+    """What the device did in one call, as PyTorch's profiler tells. ``span_ns``: from its first work to the end of its last;
+    ``busy_ns``: of it, with at least one kernel or copy under way; ``works``: name to [count, ns], the longest first."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    torch.accelerator.synchronize()
+    with profiler(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
+        call()
+        torch.accelerator.synchronize()
+    works: dict[str, list[int]] = {}
+    spans = []
+    for event in watched.profiler.kineto_results.events():
+        if event.device_type() != torch.autograd.DeviceType.CUDA or not event.duration_ns():
+            continue
+        work = works.setdefault(event.name()[:120], [0, 0])
+        work[0] += 1
+        work[1] += event.duration_ns()
+        spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
+    spans.sort()
+    busy_ns, until = 0, 0
+    for start, end in spans:
+        busy_ns += max(0, end - max(start, until))
+        until = max(until, end)
+    longest = sorted(works.items(), key=lambda work: -work[1][1])[:40]
+    return {"span_ns": until - spans[0][0] if spans else 0, "busy_ns": busy_ns, "works": dict(longest)}

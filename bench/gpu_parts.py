@@ -250,6 +250,14 @@ def _within(config: dict, budget: int, eager: Bits, **options: Any) -> dict:
     calls = {"eager": lambda: training.step(training.batch), "planned": lambda: step(training.batch)}
     times = models.interleaved(calls, config["rounds"])
     found |= {"times": times, "ratio": times["planned"]["step_ns"] / times["eager"]["step_ns"]}
+    predicted = step.plan.summary() if step.plan else {}
+    found["predicted"] = {k: predicted.get(k) for k in ("program_step_ns", "step_ns", "step_bound_ns", "outcome")}
+    if config.get("graphs") and step.plan:  # to plan them again elsewhere
+        name = f"{config['graphs']}/{config['model']}-{budget >> 20}"
+        step.graph.save(f"{name}.graph.json.gz")
+        step.plan.save(f"{name}.plan.json.gz")
+    if config["device"] == "cuda":
+        found["profile"] = {name: models.profile(call) for name, call in calls.items()}
     return found | {"good": not found["differs"] and holds(found) and found["held"]}
 
 

@@ -2,9 +2,14 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "generator_sets.h"
 #include "runtime.h"
@@ -13,6 +18,7 @@
 #include "runtime/memory/available.h"
 #include "runtime/memory/host.h"
 #include "runtime/memory/host_store.h"
+#include "runtime/memory/kept_content.h"
 #include "runtime/memory/link.h"
 #include "runtime/record/recorder.h"
 #include "tensors.h"
@@ -34,7 +40,7 @@ void bind_memory(nb::module_& m) {
   });
   m.def(
       "take_up", [](Address tensor) { rt::take_up(tensor_at(tensor).device()); }, "tensor"_a,
-      "Steps are planned on its device from now on.");
+      "Steps are planned on its device from now on. What is alive there unseen is counted as it is now.");
   m.def("require_allocator", &rt::require_allocator);
   m.def("available_bytes", &rt::available_bytes, "root"_a = "/",
         "Memory that can be had before the kernel must take it from somebody.");
@@ -98,6 +104,20 @@ void bind_memory(nb::module_& m) {
   m.def(
       "at_home", [](Address tensor) { return rt::at_home(*tensor_at(tensor).storage().unsafeGetStorageImpl()); },
       "tensor"_a, "Its memory is a region of a host's file, or of what stands for one.");
+  nb::class_<rt::KeptContent>(m, "KeptContent", "Bytes of storages, kept on the host to be put back.")
+      .def(
+          "__init__",
+          [](rt::KeptContent* self, const std::vector<std::tuple<Address, std::int64_t, std::int64_t>>& ranges) {
+            std::vector<rt::KeptContent::Range> kept;
+            kept.reserve(ranges.size());
+            for (const auto& [tensor, start_bytes, end_bytes] : ranges) {
+              kept.push_back({tensor_at(tensor).storage(), start_bytes, end_bytes});
+            }
+            const nb::gil_scoped_release released;
+            new (self) rt::KeptContent(std::move(kept));
+          },
+          "ranges"_a, "Tensors, and from which byte of their storages to which.")
+      .def("put_back", &rt::KeptContent::put_back, nb::call_guard<nb::gil_scoped_release>());
   m.def("end_copy_thread", &rt::end_copy_thread, "after_parts"_a, "no_more"_a = false,
         "For tests: a copy thread ends once they have moved so many parts (of a MiB) from now; negative: none. Returns "
         "what was left.");

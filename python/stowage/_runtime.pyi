@@ -7,7 +7,9 @@ import stowage._core
 def install_allocator() -> None: ...
 
 def take_up(tensor: int) -> None:
-    """Steps are planned on its device from now on."""
+    """
+    Steps are planned on its device from now on. What is alive there unseen is counted as it is now.
+    """
 
 def require_allocator() -> None: ...
 
@@ -71,6 +73,14 @@ class Host:
 
 def at_home(tensor: int) -> bool:
     """Its memory is a region of a host's file, or of what stands for one."""
+
+class KeptContent:
+    """Bytes of storages, kept on the host to be put back."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """Tensors, and from which byte of their storages to which."""
+
+    def put_back(self) -> None: ...
 
 def end_copy_thread(after_parts: int, no_more: bool = False) -> int:
     """

@@ -22,6 +22,7 @@
 #include "runtime/memory/allocator.h"
 #include "runtime/memory/front.h"
 #include "runtime/memory/plainly.h"
+#include "runtime/memory/staged_copy.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -159,8 +160,12 @@ class Accelerator final : public Device {
     const Plainly plainly;
     on_device(to, bytes).copy_(on_device(from, bytes));
   }
-  void to_host(void* to, const void* from, std::int64_t bytes) override { to_host(to, from, bytes, false); }
-  void from_host(void* to, const void* from, std::int64_t bytes) override { from_host(to, from, bytes, false); }
+  void to_host(void* to, const void* from, std::int64_t bytes) override {
+    bytes < kStagedBytes ? to_host(to, from, bytes, false) : staged_to_host(to, from, bytes, where_);
+  }
+  void from_host(void* to, const void* from, std::int64_t bytes) override {
+    bytes < kStagedBytes ? from_host(to, from, bytes, false) : staged_from_host(to, from, bytes, where_);
+  }
 
   Sums sums(const void* from, std::int64_t bytes) override {
     Sums sums;

@@ -50,6 +50,7 @@ class Device {
 
   virtual void fill(void* at, int value, std::int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;  // both on the device
+  // The host's memory is of any kind.
   virtual void to_host(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void from_host(void* to, const void* from, std::int64_t bytes) = 0;
 

@@ -62,6 +62,7 @@ bool has_unreplayable_argument(const c10::IValue& value) {
 
 void take_up(c10::Device device) {
   device_at(device).install();
+  device_at(device).count_others();
   watch_generator(device);
 }
 

@@ -81,7 +81,8 @@ class EagerCall:
         calls = self._calls
         world = self._find_world()
         self._own = own = own_ranges(world, self._inputs)
-        there = on_accelerator(own)
+        if (there := on_accelerator(own)) is not None:
+            _runtime.take_up(address(there))
         self._device = torch.device("cpu") if there is None else there.device
         counted = [(t, start, end) for t, start, end in own if t.device == self._device]
         own_bytes = sum(end - start for t, start, end in counted if not _runtime.at_home(address(t)))

@@ -8,9 +8,7 @@ What the step's Python reaches beside these: python_state.py. O(objects), and a 
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -76,18 +74,14 @@ class State:
 
     def __init__(self, world: World, own: list[Range], inputs: Iterable[torch.Tensor] = ()):
         self.holders = Holders.of(world, inputs)
-        self._content = [(t, start, content_of(t, start, end)) for t, start, end in own]
+        self._content = _runtime.KeptContent([(address(t), start, end) for t, start, end in own])
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
         self._generators = _runtime.GeneratorState(world.generators)
 
     def put_back(self) -> None:
         self.holders.put_back()
-        for tensor, start, content in self._content:
-            if isinstance(content, bytes):
-                ctypes.memmove(tensor.untyped_storage().data_ptr() + start, content, len(content))
-            else:
-                _set_bytes(tensor, start, content)
+        self._content.put_back()
         self._generators.put_back()
 
 
@@ -96,20 +90,4 @@ def on_accelerator(own: list[Range]) -> torch.Tensor | None:
     return next((t for t, _, _ in own if t.device.type != "cpu"), None)
 
 
-def content_of(tensor: torch.Tensor, start: int, end: int) -> bytes | torch.Tensor:
-    """A copy of a range of its storage on the host; of what lies on an accelerator as a tensor, which is copied once."""
-    if tensor.device.type == "cpu":
-        return ctypes.string_at(tensor.untyped_storage().data_ptr() + start, end - start)
-    here: Any = _runtime.unrecorded(lambda: _byte_view(tensor, start, end - start).cpu())
-    return here
-
-
-def _set_bytes(tensor: torch.Tensor, start: int, content: torch.Tensor) -> None:
-    _runtime.unrecorded(lambda: _byte_view(tensor, start, content.numel()).copy_(content))
-
-
-def _byte_view(tensor: torch.Tensor, start: int, size: int) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage(), start, (size,), (1,))
-
-
-__all__ = ["Holders", "State", "content_of", "leaves_of", "on_accelerator", "own_ranges"]
+__all__ = ["Holders", "State", "leaves_of", "on_accelerator", "own_ranges"]
