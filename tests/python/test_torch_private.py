@@ -33,6 +33,35 @@ def test_function_modes_are_a_stack():
     assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
 
 
+@pytest.mark.parametrize("start", [torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad])
+def test_the_backward_pass_is_within_the_function_mode(start):
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Hooked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return torch.cosh(grad)
+
+    def backward():
+        x = torch.zeros(1, requires_grad=True)
+        start(Hooked.apply(x), **({"inputs": [x]} if start is not torch.Tensor.backward else {}))
+
+    seen = []
+    run = torch.autograd._engine_run_backward
+    torch_private.within_function_mode(Mode(), backward)
+    assert seen.count(torch.cosh) == 1
+    assert torch.autograd._engine_run_backward is run
+    backward()
+    assert seen.count(torch.cosh) == 1
+
+
 def test_operators_written_in_python_let_the_hook_s_keys_pass():
     import torch._higher_order_ops.while_loop
 

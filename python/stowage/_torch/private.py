@@ -37,6 +37,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -468,23 +469,46 @@ def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable
     the thread's state brings them back, and the end of the call's turn takes off what a suspended generator of
     PyTorch's puts there later."""
     before = _function_modes()
+    opened = (threading.get_ident(), mode)
     try:
         torch._C._push_on_torch_function_stack(mode)
-        _within.append(mode)
+        _within.append(opened)
         torch.overrides.has_torch_function = _has_torch_function_of_others
+        torch.autograd._engine_run_backward = _run_backward_within
         return call()
     finally:
-        if mode in _within:
-            _within.remove(mode)
+        if opened in _within:
+            _within.remove(opened)
         if not _within:
             torch.overrides.has_torch_function = _has_torch_function
+            torch.autograd._engine_run_backward = _run_backward
         if _within:  # another thread's since
             torch.overrides.has_torch_function = _has_torch_function_of_others
+            torch.autograd._engine_run_backward = _run_backward_within
         while _function_modes() > before:
             torch._C._pop_torch_function_stack()
 
 
-_within: list[Any] = []  # modes that are open, of all threads
+_within: list[tuple[int, Any]] = []  # threads and the modes that they have open
+_run_backward = torch.autograd._engine_run_backward
+
+
+def _run_backward_within(*args: Any, **kwargs: Any) -> Any:
+    """A mode is off the stack while it calls loss.backward(). The program's own functions of that pass (autograd.Function,
+    hooks) call functions of torch, too."""
+    before, thread = _function_modes(), threading.get_ident()
+    mode = next((mode for opened_by, mode in reversed(_within) if opened_by == thread), None)
+    on = [torch._C._get_function_stack_at(i) for i in range(before)]
+    if mode is None or any(other is mode for other in on):
+        return _run_backward(*args, **kwargs)
+    try:
+        torch._C._push_on_torch_function_stack(mode)
+        return _run_backward(*args, **kwargs)
+    finally:
+        while _function_modes() > before:
+            torch._C._pop_torch_function_stack()
+
+
 _has_torch_function = torch.overrides.has_torch_function
 
 

@@ -257,7 +257,10 @@ def _can_be_told(name: str, tensor: Any) -> bool:
         or tensor.numel() * tensor.element_size() > _MOST_BYTES
     ):
         return False
-    return name == "tolist" or (name != "__dlpack__" and not tensor.requires_grad and tensor.dtype != torch.bfloat16)
+    if name == "tolist":
+        return True
+    wants_gradient = tensor.requires_grad and torch.is_grad_enabled()  # then PyTorch raises
+    return name != "__dlpack__" and not wants_gradient and tensor.dtype != torch.bfloat16
 
 
 def can_be_copied(tensor: Any, memo: dict) -> bool:
