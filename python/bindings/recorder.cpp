@@ -21,6 +21,7 @@
 #include "runtime/record/recorder.h"
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/matcher.h"
+#include "runtime/torch/sparse.h"
 #include "source_line.h"
 #include "stowage/error.h"
 #include "tensors.h"
@@ -50,7 +51,11 @@ std::vector<std::pair<Address, std::int64_t>> held_storages(const TapeHandle& ha
   }
   for (const rt::TapeOp& op : handle.tape->ops) {
     for (const c10::IValue& argument : op.arguments) {
-      if (argument.isTensor()) add(argument.toTensor());
+      if (rt::is_sparse(argument)) {
+        for (const at::Tensor& part : rt::parts_of_sparse(argument.toTensor())) add(part);
+      } else if (argument.isTensor()) {
+        add(argument.toTensor());
+      }
     }
   }
   return held;
@@ -79,6 +84,15 @@ std::vector<std::tuple<Address, Address, bool, std::string>> memory_of(const Tap
     const auto start = static_cast<Address>(block.input < 0 ? 0 : block.start_bytes);
     found.emplace_back(begin + start, begin + start + static_cast<Address>(block.bytes), access[i].second, block.name);
   }
+  for (const rt::TapeOp& op : tape.ops) {
+    for (const c10::IValue& argument : op.arguments) {
+      if (!rt::is_sparse(argument)) continue;
+      for (const at::Tensor& part : rt::parts_of_sparse(argument.toTensor())) {
+        const auto begin = reinterpret_cast<Address>(part.const_data_ptr());
+        if (begin != 0) found.emplace_back(begin, begin + part.nbytes(), false, "a sparse tensor");
+      }
+    }
+  }
   return found;
 }
 
@@ -92,6 +106,12 @@ void bind_recorder(nb::module_& m) {
       .def_prop_ro(
           "reads", [](const TapeHandle& t) { return t.tape->reads.size(); },
           "Numbers that the step makes and its Python asks for.")
+      .def_prop_ro(
+          "takes_sparse",
+          [](const TapeHandle& t) {
+            return std::ranges::any_of(t.tape->ops, [](const rt::TapeOp& op) { return rt::any_sparse(op.arguments); });
+          },
+          "Kernels read sparse tensors, which each call gives them anew.")
       .def_prop_ro("wall_ns", [](const TapeHandle& t) { return t.tape->wall_ns; })
       .def_prop_ro(
           "device", [](const TapeHandle& t) { return t.tape->device.str(); },

@@ -172,6 +172,10 @@ class Tape:
         """Numbers that the step makes and its Python asks for."""
 
     @property
+    def takes_sparse(self) -> bool:
+        """Kernels read sparse tensors, which each call gives them anew."""
+
+    @property
     def wall_ns(self) -> int: ...
 
     @property

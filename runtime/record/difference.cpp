@@ -5,6 +5,7 @@
 #include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
 #include "runtime/torch/op_facts.h"
+#include "runtime/torch/sparse.h"
 
 namespace stowage::runtime {
 namespace {
@@ -24,8 +25,9 @@ bool same_value(const c10::IValue& a, const c10::IValue& b) {
   if (!a.isTensor()) return a == b;
   if (a.toTensor().defined() != b.toTensor().defined()) return false;
   if (!a.toTensor().defined()) return true;
-  const at::Tensor x = a.toTensor();  // numbers that Python made into tensors
+  const at::Tensor x = a.toTensor();  // numbers that Python made into tensors; sparse ones
   const at::Tensor y = b.toTensor();
+  if (is_sparse(x) || is_sparse(y)) return is_sparse(x) && is_sparse(y) && of_one_form(x, y);
   return x.dtype() == y.dtype() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.element_size()) == 0;
 }
 
@@ -38,7 +40,8 @@ bool same_argument(const TapeOp& x, const TapeOp& y, std::size_t k) {
 // May the op be given another number there, and be the same op? A view is what it gives.
 bool may_vary(const TapeOp& op, std::size_t argument) {
   if (op.role == TapeOp::Role::kView && !tells_value(op.handle)) return true;
-  return static_cast<int>(argument) != op.fixed_number && takes_number(op.handle, argument);
+  return static_cast<int>(argument) != op.fixed_number && !is_sparse(op.arguments[argument]) &&
+         takes_number(op.handle, argument);
 }
 
 bool same_memory(const at::Tensor& x, const at::Tensor& y) {

@@ -10,6 +10,7 @@
 #include "runtime/record/fake.h"
 #include "runtime/torch/content.h"
 #include "runtime/torch/op_facts.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -230,7 +231,7 @@ class HostSlices {
         if (writer >= at || !found.ops.insert(writer).second) continue;
         found.known_before &= found.ops.size() <= kMostOpsOfDecision;
         const TapeOp& op = tape_.ops[static_cast<std::size_t>(writer)];
-        found.known_before &= op.random_order < 0;
+        found.known_before &= op.random_order < 0 && !any_sparse(op.arguments);
         for_each_access(tape_, op, [&](BlockId next, Access access) { look_at(next, access, writer); });
       }
     }

@@ -17,6 +17,7 @@
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/split.h"
 #include "runtime/torch/tensors.h"
 #include "stowage/error.h"
@@ -196,6 +197,8 @@ void Recorder::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   if (!tape_->refusal.empty()) {
     kept_writes_.give_up();  // nobody knows any more what the step has made
     run_leaf(op, keys, stack);
+  } else if (gives_sparse() && reshapes_sparse(op, *stack)) {
+    run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     record_per_element(op, keys, stack);
   } else {
@@ -281,13 +284,26 @@ void Recorder::take_arguments(TapeOp& op, torch::jit::Stack* stack) {
     const bool lifts = lifts_host_data(op.handle) && value.isTensor();
     if (lifts) host_fills_.lift(value.toTensor());
     const std::size_t known_blocks = tape_->blocks.size();
-    TensorRef ref = is_number_tensor(value) ? TensorRef{} : reference(value, /*is_result=*/false, none);
+    const bool given = is_number_tensor(value) || take_sparse(op.handle, value);
+    TensorRef ref = given ? TensorRef{} : reference(value, /*is_result=*/false, none);
     op.arguments.push_back(ref.kind == TensorRef::Kind::kNone ? value : c10::IValue());
     op.tensors.push_back(std::move(ref));
     if (const std::string why = host_fills_.look_at(op, i, value); !why.empty()) refuse(why);
     for (std::size_t b = known_blocks; b < tape_->blocks.size(); ++b) tape_->blocks[b].refreshed = op.section >= 0;
   }
   look_for_absolute_offset(op);
+}
+
+// Can calls give kernels sparse tensors as they give numbers?
+bool Recorder::gives_sparse() const { return !options_.fake && tape_->below_autograd; }
+
+bool Recorder::take_sparse(const c10::OperatorHandle& op, const c10::IValue& value) {
+  if (!gives_sparse() || !is_sparse(value) || !multiplies_sparse(op)) return false;
+  for (const at::Tensor& part : parts_of_sparse(value.toTensor())) {
+    if (names_.block_of(part).valid() || names_.made_in_step(part))
+      refuse(full_name(op) + ": a sparse tensor whose indices or values the step has by themselves, too");
+  }
+  return true;
 }
 
 // x.as_strided(sizes, strides, 5) counts from the beginning of the storage, of which an argument may be a slice.

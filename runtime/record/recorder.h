@@ -113,6 +113,8 @@ class Recorder final : public Interceptor {
   bool ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);
+  [[nodiscard]] bool gives_sparse() const;
+  bool take_sparse(const c10::OperatorHandle& op, const c10::IValue& value);
   void look_for_absolute_offset(const TapeOp& op);
   void take_results(TapeOp& op, torch::jit::Stack* stack, const std::vector<AllocationEvent>& events);
   void settle_role(TapeOp& op, const std::vector<AllocationEvent>& events);

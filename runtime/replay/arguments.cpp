@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "runtime/torch/op_facts.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -28,6 +29,7 @@ bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IVal
   if (static_cast<int>(i) == op.fixed_number) return false;
   if (is_number_tensor(recorded))
     return is_number_tensor(value) && value.toTensor().scalar_type() == recorded.toTensor().scalar_type();
+  if (is_sparse(recorded)) return is_sparse(value) && of_one_form(recorded.toTensor(), value.toTensor());
   return same_kind_of_number(recorded, value) && takes_number(op.handle, i);
 }
 
@@ -41,6 +43,7 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
     const at::Tensor& x = a.toTensor();
     return std::memcmp(x.const_data_ptr(), b.toTensor().const_data_ptr(), x.element_size()) == 0;
   }
+  if (is_sparse(a)) return a.toTensor().is_same(b.toTensor());
   if (!a.isDouble()) return a == b;
   const double x = a.toDouble();
   const double y = b.toDouble();

@@ -11,6 +11,7 @@
 #include "runtime/replay/arguments.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/shape_questions.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/split.h"
 #include "runtime/torch/tensors.h"
 
@@ -124,6 +125,8 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     run_leaf(op, keys, stack);
   } else if (told_in_vain_) {
     throw std::runtime_error(kCaughtText);
+  } else if (reshapes_sparse(op, *stack)) {
+    run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
   } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
@@ -316,6 +319,8 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
     const bool real = op.role != Role::kKernel || op.lifted_copy;
     return same_tensors(op.tensors[i], value, real) ? "" : "another tensor than was recorded";
   }
+  if (is_sparse(value) && !lies_aside(value.toTensor()))
+    return "a sparse tensor whose indices or values the step has by themselves, too";
   if (is_number_of_the_same_kind(op, i, value)) return {};
   if (is_number_tensor(value) || value.isTensor()) return "a tensor or number of another kind than was recorded";
   if (value.isGenerator() && op.arguments[i].isGenerator())
@@ -326,6 +331,11 @@ std::string Matcher::why_not_argument(const TapeOp& op, std::size_t i, const c10
 }
 
 // ---- Tensors
+
+bool Matcher::lies_aside(const at::Tensor& sparse) const {
+  return std::ranges::none_of(parts_of_sparse(sparse),
+                              [&](const at::Tensor& part) { return place_of(part).block.valid(); });
+}
 
 Matcher::Place Matcher::place_of(const at::Tensor& tensor) const {
   if (!tensor.defined() || !tensor.has_storage()) return {};

@@ -224,6 +224,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool change_where(const std::function<bool()>& fits);
   // Onto the tape, with the places of views. `changed`: they are others than before. False where one tensor would be at
   // two places.
+  void take_sparse(TapeOp& op, std::size_t i, const at::Tensor& given);
   bool take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& changed);
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   bool take_part(const at::Tensor& from, BlockId block);
@@ -245,6 +246,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] bool fits_by_value(const Slot& slot, const at::Tensor& tensor, const Place& place) const;
   bool one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const;
   bool same_tensor(SlotId slot, const at::Tensor& tensor, bool real) const;
+  [[nodiscard]] bool lies_aside(const at::Tensor& sparse) const;
   [[nodiscard]] Place place_of(const at::Tensor& tensor) const;
   void run_for_real(const TapeOp& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void answer_with_shells(const TapeOp& op, torch::jit::Stack* stack);

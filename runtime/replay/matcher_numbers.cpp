@@ -9,6 +9,7 @@
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/torch/op_facts.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -22,6 +23,10 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& cha
     const c10::IValue& value = stack[stack.size() - count + i];
     if (op.tensors[i].kind == TensorRef::Kind::kNone) {
       if (!is_number_of_the_same_kind(op, i, value)) continue;
+      if (is_sparse(value)) {
+        take_sparse(op, i, value.toTensor());
+        continue;
+      }
       changed |= !same_number(op.arguments[i], value);
       op.arguments[i] = value;
       continue;
@@ -40,6 +45,14 @@ bool Matcher::take_numbers(TapeOp& op, const torch::jit::Stack& stack, bool& cha
   }
   refreshed_ |= changed && op.section < 0 && tape_ == own_;
   return fine;
+}
+
+// Whatever it holds now. What has run with the one before goes back; that it is another object, as one that was just
+// transposed is in each call, says nothing of the step.
+void Matcher::take_sparse(TapeOp& op, std::size_t i, const at::Tensor& given) {
+  const bool other = !op.arguments[i].toTensor().is_same(given);
+  op.arguments[i] = given;
+  if (other && mode_ == Mode::kStep && numbers().has_run(TapeOpId(cursor_ - 1))) take_back_numbers();
 }
 
 // Made anew by Python: the recorded tensor, which the executor has bound, takes its content. Host ops take it as it is.

@@ -66,6 +66,8 @@ def why_python_must_run(recording: Recording) -> str:
         return f"it returns {recording.returns}"
     if recording.tape.reads:
         return "it reads numbers that it makes"
+    if recording.tape.takes_sparse:
+        return "it reads sparse tensors"
     if recording.changes:
         return f"the step changes {recording.changes}, which it also reads"
     return next(iter(recording.world.guard.blind), "")

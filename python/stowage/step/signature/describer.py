@@ -25,6 +25,7 @@ from stowage.step.signature.passing import Passing
 _NOTHING: Mapping = {}
 _ABSENT = "a field that is not set"
 _ATOMS = (*SCALARS, enum.Enum, type(...), range, slice)
+_SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 _DEEPEST = 32
 _MOST_HELD = 1024  # parts of objects that are told by what they hold
 _BARE = {torch.Tensor, torch.nn.Parameter, dict, list, tuple, torch.Size}
@@ -122,7 +123,7 @@ class Describer:
         if isinstance(value, torch.nn.Parameter) and self._given is not None:
             return self._object(value)
         if value.layout != torch.strided:
-            raise Unsupported(f"an argument is a tensor of layout {value.layout}")
+            return self._sparse(value)
         if (self._in_object or self._functions) and value.requires_grad:
             raise _Unlike
         if self._functions and not self._is_passing_tensor(value):
@@ -142,6 +143,14 @@ class Describer:
             value.is_inference(),
             self._attributes(value),
         )
+
+    def _sparse(self, value: torch.Tensor) -> tuple:
+        """Kernels that only read it get that of the call, whatever it holds."""
+        if value.layout not in _SPARSE or value.requires_grad or type(value) is not torch.Tensor:
+            raise Unsupported(f"an argument is a tensor of layout {value.layout}")
+        coalesced = value.layout == torch.sparse_coo and value.is_coalesced()
+        form = (value.layout, value.shape, value._nnz(), coalesced, value.dtype, value.device)
+        return ("sparse tensor", *form, self._attributes(value))
 
     def _object(self, value: Any) -> Any:
         """By what it holds, where that is plain: a batch, settings. Else by which one it is."""
