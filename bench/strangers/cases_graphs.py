@@ -1,4 +1,4 @@
-"""Graph networks of torch_geometric: on one graph, and on batches of small ones."""
+"""Graph networks: on one graph, and on batches of small ones; of torch_geometric, and with a sparse adjacency."""
 
 from __future__ import annotations
 
@@ -118,3 +118,74 @@ def gin(compile) -> Job:
         return value.detach()
 
     return Job(each_call(compile(train_step), batches), [model], [optimizer])
+
+
+# ---- With the adjacency as a sparse tensor
+
+
+def _adjacency(edges: torch.Tensor, nodes: int) -> torch.Tensor:
+    """Normalized, with loops: D^-1/2 (A + I) D^-1/2, in COO."""
+    there = torch.zeros(nodes, nodes)
+    there[edges[0], edges[1]] = there[edges[1], edges[0]] = 1.0
+    there.fill_diagonal_(1.0)
+    root = there.sum(1).rsqrt()
+    return (root[:, None] * there * root).to_sparse().coalesce()
+
+
+class _SparseGCN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(FEATURES, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x, adjacency):
+        h = F.relu(torch.spmm(adjacency, self.first(x)))
+        return F.log_softmax(torch.spmm(adjacency, self.second(F.dropout(h, 0.5, self.training))), 1)
+
+
+@case("torch", "GCN by torch.spmm, the adjacency an argument")
+def gcn_sparse(compile) -> Job:
+    x, y, edges, _ = _one_graph()
+    return training(
+        compile, _SparseGCN(), [(x, _adjacency(edges, NODES), y)] * STEPS, lambda m, x, a, y: F.nll_loss(m(x, a), y)
+    )
+
+
+class _LightGCN(nn.Module):
+    def __init__(self, adjacency: torch.Tensor) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NODES, FEATURES)
+        self.register_buffer("adjacency", adjacency)
+
+    def forward(self, users, liked, other):
+        layers = [self.embedding.weight]
+        for _ in range(3):
+            layers.append(torch.sparse.mm(self.adjacency, layers[-1]))
+        x = torch.stack(layers).mean(0)
+        return F.softplus((x[users] * x[other]).sum(1) - (x[users] * x[liked]).sum(1)).mean()
+
+
+@case("torch", "LightGCN: torch.sparse.mm with a CSR buffer, pairs sampled in the step")
+def light_gcn(compile) -> Job:
+    _, _, edges, _ = _one_graph()
+    model = _LightGCN(_adjacency(edges, NODES).to_sparse_csr())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def train_step():
+        pairs = edges[:, torch.randint(0, EDGES, (32,))]
+        loss = model(pairs[0], pairs[1], torch.randint(0, NODES, (32,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return Job(each_call(compile(train_step), [()] * STEPS), [model], [optimizer])
+
+
+@case("torch_geometric", "GraphSAGE over a CSR adjacency")
+def sage_csr(compile) -> Job:
+    from torch_geometric.nn import SAGEConv
+
+    x, y, edges, _ = _one_graph()
+    adjacency = _adjacency(edges, NODES).to_sparse_csr()
+    model = _TwoLayers(SAGEConv(FEATURES, 16), SAGEConv(16, CLASSES))
+    return training(compile, model, [()] * STEPS, lambda m: F.cross_entropy(m(x, adjacency), y))

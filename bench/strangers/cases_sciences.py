@@ -251,3 +251,45 @@ def neuralop_fourier(compile) -> Job:
     model = FNO(n_modes=(4, 4), hidden_channels=8, in_channels=1, out_channels=1, n_layers=2)
     batches = _normal((2, 1, 16, 16), (2, 1, 16, 16))
     return training(compile, model, batches, lambda m, x, y: F.mse_loss(m(x), y))
+
+
+# ---- SciPy in the step's own functions
+
+
+class _Convolution(torch.autograd.Function):
+    """As PyTorch's tutorial of functions by NumPy and SciPy has it."""
+
+    @staticmethod
+    def forward(ctx, x, kernel, bias):
+        from scipy.signal import correlate2d
+
+        ctx.save_for_backward(x, kernel)
+        found = correlate2d(x.detach().numpy(), kernel.detach().numpy(), mode="valid")
+        return torch.as_tensor(found + bias.detach().numpy(), dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        from scipy.signal import convolve2d, correlate2d
+
+        x, kernel = ctx.saved_tensors
+        grad = grad.detach().numpy()
+        of_x = convolve2d(grad, kernel.t().numpy(), mode="full")
+        of_kernel = correlate2d(x.numpy(), grad, mode="valid")
+        return tuple(torch.from_numpy(a).to(torch.float) for a in (of_x, of_kernel, grad.sum(keepdims=True)))
+
+
+class _ScipyNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.bias = nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(1, 1))
+        self.head = nn.Linear(64, 4)
+
+    def forward(self, x):
+        return self.head(torch.tanh(_Convolution.apply(x, self.kernel, self.bias)).flatten())
+
+
+@case("scipy", "a convolution of SciPy's as an autograd.Function")
+def scipy_function(compile) -> Job:
+    g = generator()
+    batches = [(torch.randn(10, 10, generator=g), torch.randn(4, generator=g)) for _ in range(STEPS)]
+    return training(compile, _ScipyNet(), batches, lambda m, x, y: nn.functional.mse_loss(m(x), y))

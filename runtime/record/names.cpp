@@ -18,9 +18,9 @@ std::string without_storage(const at::Tensor& tensor) {
   if (tensor.is_nested()) return "a nested tensor; padded to one length, it is planned";
   if (tensor.layout() == c10::kMkldnn) return "an opaque tensor (layout mkldnn); dense ones are planned";
   if (tensor.layout() != c10::kStrided)
-    return "a sparse tensor; products with one that the step comes by (mm, addmm) are planned, and dense tensors, such "
-           "as "
-           "the gradients of nn.Embedding(sparse=False)";
+    return "a sparse tensor; dense ones are planned (nn.Embedding(sparse=False)), and products with a sparse one that "
+           "the "
+           "step only reads";
   return "a tensor without a storage";
 }
 
