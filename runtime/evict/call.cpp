@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "runtime/evict/block.h"
+#include "runtime/torch/sparse.h"
 
 namespace stowage::runtime::evict {
 namespace {
@@ -123,7 +124,7 @@ bool can_remember(const OpTraits& op, const torch::jit::Stack& stack, const Oper
       if (operand.tensor->dtype() != operands[0].tensor->dtype()) return false;
       continue;
     }
-    if (!is_ours(operand)) return false;
+    if (!is_ours(operand) || is_sparse(*operand.tensor)) return false;
     const bool foreign_layout = operand.storage != nullptr && (operand.tensor->is_conj() || operand.tensor->is_neg());
     if (foreign_layout) return false;
   }

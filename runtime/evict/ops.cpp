@@ -5,6 +5,7 @@
 
 #include "runtime/evict/block.h"
 #include "runtime/memory/allocator.h"
+#include "runtime/torch/sparse.h"
 #include "runtime/torch/split.h"
 
 namespace stowage::runtime::evict {
@@ -21,6 +22,7 @@ bool all_small_in_place(const OpTraits& op, const Operands& operands) {
 void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& op = traits_of(handle);
   awake_.thread_has_an_op();
+  keep_parts(*stack, op.arguments);
   if (keys.has(c10::DispatchKey::Python)) {  // a mode or a subclass: its inner calls come here
     handle.redispatchBoxed(keys, stack);
   } else if (op.view || awake_.asleep() || awake_.inside_unwatched_op()) {
@@ -29,6 +31,18 @@ void Ops::on_leaf(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     run_elsewhere(handle, op, keys, stack);
   } else if (!op.lists || !run_split(handle, op, keys, stack)) {
     run(handle, op, keys, stack);
+  }
+  keep_parts(*stack, op.returns);
+}
+
+// A sparse tensor has no storage: nobody sees who reads its indices and values. They are there, and never leave again.
+void Ops::keep_parts(const torch::jit::Stack& stack, std::size_t count) {
+  if (awake_.asleep()) return;
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) {
+    if (!is_sparse(stack[i])) continue;
+    const std::vector<at::Tensor> parts = parts_of_sparse(stack[i].toTensor());
+    const auto keep = [&] { std::ranges::for_each(parts, [&](const at::Tensor& part) { outside_.restore(part); }); };
+    state_.home_stream->is_current() ? keep() : state_.home_stream->run(keep);
   }
 }
 

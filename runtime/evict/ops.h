@@ -35,6 +35,7 @@ class Ops final : public Interceptor {
 
  private:
   void run(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void keep_parts(const torch::jit::Stack& stack, std::size_t count);
   bool run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack);
   void run_elsewhere(const c10::OperatorHandle& handle, const OpTraits& op, c10::DispatchKeySet keys,

@@ -4,6 +4,7 @@ wherever they come from and whatever becomes of them between the calls; else ref
 import random
 import warnings
 
+import pytest
 import searches
 import torch
 import torch.nn.functional as F
@@ -246,3 +247,65 @@ def test_a_plan_keeps_within_its_budget_with_a_sparse_operand():
     assert stats["misses"] == 0 and stats["recomputed_ops"] > 0
     assert stats["measured_peak_bytes"] == stats["planned_peak_bytes"]
     assert stats["resident_bytes"] + stats["arena_bytes"] <= budget
+
+
+# ---- stowage.budget
+
+
+def watched(seed, limit_kib, release):
+    """What a few steps leave, and how much was let go. The values of the sparse tensor are a dense one of the program's, which
+    it also writes between a product and its backward pass."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    nodes, width = 200, 32
+    found = ((torch.rand(nodes, nodes) > 0.95) * torch.randn(nodes, nodes)).to_sparse().coalesce()
+    values = found.values().clone()
+    a = torch.sparse_coo_tensor(found.indices(), values, found.shape, is_coalesced=True)
+    if csr := rng.random() < 0.5:
+        found = found.to_sparse_csr()
+        a = torch.sparse_csr_tensor(found.crow_indices(), found.col_indices(), values, found.shape)
+    assert a.values().data_ptr() == values.data_ptr()
+    layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    seen = []
+
+    def step(x):
+        kept = []
+        for layer in layers:
+            x = torch.sparse.mm(a, layer(x)) if csr or rng.random() < 0.7 else torch.sparse.mm(a.t(), layer(x))
+            kept.append(x)
+            x = torch.tanh(x)
+        values.mul_(0.99)
+        loss = x.square().mean() + sum(k.detach().abs().mean() for k in kept)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.extend([loss.detach(), *(k.detach().clone() for k in kept)])
+
+    def train():
+        for _ in range(3):
+            step(torch.randn(nodes, width))
+
+    went = 0
+    if limit_kib:
+        with stowage.budget(limit_kib << 10, release=release) as block:
+            train()
+        went = block.stats()["evictions"]
+    else:
+        train()
+    return [*seen, values, a.to_dense(), *(p.detach() for p in layers.parameters())], went
+
+
+@pytest.mark.parametrize("release", ["both", "recompute", "swap"])
+def test_a_budget_lets_go_of_no_part_of_a_sparse_tensor(release):
+    let_go = 0
+    for seed in searches.seeds(SEED, at_least=4):
+        expected, _ = watched(seed, 0, release)
+        for limit_kib in (1600, 1500, 1400, 1300, 1200, 900, 700, 500):
+            try:
+                got, went = watched(seed, limit_kib, release)
+            except torch.OutOfMemoryError:
+                continue
+            let_go += went
+            assert same(expected, got), f"seed {seed}, {limit_kib} KiB"
+    assert let_go > (5 if release == "recompute" else 50)
