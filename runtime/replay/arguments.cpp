@@ -43,7 +43,6 @@ bool same_number(const c10::IValue& a, const c10::IValue& b) {
     const at::Tensor& x = a.toTensor();
     return std::memcmp(x.const_data_ptr(), b.toTensor().const_data_ptr(), x.element_size()) == 0;
   }
-  if (is_sparse(a)) return a.toTensor().is_same(b.toTensor());
   if (!a.isDouble()) return a == b;
   const double x = a.toDouble();
   const double y = b.toDouble();

@@ -38,7 +38,8 @@ bool is_sparse(const at::Tensor& tensor) {
 bool is_sparse(const c10::IValue& value) { return value.isTensor() && is_sparse(value.toTensor()); }
 
 bool reshapes_sparse(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  return among(kReshapes, op) && is_sparse(stack[stack.size() - op.schema().arguments().size()]);
+  const std::size_t count = op.schema().arguments().size();
+  return count > 0 && is_sparse(stack[stack.size() - count]) && among(kReshapes, op);
 }
 
 bool multiplies_sparse(const c10::OperatorHandle& op) { return among(kProducts, op); }
