@@ -29,6 +29,13 @@ def libraries_are_no_garbage():
         gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def still_no_garbage(libraries_are_no_garbage):
+    """What stowage asks of the collector takes them back. Asking whether it did takes longer than this."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        gc.freeze()
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="the tests of tests/slow.txt alone")
 

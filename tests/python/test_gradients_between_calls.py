@@ -154,7 +154,7 @@ def compared(seed, check):
 @pytest.mark.parametrize("check", ["auto", "never"])
 def test_gradients_between_calls_are_those_of_eager(check):
     first = searches.first_seed()
-    planned = [compared(seed, check) for seed in searches.seeds(first, at_least=30)]
+    planned = [compared(seed, check) for seed in searches.seeds(first, at_least=12)]
     assert sum(map(bool, planned)) >= len(planned) // 2
 
 

@@ -283,7 +283,7 @@ def random_action(rng):
 
 
 def test_any_order():
-    for seed in searches.seeds(SEED, at_least=6):
+    for seed in searches.seeds(SEED, at_least=3):
         print("seed", seed)
         any_order(random.Random(seed))
 

@@ -282,7 +282,7 @@ def test_calls_before_the_plan_at_random_places(name, budget):
     all goes on."""
     rng = random.Random(SEED + hash_of(name) + bool(budget))
     interrupts = 0
-    for _ in range(300 if SOAK else 25):
+    for _ in range(300 if SOAK else 12):
         twins = Twins(WORLDS[name], budget=budget)
         for _ in range(rng.randrange(5)):
             twins.step()
@@ -299,7 +299,7 @@ def test_calls_before_the_plan_at_random_places(name, budget):
         except AssertionError as error:
             raise Torn(f"seed {SEED}: interrupted at {interruption.where}: {error}") from error
     print(f"seed {SEED}: {name}: {interrupts} interrupts")
-    assert interrupts > 5
+    assert interrupts > 2
 
 
 def in_block() -> None:

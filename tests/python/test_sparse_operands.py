@@ -190,10 +190,10 @@ def compared(seed):
 
 def test_sparse_operands():
     planned = 0
-    for seed in searches.seeds(SEED, at_least=60):
+    for seed in searches.seeds(SEED, at_least=24):
         step, _ = compared(seed)
         planned += step is not None and step.stats()["planned_steps"] > 0
-    assert planned >= 15
+    assert planned >= 8
 
 
 def test_a_sparse_tensor_over_a_parameter_is_refused():

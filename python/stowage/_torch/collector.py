@@ -7,19 +7,14 @@ from typing import Any
 
 def get_referrers(value: Any) -> list[Any]:
     """As gc.get_referrers(), frozen ones too: they are frozen no longer."""
-    _thaw()
+    gc.unfreeze()
     return gc.get_referrers(value)
 
 
 def get_objects() -> list[Any]:
     """As gc.get_objects(), frozen ones too: they are frozen no longer."""
-    _thaw()
+    gc.unfreeze()
     return gc.get_objects()
-
-
-def _thaw() -> None:
-    if gc.get_freeze_count():
-        gc.unfreeze()
 
 
 __all__ = ["get_objects", "get_referrers"]
