@@ -81,12 +81,12 @@ void bind_executor(nb::module_& m) {
       .def_prop_ro("learned_something", &rt::Executor::learned_something)
       .def(
           "run",
-          [](rt::Executor& executor, const std::vector<Address>& inputs, bool time_ops) {
+          [](rt::Executor& executor, const std::vector<Address>& inputs, bool time_ops, bool writes_counted) {
             const std::vector<at::Tensor> in = tensors_at(inputs);
             const nb::gil_scoped_release release;
-            return executor.run(in, {.time_ops = time_ops});
+            return executor.run(in, {.time_ops = time_ops, .writes_counted = writes_counted});
           },
-          "inputs"_a, "time_ops"_a = false)
+          "inputs"_a, "time_ops"_a = false, "writes_counted"_a = false)
       .def(
           "rehearse",
           [](rt::Executor& executor, const std::vector<Address>& inputs, const rt::Matcher& matcher, bool learn) {

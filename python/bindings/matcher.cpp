@@ -199,6 +199,14 @@ void bind_matcher(nb::module_& m) {
       .def(
           "is_behind", [](const rt::Matcher& matcher, Address tensor) { return matcher.is_behind(tensor_at(tensor)); },
           "tensor"_a, "Would what has been matched so far write it? Its memory does not show that yet.")
+      .def(
+          "array_made",
+          [](rt::Matcher& matcher, Address memory, Address tensor) {
+            return matcher.array_made(tensor_at(memory), tensor_at(tensor));
+          },
+          "memory"_a, "tensor"_a)
+      .def("array_gone", &rt::Matcher::array_gone, "number"_a)
+      .def_prop_ro("array_stays", &rt::Matcher::array_stays)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
       .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)
       .def("look_closely", &rt::Matcher::look_closely, "on"_a)

@@ -233,6 +233,8 @@ void bind_recorder(nb::module_& m) {
            [](rt::Recorder& r, const std::vector<Address>& gradients) { r.begin_section(tensors_at(gradients)); })
       .def("end_section", &rt::Recorder::end_section)
       .def("slot_of", [](rt::Recorder& r, Address tensor) { return r.slot_of(tensor_at(tensor)).value; })
+      .def("latest_op", &rt::Recorder::latest_op)
+      .def("array_gone", &rt::Recorder::array_gone, nb::arg("teller"))
       .def("made_in_step", [](const rt::Recorder& r, Address tensor) { return r.made_in_step(tensor_at(tensor)); })
       .def("touched_inputs",
            [](const rt::Recorder& r) {

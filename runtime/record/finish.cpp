@@ -167,9 +167,14 @@ class HostSlices {
   [[nodiscard]] bool written_later(std::size_t index) const {
     const TapeOp& op = tape_.ops[index];
     if (!op.arguments[1].toBool()) return false;
-    const BlockId block = tape_.slots[op.tensors[0].slots[0].index()].block;
-    return std::ranges::any_of(writers_[block.index()],
-                               [&](std::int32_t writer) { return writer > static_cast<std::int32_t>(index); });
+    const BlockId id = tape_.slots[op.tensors[0].slots[0].index()].block;
+    const Block& block = tape_.blocks[id.index()];
+    // What lasts is there in each call, so a call can see whether somebody still holds the array (Matcher::array_made).
+    const bool seen = op.array_until >= 0 && block.external && !block.of_python;
+    const auto until = seen ? op.array_until : static_cast<std::int32_t>(tape_.ops.size());
+    return std::ranges::any_of(writers_[id.index()], [&](std::int32_t writer) {
+      return writer > static_cast<std::int32_t>(index) && writer < until;
+    });
   }
 
   bool refuse(const TapeOp& op, const std::string& reason) {

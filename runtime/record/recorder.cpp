@@ -404,6 +404,12 @@ std::vector<BlockId> Recorder::surviving_blocks(const std::vector<at::Tensor>& a
   return blocks;
 }
 
+void Recorder::array_gone(std::int32_t teller) {
+  if (tape_ == nullptr || teller < 0 || static_cast<std::size_t>(teller) >= tape_->ops.size()) return;
+  TapeOp& op = tape_->ops[static_cast<std::size_t>(teller)];
+  if (tells_content(op.handle)) op.array_until = static_cast<std::int32_t>(tape_->ops.size());
+}
+
 std::vector<std::string> Recorder::survivors(const std::vector<at::Tensor>& allowed) const {
   std::vector<std::string> lines;
   const std::map<BlockId, TapeOpId> written = host_fills_.written_and_held(kept_writes_, allowed);

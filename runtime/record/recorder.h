@@ -61,6 +61,10 @@ class Recorder final : public Interceptor {
   // from arguments.
   void reads_on_host(const at::Tensor& tensor, const std::string& what);
 
+  // Position of the latest op, or -1; and that nobody holds the array any more for which that op has told a tensor.
+  [[nodiscard]] std::int32_t latest_op() const { return static_cast<std::int32_t>(tape_->ops.size()) - 1; }
+  void array_gone(std::int32_t teller);
+
   // After stop(), with all of the step's local tensors gone: source lines of tensors that outlive the step, except
   // `allowed`.
   [[nodiscard]] std::vector<std::string> survivors(const std::vector<at::Tensor>& allowed) const;

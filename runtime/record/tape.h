@@ -117,7 +117,9 @@ struct TapeOp {
   int random_order = -1;    // position among the ops that draw random numbers, or -1
   bool draws_none = false;  // such an op, but the generator stayed as it was (dropout_p=0)
   GeneratorPart drawn_from = kHostGenerator;
-  int generator = -1;       // which argument says so, or -1
+  int generator = -1;  // which argument says so, or -1
+  // It tells all of a tensor for an array over its memory: the op before which nobody held that any more, or -1
+  std::int32_t array_until = -1;
   bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
   bool varies = false;      // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1

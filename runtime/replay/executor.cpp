@@ -103,9 +103,11 @@ RunStats Executor::run(const std::vector<at::Tensor>& inputs, RunOptions options
   }
   if (stats.rescued_bytes > 0) std::fill(rescued_.begin(), rescued_.end(), std::nullopt);
   tape_->final_jump.make(states_, tape_->generators);
-  for (const BlockId block : mutated_) {
-    const Block& b = tape_->blocks[block.index()];
-    (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
+  if (!options.writes_counted && rehearsal_ == nullptr) {
+    for (const BlockId block : counts_) {
+      const Block& b = tape_->blocks[block.index()];
+      (b.input >= 0 ? inputs[static_cast<std::size_t>(b.input)] : b.tensor).unsafeGetTensorImpl()->bump_version();
+    }
   }
   stats.misses = script_.misses();
   stats.skipped = script_.skipped();

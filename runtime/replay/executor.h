@@ -54,6 +54,8 @@ struct RunStats {
 struct RunOptions {
   bool learn = false;     // afterwards the tape holds the allocations that the ops were seen to make
   bool time_ops = false;  // afterwards op_times() is what each op took
+  // The step's Python has run over shells, so the tensors that it writes have counted that (Tensor._version)
+  bool writes_counted = false;
 };
 
 class Executor {
@@ -329,6 +331,7 @@ class Executor {
   std::vector<bool> keep_state_;  // by draws: the generator state after that many is restored later
   std::vector<std::optional<GeneratorState>> states_;
   std::vector<BlockId> mutated_;  // externals that the step writes
+  std::vector<BlockId> counts_;   // and not only the optimizers, whose Python has run (RunOptions::writes_counted)
   // And what their first byte's place must be a multiple of
   std::vector<std::pair<BlockId, std::int64_t>> input_blocks_;
   std::unordered_set<const c10::StorageImpl*> resident_storages_;

@@ -58,16 +58,20 @@ void Executor::bind_residents() {
     if (slot.valid()) touched_[tape_->slots[slot.index()].block.index()] = true;
   }
   written_.resize(tape_->blocks.size(), false);
+  std::vector<bool> counted_by_python(tape_->blocks.size(), true);
   for (const TapeOp& op : tape_->ops) {
     if (op.role != TapeOp::Role::kKernel) continue;
     for_each_access(*tape_, op, [&](BlockId block, Access access) {
-      if (access == Access::kWrite) written_[block.index()] = true;
+      if (access != Access::kWrite) return;
+      written_[block.index()] = true;
+      if (op.section < 0) counted_by_python[block.index()] = false;
     });
   }
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!block.external) continue;
     if (written_[i]) mutated_.push_back(BlockId(i));
+    if (written_[i] && !counted_by_python[i]) counts_.push_back(BlockId(i));
     if (block.input >= 0) {
       input_blocks_.emplace_back(BlockId(i), 1);
       continue;

@@ -129,6 +129,9 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     run_leaf(op, keys, stack);
   } else if (is_elementwise_list_op(op)) {
     match_per_element(op, keys, stack);
+  } else if (mode_ == Mode::kStep && arrays_.written()) {
+    leave("the step writes into its NumPy array");
+    run_left(op, keys, stack);
   } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
     leave("the step looks into a state of a random generator");
     run_left(op, keys, stack);
@@ -182,6 +185,9 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   const bool other_mode = why.empty() && !in_its_grad_mode() && !std::exchange(grad_mode_differed_, true);
   if ((!why.empty() || other_mode) && !try_others(handle, keys, *stack) && !why.empty())
     return differs(why, handle, keys, stack);
+  if (!arrays_.empty() && writes_under_array(tape_->ops[cursor_]))
+    return differs(name_with_line(*tape_, tape_->ops[cursor_]) + " writes into memory of which Python holds an array",
+                   handle, keys, stack);
   const TapeOpId id(cursor_++);
   TapeOp& op = tape_->op(id);
   bool changed = false;
@@ -364,6 +370,18 @@ bool Matcher::is_behind(const at::Tensor& tensor) const {
                         [&](BlockId of, Access access) { writes |= of == block && access == Access::kWrite; });
         return writes;
       });
+}
+
+bool Matcher::writes_under_array(const TapeOp& op) const {
+  bool writes = false;
+  for_each_access(*tape_, op, [&](BlockId block, Access access) {
+    writes = writes || (access == Access::kWrite && arrays_.of([&](const c10::StorageImpl* storage) {
+               const auto it = passing_.find(storage);
+               return it != passing_.end() && std::any_of(it->second.begin(), it->second.end(),
+                                                          [&](const Part& part) { return part.block == block; });
+             }));
+  });
+  return writes;
 }
 
 bool Matcher::same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const {

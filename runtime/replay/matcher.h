@@ -34,6 +34,7 @@
 
 #include "runtime/memory/bytes.h"
 #include "runtime/record/tape.h"
+#include "runtime/replay/arrays.h"
 #include "runtime/replay/numbers.h"
 #include "runtime/replay/tiles.h"
 #include "runtime/torch/generator.h"
@@ -129,6 +130,13 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
   // Of a step that has not left: would what has been matched so far write it? Its memory does not show that yet.
   [[nodiscard]] bool is_behind(const at::Tensor& tensor) const;
+  // Did the recorded step keep the array that the latest op is for, or may an op have written below it?
+  [[nodiscard]] bool array_stays() const { return cursor_ > 0 && tape_->ops[cursor_ - 1].array_until < 0; }
+  // Python is given a NumPy array over `memory`, which is the tensor's own or a copy (arrays.h); the answer is the array's
+  // number. Then it is gone. An op that would write there, and Python that has, end the matching:
+  // what is matched by then happens, without what Python has written, which follows.
+  std::int64_t array_made(const at::Tensor& memory, const at::Tensor& tensor) { return arrays_.add(memory, tensor); }
+  void array_gone(std::int64_t number) { arrays_.gone(number); }
   // Where it left the tape with another operator: at which op, and that operator's name; else -1.
   [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
   // Where it left the tape, an optimizer was at work.
@@ -242,6 +250,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   void take_back_numbers();
   void match(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void match_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  [[nodiscard]] bool writes_under_array(const TapeOp& op) const;
   bool same_tensors(const TensorRef& ref, const c10::IValue& value, bool real) const;
   [[nodiscard]] bool fits_by_value(const Slot& slot, const at::Tensor& tensor, const Place& place) const;
   bool one_to_one(const TapeOp& op, const torch::jit::Stack& stack) const;
@@ -286,9 +295,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
 
   std::shared_ptr<Tape> tape_;
   Mode mode_ = Mode::kSection;
-  Storages residents_;               // and adopted shells
-  Storages passing_;                 // of the section or step that is being matched
-  std::vector<Shell> kept_;          // so that no address in passing_ is used twice
+  Storages residents_;       // and adopted shells
+  Storages passing_;         // of the section or step that is being matched
+  std::vector<Shell> kept_;  // so that no address in passing_ is used twice
+  ArraysMade arrays_;
   std::vector<bool> taken_;          // by block: a constant that has the content of a tensor of this call
   std::vector<bool> other_content_;  // by block: another one than it had
   std::vector<bool> other_numbers_;  // by op: given by this call

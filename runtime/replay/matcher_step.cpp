@@ -30,6 +30,7 @@ void Matcher::begin_step(std::vector<std::vector<at::Tensor>> inputs, std::vecto
   other_operator_ = {-1, ""};
   read_shell_ = told_in_vain_ = grad_mode_differed_ = budget_watches_ = false;
   watched_.clear();
+  arrays_.clear();
   chosen_ = -1;
   cursor_ = 0;
   end_ = tape_->ops.size();
@@ -53,6 +54,7 @@ void Matcher::start() {
 
 void Matcher::end_step() {
   if (mode_ == Mode::kStep && told_in_vain_) throw std::runtime_error(kCaughtText);
+  if (mode_ == Mode::kStep && arrays_.written()) return leave("the step writes into its NumPy array");
   if (mode_ == Mode::kStep && cursor_ != end_) {
     const auto ends_here = [&](std::size_t i) { return others_[i]->ops.size() == cursor_ && change_to(i); };
     bool found = false;
@@ -101,6 +103,7 @@ void Matcher::leave(const std::string& why) {
   if (mode_ != Mode::kStep) return;
   mismatch_ = why;
   left_in_section_ = cursor_ < end_ && tape_->ops[cursor_].section >= 0;
+  const ArraysMade::Written written = arrays_.take_out();
   mode_ = Mode::kLeft;
   take_back_numbers();
   const GeneratorState python = generator_at_end_ ? *generator_at_end_ : generators_now();
@@ -108,6 +111,7 @@ void Matcher::leave(const std::string& why) {
   if (before_leaving_) before_leaving_();
   budget_watches_ = thread_attached();
   run_plainly_and_follow(python);
+  written.put_in();
 }
 
 // To where it was when the step began, where its ops are still to run.

@@ -312,3 +312,58 @@ def test_state_in_a_dict_of_the_user():
         return losses, [h.detach() for h in kept], dict(cell.named_parameters())
 
     assert same(run(True), run(False))
+
+
+class Name:
+    """A key of which == says nothing."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __eq__(self, other):
+        return [self.text == getattr(other, "text", "")]
+
+    def __hash__(self):
+        return hash(self.text)
+
+
+@pytest.mark.parametrize("of", ["other shapes", "equal shapes", "one element", "objects", "numpy", "tuples"])
+def test_a_dict_by_keys_that_compare_as_they_like(of):
+    """Gradients are summed by parameter, or by what stands for it, and forgotten with each update."""
+    import numpy
+
+    shapes = {"other shapes": [(4, 4), (4,)], "one element": [(1,), (1,)]}.get(of, [(4, 4), (4, 4)])
+
+    def make():
+        torch.manual_seed(FIRST)
+        parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+        keys = {
+            "objects": [Name("a"), Name("b")],
+            "numpy": [numpy.int64(3), numpy.int64(4)],
+            "tuples": [("a", 1), ("b", 2)],
+        }.get(of, parameters)
+        optimizer = torch.optim.SGD(parameters, 1e-4)
+        sums, calls = {}, [0]
+
+        def step(x):
+            loss = sum((x * p.sum() + p.square().mean()).square().mean() for p in parameters)
+            for key, gradient in zip(keys, torch.autograd.grad(loss, parameters)):
+                sums.setdefault(key, torch.zeros_like(gradient)).add_(gradient)
+            calls[0] += 1
+            if calls[0] % 4 == 0:
+                for p, key in zip(parameters, keys):
+                    p.grad = sums[key].clone()
+                optimizer.step()
+                sums.clear()
+            return loss.detach()
+
+        return parameters, step
+
+    (theirs, eager), (ours, planned) = make(), make()
+    step = stowage.compile(planned)
+    generator = torch.Generator().manual_seed(FIRST)
+    for _ in range(40):
+        x = torch.randn(6, generator=generator)
+        assert torch.equal(eager(x), step(x))
+        assert all(map(torch.equal, theirs, ours))
+    assert step.stats()["planned_steps"] > 0, step.refusal

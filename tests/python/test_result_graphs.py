@@ -188,3 +188,61 @@ def test_random_results():
         rng = random.Random(seed)
         names = tuple(rng.choice(list(MADE)) for _ in range(rng.randint(1, 3)))
         agree(names, rng.choice(list(HELD)), rng.choice(["auto", "never", "always"]))
+
+
+@pytest.mark.parametrize("check", ["auto", "always", "never"])
+@pytest.mark.parametrize("of", ["parameter", "before the update", "buffer", "momentum", "argument", "other"])
+def test_a_graph_over_what_the_step_has_written(of, check):
+    """Its backward pass asks how often that was written since. Between calls, too, Tensor._version is eager's."""
+
+    def make():
+        torch.manual_seed(3)
+        net, other = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, 1)
+        net.register_buffer("average", torch.zeros(ROWS, WIDTH))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+        def step(x):
+            penalty = net.weight.square().sum() if of == "before the update" else None
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            net.average.lerp_(x.detach(), 0.1)
+            if of == "argument":
+                x.mul_(0.5)
+            momentum = optimizer.state[net.weight]["momentum_buffer"]
+            over = {"parameter": net.weight, "buffer": net.average, "momentum": momentum[:1], "argument": x}.get(
+                of, other.weight
+            )
+            return loss.detach(), (over * other.weight).sum() if penalty is None else penalty
+
+        return net, other, optimizer, step
+
+    def backward(graph):
+        try:
+            graph.backward()
+        except RuntimeError as error:
+            return type(error)  # spent, or written since
+
+    (theirs, other, optimizer, eager), (ours, another, optimizer_too, planned) = make(), make()
+    step = stowage.compile(planned, check=check)
+    generator = torch.Generator().manual_seed(3)
+    for call in range(9):
+        x = torch.randn(ROWS, WIDTH, generator=generator)
+        y = x.clone()
+        (loss, graph), (loss_too, graph_too) = eager(x), step(y)
+        assert torch.equal(loss, loss_too) and torch.equal(graph, graph_too)
+        if call % 3 == 2:
+            assert backward(graph) == backward(graph_too), call
+        for a, b in [
+            (x, y),
+            *zip(theirs.state_dict(keep_vars=True).values(), ours.state_dict(keep_vars=True).values()),
+            *zip(other.parameters(), another.parameters()),
+            *(
+                (a["momentum_buffer"], b["momentum_buffer"])
+                for a, b in zip(optimizer.state.values(), optimizer_too.state.values())
+            ),
+        ]:
+            assert torch.equal(a, b) and a._version == b._version, call
+            assert (a.grad is None) == (b.grad is None) and (a.grad is None or torch.equal(a.grad, b.grad)), call
+    assert step.stats()["planned_steps"] > 0, step.refusal

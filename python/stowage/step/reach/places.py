@@ -82,7 +82,7 @@ class Entry:
         return isinstance(tensor, torch.Tensor) and is_plain(tensor)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Entry) and other._key == self._key and other._holder() is self._holder()
+        return isinstance(other, Entry) and _same_key(other._key, self._key) and other._holder() is self._holder()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -113,9 +113,15 @@ class Held:
         return tensor is not None and is_plain(tensor) and not tensor.requires_grad and metadata(tensor) == self.meta
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Held) and other._holder is self._holder and other._key == self._key
+        return isinstance(other, Held) and other._holder is self._holder and _same_key(other._key, self._key)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _same_key(one: Any, other: Any) -> bool:
+    """Of a dict or a list. For keys of other kinds == may be anything: that of tensors gives a tensor."""
+    plain = isinstance(one, (str, int)) and isinstance(other, (str, int))
+    return one == other if plain else one is other
 
 
 def _value(holder: Any, key: Any) -> Any:

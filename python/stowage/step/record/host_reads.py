@@ -4,17 +4,21 @@
     composites that look at lengths    noted: what they read must follow from the arguments (data guards)
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 
-An array is a copy where the step runs over shells. Whoever writes into it means the tensor: that is seen at the end,
-and the call happens eagerly. Pickling and storages (torch.save of a model) see what eager would show: before them what
+An array of a tensor that lasts (a parameter, an argument) is over its memory; where a shell stands for the tensor, it is
+a copy (runtime/replay/arrays.h). A step that writes under an array which it still holds, or into one, is refused where
+that was recorded; where only some calls do, the rest of those is eager. Pickling and storages (torch.save of a model) see what eager would show: before them what
 has been matched so far happens, and the rest of that call is eager, too. copy.deepcopy of a tensor is done by
 operators.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import struct
 import sys
 import types
+import weakref
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -97,6 +101,30 @@ PAST_THE_DISPATCHER = frozenset(
 )
 
 
+class _Arrays:
+    """What a step has been given as arrays, with their content, as long as somebody holds them."""
+
+    def __init__(self) -> None:
+        self._keys = itertools.count()
+        self._held: dict[int, tuple[Any, Any, bytes]] = {}
+        self._written = False
+
+    def add(self, made: Any, same: Any, content: bytes, gone: Callable[[], None]) -> None:
+        """``same``: another array over the memory of ``made``. Calls ``gone()`` when nobody holds ``made`` any more."""
+        key = next(self._keys)
+
+        def ends(_: Any) -> None:
+            _, memory, was = self._held.pop(key)
+            self._written |= memory.tobytes() != was
+            gone()
+
+        self._held[key] = weakref.ref(made, ends), same, content
+
+    def written(self) -> bool:
+        """Has the content of one changed, while somebody held it?"""
+        return self._written or any(same.tobytes() != was for _, same, was in self._held.values())
+
+
 class HostReads(TorchFunctionMode):
     """While a step is recorded."""
 
@@ -104,7 +132,7 @@ class HostReads(TorchFunctionMode):
         self._recorder = recorder
         self._arguments = {id(t) for t in arguments}
         self._whole_contents = whole_contents
-        self._arrays: list[tuple[Any, bytes]] = []
+        self._arrays = _Arrays()
         self._versions: list[tuple[torch.Tensor, int]] = []
         self.asked = ""  # for something that no guard can see
 
@@ -151,10 +179,16 @@ class HostReads(TorchFunctionMode):
             self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
         else:
             return func(*args, **kwargs)
+        teller = self._recorder.latest_op()
         result: Any = _runtime.unrecorded(lambda: func(*args, **kwargs))
-        # A converted array is a copy
-        if name != "tolist" and words is not None and result.ctypes.data == tensor.data_ptr():
-            self._arrays.append((result, _bytes(tensor, words)))
+        if name == "tolist" or words is None:
+            return result
+        if result.ctypes.data == tensor.data_ptr():
+            gone = functools.partial(self._recorder.array_gone, teller)
+            same = _runtime.unrecorded(lambda: tensor.detach().numpy())
+            self._arrays.add(result, same, _bytes(tensor, words), gone)
+        else:  # converted, so it is a copy
+            self._recorder.array_gone(teller)
         return result
 
     def _note_version(self, tensor: torch.Tensor) -> None:
@@ -168,9 +202,8 @@ class HostReads(TorchFunctionMode):
         if any(tensor._version != version for tensor, version in self._versions):
             self._recorder.refuse("the step asks how often a tensor was written (Tensor._version) that it writes")
         self._versions.clear()
-        if any(made.tobytes() != was for made, was in self._arrays):
+        if self._arrays.written():
             self._recorder.refuse("the step writes into the NumPy array of a tensor, or into the tensor behind it")
-        self._arrays.clear()
 
 
 class ToldContents(TorchFunctionMode):
@@ -180,7 +213,7 @@ class ToldContents(TorchFunctionMode):
         """shared: arrays over memory that kernels read, which are not to be written meanwhile."""
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
-        self._arrays: list[tuple[Any, bytes]] = []
+        self._arrays: list[Any] = []  # references that tell when one is gone
         self._shared = [(array, buffer_digest(array)) for array in shared]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -209,8 +242,13 @@ class ToldContents(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if name == "tolist":
             return _as_list(args[0], content)
-        made = _as_array(args[0], content)
-        self._arrays.append((made, content))
+        found = _runtime.unrecorded(lambda: _memory_and_array(args[0], content, self._matcher.array_stays))
+        if found is None:
+            self._matcher.leave(f"Tensor.{name}() of memory that waits elsewhere")
+            return func(*args, **(kwargs or {}))
+        memory, made = found
+        number = self._matcher.array_made(address(memory), address(args[0]))
+        self._arrays.append(weakref.ref(made, lambda _: self._matcher.array_gone(number)))
         dtype = (kwargs or {}).get("dtype", args[1] if name == "__array__" and len(args) > 1 else None)
         return made if dtype is None else made.astype(dtype, copy=False)
 
@@ -219,11 +257,8 @@ class ToldContents(TorchFunctionMode):
         return name in _POINTERS and not self._matcher.left and self._matcher.is_behind(address(args[0]))
 
     def within(self, call: Callable[[], Any]) -> Any:
-        """call(), whose tensors tell what they hold. Raises as a read of a shell does where it writes into an array."""
-        result = self.beside(lambda: within_function_mode(self, call))
-        if not self._matcher.left and any(made.tobytes() != was for made, was in self._arrays):
-            raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into its NumPy array")
-        return result
+        """call(), whose tensors tell what they hold."""
+        return self.beside(lambda: within_function_mode(self, call))
 
     def beside(self, call: Callable[[], Any]) -> Any:
         """call(), whose tensors tell nothing. Raises the same where it writes into an array that is shared."""
@@ -313,11 +348,19 @@ def _bytes(tensor: torch.Tensor, words: list[int]) -> bytes:
     return array("q", words).tobytes()[: tensor.numel() * tensor.element_size()]
 
 
-def _as_array(tensor: torch.Tensor, content: bytes) -> Any:
-    import numpy
-
-    dtype = numpy.dtype(str(tensor.dtype).removeprefix("torch."))
-    return numpy.frombuffer(bytearray(content), dtype=dtype).reshape(tensor.shape)
+def _memory_and_array(tensor: torch.Tensor, content: bytes, stays: bool) -> tuple[torch.Tensor, Any] | None:
+    """Of a tensor that lasts, its own: whoever keeps the array sees what later calls write, and writes what they read. A
+    copy of the content, where that is nowhere yet (a shell), or where the tensor's waits and nobody will keep it. Else
+    none."""
+    if not is_shell(tensor):
+        memory = tensor.detach()
+        if (array := memory.numpy()).tobytes() == content:
+            return memory, array
+        if stays:
+            return None
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype)
+    (array := memory.numpy()).reshape(-1).view("uint8")[...] = bytearray(content)
+    return memory, array
 
 
 def _as_list(tensor: torch.Tensor, content: bytes) -> Any:

@@ -264,11 +264,11 @@ class Replay:
             leaves[leaf] = arguments[argument]
         return unflatten(leaves, self.recording.output_spec)
 
-    def _execute(self, inputs: list[int], finish: Callable[[], Any]) -> Any:
+    def _execute(self, inputs: list[int], finish: Callable[[], Any], writes_counted: bool = False) -> Any:
         """Returns finish(), which hands out the results. It may run twice. No frame of an error's holds them."""
         timed = self.planned.is_timed
         self.finish = finish
-        self.last_run = self.executor.run(inputs, timed)
+        self.last_run = self.executor.run(inputs, timed, writes_counted)
         outputs = finish()
         self.finish = _nothing
         self.executor.drop_results()
@@ -455,7 +455,7 @@ class Replay:
         """The planned step, after the user's Python has run over shells, which get their content here."""
         handover = shadow.began.matcher.handover()
         handover.begin(self.executor)
-        self._execute(inputs, lambda: handover.take_results(self.executor))
+        self._execute(inputs, lambda: handover.take_results(self.executor), writes_counted=True)
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
         """What Python holds in the places of the outputs."""

@@ -1,0 +1,77 @@
+#include "runtime/replay/arrays.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace stowage::runtime {
+namespace {
+
+char* first_byte(const at::Tensor& memory) {
+  return static_cast<char*>(memory.storage().mutable_data()) + span_bytes(memory).first;
+}
+
+std::size_t count_under(const at::Tensor& memory) {
+  const auto [start, end] = span_bytes(memory);
+  return static_cast<std::size_t>(end - start);
+}
+
+std::string bytes_under(const at::Tensor& memory) {
+  const std::size_t bytes = count_under(memory);
+  return bytes > 0 ? std::string(first_byte(memory), bytes) : std::string();
+}
+
+void put_bytes(const at::Tensor& memory, const std::string& content) {
+  if (!content.empty()) std::memcpy(first_byte(memory), content.data(), content.size());
+}
+
+bool has_bytes(const at::Tensor& memory, const std::string& content) {
+  return content.empty() || std::memcmp(first_byte(memory), content.data(), content.size()) == 0;
+}
+
+}  // namespace
+
+std::int64_t ArraysMade::add(const at::Tensor& memory, const at::Tensor& tensor) {
+  const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  std::optional<Shell> copied;
+  if (memory.storage().unsafeGetStorageImpl() != storage) copied = watched(tensor.storage());
+  made_.push_back({next_, memory, std::move(copied), storage, TensorMeta::of(tensor), bytes_under(memory)});
+  return next_++;
+}
+
+void ArraysMade::gone(std::int64_t number) {
+  std::erase_if(made_, [&](const Made& made) { return made.number == number && has_bytes(made.memory, made.content); });
+}
+
+bool ArraysMade::written() const {
+  return std::any_of(made_.begin(), made_.end(),
+                     [](const Made& made) { return !has_bytes(made.memory, made.content); });
+}
+
+bool ArraysMade::of(const std::function<bool(const c10::StorageImpl*)>& storage) const {
+  return std::any_of(made_.begin(), made_.end(), [&](const Made& made) { return storage(made.storage); });
+}
+
+ArraysMade::Written ArraysMade::take_out() {
+  Written written;
+  for (Made& made : made_) {
+    if (has_bytes(made.memory, made.content)) continue;
+    std::string now = bytes_under(made.memory);
+    put_bytes(made.memory, made.content);
+    written.parts_.push_back({made.memory, std::move(made.copied), made.tensor, std::move(now)});
+  }
+  made_.clear();
+  return written;
+}
+
+void ArraysMade::Written::put_in() const {
+  for (const Part& part : parts_) {
+    put_bytes(part.memory, part.content);
+    if (!is_held(part.copied)) continue;
+    const at::AutoDispatchBelowADInplaceOrView below;
+    make_tensor(c10::Storage(part.copied->lock()), part.tensor).copy_(part.memory);
+  }
+}
+
+}  // namespace stowage::runtime

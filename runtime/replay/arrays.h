@@ -1,0 +1,68 @@
+// NumPy arrays that a matched step has given its Python, as long as somebody holds them.
+//
+//   of a tensor that lasts    the array is over the tensor's own memory, so it shows at once what an op writes there
+//   of a shell                the array is over a copy of what kernels have made for it; also of a tensor that lasts whose
+//                             content waits elsewhere, if the recorded step did not keep the array
+//
+// Ops are matched before they run, so neither what an op would write under an array nor what Python writes into one can
+// wait: the step leaves its tape. What it has matched by then runs on memory as it was handed out; then comes what
+// Python has written. Memory is compared before each op while there are arrays: O(their bytes).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/torch/tensors.h"
+
+namespace stowage::runtime {
+
+class ArraysMade {
+ public:
+  // What Python has written into some.
+  class Written {
+   public:
+    // Once more, where it lies and into the tensor.
+    void put_in() const;
+
+   private:
+    friend class ArraysMade;
+    struct Part {
+      at::Tensor memory;
+      std::optional<Shell> copied;
+      TensorMeta tensor;
+      std::string content;
+    };
+    std::vector<Part> parts_;
+  };
+
+  // `memory`: what the array is over; `tensor`: what it was asked of, that or what it is a copy of. Its number.
+  std::int64_t add(const at::Tensor& memory, const at::Tensor& tensor);
+  // One that was written stays until take_out().
+  void gone(std::int64_t number);
+  [[nodiscard]] bool empty() const { return made_.empty(); }
+  [[nodiscard]] bool written() const;
+  // Was one asked of a tensor with such a storage?
+  [[nodiscard]] bool of(const std::function<bool(const c10::StorageImpl*)>& storage) const;
+  // Memory is as it was handed out again. Nobody asks for the arrays any more.
+  Written take_out();
+  void clear() { made_.clear(); }
+
+ private:
+  struct Made {
+    std::int64_t number;
+    at::Tensor memory;
+    std::optional<Shell> copied;      // the tensor's own storage, where `memory` is another
+    const c10::StorageImpl* storage;  // the tensor's own
+    TensorMeta tensor;
+    std::string content;  // of the memory, from its first byte to its last
+  };
+  std::vector<Made> made_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace stowage::runtime
