@@ -295,3 +295,39 @@ def test_random_programs(seed):
 def test_many_random_programs():
     planned = sum(check_program(seed).stats()["planned_steps"] > CALLS // 2 for seed in searches.seeds(FIRST))
     print(f"{planned} of them planned in most calls")
+
+
+@pytest.mark.parametrize("lengths", [2, 3, 4, 5, 6, 7])
+def test_a_cache_that_is_filled_along_and_begun_again(lengths):
+    """Keys of the steps before, as many as there are: each number of them is a way of its own. All come again."""
+
+    def make():
+        torch.manual_seed(0)
+        net = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        cache, at = torch.zeros(2, 4 * lengths, 8), [0]
+
+        def step(x):
+            keys = net(x)
+            begin, end = at[0], at[0] + x.shape[1]
+            cache[:, begin:end] = keys.detach()
+            seen = torch.cat([cache[:, :begin], keys], 1)
+            loss = (keys @ seen.transpose(1, 2)).softmax(-1).square().mean()
+            at[0] = end % cache.shape[1]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return net, cache, step
+
+    (theirs, cache, eager), (ours, cache_too, planned) = make(), make()
+    step = stowage.compile(planned)
+    generator = torch.Generator().manual_seed(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(12 * lengths):
+            x = torch.randn(2, 4, 8, generator=generator)
+            assert eager(x) == step(x)
+            assert torch.equal(cache, cache_too) and all(map(torch.equal, theirs.parameters(), ours.parameters()))
+    assert step.stats()["planned_steps"] > 4 * lengths, step.refusal
