@@ -36,6 +36,7 @@ class Gradients:
     lasting: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # and its .grad
     present: list[torch.Tensor] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    set_by_python: bool = False  # some .grad, to a tensor that no operator of the step has made
     # Whose .grad come after the arguments; None: any tensor will do
     inputs: list[torch.Tensor | None] = field(default_factory=list)
 
@@ -100,7 +101,7 @@ def sort_gradients(
         elif p.grad is None and grad is not None:
             found.gone.append(p)
         elif p.grad is not None and p.grad is not grad:
-            recorder.refuse("the step sets a parameter's .grad to a tensor that it has not made")
+            found.set_by_python = True
     found.inputs = [p if used[id(p)] else None for p in given]
     return found
 

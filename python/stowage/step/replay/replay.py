@@ -60,6 +60,8 @@ def why_python_must_run(recording: Recording) -> str:
         return f"the step sets {recording.sets} by itself"
     if recording.remembers:
         return recording.remembers
+    if recording.gradients.set_by_python:
+        return "it sets a parameter's .grad to a tensor that it has not made"
     if recording.makes_generators:
         return "it uses a random generator that it makes, or comes by"
     if recording.returns:

@@ -1,0 +1,149 @@
+"""Steps that set the .grad of parameters to tensors of Python's own: sums that last over calls, buffers, arrays, another
+model's gradients, rows of one flat tensor."""
+
+import random
+
+import pytest
+import searches
+import torch
+from torch import nn
+
+import stowage
+
+CALLS = 26
+
+
+class _ByNumpy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.as_tensor(x.detach().numpy() @ weight.detach().numpy().T)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return torch.from_numpy(grad.numpy() @ weight.detach().numpy()), torch.from_numpy(
+            grad.numpy().T @ x.detach().numpy()
+        )
+
+
+class Program:
+    def __init__(self, kind, every=1, optimizer="sgd", clears=True):
+        torch.manual_seed(5)
+        self.net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.second = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        self.parameters = list(self.net.parameters())
+        make = {
+            "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
+            "adam": lambda p: torch.optim.Adam(p, 0.01),
+        }[optimizer]
+        self.optimizer = make(self.parameters)
+        self.kind, self.every, self.clears = kind, every, clears
+        self.sums = {} if kind == "sums by parameter" else [torch.zeros_like(p) for p in self.parameters]
+        self.flat = torch.zeros(sum(p.numel() for p in self.parameters))
+        self.calls = 0
+
+    def step(self, x):
+        self.calls += 1
+        now = self.calls % self.every == 0
+        if self.kind == "by NumPy":
+            loss = self.net[2](torch.tanh(_ByNumpy.apply(x, self.net[0].weight))).square().mean()
+        elif self.kind == "of another model":
+            loss = self.second(x).square().mean()
+        else:
+            loss = self.net(x).square().mean()
+        if self.kind == "by NumPy":
+            self.optimizer.zero_grad()
+            loss.backward()
+        elif self.kind == "of another model":
+            self.second.zero_grad()
+            loss.backward()
+            for p, other in zip(self.parameters, self.second.parameters(), strict=True):
+                p.grad = other.grad
+        else:
+            found = torch.autograd.grad(loss, self.parameters)
+            at = 0
+            for i, (p, g) in enumerate(zip(self.parameters, found, strict=True)):
+                if self.kind == "sums by parameter":
+                    self.sums.setdefault(p, torch.zeros_like(p)).add_(g)
+                elif self.kind == "lasting sums":
+                    self.sums[i].lerp_(g, 0.5)
+                else:
+                    self.flat[at : at + p.numel()].add_(g.reshape(-1))
+                at += p.numel()
+            at = 0
+            for i, p in enumerate(self.parameters) if now else ():
+                if self.kind == "sums by parameter":
+                    p.grad = self.sums[p]
+                elif self.kind == "lasting sums":
+                    p.grad = self.sums[i]
+                else:
+                    p.grad = self.flat[at : at + p.numel()].view_as(p)
+                at += p.numel()
+        if now:
+            self.optimizer.step()
+            if self.kind == "sums by parameter":
+                self.sums.clear()
+            elif self.kind == "rows of one":
+                self.flat.zero_()
+            if self.clears and self.kind != "by NumPy":
+                self.optimizer.zero_grad()
+        return loss.detach()
+
+    def state(self):
+        sums = self.sums.values() if isinstance(self.sums, dict) else self.sums
+        state = [v for s in self.optimizer.state.values() for v in s.values()]
+        grads = [
+            p.grad if p.grad is not None else torch.zeros(1) for p in [*self.parameters, *self.second.parameters()]
+        ]
+        return [*self.parameters, *self.second.parameters(), *sums, self.flat, *state, *grads]
+
+
+KINDS = ["sums by parameter", "lasting sums", "rows of one", "of another model", "by NumPy"]
+
+
+def compared(kind, every, optimizer, clears, between=None, **how):
+    eager, planned = Program(kind, every, optimizer, clears), Program(kind, every, optimizer, clears)
+    step = stowage.compile(planned.step, **how)
+    generator = torch.Generator().manual_seed(2)
+    for call in range(CALLS):
+        x = torch.randn(4, 6, generator=generator)
+        where = f"{kind}, {every}, {optimizer}, {clears}, {between}, {how}: call {call}"
+        assert torch.equal(eager.step(x), step(x)), where
+        if call in (9, 17) and between:
+            for program in (eager, planned):
+                for p in program.parameters:
+                    if between == "none":
+                        p.grad = None
+                    elif p.grad is not None:
+                        p.grad.mul_(0.5)
+        assert len(eager.state()) == len(planned.state()), where
+        assert all(map(torch.equal, eager.state(), planned.state())), where
+    return step
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_pythons_own(kind, optimizer):
+    for clears in (True, False):
+        step = compared(kind, 1, optimizer, clears)
+        # Each call finds another view of the flat tensor where the one before has left one
+        assert step.stats()["planned_steps"] > 0 or (kind == "rows of one" and not clears), step.refusal
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_random_programs():
+    planned = 0
+    for seed in searches.seeds(searches.first_seed(), at_least=16):
+        draw = random.Random(seed)
+        how = draw.choice([{}, {"check": "never"}, {"check": "always"}, {"check": 3}, {"budget": "8KiB"}])
+        step = compared(
+            draw.choice(KINDS),
+            draw.choice([1, 2, 3, 4]),
+            draw.choice(["sgd", "adam"]),
+            draw.random() < 0.5,
+            draw.choice([None, "none", "halved"]),
+            **how,
+        )
+        planned += step.stats()["planned_steps"] > 0
+    assert planned > 5
