@@ -206,6 +206,7 @@ void bind_matcher(nb::module_& m) {
           },
           "memory"_a, "tensor"_a)
       .def("array_gone", &rt::Matcher::array_gone, "number"_a)
+      .def("join_arrays", &rt::Matcher::join_arrays)
       .def_prop_ro("array_stays", &rt::Matcher::array_stays)
       .def_prop_ro("left_in_section", &rt::Matcher::left_in_section)
       .def_prop_ro("other_in_step", &rt::Matcher::other_in_step)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace stowage::runtime {
 namespace {
@@ -59,10 +60,24 @@ ArraysMade::Written ArraysMade::take_out() {
     if (has_bytes(made.memory, made.content)) continue;
     std::string now = bytes_under(made.memory);
     put_bytes(made.memory, made.content);
-    written.parts_.push_back({made.memory, std::move(made.copied), made.tensor, std::move(now)});
+    written.parts_.push_back({made.memory, made.copied, made.tensor, std::move(now)});
   }
-  made_.clear();
   return written;
+}
+
+void ArraysMade::join() const {
+  for (const Made& made : made_) {
+    if (!is_held(made.copied)) continue;
+    const c10::Storage storage(made.copied->lock());
+    const bool whole = made.tensor.storage_offset == 0 && make_tensor(storage, made.tensor).is_contiguous() &&
+                       storage.nbytes() == made.memory.storage().nbytes();
+    if (!whole || storage.nbytes() == 0 || storage.data() == nullptr) continue;
+    auto keep = std::make_unique<c10::Storage>(made.memory.storage());
+    void* const data = keep->mutable_data();
+    std::memcpy(data, storage.data(), storage.nbytes());
+    const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
+    storage.set_data_ptr_noswap(at::DataPtr(data, keep.release(), let_go, storage.device()));
+  }
 }
 
 void ArraysMade::Written::put_in() const {

@@ -2,7 +2,8 @@
 //
 //   of a tensor that lasts    the array is over the tensor's own memory, so it shows at once what an op writes there
 //   of a shell                the array is over a copy of what kernels have made for it; also of a tensor that lasts whose
-//                             content waits elsewhere, if the recorded step did not keep the array
+//                             content waits elsewhere, if the recorded step did not keep the array. When the step ends, the
+//                             copy becomes the tensor's memory: who has both may write into one and read the other
 //
 // Ops are matched before they run, so neither what an op would write under an array nor what Python writes into one can
 // wait: the step leaves its tape. What it has matched by then runs on memory as it was handed out; then comes what
@@ -48,8 +49,10 @@ class ArraysMade {
   [[nodiscard]] bool written() const;
   // Was one asked of a tensor with such a storage?
   [[nodiscard]] bool of(const std::function<bool(const c10::StorageImpl*)>& storage) const;
-  // Memory is as it was handed out again. Nobody asks for the arrays any more.
+  // Memory is as it was handed out again.
   Written take_out();
+  // After the kernels have run: a copy becomes the memory of its tensor, where it is all of that and somebody has both.
+  void join() const;
   void clear() { made_.clear(); }
 
  private:

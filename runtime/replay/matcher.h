@@ -137,6 +137,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // what is matched by then happens, without what Python has written, which follows.
   std::int64_t array_made(const at::Tensor& memory, const at::Tensor& tensor) { return arrays_.add(memory, tensor); }
   void array_gone(std::int64_t number) { arrays_.gone(number); }
+  // The kernels of the step have run.
+  void join_arrays();
   // Where it left the tape with another operator: at which op, and that operator's name; else -1.
   [[nodiscard]] const std::pair<std::int64_t, std::string>& other_operator() const { return other_operator_; }
   // Where it left the tape, an optimizer was at work.

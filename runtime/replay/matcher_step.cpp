@@ -112,6 +112,7 @@ void Matcher::leave(const std::string& why) {
   budget_watches_ = thread_attached();
   run_plainly_and_follow(python);
   written.put_in();
+  join_arrays();
 }
 
 // To where it was when the step began, where its ops are still to run.
@@ -349,6 +350,13 @@ void Matcher::run_plainly() {
   const GeneratorState left = GeneratorState::current(tape_->generators);
   for (const auto& [part, generator] : made_generators()) left.restore_into(part, generators_);
   unmark_what_python_has([&](std::size_t draws) -> const GeneratorState& { return run.after_draws(draws); });
+  join_arrays();
+}
+
+// An eager budget knows its tensors by their memory.
+void Matcher::join_arrays() {
+  if (!copies_) arrays_.join();
+  arrays_.clear();
 }
 
 void Matcher::run_up_to(PlainRun& run, std::size_t to) {

@@ -153,3 +153,44 @@ def test_random_programs():
         step = compared(of, what, when, draw.choice([1, 2, 4]), draw.random() < 0.5, **how)
         outcomes[step.stats()["planned_steps"] > 0] += 1
     print(outcomes)
+
+
+@pytest.mark.parametrize("check", ["auto", "always"])
+@pytest.mark.parametrize("held", ["until the end", "and asked again", "by a part"])
+def test_a_result_and_its_array_have_one_memory(held, check):
+    """Whoever has both may write into one and read the other, within the step and between calls."""
+
+    def make():
+        torch.manual_seed(1)
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(x):
+            out = net(x)
+            found = out.detach()
+            array = found.numpy()
+            loss = out.square().mean() * float(abs(array).max())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if held == "and asked again":
+                return found, array, float(found.numpy().sum())
+            return found, array[1:] if held == "by a part" else array, 0.0
+
+        return step
+
+    eager, planned = make(), make()
+    step = stowage.compile(planned, check=check)
+    kept = []
+    for call, x in enumerate(arguments()):
+        x = x[:, :4].contiguous()
+        theirs, ours = eager(x), step(x)
+        kept.append((theirs, ours))
+        for found, array, _ in (theirs, ours):
+            if call % 2:
+                array[0] = 2.5
+            else:
+                found.mul_(0.5)
+        for (a, b, c), (d, e, f) in kept:
+            assert torch.equal(a, d) and np.array_equal(b, e) and c == f, call
+    assert step.stats()["planned_steps"] > 0, step.refusal

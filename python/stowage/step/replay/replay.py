@@ -458,6 +458,7 @@ class Replay:
         handover = shadow.began.matcher.handover()
         handover.begin(self.executor)
         self._execute(inputs, lambda: handover.take_results(self.executor), writes_counted=True)
+        shadow.began.matcher.join_arrays()
 
     def _held(self, result: Any) -> list[torch.Tensor | None]:
         """What Python holds in the places of the outputs."""
