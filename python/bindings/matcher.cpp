@@ -201,10 +201,10 @@ void bind_matcher(nb::module_& m) {
           "tensor"_a, "Would what has been matched so far write it? Its memory does not show that yet.")
       .def(
           "array_made",
-          [](rt::Matcher& matcher, Address memory, Address tensor) {
-            return matcher.array_made(tensor_at(memory), tensor_at(tensor));
+          [](rt::Matcher& matcher, Address memory, Address tensor, bool is_shell) {
+            return matcher.array_made(tensor_at(memory), tensor_at(tensor), is_shell);
           },
-          "memory"_a, "tensor"_a)
+          "memory"_a, "tensor"_a, "is_shell"_a)
       .def("array_gone", &rt::Matcher::array_gone, "number"_a)
       .def("join_arrays", &rt::Matcher::join_arrays)
       .def_prop_ro("array_stays", &rt::Matcher::array_stays)

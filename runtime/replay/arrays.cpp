@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <set>
 
 namespace stowage::runtime {
 namespace {
@@ -33,11 +34,11 @@ bool has_bytes(const at::Tensor& memory, const std::string& content) {
 
 }  // namespace
 
-std::int64_t ArraysMade::add(const at::Tensor& memory, const at::Tensor& tensor) {
+std::int64_t ArraysMade::add(const at::Tensor& memory, const at::Tensor& tensor, bool joins) {
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   std::optional<Shell> copied;
   if (memory.storage().unsafeGetStorageImpl() != storage) copied = watched(tensor.storage());
-  made_.push_back({next_, memory, std::move(copied), storage, TensorMeta::of(tensor), bytes_under(memory)});
+  made_.push_back({next_, memory, std::move(copied), storage, joins, TensorMeta::of(tensor), bytes_under(memory)});
   return next_++;
 }
 
@@ -66,8 +67,9 @@ ArraysMade::Written ArraysMade::take_out() {
 }
 
 void ArraysMade::join() const {
+  std::set<const c10::StorageImpl*> joined;
   for (const Made& made : made_) {
-    if (!is_held(made.copied)) continue;
+    if (!made.joins || !is_held(made.copied) || joined.contains(made.storage)) continue;
     const c10::Storage storage(made.copied->lock());
     const bool whole = made.tensor.storage_offset == 0 && make_tensor(storage, made.tensor).is_contiguous() &&
                        storage.nbytes() == made.memory.storage().nbytes();
@@ -76,6 +78,7 @@ void ArraysMade::join() const {
     void* const data = keep->mutable_data();
     std::memcpy(data, storage.data(), storage.nbytes());
     const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
+    joined.insert(made.storage);
     storage.set_data_ptr_noswap(at::DataPtr(data, keep.release(), let_go, storage.device()));
   }
 }

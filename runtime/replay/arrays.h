@@ -41,8 +41,9 @@ class ArraysMade {
     std::vector<Part> parts_;
   };
 
-  // `memory`: what the array is over; `tensor`: what it was asked of, that or what it is a copy of. Its number.
-  std::int64_t add(const at::Tensor& memory, const at::Tensor& tensor);
+  // `memory`: what the array is over; `tensor`: what it was asked of, that or what it is a copy of; `joins`: that is a
+  // shell. Its number.
+  std::int64_t add(const at::Tensor& memory, const at::Tensor& tensor, bool joins);
   // One that was written stays until take_out().
   void gone(std::int64_t number);
   [[nodiscard]] bool empty() const { return made_.empty(); }
@@ -51,7 +52,8 @@ class ArraysMade {
   [[nodiscard]] bool of(const std::function<bool(const c10::StorageImpl*)>& storage) const;
   // Memory is as it was handed out again.
   Written take_out();
-  // After the kernels have run: a copy becomes the memory of its tensor, where it is all of that and somebody has both.
+  // After the kernels have run: a copy becomes the memory of what was a shell, where it is all of that and somebody has
+  // both. Of several the first one.
   void join() const;
   void clear() { made_.clear(); }
 
@@ -61,6 +63,7 @@ class ArraysMade {
     at::Tensor memory;
     std::optional<Shell> copied;      // the tensor's own storage, where `memory` is another
     const c10::StorageImpl* storage;  // the tensor's own
+    bool joins;
     TensorMeta tensor;
     std::string content;  // of the memory, from its first byte to its last
   };

@@ -135,7 +135,9 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // Python is given a NumPy array over `memory`, which is the tensor's own or a copy (arrays.h); the answer is the array's
   // number. Then it is gone. An op that would write there, and Python that has, end the matching:
   // what is matched by then happens, without what Python has written, which follows.
-  std::int64_t array_made(const at::Tensor& memory, const at::Tensor& tensor) { return arrays_.add(memory, tensor); }
+  std::int64_t array_made(const at::Tensor& memory, const at::Tensor& tensor, bool is_shell) {
+    return arrays_.add(memory, tensor, is_shell);
+  }
   void array_gone(std::int64_t number) { arrays_.gone(number); }
   // The kernels of the step have run.
   void join_arrays();

@@ -174,7 +174,8 @@ def test_a_result_and_its_array_have_one_memory(held, check):
             loss.backward()
             optimizer.step()
             if held == "and asked again":
-                return found, array, float(found.numpy().sum())
+                again = found.numpy()
+                return found, [array, again][int(loss.detach() * 1e4) % 2], float(again.sum())
             return found, array[1:] if held == "by a part" else array, 0.0
 
         return step

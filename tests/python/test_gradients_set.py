@@ -147,3 +147,41 @@ def test_random_programs():
         )
         planned += step.stats()["planned_steps"] > 0
     assert planned > 5
+
+
+@pytest.mark.parametrize("clears", [True, False])
+@pytest.mark.parametrize("scales", [True, False])
+def test_gradients_that_are_arguments(clears, scales):
+    """Of workers elsewhere, say: each call brings its own."""
+
+    def make():
+        torch.manual_seed(3)
+        net = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+        def step(x, gradients):
+            loss = net(x).square().mean()
+            for p, g in zip(net.parameters(), gradients, strict=True):
+                p.grad = g
+            if scales:
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            if clears:
+                optimizer.zero_grad()
+            return loss.detach()
+
+        return net, step
+
+    (theirs, eager), (ours, planned) = make(), make()
+    step = stowage.compile(planned)
+    generator = torch.Generator().manual_seed(2)
+    for call in range(12):
+        x = torch.randn(3, 6, generator=generator)
+        given = [torch.randn(p.shape, generator=generator) for p in theirs.parameters()]
+        copies = [g.clone() for g in given]
+        assert torch.equal(eager(x, given), step(x, copies)), call
+        assert all(map(torch.equal, given, copies)), call
+        for p, q, c in zip(theirs.parameters(), ours.parameters(), copies, strict=True):
+            assert torch.equal(p, q) and (p.grad is None) == (q.grad is None), call
+            assert q.grad is None or (q.grad is c and torch.equal(p.grad, q.grad)), call
+    assert step.stats()["planned_steps"] > 0, step.refusal

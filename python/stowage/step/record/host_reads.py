@@ -6,9 +6,9 @@
 
 An array of a tensor that lasts (a parameter, an argument) is over its memory; where a shell stands for the tensor, it is
 a copy (runtime/replay/arrays.h). A step that writes under an array which it still holds, or into one, is refused where
-that was recorded; where only some calls do, the rest of those is eager. Pickling and storages (torch.save of a model) see what eager would show: before them what
-has been matched so far happens, and the rest of that call is eager, too. copy.deepcopy of a tensor is done by
-operators.
+that was recorded; where only some calls do, the rest of those is eager. Pickling and storages (torch.save of a model)
+see what eager would show: before them what has been matched so far happens, and the rest of that call is eager, too.
+copy.deepcopy of a tensor is done by operators.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.private import address, is_fake, is_shell, within_function_mode
+from stowage._torch.private import address, is_fake, is_shell, storage_address, within_function_mode
 from stowage._torch.replaced import asked_for
 from stowage.step.guards.reads import has_handlers, reads
 
@@ -214,6 +214,7 @@ class ToldContents(TorchFunctionMode):
         self._matcher = matcher
         self.handed_out = False  # memory, which no recording can do
         self._arrays: list[Any] = []  # references that tell when one is gone
+        self._copies: dict[tuple, torch.Tensor] = {}
         self._shared = [(array, buffer_digest(array)) for array in shared]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -242,15 +243,29 @@ class ToldContents(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if name == "tolist":
             return _as_list(args[0], content)
-        found = _runtime.unrecorded(lambda: _memory_and_array(args[0], content, self._matcher.array_stays))
-        if found is None:
+        memory = self._memory(args[0], content)
+        if memory is None:
             self._matcher.leave(f"Tensor.{name}() of memory that waits elsewhere")
             return func(*args, **(kwargs or {}))
-        memory, made = found
-        number = self._matcher.array_made(address(memory), address(args[0]))
+        made = _runtime.unrecorded(memory.numpy)
+        number = self._matcher.array_made(address(memory), address(args[0]), is_shell(args[0]))
         self._arrays.append(weakref.ref(made, lambda _: self._matcher.array_gone(number)))
         dtype = (kwargs or {}).get("dtype", args[1] if name == "__array__" and len(args) > 1 else None)
         return made if dtype is None else made.astype(dtype, copy=False)
+
+    def _memory(self, tensor: torch.Tensor, content: bytes) -> torch.Tensor | None:
+        """What the array is over. Of a tensor that lasts, its own: whoever keeps the array sees what later calls write, and
+        writes what they read. A copy, where the content is nowhere yet (a shell: one for all its arrays), or where that
+        waits and nobody will keep the array. Else none."""
+        if is_shell(tensor):
+            key = storage_address(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+            if key not in self._copies or _bytes_in(self._copies[key]) != content:
+                self._copies[key] = _copied(tensor, content)
+            return self._copies[key]
+        memory: Any = _runtime.unrecorded(tensor.detach)
+        if _bytes_in(memory) == content:
+            return memory
+        return None if self._matcher.array_stays else _copied(tensor, content)
 
     def _is_behind(self, name: str, args: tuple) -> bool:
         """Is that memory asked for which the step has written, were it executed?"""
@@ -348,19 +363,21 @@ def _bytes(tensor: torch.Tensor, words: list[int]) -> bytes:
     return array("q", words).tobytes()[: tensor.numel() * tensor.element_size()]
 
 
-def _memory_and_array(tensor: torch.Tensor, content: bytes, stays: bool) -> tuple[torch.Tensor, Any] | None:
-    """Of a tensor that lasts, its own: whoever keeps the array sees what later calls write, and writes what they read. A
-    copy of the content, where that is nowhere yet (a shell), or where the tensor's waits and nobody will keep it. Else
-    none."""
-    if not is_shell(tensor):
-        memory = tensor.detach()
-        if (array := memory.numpy()).tobytes() == content:
-            return memory, array
-        if stays:
-            return None
-    memory = torch.empty(tensor.shape, dtype=tensor.dtype)
-    (array := memory.numpy()).reshape(-1).view("uint8")[...] = bytearray(content)
-    return memory, array
+def _copied(tensor: torch.Tensor, content: bytes) -> torch.Tensor:
+    """Of its form, with that content, in order."""
+
+    def make() -> torch.Tensor:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        copy.numpy().reshape(-1).view("uint8")[...] = bytearray(content)
+        return copy
+
+    copy: Any = _runtime.unrecorded(make)
+    return copy
+
+
+def _bytes_in(tensor: torch.Tensor) -> bytes:
+    found: Any = _runtime.unrecorded(lambda: tensor.numpy().tobytes())
+    return found
 
 
 def _as_list(tensor: torch.Tensor, content: bytes) -> Any:
