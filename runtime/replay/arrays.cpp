@@ -35,6 +35,7 @@ bool has_bytes(const at::Tensor& memory, const std::string& content) {
 }  // namespace
 
 std::int64_t ArraysMade::add(const at::Tensor& memory, const at::Tensor& tensor, bool joins) {
+  const std::scoped_lock lock(mutex_);
   const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   std::optional<Shell> copied;
   if (memory.storage().unsafeGetStorageImpl() != storage) copied = watched(tensor.storage());
@@ -43,20 +44,41 @@ std::int64_t ArraysMade::add(const at::Tensor& memory, const at::Tensor& tensor,
 }
 
 void ArraysMade::gone(std::int64_t number) {
-  std::erase_if(made_, [&](const Made& made) { return made.number == number && has_bytes(made.memory, made.content); });
+  std::optional<Made> found;  // dropped without the lock: whose memory it is may have to be asked
+  const std::scoped_lock lock(mutex_);
+  const auto it = std::find_if(made_.begin(), made_.end(), [&](const Made& made) {
+    return made.number == number && has_bytes(made.memory, made.content);
+  });
+  if (it == made_.end()) return;
+  found = std::move(*it);
+  made_.erase(it);
+}
+
+bool ArraysMade::empty() const {
+  const std::scoped_lock lock(mutex_);
+  return made_.empty();
+}
+
+void ArraysMade::clear() {
+  std::vector<Made> dropped;
+  const std::scoped_lock lock(mutex_);
+  dropped.swap(made_);
 }
 
 bool ArraysMade::written() const {
+  const std::scoped_lock lock(mutex_);
   return std::any_of(made_.begin(), made_.end(),
                      [](const Made& made) { return !has_bytes(made.memory, made.content); });
 }
 
 bool ArraysMade::of(const std::function<bool(const c10::StorageImpl*)>& storage) const {
+  const std::scoped_lock lock(mutex_);
   return std::any_of(made_.begin(), made_.end(), [&](const Made& made) { return storage(made.storage); });
 }
 
 ArraysMade::Written ArraysMade::take_out() {
   Written written;
+  const std::scoped_lock lock(mutex_);
   for (Made& made : made_) {
     if (has_bytes(made.memory, made.content)) continue;
     std::string now = bytes_under(made.memory);
@@ -67,6 +89,7 @@ ArraysMade::Written ArraysMade::take_out() {
 }
 
 void ArraysMade::join() const {
+  const std::scoped_lock lock(mutex_);
   std::set<const c10::StorageImpl*> joined;
   for (const Made& made : made_) {
     if (!made.joins || !is_held(made.copied) || joined.contains(made.storage)) continue;

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,7 +47,7 @@ class ArraysMade {
   std::int64_t add(const at::Tensor& memory, const at::Tensor& tensor, bool joins);
   // One that was written stays until take_out().
   void gone(std::int64_t number);
-  [[nodiscard]] bool empty() const { return made_.empty(); }
+  [[nodiscard]] bool empty() const;
   [[nodiscard]] bool written() const;
   // Was one asked of a tensor with such a storage?
   [[nodiscard]] bool of(const std::function<bool(const c10::StorageImpl*)>& storage) const;
@@ -55,7 +56,7 @@ class ArraysMade {
   // After the kernels have run: a copy becomes the memory of what was a shell, where it is all of that and somebody has
   // both. Of several the first one.
   void join() const;
-  void clear() { made_.clear(); }
+  void clear();
 
  private:
   struct Made {
@@ -67,6 +68,7 @@ class ArraysMade {
     TensorMeta tensor;
     std::string content;  // of the memory, from its first byte to its last
   };
+  mutable std::mutex mutex_;  // any thread may be the last to hold an array
   std::vector<Made> made_;
   std::int64_t next_ = 0;
 };
