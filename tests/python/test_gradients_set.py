@@ -134,7 +134,7 @@ def test_gradients_of_pythons_own(kind, optimizer):
 @pytest.mark.filterwarnings("ignore")
 def test_random_programs():
     planned = 0
-    for seed in searches.seeds(searches.first_seed(), at_least=16):
+    for seed in searches.seeds(searches.first_seed(), at_least=8):
         draw = random.Random(seed)
         how = draw.choice([{}, {"check": "never"}, {"check": "always"}, {"check": 3}, {"budget": "8KiB"}])
         step = compared(
@@ -146,7 +146,7 @@ def test_random_programs():
             **how,
         )
         planned += step.stats()["planned_steps"] > 0
-    assert planned > 5
+    assert planned > 2
 
 
 @pytest.mark.parametrize("clears", [True, False])

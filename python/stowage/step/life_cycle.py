@@ -207,14 +207,6 @@ class LifeCycle(abc.ABC):
         of_data = any(words in what for words in ("another value of", "another tensor", "other tensors"))
         how_long = f"; so do the next {entry.rest_calls} calls" if entry.rests_until else ""
         advice = "; what is drawn or loaded anew for each call, pass as an argument" if of_data else ""
-        if (
-            "another value of 'start'" in what
-            or "another value of 'end'" in what
-            or "another value of 'length'" in what
-        ):
-            advice = (
-                "; each length that the step cuts out of a tensor is a step of its own: a few of them can be planned"
-            )
         if "a result of another shape" in what:
             advice = (
                 "; where data select the rows, as many in each call can be planned: weights of 0 and 1, or torch.where"
