@@ -130,7 +130,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
   // Of a step that has not left: would what has been matched so far write it? Its memory does not show that yet.
   [[nodiscard]] bool is_behind(const at::Tensor& tensor) const;
-  // Did the recorded step keep the array that the latest op is for, or may an op have written below it?
+  // Did the recorded step still hold, at its end, the array that the latest op is for?
   [[nodiscard]] bool array_stays() const { return cursor_ > 0 && tape_->ops[cursor_ - 1].array_until < 0; }
   // Python is given a NumPy array over `memory`, which is the tensor's own or a copy (arrays.h); the answer is the array's
   // number. Then it is gone. An op that would write there, and Python that has, end the matching:

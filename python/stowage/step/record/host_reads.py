@@ -170,18 +170,19 @@ class HostReads(TorchFunctionMode):
                 self._recorder.reads_on_host(address(value), f"{name}()")
 
     def _told(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
-        tensor, words = args[0], None
-        if self._whole_contents and _can_be_told(name, tensor):
-            words = _content(tensor, name)
-        elif name == "tolist" and not is_fake(tensor):
-            self._recorder.reads_on_host(address(tensor), "Tensor.tolist()")
-        elif name != "tolist":
-            self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
-        else:
-            return func(*args, **kwargs)
+        tensor = args[0]
+        if not (self._whole_contents and _can_be_told(name, tensor)):
+            if name != "tolist":
+                self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
+            elif is_fake(tensor):
+                return func(*args, **kwargs)
+            else:
+                self._recorder.reads_on_host(address(tensor), "Tensor.tolist()")
+            return _runtime.unrecorded(lambda: func(*args, **kwargs))
+        words = _content(tensor, name)
         teller = self._recorder.latest_op()
         result: Any = _runtime.unrecorded(lambda: func(*args, **kwargs))
-        if name == "tolist" or words is None:
+        if name == "tolist":
             return result
         if result.ctypes.data == tensor.data_ptr():
             gone = functools.partial(self._recorder.array_gone, teller)
@@ -276,7 +277,8 @@ class ToldContents(TorchFunctionMode):
         return self.beside(lambda: within_function_mode(self, call))
 
     def beside(self, call: Callable[[], Any]) -> Any:
-        """call(), whose tensors tell nothing. Raises the same where it writes into an array that is shared."""
+        """call(), whose tensors tell nothing. Raises as a read of a shell does where it writes into an array that is
+        shared."""
         result = call()
         if not self._matcher.left and any(buffer_digest(array) != was for array, was in self._shared):
             raise RuntimeError(f"{_runtime.SHELL_TEXT}: the step writes into an array whose memory kernels read")
