@@ -1,20 +1,25 @@
-"""Which tests ./dev test leaves to ./dev soak: those of slow.txt, with the seconds that they take.
+"""Which tests ./dev test leaves to ./dev soak: those of slow.txt, with the seconds that they take; and of a test that has many
+cases, a half, which the digest of their names has drawn once and for all.
 
 pytest                     all others
 pytest --slow              these alone
+pytest FILE                all of a file but those of slow.txt
 pytest FILE::NAME          what is named, slow or not
 
 And what a worker of ``pytest -n`` does before each file."""
 
+import collections
 import gc
 import importlib
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 SLOW = Path(__file__).with_name("slow.txt")
+MANY = 16  # cases of one test
 LIBRARIES = ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.tensor", "transformers")
 
 
@@ -51,11 +56,22 @@ def pytest_collection_modifyitems(config, items):
     if gone and not (config.option.keyword or config.option.markexpr):  # else others may have taken them out
         raise pytest.UsageError(f"slow.txt names tests that are not there: {', '.join(gone)}")
     wanted = config.getoption("--slow")
-    chosen = [item for item in items if bool(slow & _names(item)) == wanted]
-    config.hook.pytest_deselected(items=[item for item in items if bool(slow & _names(item)) != wanted])
+    whole = any(os.path.isfile(argument) for argument in config.args) and not wanted
+    cases = collections.Counter(_test(item) for item in items)
+
+    def left_to_soak(item):
+        drawn = cases[_test(item)] >= MANY and zlib.crc32(item.nodeid.encode()) % 2 == 0
+        return bool(slow & _names(item)) or (drawn and not whole)
+
+    chosen = [item for item in items if left_to_soak(item) == wanted]
+    config.hook.pytest_deselected(items=[item for item in items if left_to_soak(item) != wanted])
     items[:] = chosen
 
 
+def _test(item):
+    """The function of which it is one case."""
+    return item.nodeid.split("[")[0]
+
+
 def _names(item):
-    """The test, and the function of which it is one case."""
-    return {item.nodeid, item.nodeid.split("[")[0]}
+    return {item.nodeid, _test(item)}

@@ -196,6 +196,8 @@ void bind_matcher(nb::module_& m) {
       .def_prop_ro("chosen", &rt::Matcher::chosen)
       .def_prop_ro("refreshed", &rt::Matcher::refreshed)
       .def_prop_ro("left", &rt::Matcher::left)
+      .def_prop_ro("matched", &rt::Matcher::matched)
+      .def("repeatable_since", &rt::Matcher::repeatable_since, "matched"_a)
       .def(
           "is_behind", [](const rt::Matcher& matcher, Address tensor) { return matcher.is_behind(tensor_at(tensor)); },
           "tensor"_a, "Would what has been matched so far write it? Its memory does not show that yet.")

@@ -390,6 +390,11 @@ class Matcher:
     @property
     def left(self) -> bool: ...
 
+    @property
+    def matched(self) -> int: ...
+
+    def repeatable_since(self, matched: int) -> bool: ...
+
     def is_behind(self, tensor: int) -> bool:
         """
         Would what has been matched so far write it? Its memory does not show that yet.

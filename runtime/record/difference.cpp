@@ -6,6 +6,7 @@
 #include "runtime/record/tape.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/sparse.h"
+#include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
 namespace {
@@ -37,11 +38,14 @@ bool same_argument(const TapeOp& x, const TapeOp& y, std::size_t k) {
   return same_value(x.arguments[k], y.arguments[k]);
 }
 
-// May the op be given another number there, and be the same op? A view is what it gives.
-bool may_vary(const TapeOp& op, std::size_t argument) {
+// May the op be given the other's number there, and be the same op? A view is what it gives.
+bool may_vary(const TapeOp& op, const TapeOp& other, std::size_t argument) {
   if (op.role == TapeOp::Role::kView && !tells_value(op.handle)) return true;
-  return static_cast<int>(argument) != op.fixed_number && !is_sparse(op.arguments[argument]) &&
-         takes_number(op.handle, argument);
+  const c10::IValue& x = op.arguments[argument];
+  const c10::IValue& y = other.arguments[argument];
+  const bool tensors = is_number_tensor(x) && is_number_tensor(y) && x.toTensor().dtype() == y.toTensor().dtype();
+  return static_cast<int>(argument) != op.fixed_number && !is_sparse(x) && takes_number(op.handle, argument) &&
+         (tensors || same_kind_of_number(x, y) || (x.isNone() && y.isNone()));
 }
 
 bool same_memory(const at::Tensor& x, const at::Tensor& y) {
@@ -152,7 +156,8 @@ bool same_beginning(const Tape& a, const Tape& b, std::size_t ops, std::vector<B
       return false;
     if (!pairs.pair(x.tensors, y.tensors) || !pairs.pair(x.results, y.results)) return false;
     for (std::size_t k = 0; k < x.arguments.size(); ++k) {
-      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, k) && may_vary(y, k)) && !same_argument(x, y, k))
+      if (x.tensors[k].kind == TensorRef::Kind::kNone && !(may_vary(x, y, k) && may_vary(y, x, k)) &&
+          !same_argument(x, y, k))
         return false;
     }
   }
@@ -192,7 +197,7 @@ std::string difference(const Tape& a, const Tape& b) {
           return at_op(b, i, "gets another tensor");
       }
       // Numbers of an optimizer section change from step to step by right; the matcher refreshes them.
-      if (x.section < 0 && !(numbers_vary && may_vary(x, k)) && !same_argument(x, y, k))
+      if (x.section < 0 && !(numbers_vary && may_vary(x, y, k)) && !same_argument(x, y, k))
         return at_op(b, i, "gets another number");
     }
   }

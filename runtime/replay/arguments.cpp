@@ -8,21 +8,6 @@
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
-namespace {
-
-bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
-  if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
-  if (a.isIntList() && b.isIntList()) return a.toIntList().size() == b.toIntList().size();
-  if (a.isList() && b.isList()) {
-    const c10::ArrayRef<c10::IValue> x = a.toListRef();
-    const c10::ArrayRef<c10::IValue> y = b.toListRef();
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_kind_of_number);
-  }
-  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) ||
-         (a.isBool() && b.isBool());
-}
-
-}  // namespace
 
 bool is_number_of_the_same_kind(const TapeOp& op, std::size_t i, const c10::IValue& value) {
   const c10::IValue& recorded = op.arguments[i];

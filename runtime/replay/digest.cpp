@@ -1,5 +1,7 @@
 #include "runtime/replay/digest.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -58,6 +60,12 @@ Digest digest(const void* data, std::int64_t bytes, c10::Device where) {
   const std::array<Digest, 3> parts = {digest_of(sums.of_lines), digest_of(sums.of_places),
                                        digest_on_host(static_cast<const char*>(data) + whole, bytes - whole, device)};
   return digest(parts.data(), static_cast<std::int64_t>(sizeof(parts)));
+}
+
+Digest digest(const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  return digest(dense.const_data_ptr(), static_cast<std::int64_t>(dense.nbytes()), dense.device());
 }
 
 }  // namespace stowage::runtime

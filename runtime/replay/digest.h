@@ -10,6 +10,7 @@
 // come to the host.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
 #include <array>
@@ -32,6 +33,8 @@ inline Digest digest(const c10::Storage& storage, std::int64_t bytes) {
 inline Digest digest(const c10::Storage& storage) {
   return digest(storage, static_cast<std::int64_t>(storage.nbytes()));
 }
+// Of a tensor's elements, wherever they lie: kernels make storages that are longer (mse_loss), and write no more than these.
+Digest digest(const at::Tensor& tensor);
 
 // What a step leaves behind: its changed storages in a fixed order, and the generators that it moves.
 struct StateDigest {

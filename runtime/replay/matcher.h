@@ -128,6 +128,10 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   [[nodiscard]] int chosen() const { return chosen_; }
   // Has it left the tapes?
   [[nodiscard]] bool left() const { return mode_ == Mode::kLeft; }
+  // How many ops of the step have been matched.
+  [[nodiscard]] std::int64_t matched() const { return static_cast<std::int64_t>(cursor_); }
+  // Could the ops since then be asked for once more, and give the same? None of them writes or draws.
+  [[nodiscard]] bool repeatable_since(std::int64_t matched) const;
   // Of a step that has not left: would what has been matched so far write it? Its memory does not show that yet.
   [[nodiscard]] bool is_behind(const at::Tensor& tensor) const;
   // Did the recorded step still hold, at its end, the array that the latest op is for?
@@ -295,6 +299,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // Are they others than before?
   bool take_seed(GeneratorJump& recorded);
   void mark_draw(TapeOp& op, bool with_other_numbers);
+  [[nodiscard]] SlotId kept_slot(std::size_t i) const;
   [[nodiscard]] BlockId kept_block(std::size_t i) const;
 
   std::shared_ptr<Tape> tape_;

@@ -86,6 +86,12 @@ bool Matcher::returns(const std::vector<at::Tensor>& tensors) {
   return true;
 }
 
+bool Matcher::repeatable_since(std::int64_t matched) const {
+  const auto repeatable = [](const TapeOp& op) { return !op.draws() && !op.handle.schema().is_mutable(); };
+  const auto at = [&](std::size_t op) { return tape_->ops.begin() + static_cast<std::ptrdiff_t>(op); };
+  return std::all_of(at(static_cast<std::size_t>(matched)), at(cursor_), repeatable);
+}
+
 void Matcher::stop() {
   intercept_.reset();
   if (listener_before_) listen_to_generator_states(*listener_before_);
@@ -382,9 +388,9 @@ std::string Matcher::first_difference(const std::vector<std::vector<Digest>>& pl
   return {};
 }
 
-BlockId Matcher::kept_block(std::size_t i) const {
-  return tape_->slots[tape_->returned[tape_->returned.size() - tape_->kept + i].index()].block;
-}
+SlotId Matcher::kept_slot(std::size_t i) const { return tape_->returned[tape_->returned.size() - tape_->kept + i]; }
+
+BlockId Matcher::kept_block(std::size_t i) const { return tape_->slots[kept_slot(i).index()].block; }
 
 void Handover::take_results(Executor& executor) const {
   for (const Executor::Result& result : executor.results()) {
@@ -411,9 +417,14 @@ bool Matcher::kept_agree(const Executor& executor) const {
     const std::optional<Shell>& shell = shells_[result.block.index()];
     if (!result.kept || !is_held(shell)) continue;
     const c10::Storage now(shell->lock());
-    const std::size_t bytes = result.storage.nbytes();
-    const auto all = static_cast<std::int64_t>(bytes);
-    if (now.nbytes() < bytes || digest(now, all) != digest(result.storage, all)) return false;
+    if (now.nbytes() < result.storage.nbytes()) return false;
+    const auto agrees = [&](SlotId slot) {
+      const TensorMeta& meta = tape_->slots[slot.index()].meta;
+      return digest(make_tensor(now, meta)) == digest(make_tensor(result.storage, meta));
+    };
+    for (std::size_t i = 0; i < tape_->kept; ++i)
+      if (kept_block(i) == result.block && !agrees(kept_slot(i))) return false;
+    if (!agrees(tape_->blocks[result.block.index()].owner)) return false;
   }
   return true;
 }

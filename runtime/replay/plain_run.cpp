@@ -33,9 +33,13 @@ std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const
   const auto add = [&](BlockId block) {
     const c10::Storage& storage = storages[block.index()];
     if (!storage) return;
-    const std::int64_t bytes = std::min(static_cast<std::int64_t>(storage.nbytes()), tape.blocks[block.index()].bytes);
+    const Block& of = tape.blocks[block.index()];
     const AtHand there(storage);
-    digests.push_back(digest(storage, bytes));
+    if (of.external) {
+      digests.push_back(digest(storage, std::min(static_cast<std::int64_t>(storage.nbytes()), of.bytes)));
+    } else {
+      digests.push_back(digest(make_tensor(storage, tape.slots[of.owner.index()].meta)));
+    }
   };
   if (returns_uninitialized(op.handle)) return digests;
   for (const BlockId block : op.creates) add(block);

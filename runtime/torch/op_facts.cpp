@@ -151,6 +151,18 @@ bool takes_number(const c10::OperatorHandle& op, std::size_t index) {
            name.starts_with("logspace"));
 }
 
+bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isDoubleList() && b.isDoubleList()) return a.toDoubleList().size() == b.toDoubleList().size();
+  if (a.isIntList() && b.isIntList()) return a.toIntList().size() == b.toIntList().size();
+  if (a.isList() && b.isList()) {
+    const c10::ArrayRef<c10::IValue> x = a.toListRef();
+    const c10::ArrayRef<c10::IValue> y = b.toListRef();
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_kind_of_number);
+  }
+  return (a.isDouble() && b.isDouble()) || (a.isInt() && b.isInt()) || (a.isComplexDouble() && b.isComplexDouble()) ||
+         (a.isBool() && b.isBool());
+}
+
 int absolute_offset_argument(const c10::OperatorHandle& op) {
   if (!in_aten(op) || !base_name(op).starts_with("as_strided")) return -1;
   const std::optional<int> position = op.schema().argumentIndexWithName("storage_offset");

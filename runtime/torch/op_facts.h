@@ -56,6 +56,8 @@ bool tells_value(const c10::OperatorHandle& op);
 
 // The argument at `index` is a number, or a list of numbers, that may change without changing the shape of the result.
 bool takes_number(const c10::OperatorHandle& op, std::size_t index);
+// Two of Python's numbers, or lists of as many: a kernel may do something else for an integer than for a float.
+bool same_kind_of_number(const c10::IValue& a, const c10::IValue& b);
 
 // Position of the argument that counts elements from the beginning of the first one's storage, or -1.
 int absolute_offset_argument(const c10::OperatorHandle& op);

@@ -421,3 +421,72 @@ def test_what_is_read_behind_the_update_is_new(what, every):
 
     expected, got = pickle.dumps(_plain(trained(False))), pickle.dumps(_plain(trained(True)))
     assert expected == got
+
+
+MADE_OF_NUMBERS = {
+    "list": lambda a, b: torch.tensor([a, b]),
+    "nested, with Python's numbers": lambda a, b: torch.tensor([[a, 1], [2.5, b.long()]]),
+    "of a type": lambda a, b: torch.tensor([a, b], dtype=torch.float64),
+    "integers": lambda a, b: torch.tensor([a.long(), 3]),
+    "truths": lambda a, b: torch.tensor([a > 0, True]),
+    "two types": lambda a, b: torch.tensor([a.double(), b]),
+    "bfloat16": lambda a, b: torch.tensor([a.bfloat16(), b.bfloat16()]),
+    "complex": lambda a, b: torch.tensor((a, b, 1.0 + 2j)),
+    "as_tensor": lambda a, b: torch.as_tensor([a, b]),
+    "asarray": lambda a, b: torch.asarray([a, b]),
+    "new_tensor": lambda a, b: a.new_tensor([b, a, 1]),
+    "by name": lambda a, b: torch.tensor(data=[a, b], requires_grad=True),
+    "mean": lambda a, b: torch.tensor([a, b]).mean(),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_NUMBERS)
+def test_a_tensor_made_of_numbers(name):
+    def make(model, optimizer, seen):
+        def step(x, y):
+            out = model(x)
+            loss = nn.functional.cross_entropy(out, y)
+            seen.append(1)
+            made = MADE_OF_NUMBERS[name](loss, out.mean())
+            seen.append((made.dtype, made.requires_grad, made.detach().clone()))
+            return finished(optimizer, loss)
+
+        return step
+
+    step = as_eager(make)
+    assert step.stats()["planned_steps"] > 4, step.refusal
+
+
+LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "soft_margin_loss"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_is_kept_alone(name):
+    """Their kernels make storages longer than their elements."""
+    kept = {}
+
+    def make(model, optimizer, seen):
+        def step(x, y):
+            loss = getattr(nn.functional, name)(model(x), torch.nn.functional.one_hot(y, 8).float())
+            kept["loss"] = loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        def outer(*batch):
+            step_(*batch)
+            return kept["loss"].detach()
+
+        step_ = make.compiled(step)
+        return outer
+
+    def run(compile):
+        make.compiled = compile
+        results, *_ = trained(make, False)
+        return results
+
+    steps = []
+    expected = run(lambda f: f)
+    got = run(lambda f: steps.append(stowage.compile(f)) or steps[-1])
+    assert all(torch.equal(a, b) for x, y in zip(expected, got) for a, b in zip(x, y))
+    assert steps[-1].stats()["planned_steps"] > 4, steps[-1].refusal

@@ -11,6 +11,7 @@ when one changes.
 - ``torch._library.custom_ops.OPDEFS``: operators whose kernels are Python functions.
 - ``torch._C._current_graph_task_id``: whether backward is running.
 - ``torch._ops._higher_order_ops``: operators that are written in Python, and the keys that they let pass.
+- ``torch._tensor_str._tensor_str``: the elements of a tensor as text.
 - where Inductor writes its code.
 - ``torch._C._functorch.peek_interpreter_stack``: the transform of torch.func under way.
 - ``torch.autograd.forward_ad._current_level``: whether tensors may carry tangents.
@@ -461,6 +462,22 @@ def waiting_collectives():
 
 
 _function_modes = torch._C._len_torch_function_stack
+
+
+def heard_by(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
+    """call(), within a function that ``mode`` was told of, and that it is not told of what that one calls."""
+    before = torch._C._len_torch_function_stack()
+    try:
+        torch._C._push_on_torch_function_stack(mode)
+        return call()
+    finally:
+        while torch._C._len_torch_function_stack() > before:
+            torch._C._pop_torch_function_stack()
+
+
+def elements_as_text(tensor: torch.Tensor) -> str:
+    """As repr() shows them: for its ``tensor_contents``."""
+    return torch._tensor_str._tensor_str(tensor, len("tensor("))
 
 
 def within_function_mode(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:

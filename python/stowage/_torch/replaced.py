@@ -36,7 +36,11 @@ def asked_for(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _is_torchs(func: Any) -> bool:
     code = func.__code__ if isinstance(func, types.FunctionType) else None
-    return code.co_filename.startswith(_OF_TORCH) if code is not None else isinstance(func, _OF_C)
+    return is_of_torch(code) if code is not None else isinstance(func, _OF_C)
+
+
+def is_of_torch(code: types.CodeType) -> bool:
+    return code.co_filename.startswith(_OF_TORCH)
 
 
 def _replaced_by(func: Any, caller: types.FrameType) -> Any:
@@ -48,10 +52,10 @@ def _replaced_by(func: Any, caller: types.FrameType) -> Any:
     running = caller.f_back
     if running is None or running.f_code.co_freevars or running.f_code is getattr(func, "__code__", None):
         return func
-    if not running.f_code.co_filename.startswith(_OF_TORCH):
+    if not is_of_torch(running.f_code):
         return func
     taken = any(value is func for namespace in (running.f_globals, vars(torch.Tensor)) for value in namespace.values())
     return types.FunctionType(running.f_code, running.f_globals) if taken else func
 
 
-__all__ = ["asked_for"]
+__all__ = ["asked_for", "is_of_torch"]

@@ -25,6 +25,7 @@ from stowage import _runtime
 from stowage._core import buffer_digest
 from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
+from stowage._torch.subclasses import heard, unheard
 from stowage.errors import BEFORE, Error, Unsupported, UnsupportedWarning, say, warn, warnings_wait
 from stowage.report.progress import shown
 from stowage.step.attributes import FunctionAttributes
@@ -53,6 +54,7 @@ _MAX_UNSETTLED = 3
 _MAX_BEGINNINGS = 32  # recordings in a row in which something began that should stay: each call begins anew
 _MAX_OF_CLOSURE = 4  # recordings of which none has served
 _MAX_SHELLS_READ = 3
+_MAX_HANDED_OUT = 4  # calls of a step that no plan has served
 _MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
 _MANY_NEW_THREADS = 4
@@ -118,7 +120,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 raise error
             if not _runtime.budget_active():
                 turn.ends(self._eager_calls)
-                with contextlib.suppress(_BlockBegan), warnings_wait(self._warned):
+                with contextlib.suppress(_BlockBegan), warnings_wait(self._warned), unheard():
                     return self._step(turn, args, kwargs)
         return self._fn(*args, **kwargs)  # a budget's block watches what eager does
 
@@ -264,9 +266,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
     def _eager(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
-                result = compiled_regions.run_alike(lambda: self._fn(*args, **kwargs))
+                result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs))
             else:
-                result = self._fn(*args, **kwargs)
+                result = heard(self._fn, args, kwargs)
         entry.eager_calls += 1
         return result
 
@@ -337,20 +339,29 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         for replay in fit:
             replay.numbers_fit = False  # however far the function comes; below it is seen whether they do
 
+        def take_back(why: Exception) -> None:
+            """What the function's Python did, which is to run again."""
+            left = before.put_back() if before is not None else "what it has changed"
+            _put_back(arrays, contents)
+            if left:
+                self._refuse(entry, f"its Python, after which came: {why}")
+                raise Error(
+                    f"the step's Python has run, but its kernels cannot ({why}), and {left} cannot be set back, so that it cannot "
+                    "run again; the model and the optimizer are as before the call. Later calls run eagerly"
+                ) from why
+
         def step(undo: Undo) -> tuple[Any, Replay | None]:
             try:
                 with self._tally.check():
                     shadow = began.shadow(
-                        lambda: self._fn(*args, **kwargs), inputs, others, self._eager_call(entry, inputs), arrays
+                        lambda: heard(self._fn, args, kwargs), inputs, others, self._eager_call(entry, inputs), arrays
                     )
             except ReadsShell as reason:
                 undo.now()
-                if before is not None:
-                    before.put_back()
-                _put_back(arrays, contents)
                 self._drop(entry, began)
                 entry.reads_shells += 1
                 entry.wanted_because = f"it reads bytes of a tensor on the host: {reason}"
+                take_back(reason)
                 if entry.reads_shells > _MAX_SHELLS_READ:
                     return self._refused(entry, entry.wanted_because, args, kwargs, inputs), None
                 # Which knows what can be told
@@ -383,15 +394,14 @@ class CompiledStep(FunctionAttributes, LatestPlan):
 
         arrays = self._passing.arrays if any(r.recording.over_arrays for r in fit) else []
         contents = [copy.copy(array) for array in arrays]
-        may_run_twice = any(map(_may_run_again, fit)) or arrays or began.recording.arrays
+        may_run_twice = any(_may_run_again(r) or not r.trusted for r in fit) or arrays or began.recording.arrays
         before = PythonState(World(self._fn, entry.given)) if may_run_twice else None
         try:
             result, replay = began.transaction(step, others, python=True, arguments=inputs, inputs=bound[0])
         except Exception as error:
             if before is None or not _may_be_caught(began, error):
                 raise
-            before.put_back()
-            _put_back(arrays, contents)
+            take_back(error)
             return self._caught_or_not(entry, args, kwargs, inputs)
         if replay is not None:
             self._has_planned(entry, replay)
@@ -426,6 +436,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.wanted_because = shadow.difference
         if not shadow.handed_out:
             entry.leaves(shadow.other_operator)
+        elif not any(r.planned_calls for r in entry.replays):
+            entry.handed_out += 1
+            if entry.handed_out >= _MAX_HANDED_OUT:
+                self._rest(entry, f"{shadow.difference}: memory that no plan has filled yet")
         if shadow.difference == KEEPS_LOST_STATES:
             entry.lost_states += 1
             if entry.lost_states >= _MAX_LOST_STATES and not any(r.planned_calls for r in entry.replays):

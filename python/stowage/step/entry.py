@@ -31,6 +31,7 @@ class Entry(SignatureState):
         self.beginnings = 0  # recordings since a plan has served, in which something began that stays
         self.reads_shells = 0
         self.lost_states = 0
+        self.handed_out = 0  # calls that were eager from where they asked for memory
         self.replaced: list[Place] = []  # what the step fills anew
         self.anew: set[str] = set()  # names under which calls find other tensors
         self.writes: set[str] = set()  # names under which calls have found tensors, and changed their content
@@ -69,7 +70,7 @@ class Entry(SignatureState):
     def wakes(self) -> bool:
         if not super().wakes():
             return False
-        self.wanted = self.wasted = self.changed_calls = self.lost_states = 0
+        self.wanted = self.wasted = self.changed_calls = self.lost_states = self.handed_out = 0
         self.expected.clear()
         self.left_at.clear()
         self.world = None

@@ -15,6 +15,7 @@ import types
 from typing import Any
 
 from stowage.step.guards.reads import PACKAGES, STANDARD_FOLDERS, is_library
+from stowage.step.guards.threads import HANDS_TO_THREAD, WAITS_FOR_THREAD
 
 # Functions of these modules, by what they do; None: all of them.
 _CLOCK = {"time": None}
@@ -38,10 +39,13 @@ _ELSEWHERE = {
         "_getframe",
         "exc_info",
         "exception",
+        "setrecursionlimit",
+        "setswitchinterval",
+        "set_int_max_str_digits",
     },
     "_locale": None,
     "_uuid": None,
-    "_signal": {"getitimer", "getsignal"},
+    "_signal": {"getitimer", "getsignal", "signal", "setitimer", "alarm"},
     "faulthandler": {"is_enabled"},
     "_thread": {"start_new_thread", "start_joinable_thread", "get_ident"},
     "builtins": {"input", "breakpoint", "id", "hash"},
@@ -94,7 +98,7 @@ ORDERS_WORK = "uses streams or events of a device"
 # Nor that: shells have no memory, and that of other tensors is behind until the step has been executed.
 HANDS_OUT_MEMORY = "hands a tensor's memory to other libraries"
 REACHES_MEMORY = "may read or write the memory of tensors by its address"
-NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY)
+NEVER_PLANNED = (ORDERS_WORK, HANDS_OUT_MEMORY, REACHES_MEMORY, HANDS_TO_THREAD, WAITS_FOR_THREAD)
 # Of ctypes: functions that take an address, and ways to functions of C. And types of C whose objects stand for either
 _BY_ADDRESS = ("memmove", "memset", "string_at", "wstring_at", "memoryview_at", "cast", "CDLL", "PyDLL", "cdll", "pydll", "pythonapi",
                "CFUNCTYPE", "PYFUNCTYPE")  # fmt: skip
@@ -104,16 +108,9 @@ _KNOWN_PACKAGES = {"torch", "numpy", "stowage", "nanobind", "builtins"} | set(sy
 # Types of C whose objects never change, or whose changes change no number.
 _QUIET_TYPES = {
     "builtin_function_or_method",
-    "method_descriptor",
-    "wrapper_descriptor",
-    "method-wrapper",
-    "classmethod_descriptor",
-    "getset_descriptor",
-    "member_descriptor",
     "ellipsis",
     "NotImplementedType",
     "range",
-    "slice",
     "re.Pattern",
     "re.Match",
     "_thread.lock",
@@ -142,7 +139,6 @@ _QUIET_TYPES = {
     "classmethod",
     "staticmethod",
     "property",
-    "super",
     "Struct",
     "_struct.Struct",
     "odict_iterator",
@@ -176,6 +172,8 @@ def is_quiet(cls: type) -> bool:
 
 def matters(function: Any) -> bool:
     """Does it matter who calls this C function, and on which object?"""
+    if pickles(function):
+        return True
     owner = getattr(function, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         module = getattr(function, "__module__", None) or getattr(owner, "__name__", None) or ""
@@ -187,6 +185,13 @@ def matters(function: Any) -> bool:
         return True
     module = module_of(type(owner))
     return module in ("_io", "mmap", "_ctypes", "_socket") or _unknown(module)
+
+
+def pickles(function: Any) -> bool:
+    """It reads all attributes of what it is given."""
+    owner = getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None) or module_of(type(owner))
+    return module == "_pickle" and function.__name__ in ("dump", "dumps")
 
 
 def draws(owner: Any) -> bool:

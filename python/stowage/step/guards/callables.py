@@ -1,6 +1,8 @@
 """What can be called and is no Python function.
 
     method                  its object and its function
+    of a type of C          its object; where it reads names that it is given, any attribute
+    descriptor, super()     the attribute that it names; the classes in which attributes are looked up
     function of C           the object that it belongs to; what else it reads is told when it is called (blind.py)
     functools.partial       the function and the arguments that it holds
     functools.lru_cache     the function, and what it remembers
@@ -20,7 +22,20 @@ from stowage.step.guards.graph import LARGE, Graph
 from stowage.step.guards.group_keys import ANY, GROUPS
 from stowage.step.guards.memory import memory
 from stowage.step.guards.objects import attributes
-from stowage.step.guards.reads import is_library
+from stowage.step.guards.reads import IDENTIFIER, is_library
+
+# Methods that every object has, of C: they read, or set, attributes that no code names
+_READ_ANY = (
+    "__getattribute__",
+    "__eq__",
+    "__ne__",
+    "__repr__",
+    "__str__",
+    "__format__",
+    "__hash__",
+    "__reduce_ex__",
+    "__dir__",
+)
 
 
 def enter_method(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
@@ -36,7 +51,46 @@ def enter_builtin(graph: Graph, i: int, value: Any, path: str, trusted: bool) ->
     if owner is not None and not isinstance(owner, types.ModuleType):
         if draws(owner):
             return  # its state counts when it is drawn from: called()
+        if value.__name__ in _READ_ANY and not trusted:
+            graph.reads_unnamed()
+        if isinstance(owner, str) and value.__name__ in ("format", "format_map"):
+            _reads(graph, set(IDENTIFIER.findall(owner)))
         graph.reach(i, None, owner, path, trusted)
+
+
+def enter_wrapper(graph: Graph, i: int, value: types.MethodWrapperType, path: str, trusted: bool) -> None:
+    """d.__getitem__, o.__getattribute__"""
+    if value.__name__ in _READ_ANY and not trusted:
+        graph.reads_unnamed()
+    graph.reach(i, None, value.__self__, path, trusted)
+
+
+def enter_unbound(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """object.__getattribute__ or str.format, as a value."""
+    if value.__name__ in (*_READ_ANY, "format", "format_map") and not trusted:
+        graph.reads_unnamed()
+
+
+def enter_descriptor(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """Of a slot: whoever holds it reads that attribute."""
+    _reads(graph, {value.__name__})
+
+
+def enter_super(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    for part in (value.__self__, value.__self_class__, value.__thisclass__):
+        graph.reach(i, None, part, path, trusted)
+
+
+def enter_slice(graph: Graph, i: int, value: slice, path: str, trusted: bool) -> None:
+    for part in (value.start, value.stop, value.step):
+        graph.reach(i, None, part, path, trusted)
+
+
+def enter_held(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """What stands in the namespace of a class, by itself: a property, a static method, list[int]."""
+    for name in ("fget", "fset", "__func__", "__origin__", "__args__"):
+        if (part := getattr(value, name, None)) is not None:
+            graph.reach(i, None, part, path, trusted)
 
 
 def enter_partial(graph: Graph, i: int, value: functools.partial, path: str, trusted: bool) -> None:
@@ -72,17 +126,33 @@ def enter_getter(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> 
     maker, arguments, *_ = value.__reduce__()
     if isinstance(maker, functools.partial):  # methodcaller's, with keywords
         arguments = (*maker.args, *arguments, *maker.keywords.values())
-    names = {part for name in arguments if isinstance(name, str) for part in name.split(".")}
+    _reads(graph, {part for name in arguments if isinstance(name, str) for part in name.split(".")})
+    for part in arguments:
+        graph.reach(i, None, part, path, trusted)
+
+
+def _reads(graph: Graph, names: set[str]) -> None:
+    """C reads attributes of these names, as if code of the user's had."""
     graph.read_attributes(names)
     graph.ran.own_names |= names
     if GROUPS in names:
         graph.ran.group_keys.add(ANY)
-    for part in arguments:
-        graph.reach(i, None, part, path, trusted)
 
 
 def _is_own_object(value: Any) -> bool:
     return module_of(type(value)).split(".")[0] == "stowage"
 
 
-__all__ = ["enter_builtin", "enter_cached", "enter_getter", "enter_method", "enter_partial"]
+__all__ = [
+    "enter_builtin",
+    "enter_cached",
+    "enter_descriptor",
+    "enter_getter",
+    "enter_held",
+    "enter_method",
+    "enter_partial",
+    "enter_slice",
+    "enter_super",
+    "enter_unbound",
+    "enter_wrapper",
+]

@@ -43,6 +43,7 @@ class Ran:
         self.own_names: set[str] = set()  # of those, that the user's own code reads
         self.group_keys: set[str] = set()  # of parameter groups, that code which ran reads; may hold ANY
         self.dynamic = False  # some of it reads attributes by names that code does not show
+        self.compares = False  # some of the user's compares objects, or makes texts of them
         self.catches = False  # code that ran has handlers of exceptions
         self.leaves_blocks = False  # of that code, some has handlers for what is in the ``with`` that it belongs to
 
@@ -51,6 +52,7 @@ class Ran:
         self.codes.add(code)
         self.group_keys |= read.group_keys
         self.dynamic |= read.dynamic
+        self.compares |= read.compares
         self.catches |= read.catches
         self.leaves_blocks |= read.catches and (read.generates or code.co_name in EXITS)
 

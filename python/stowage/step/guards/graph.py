@@ -14,6 +14,7 @@ objects."""
 from __future__ import annotations
 
 import collections
+import operator
 import os
 import types
 from collections.abc import Callable, Set
@@ -32,6 +33,25 @@ _MOST_OF_LIBRARIES = 10_000  # parts of torch and the like: tables of theirs tha
 LARGE = 4096  # of larger containers the elements are not entered
 # Objects of exactly these classes never change, nor does what they hold.
 IMMUTABLE = {*SCALARS, type(...), type(NotImplemented), range, torch.Size, types.CodeType}
+# Functions that read by names which they are given. Who holds one calls it by another name; code that names them: reads.py
+_READERS = frozenset(
+    map(
+        id,
+        (
+            getattr,
+            hasattr,
+            setattr,
+            delattr,
+            vars,
+            dir,
+            eval,
+            exec,
+            globals,
+            operator.attrgetter,
+            operator.methodcaller,
+        ),
+    )
+)
 
 
 class Graph:
@@ -50,6 +70,7 @@ class Graph:
         self.hidden: dict[int, str] = {}  # object -> what of it cannot be seen
         self.by_address: dict[int, str] = {}  # object -> why it may reach the memory of tensors
         self.standard: set[int] = set()  # objects of libraries whose state is known; not torch's that the user holds
+        self.namespaces: set[int] = set()  # of types.SimpleNamespace: C compares and shows all their attributes
         self.whole: set[int] = set()  # objects whose attributes are read by names that code does not show
         self.of_libraries: set[int] = set()  # met as a part of a library, which may change it by itself
         self.referred: dict[int, str] = {}  # id of an object -> a weak reference to it
@@ -140,8 +161,13 @@ class Graph:
                 self.reach(parent, name, value, path, trusted)
         self.ran.names |= names
 
-    def read_any_attributes(self) -> None:
-        """Code that runs does not show the names of what it reads."""
+    def reads_unnamed(self) -> None:
+        """Code that runs does not show the names of what it reads, or C reads it that the user holds."""
+        if not self.ran.dynamic:
+            self._read_any_attributes()
+            self.ran.dynamic = True
+
+    def _read_any_attributes(self) -> None:
         for name, waiting in self.waiting.items():
             self.waiting[name] = []
             for edge in waiting:
@@ -161,11 +187,17 @@ class Graph:
             self.told.append(reason)
 
     def all_names(self, i: int) -> bool:
-        return i in self.whole or (self.ran.dynamic and i not in self.standard)
+        return (
+            i in self.whole
+            or (self.ran.dynamic and i not in self.standard)
+            or (self.ran.compares and i in self.namespaces)
+        )
 
     def grow(self) -> None:
         while self.queue:
             parent, condition, value, path, trusted = self.queue.popleft()
+            if not trusted and id(value) in _READERS:
+                self.reads_unnamed()
             key = id(value)
             index = self.index.get(key)
             if index is None:

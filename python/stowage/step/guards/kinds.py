@@ -7,6 +7,7 @@ import array
 import collections
 import contextvars
 import functools
+import gc
 import logging
 import operator
 import sys
@@ -22,7 +23,19 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from stowage._core import python_class
 from stowage.step.guards.blind import module_of
-from stowage.step.guards.callables import enter_builtin, enter_cached, enter_getter, enter_method, enter_partial
+from stowage.step.guards.callables import (
+    enter_builtin,
+    enter_cached,
+    enter_descriptor,
+    enter_getter,
+    enter_held,
+    enter_method,
+    enter_partial,
+    enter_slice,
+    enter_super,
+    enter_unbound,
+    enter_wrapper,
+)
 from stowage.step.guards.code import enter_namespace, enter_python_function
 from stowage.step.guards.containers import enter_dict, enter_elements, enter_list, enter_mapping_proxy, enter_tuple
 from stowage.step.guards.graph import Graph
@@ -71,6 +84,13 @@ def _enter_compiled(graph: Graph, i: int, value: Any, path: str, trusted: bool) 
     graph.reach(i, None, value.__wrapped__, path, trusted)
 
 
+def _enter_ufunc(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
+    """Of NumPy's own, or numpy.frompyfunc()'s."""
+    enter_of_c(graph, i, value, path, trusted)
+    for function in gc.get_referents(value):
+        graph.reach(i, None, function, path, trusted)
+
+
 _BY_BASE = (
     (torch.Tensor, enter_tensor),
     (torch.nn.Module, enter_module),
@@ -80,10 +100,15 @@ _BY_BASE = (
     (types.FunctionType, enter_python_function),
     (types.MethodType, enter_method),
     (types.BuiltinFunctionType, enter_builtin),
+    (types.MethodWrapperType, enter_wrapper),
+    ((types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType), enter_unbound),
+    ((types.MemberDescriptorType, types.GetSetDescriptorType), enter_descriptor),
     (functools.partial, enter_partial),
     ((operator.attrgetter, operator.methodcaller), enter_getter),
     (types.ModuleType, enter_namespace),
     (type, enter_class),
+    (super, enter_super),
+    (slice, enter_slice),
     (ITERATORS, enter_generator),
     (weakref.ReferenceType, enter_reference),
     (weakref.ProxyTypes, enter_proxy),
@@ -100,7 +125,8 @@ _BY_BASE = (
     (logging.Logger, enter_logger),
     (BaseException, enter_exception),
     (torch.Generator, enter_torch_generator),
-    ((property, staticmethod, classmethod, types.GenericAlias, torch.cuda.Stream), enter_nothing),
+    ((property, staticmethod, classmethod, types.GenericAlias), enter_held),
+    (torch.cuda.Stream, enter_nothing),
 )
 
 
@@ -130,7 +156,11 @@ def _by_class(cls: type):
             return enter_numpy_generator
         if issubclass(cls, (numpy.flatiter, numpy.nditer, numpy.broadcast)):
             return enter_array_iterator
-        if issubclass(cls, (numpy.generic, numpy.ufunc)):
+        if issubclass(cls, numpy.void):  # of a structured array, over its memory
+            return enter_array
+        if issubclass(cls, numpy.ufunc):
+            return _enter_ufunc
+        if issubclass(cls, numpy.generic):
             return enter_of_c
         if issubclass(cls, numpy.dtype):
             return enter_nothing

@@ -117,6 +117,8 @@ def attributes(
         graph.standard.add(i)
     if shape.reads_itself:
         graph.whole.add(i)
+    if isinstance(value, types.SimpleNamespace):
+        graph.namespaces.add(i)
     quiet = quiet or standard
     if not shape.standard:
         graph.add(i, graph.guard.of_class(value, path), trusted)

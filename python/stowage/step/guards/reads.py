@@ -3,6 +3,7 @@
     globals     LOAD_GLOBAL, LOAD_NAME (and STORE_GLOBAL: what a function writes is noted before it does)
     attributes  LOAD_ATTR, LOAD_METHOD and the like, names given to getattr() as constants, keywords of patterns and formats
     constants   strings: names of modules that are imported by name
+    compares    objects by ==, or shows them as text
     group keys  of the parameter groups of optimizers (group_keys.py)
     catches     it has handlers of exceptions
     dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
@@ -37,7 +38,7 @@ LIBRARY_FOLDERS = tuple(
 )
 STANDARD_FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 
-_BY_NAME = {"getattr", "hasattr"}
+_BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 _WHOLE = {
     "vars",
     "dir",
@@ -50,6 +51,8 @@ _WHOLE = {
     "exec",
     "globals",
     "__getattribute__",
+    "__setattr__",
+    "__delattr__",
     "__getstate__",
     "__reduce_ex__",
 }
@@ -73,9 +76,28 @@ _READERS_OF_ALL = {
     "copyreg.py": None,
     "pickle.py": None,
     "pprint.py": None,
+    "argparse.py": {"__eq__", "__contains__", "_get_kwargs"},
     "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"},
 }
-_ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+# By ==, or as a text
+_COMPARERS = {
+    "repr",
+    "str",
+    "ascii",
+    "print",
+    "format",
+    "pformat",
+    "pprint",
+    "eq",
+    "ne",
+    "contains",
+    "index",
+    "count",
+    "remove",
+}
+_SHOWS = {"CONTAINS_OP", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"}
+# What a function sets counts as read: it must be there after the call, whoever has set something else before
+_ATTRIBUTE_READS = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM", "STORE_ATTR", "DELETE_ATTR"}
 _GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CALLS = ("PRECALL",) if "PRECALL" in dis.opmap else ("CALL", "CALL_FUNCTION", "CALL_KW")
 # Numbers past a byte are of the compiler's own, and stand in no code
@@ -85,7 +107,7 @@ _PUSH, _WITH = (
     dis.opmap.get(name, -1) if "PUSH_EXC_INFO" in dis.opmap else -1 for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 )
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
-_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
 EXITS = ("__exit__", "__aexit__")
@@ -102,6 +124,7 @@ class Reads:
     imports: tuple[tuple[str, int], ...] = ()  # statements: name and level
     imports_by_name: bool = False  # import_module(name), sys.modules[name]
     internals: frozenset[str] = frozenset()  # of functions and frames
+    compares: bool = False  # by ==, or shows as text
     catches: bool = False  # exceptions
     has_blocks: bool = False  # of ``with``
     group_keys: frozenset[str] = frozenset()
@@ -168,6 +191,8 @@ def _reads(code: types.CodeType) -> Reads:
 
 
 def _reads_all(code: types.CodeType) -> bool:
+    if code.co_name == "state_dict" and code.co_filename.endswith(os.path.join("torch", "optim", "lr_scheduler.py")):
+        return True
     if not code.co_filename.startswith(STANDARD_FOLDERS) or any(
         f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES
     ):
@@ -185,7 +210,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
     # Attrgetter("a.b")
     attributes |= {part for c in constants if "." in c and " " not in c for part in c.split(".") if part.isidentifier()}
     if "format" in code.co_names or "format_map" in code.co_names:
-        attributes |= {name for c in constants if "{" in c for name in _IDENTIFIER.findall(c)}
+        attributes |= {name for c in constants if "{" in c for name in IDENTIFIER.findall(c)}
     dynamic = (
         bool(_WHOLE & (found_globals | attributes))
         or _name_not_constant(instructions)
@@ -205,6 +230,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         imports,
         by_name,
         frozenset(_INTERNALS & (found_globals | attributes)),
+        bool(_COMPARERS & (found_globals | attributes)) or any(map(_compares, instructions)),
         _catches(code, found_globals | attributes),
         _has_blocks(code),
         group_keys(code),
@@ -236,6 +262,12 @@ def _in_package(code: types.CodeType) -> bool:
     return any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES) and not code.co_filename.startswith(
         _TORCH_FOLDER
     )
+
+
+def _compares(instruction: dis.Instruction) -> bool:
+    if instruction.opname == "COMPARE_OP":
+        return any(sign in str(instruction.argval) for sign in ("==", "!="))
+    return instruction.opname in _SHOWS
 
 
 def _level(instructions: list[dis.Instruction], at: int) -> int:

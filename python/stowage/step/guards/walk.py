@@ -38,6 +38,7 @@ from stowage.step.guards.blind import (
     draws,
     knows_tensors,
     matters,
+    pickles,
     reaches_memory,
     type_name,
     why,
@@ -51,6 +52,7 @@ from stowage.step.guards.kinds import how_to_enter
 from stowage.step.guards.memory import memory
 from stowage.step.guards.reads import is_library, reads
 from stowage.step.guards.standard import ITERATORS
+from stowage.step.guards.threads import between_threads
 
 _NO_CODE: Mapping[types.CodeType, int] = types.MappingProxyType({})
 
@@ -105,14 +107,16 @@ class Walk:
     def note(self, code: types.CodeType, function: Any, globals_: dict) -> None:
         """``code`` is about to run for the first time, as the body of ``function`` where that is known."""
         read = reads(code)
-        if read.dynamic and not self.ran.dynamic:
-            self.graph.read_any_attributes()
+        if read.dynamic:
+            self.graph.reads_unnamed()
         self.ran.add(code, read)
         for name in sorted(read.internals):
             where = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
             self.tell(f"looks into functions or namespaces ({name}), which cannot be compared, at {where}")
         in_kernel = self.ops() < 0
         if not in_kernel and (reason := reaches_memory(code, globals_)):
+            self.tell(reason)
+        if reason := between_threads(code, sys._getframe(1), self.ops()):
             self.tell(reason)
         self.graph.read_attributes(read.attributes)
         if not read.library:
@@ -151,6 +155,10 @@ class Walk:
         owner = getattr(function, "__self__", None)
         if draws(owner):
             self._drawn_from(owner)
+            return False
+        if pickles(function):
+            self.graph.reads_unnamed()
+            self.graph.grow()
             return False
         ops, reason = self.ops(), why(function, caller)
         self.tell("" if ops < 0 and reason.startswith(REACHES_MEMORY) else reason)

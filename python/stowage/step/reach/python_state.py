@@ -2,10 +2,10 @@
 
     state = PythonState(world)     containers, attributes, slots, cells, arrays, global generators, environment: by identity, one level each
     ... the run ...
-    state.put_back()               in place: whoever holds a container sees it
+    left = state.put_back()        in place: whoever holds a container sees it. What could not be: a file that was written
 
-What C keeps to itself (iterators, queues, files) stays as the run has left it; World.guard tells where that can be
-seen. O(objects).
+What C keeps to itself is put back where it can be (iterators over sequences), else compared where it can be (generators,
+other iterators, queues, files). O(objects).
 
     kernels = PythonOfKernels()
     with kernels.notes:            while kernels alone run, most of them without Python
@@ -36,6 +36,7 @@ from stowage.step.guards.blind import module_of
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import is_library_module, is_own, is_standard
 from stowage.step.guards.walk import Walk
+from stowage.step.reach import kept_by_c
 from stowage.step.reach.world import World
 
 _MOST_ARRAY_BYTES = 1 << 20  # larger arrays are not copied
@@ -45,12 +46,14 @@ _ABSENT = object()
 class PythonState:
     def __init__(self, world: World | None = None):
         self._back: list[Callable[[], object]] = []
+        self._kept_by_c: list[tuple[Any, Any]] = []
         self.keep(world.reached() if world is not None else ())
         self._environment = dict(os.environ)
         self._random = random.getstate()
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
 
-    def put_back(self) -> None:
+    def put_back(self) -> str:
+        """The type of the first object that is not as it was, or ""."""
         for back in self._back:
             back()
         for name in os.environ.keys() | self._environment.keys():
@@ -58,6 +61,7 @@ class PythonState:
         random.setstate(self._random)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
+        return next((type(value).__name__ for value, was in self._kept_by_c if not kept_by_c.same(value, was)), "")
 
     def keep(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -88,6 +92,10 @@ class PythonState:
                 self._keep(value.__self__)
         elif isinstance(value, type):
             self._keep_class(value)
+        elif kept_by_c.is_kept(value):
+            self._kept_by_c.append((value, kept_by_c.state_of(value)))
+            if (back := kept_by_c.way_back(value)) is not None:
+                self._back.append(back)
         elif not isinstance(value, (types.ModuleType, torch.Tensor, tuple)):
             self._keep_object(value)
 

@@ -1,6 +1,7 @@
 """What hands a tensor's data to the host without passing PyTorch's dispatcher, and how a step hears of it.
 
-    tolist(), numpy(), __array__()     asked for by an operator of our own, which tells all elements (runtime/torch/content.h)
+    tolist(), numpy(), __array__()     asked for by an operator of our own, which tells all elements (runtime/torch/content.h);
+    and repr(), by which they are printed   a text is made of those
     composites that look at lengths    noted: what they read must follow from the arguments (data guards)
     DLPack, large arrays               refused: whoever has the memory may read it, and write, at any time
 
@@ -8,7 +9,8 @@ An array of a tensor that lasts (a parameter, an argument) is over its memory; w
 a copy (runtime/replay/arrays.h). A step that writes under an array which it still holds, or into one, is refused where
 that was recorded; where only some calls do, the rest of those is eager. Pickling and storages (torch.save of a model)
 see what eager would show: before them what has been matched so far happens, and the rest of that call is eager, too.
-copy.deepcopy of a tensor is done by operators.
+copy.deepcopy of a tensor is done by operators. Whatever else finds that a shell has no memory (data_ptr()) is asked again
+after that: the step's Python never runs twice for it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,18 @@ from torch.overrides import TorchFunctionMode
 
 from stowage import _runtime
 from stowage._core import buffer_digest
-from stowage._torch.private import address, is_fake, is_shell, storage_address, within_function_mode
-from stowage._torch.replaced import asked_for
+from stowage._torch.private import (
+    address,
+    elements_as_text,
+    heard_by,
+    is_fake,
+    is_shell,
+    storage_address,
+    within_function_mode,
+)
+from stowage._torch.replaced import asked_for, is_of_torch
 from stowage.step.guards.reads import has_handlers, reads
+from stowage.step.record import tensor_of
 
 _MOST_BYTES = 1 << 20  # of a tensor whose elements are told: they pass through Python's hands in every call
 _FORMATS = {  # of struct, per element
@@ -60,6 +71,8 @@ _COMPOSITES = {  # which arguments they read
 _PACKED = ("lstm", "gru", "rnn_tanh", "rnn_relu")  # packed or not: told by what follows the tensor
 _COPIES = "stowage: tensors that were copied by operators"  # of a memo of copy.deepcopy's
 _ARRAYS = ("numpy", "__array__", "__dlpack__")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_TOLD = ("tolist", "__repr__", *_ARRAYS)
 _WHOLE = (
     "__reduce_ex__",
     "__deepcopy__",
@@ -145,10 +158,14 @@ class HostReads(TorchFunctionMode):
                 return asked_for(func, args, kwargs or {})
             finally:
                 self._recorder.fills(False)
-        elif name == "tolist" or name in _ARRAYS:
+        elif name in _TOLD and _is_read(name, args):
             return self._told(func, name, args, kwargs or {})
+        elif name == "__format__" and _is_shown(args):
+            return heard_by(self, lambda: object.__format__(*args))
         elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):
             return copied(*args)
+        elif name in tensor_of.FUNCTIONS and self._whole_contents and tensor_of.data_of(name, args, kwargs or {}):
+            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, _number)
         elif name in _POINTERS:
             self.asked = self.asked or "it asks where a tensor lies in memory"
         else:
@@ -172,17 +189,17 @@ class HostReads(TorchFunctionMode):
     def _told(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         tensor = args[0]
         if not (self._whole_contents and _can_be_told(name, tensor)):
-            if name != "tolist":
+            if name in _ARRAYS:
                 self._recorder.refuse(f"Tensor.{name}() inside the step: numbers that depend on data")
             elif is_fake(tensor):
                 return func(*args, **kwargs)
             else:
-                self._recorder.reads_on_host(address(tensor), "Tensor.tolist()")
+                self._recorder.reads_on_host(address(tensor), f"Tensor.{name}()")
             return _runtime.unrecorded(lambda: func(*args, **kwargs))
         words = _content(tensor, name)
         teller = self._recorder.latest_op()
         result: Any = _runtime.unrecorded(lambda: func(*args, **kwargs))
-        if name == "tolist":
+        if name not in _ARRAYS:
             return result
         if result.ctypes.data == tensor.data_ptr():
             gone = functools.partial(self._recorder.array_gone, teller)
@@ -224,18 +241,27 @@ class ToldContents(TorchFunctionMode):
             return copied(*args)
         if name == "is_shared" and not self._matcher.left and args[0].layout == torch.strided and is_shell(args[0]):
             return args[0].is_cuda  # as of any memory that an operator allocates; PyTorch itself would end the process
-        told = (name == "tolist" or name in _ARRAYS) and _can_be_told(name, args[0])
-        hands_out = name == "tolist" or name in _ARRAYS or name in _WHOLE or self._is_behind(name, args)
+        if name == "__format__" and not self._matcher.left and _is_shown(args):
+            return heard_by(self, lambda: object.__format__(*args))
+        if name in tensor_of.FUNCTIONS and not self._matcher.left and tensor_of.data_of(name, args, kwargs or {}):
+            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, _number)
+        read = name in _TOLD and _is_read(name, args)
+        told = read and _can_be_told(name, args[0])
+        hands_out = read or name in _WHOLE or self._is_behind(name, args)
         if not told and hands_out and not self._matcher.left:
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
         if not told or self._matcher.left:
+            before = self._matcher.matched
             try:
                 return asked_for(func, args, kwargs or {})
             except RuntimeError as error:
-                if self._matcher.left or _runtime.SHELL_TEXT not in str(error) or not _is_caught(sys._getframe(1)):
+                if self._matcher.left or _runtime.SHELL_TEXT not in str(error):
                     raise
-            # A handler of the step's would take the shell's error for one of the tensor
+                once_more = self._matcher.repeatable_since(before) and not _ran_others_python(error)
+                # A handler of the step's would take the shell's error for one of the tensor
+                if not once_more and not _is_caught(sys._getframe(1)):
+                    raise
             self.handed_out = True
             self._matcher.leave(f"Tensor.{name}() inside the step")
             return asked_for(func, args, kwargs or {})
@@ -244,6 +270,10 @@ class ToldContents(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if name == "tolist":
             return _as_list(args[0], content)
+        if name == "__repr__":
+            copy = _copied(args[0], content)
+            elements: Any = _runtime.unrecorded(lambda: elements_as_text(copy))
+            return func(*args, tensor_contents=elements)
         memory = self._memory(args[0], content)
         if memory is None:
             self._matcher.leave(f"Tensor.{name}() of memory that waits elsewhere")
@@ -294,12 +324,40 @@ def _is_caught(frame: types.FrameType | None) -> bool:
     return False
 
 
+def _ran_others_python(error: BaseException) -> bool:
+    """Has what raised it called any but PyTorch's own? A hook, for one."""
+    passed = error.__traceback__
+    codes = []
+    while passed is not None:
+        codes.append(passed.tb_frame.f_code)
+        passed = passed.tb_next
+    return not all(
+        is_of_torch(code)
+        for code in codes
+        if code not in (ToldContents.__torch_function__.__code__, asked_for.__code__)
+    )
+
+
+def _is_shown(args: tuple) -> bool:
+    """Does its format show all elements? Of a tensor of no dimensions, the number is asked for."""
+    return type(args[0]) in _PLAIN and args[1:] == ("",) and args[0].dim() > 0
+
+
+def _is_read(name: str, args: tuple) -> bool:
+    """As to its text, of a plain tensor alone: others make that of their parts."""
+    tensor = args[0]
+    if name != "__repr__":
+        return True
+    plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+    return plain and tensor.device.type != "meta" and not tensor.is_nested and not is_fake(tensor)
+
+
 def _can_be_told(name: str, tensor: Any) -> bool:
     """Else the call raises an error of its own, or the tensor is no plain one."""
     if (
-        type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        type(tensor) not in _PLAIN
         or tensor.layout != torch.strided
-        or (name != "tolist" and tensor.device.type != "cpu")
+        or (name in _ARRAYS and tensor.device.type != "cpu")
     ):
         return False
     if (
@@ -309,7 +367,7 @@ def _can_be_told(name: str, tensor: Any) -> bool:
         or tensor.numel() * tensor.element_size() > _MOST_BYTES
     ):
         return False
-    if name == "tolist":
+    if name not in _ARRAYS:
         return True
     wants_gradient = tensor.requires_grad and torch.is_grad_enabled()  # then PyTorch raises
     return name != "__dlpack__" and not wants_gradient and tensor.dtype != torch.bfloat16
@@ -358,7 +416,11 @@ def _dense(tensor: torch.Tensor) -> bool:
 
 
 def _content(tensor: torch.Tensor, name: str) -> list[int]:
-    return torch.ops.stowage.content(tensor.detach() if tensor.requires_grad else tensor, name != "tolist")
+    return torch.ops.stowage.content(tensor.detach() if tensor.requires_grad else tensor, name in _ARRAYS)
+
+
+def _number(tensor: torch.Tensor) -> Any:
+    return tensor.detach().item()
 
 
 def _bytes(tensor: torch.Tensor, words: list[int]) -> bytes:
@@ -370,7 +432,8 @@ def _copied(tensor: torch.Tensor, content: bytes) -> torch.Tensor:
 
     def make() -> torch.Tensor:
         copy = torch.empty(tensor.shape, dtype=tensor.dtype)
-        copy.numpy().reshape(-1).view("uint8")[...] = bytearray(content)
+        if content:
+            copy.view(-1).copy_(torch.frombuffer(bytearray(content), dtype=tensor.dtype))
         return copy
 
     copy: Any = _runtime.unrecorded(make)

@@ -23,6 +23,7 @@ from stowage._torch.private import (
     within_autocast,
     within_function_mode,
 )
+from stowage._torch.subclasses import heard
 from stowage.errors import BEFORE, PACKAGE_FOLDER, Unsupported, say
 from stowage.step.guards.blind import NEVER_PLANNED
 from stowage.step.reach.places import Held, Place, is_plain, lasting_places
@@ -254,7 +255,7 @@ def _record(
     undo = _Undo(recorder, world, inputs)
     versions = [(name, t, t._version) for name, t in world.tensors if whole and not t.is_inference()]
     try:
-        result = _watched(recorder, session, host_reads, lambda: fn(*args, **kwargs), within, regions)
+        result = _watched(recorder, session, host_reads, lambda: heard(fn, args, kwargs), within, regions)
     except BaseException as error:  # as in Replay.transaction()
         undo.error = error
         _runtime.uninterrupted(undo.now, error, undo.thread)

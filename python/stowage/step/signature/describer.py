@@ -297,8 +297,8 @@ class Describer:
 def plain_object(cls: type) -> bool:
     """All that its objects hold are attributes in a dict."""
     return (
-        python_class(cls)
-        and all(base is object or python_class(base) for base in cls.__mro__)
+        (python_class(cls) or cls is types.SimpleNamespace)
+        and all(base in (object, types.SimpleNamespace) or python_class(base) for base in cls.__mro__)
         and not any(
             slot_offset(member) >= 0
             for base in cls.__mro__
