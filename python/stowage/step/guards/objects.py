@@ -164,6 +164,8 @@ def enter_class(graph: Graph, i: int, cls: type, path: str, trusted: bool) -> No
             continue
         if name in ("__dict__", "__weakref__", "__doc__", "__module__"):
             continue
+        if name.startswith("__") and isinstance(value, types.WrapperDescriptorType):  # as that of any type of C
+            continue
         # Special methods are read without being named
         if name.startswith("__") and isinstance(value, types.FunctionType) and not standard:
             graph.reach(i, None, value, f"{path}.{name}", standard)

@@ -8,13 +8,14 @@ Iterators over sequences can be set back: way_back(). O(1) an object, but for it
 
 from __future__ import annotations
 
+import contextlib
 import io
 import operator
 import queue
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _WAITING = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -73,8 +74,10 @@ def _state_of(value: Any, depth: int) -> Any:
         return None if value.closed or not value.seekable() else value.tell()
     if isinstance(value, queue.SimpleQueue):
         return value.qsize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    # Of dicts and sets, whose rest would be copied
+    if hasattr(value, "__length_hint__") and not hasattr(value, "__setstate__"):
+        return operator.length_hint(value, -1)
+    with _no_warning(value):
         try:
             parts = value.__reduce__()
         except TypeError:  # not by iterators of later Pythons
@@ -82,6 +85,17 @@ def _state_of(value: Any, depth: int) -> Any:
     if depth >= _DEEPEST:
         return None
     return _flat(parts, depth)
+
+
+@contextlib.contextmanager
+def _no_warning(value: Any) -> Iterator[None]:
+    """That itertools will not tell their state any more: of Python 3.12 and 3.13."""
+    if sys.version_info < (3, 12) or type(value).__module__ != "itertools":
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _flat(parts: Any, depth: int) -> Any:
