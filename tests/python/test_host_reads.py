@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import stowage
-from stowage.step.record.host_reads import _as_list, _bytes
+from stowage.step.record.content import as_list, bytes_of
 
 CALLS = 14
 
@@ -334,10 +334,10 @@ def test_large_arrays_and_dlpack_are_refused():
 def test_lists_are_those_of_torch(dtype, shape):
     tensor = (torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) * 50).to(dtype)
     words = torch.ops.stowage.content(tensor, False)
-    assert str(_as_list(tensor, _bytes(tensor, words))) == str(tensor.tolist())
+    assert str(as_list(tensor, bytes_of(tensor, words))) == str(tensor.tolist())
     if tensor.dim() > 1 and tensor.dtype not in (torch.uint16, torch.uint32, torch.uint64):
         turned = tensor.transpose(0, -1)
-        assert str(_as_list(turned, _bytes(turned, torch.ops.stowage.content(turned, True)))) == str(turned.tolist())
+        assert str(as_list(turned, bytes_of(turned, torch.ops.stowage.content(turned, True)))) == str(turned.tolist())
 
 
 def saves(model, optimizer):

@@ -19,7 +19,6 @@ from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
 from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
 from stowage.step.record import compiled_regions
-from stowage.step.record.host_reads import ToldContents
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
 from stowage.step.replay.rehearsal import Rehearsal
@@ -27,6 +26,7 @@ from stowage.step.replay.repetition import Repetition
 from stowage.step.replay.room import Room
 from stowage.step.replay.shadow import ReadsShell, Shadow
 from stowage.step.replay.step_plan import StepOptions, StepPlan
+from stowage.step.replay.told_contents import ToldContents
 from stowage.step.replay.undo import Undo
 
 
