@@ -303,3 +303,16 @@ def test_an_optimizer_that_each_call_makes_is_given_up():
         return step
 
     assert "makes its state 'momentum_buffer' in this call, as in" in run(make, count=40)
+
+
+def test_an_operator_that_raises_in_each_call_is_named():
+    def make(model, optimizer):
+        def step(x):
+            out = model(x)
+            with contextlib.suppress(RuntimeError):
+                out = out.view(7)
+            return training(model, optimizer, out.square().mean())
+
+        return step
+
+    assert "calls aten::view where" in run(make, count=40)

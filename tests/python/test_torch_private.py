@@ -33,6 +33,57 @@ def test_function_modes_are_a_stack():
     assert torch.Tensor.tolist in seen and len(seen) == len(set(seen))
 
 
+def test_a_function_mode_may_hear_what_is_asked_within_it():
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            if func is torch.Tensor.abs:
+                return torch_private.heard_by(self, lambda: args[0].neg().exp())
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    before = torch._C._len_torch_function_stack()
+    torch_private.within_function_mode(Mode(), lambda: torch.ones(2).abs())
+    assert seen == [torch.ones, torch.Tensor.abs, torch.Tensor.neg, torch.Tensor.exp]
+    assert torch._C._len_torch_function_stack() == before
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.tensor(0.5), torch.arange(6.0).view(2, 3), torch.zeros(40, 60), torch.zeros(0, 2), torch.ones(2) > 0],
+)
+def test_elements_as_text_are_those_of_repr(tensor):
+    text = torch_private.elements_as_text(tensor)
+    assert repr(tensor) == torch.Tensor.__repr__(tensor, tensor_contents=text)
+    graph = tensor.float().requires_grad_()
+    text = torch_private.elements_as_text(graph.detach())
+    assert repr(graph * 1) == torch.Tensor.__repr__(graph * 1, tensor_contents=text)
+
+
+def test_subclasses_are_unheard_and_heard_again():
+    from stowage._torch.subclasses import heard, unheard
+
+    class Told(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            asked.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    asked = []
+    told = torch.ones(2).as_subclass(Told)
+    with unheard():
+        told.sum()
+        assert asked == []
+        heard(lambda: told.mean(), (), {})
+        assert asked == ["mean"]
+        told.sum()
+    told.amax()
+    assert asked == ["mean", "amax"]
+    with torch._C.DisableTorchFunctionSubclass(), unheard():
+        heard(lambda: told.sum(), (), {})
+    assert asked == ["mean", "amax"]
+
+
 @pytest.mark.parametrize("start", [torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad])
 def test_the_backward_pass_is_within_the_function_mode(start):
     class Mode(TorchFunctionMode):

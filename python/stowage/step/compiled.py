@@ -436,6 +436,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         entry.wanted_because = shadow.difference
         if not shadow.handed_out:
             entry.leaves(shadow.other_operator)
+            if entry.never_serves:
+                self._rest(entry, f"its Python does not do what was recorded, however often it is: {shadow.difference}")
         elif not any(r.planned_calls for r in entry.replays):
             entry.handed_out += 1
             if entry.handed_out >= _MAX_HANDED_OUT:

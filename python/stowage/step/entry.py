@@ -78,6 +78,11 @@ class Entry(SignatureState):
         self.world = None
         return True
 
+    @property
+    def never_serves(self) -> bool:
+        """Calls leave what they are said to do: an operator that raises in each, and is caught, is on no tape."""
+        return self.wasted >= _WANTED_CALLS and not self.served
+
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
         self.served.append(self.calls)
