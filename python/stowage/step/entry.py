@@ -1,7 +1,6 @@
 """What a compiled step knows of one signature: its recordings, and when the next one is worth its call.
 
-    a call leaves all recordings by operator o ──► wanted: the next calls are recorded, until o comes again; a few for
-                                               │           the first time, as most ways that are taken once are rare
+    a call leaves all recordings by operator o ──► wanted: the next calls are recorded, until o comes again
                                                └── too rare for that: expected in the call in which it is due
 
 O(1) a call."""
@@ -17,8 +16,7 @@ from stowage.step.reach.world import World
 from stowage.step.replay.replay import Replay
 
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
-_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again ...
-_WANTED_AT_FIRST = 3  # ... where it has never come before
+_WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
 _MAX_LEFT = 64  # ways of leaving the recordings that are remembered
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
@@ -61,7 +59,7 @@ class Entry(SignatureState):
         if period > 0:
             self.expected.add(self.calls + period)
         if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
-            self.wanted = _WANTED_CALLS if period > 0 else _WANTED_AT_FIRST
+            self.wanted = _WANTED_CALLS
 
     def wants_expected(self) -> None:
         """Of the call that has just begun."""
