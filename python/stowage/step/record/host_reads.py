@@ -1,5 +1,5 @@
 """What hands a tensor's data to the host without passing PyTorch's dispatcher, and how a step hears of it while it is recorded; where its
-Python runs over shells: replay/told_contents.py.
+Python runs over shells: told_contents.py.
 
     tolist(), numpy(), repr()          asked for by an operator of our own, which tells all elements (content.py)
     composites that look at lengths    noted: what they read must follow from the arguments (data guards)

@@ -21,12 +21,12 @@ from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
 from stowage.step.record import compiled_regions
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
+from stowage.step.record.told_contents import ToldContents
 from stowage.step.replay.rehearsal import Rehearsal
 from stowage.step.replay.repetition import Repetition
 from stowage.step.replay.room import Room
 from stowage.step.replay.shadow import ReadsShell, Shadow
 from stowage.step.replay.step_plan import StepOptions, StepPlan
-from stowage.step.replay.told_contents import ToldContents
 from stowage.step.replay.undo import Undo
 
 

@@ -1,6 +1,6 @@
 """What a step's Python is told where it runs over shells, which have no content, and asks past PyTorch's dispatcher.
 
-    what was recorded (record/host_reads.py)    an operator tells all elements: the kernels up to there run
+    what was recorded (host_reads.py)           an operator tells all elements: the kernels up to there run
     pickles, storages, DLPack, addresses        what has been matched so far happens, and the rest of the call is eager
     whatever else finds that a shell is empty   the same, and it is asked once more: the step's Python never runs twice for it
 
