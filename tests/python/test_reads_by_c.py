@@ -318,3 +318,22 @@ def test_what_a_step_sets_of_the_interpreter_is_set_by_each_call():
         sys.setrecursionlimit(before[0])
         signal.signal(signal.SIGUSR2, before[1])
     assert seen == [(3456, handler)] * 12
+
+
+def test_what_a_held_setter_sets_is_set_by_each_call():
+    holder, net = Holder(), nn.Linear(4, 4)
+    held = holder.__setattr__
+
+    def step(x):
+        held(name(), True)
+        return net(x).sum().detach()
+
+    run = stowage.compile(step)
+    seen = []
+    for call in range(14):
+        run(torch.ones(2, 4))
+        seen.append(holder.scale)
+        if call in (5, 9, 10):
+            holder.scale = False  # by somebody else
+    assert seen == [True] * 14
+    assert run.stats()["planned_steps"] >= 4, run.refusal

@@ -27,6 +27,8 @@ from stowage.step.guards.reads import IDENTIFIER, is_library
 # Methods that every object has, of C: they read, or set, attributes that no code names
 _READ_ANY = (
     "__getattribute__",
+    "__setattr__",
+    "__delattr__",
     "__eq__",
     "__ne__",
     "__repr__",

@@ -9,6 +9,7 @@ O(what is handed over)."""
 from __future__ import annotations
 
 import concurrent.futures as futures
+import functools
 import queue
 import threading
 import types
@@ -57,8 +58,8 @@ def _holds_tensor(value: Any, depth: int) -> bool:
         parts = list(value.values())
     elif isinstance(value, (list, tuple, set)):
         parts = list(value)
-    elif hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
-        parts = [value.func, value.args, getattr(value, "keywords", None)]
+    elif isinstance(value, functools.partial):
+        parts = [value.func, value.args, value.keywords]
     else:
         return False
     return any(_holds_tensor(part, depth + 1) for part in parts)
