@@ -466,12 +466,12 @@ _function_modes = torch._C._len_torch_function_stack
 
 def heard_by(mode: torch.overrides.TorchFunctionMode, call: Callable[[], Any]) -> Any:
     """call(), within a function that ``mode`` was told of, and that it is not told of what that one calls."""
-    before = torch._C._len_torch_function_stack()
+    before = _function_modes()
     try:
         torch._C._push_on_torch_function_stack(mode)
         return call()
     finally:
-        while torch._C._len_torch_function_stack() > before:
+        while _function_modes() > before:
             torch._C._pop_torch_function_stack()
 
 

@@ -438,13 +438,13 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             entry.leaves(shadow.other_operator)
             if entry.never_serves:
                 self._rest(entry, f"its Python does not do what was recorded, however often it is: {shadow.difference}")
-        elif not any(r.planned_calls for r in entry.replays):
+        elif not entry.planned_yet:
             entry.handed_out += 1
             if entry.handed_out >= _MAX_HANDED_OUT:
                 self._rest(entry, f"{shadow.difference}: memory that no plan has filled yet")
         if shadow.difference == KEEPS_LOST_STATES:
             entry.lost_states += 1
-            if entry.lost_states >= _MAX_LOST_STATES and not any(r.planned_calls for r in entry.replays):
+            if entry.lost_states >= _MAX_LOST_STATES and not entry.planned_yet:
                 self._rest(entry, f"{shadow.difference} (item()): a planned call does not know that state")
         return shadow.result
 

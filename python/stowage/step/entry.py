@@ -81,6 +81,10 @@ class Entry(SignatureState):
         """Calls leave what they are said to do: an operator that raises in each, and is caught, is on no tape."""
         return self.wasted >= _WANTED_CALLS and not self.served
 
+    @property
+    def planned_yet(self) -> bool:
+        return any(replay.planned_calls for replay in self.replays)
+
     def serves(self, replay: Replay) -> None:
         replay.served_at = self.calls
         self.served.append(self.calls)

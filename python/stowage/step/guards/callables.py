@@ -24,8 +24,10 @@ from stowage.step.guards.memory import memory
 from stowage.step.guards.objects import attributes
 from stowage.step.guards.reads import IDENTIFIER, is_library
 
-# Methods that every object has, of C: they read, or set, attributes that no code names
+_FORMATS = ("format", "format_map")  # of strings: the attributes that those name
+# These, and methods of C that every object has: they read, or set, attributes that no code names
 _READ_ANY = (
+    *_FORMATS,
     "__getattribute__",
     "__setattr__",
     "__delattr__",
@@ -53,24 +55,21 @@ def enter_builtin(graph: Graph, i: int, value: Any, path: str, trusted: bool) ->
     if owner is not None and not isinstance(owner, types.ModuleType):
         if draws(owner):
             return  # its state counts when it is drawn from: called()
-        if value.__name__ in _READ_ANY and not trusted:
-            graph.reads_unnamed()
-        if isinstance(owner, str) and value.__name__ in ("format", "format_map"):
+        _may_read_any(graph, value, trusted)
+        if isinstance(owner, str) and value.__name__ in _FORMATS:
             _reads(graph, set(IDENTIFIER.findall(owner)))
         graph.reach(i, None, owner, path, trusted)
 
 
 def enter_wrapper(graph: Graph, i: int, value: types.MethodWrapperType, path: str, trusted: bool) -> None:
     """d.__getitem__, o.__getattribute__"""
-    if value.__name__ in _READ_ANY and not trusted:
-        graph.reads_unnamed()
+    _may_read_any(graph, value, trusted)
     graph.reach(i, None, value.__self__, path, trusted)
 
 
 def enter_unbound(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
     """object.__getattribute__ or str.format, as a value."""
-    if value.__name__ in (*_READ_ANY, "format", "format_map") and not trusted:
-        graph.reads_unnamed()
+    _may_read_any(graph, value, trusted, but=())
 
 
 def enter_descriptor(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> None:
@@ -131,6 +130,12 @@ def enter_getter(graph: Graph, i: int, value: Any, path: str, trusted: bool) -> 
     _reads(graph, {part for name in arguments if isinstance(name, str) for part in name.split(".")})
     for part in arguments:
         graph.reach(i, None, part, path, trusted)
+
+
+def _may_read_any(graph: Graph, method: Any, trusted: bool, but: tuple[str, ...] = _FORMATS) -> None:
+    """``but``: of these the names are known."""
+    if not trusted and method.__name__ in _READ_ANY and method.__name__ not in but:
+        graph.reads_unnamed()
 
 
 def _reads(graph: Graph, names: set[str]) -> None:

@@ -70,13 +70,14 @@ _INTERNALS = {
     "f_globals",
     "f_locals",
 }
-# Of the standard library: they read all attributes of what they are given. None: each function of the file.
+# Of the standard library and of torch: they read all attributes of what they are given. None: each function of the file.
 _READERS_OF_ALL = {
     "copy.py": None,
     "copyreg.py": None,
     "pickle.py": None,
     "pprint.py": None,
     "argparse.py": {"__eq__", "__contains__", "_get_kwargs"},
+    "lr_scheduler.py": {"state_dict"},
     "dataclasses.py": {"asdict", "_asdict_inner", "astuple", "_astuple_inner", "replace", "_replace"},
 }
 # By ==, or as a text
@@ -191,11 +192,9 @@ def _reads(code: types.CodeType) -> Reads:
 
 
 def _reads_all(code: types.CodeType) -> bool:
-    if code.co_name == "state_dict" and code.co_filename.endswith(os.path.join("torch", "optim", "lr_scheduler.py")):
-        return True
-    if not code.co_filename.startswith(STANDARD_FOLDERS) or any(
-        f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES
-    ):
+    of_packages = any(f"{os.sep}{name}{os.sep}" in code.co_filename for name in PACKAGES)
+    of_python = code.co_filename.startswith(STANDARD_FOLDERS) and not of_packages
+    if not of_python and not code.co_filename.startswith(_TORCH_FOLDER):
         return False
     functions = _READERS_OF_ALL.get(os.path.basename(code.co_filename), ())
     return functions is None or code.co_name in functions

@@ -124,8 +124,8 @@ class HostReads(TorchFunctionMode):
             return heard_by(self, lambda: object.__format__(*args))
         elif name == "__deepcopy__" and self._whole_contents and can_be_copied(*args):
             return copied(*args)
-        elif name in tensor_of.FUNCTIONS and self._whole_contents and tensor_of.data_of(name, args, kwargs or {}):
-            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of)
+        elif name in tensor_of.FUNCTIONS and self._whole_contents:
+            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of) or (args, kwargs)
         elif name in POINTERS:
             self.asked = self.asked or "it asks where a tensor lies in memory"
         else:

@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 
+from stowage.step.record.content import PLAIN
+
 FUNCTIONS = ("tensor", "as_tensor", "asarray", "new_tensor")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def data_of(name: str, args: tuple, kwargs: dict) -> Any:
-    """The list that is made a tensor, or None."""
+def with_numbers(
+    name: str, args: tuple, kwargs: dict, tell: Callable[[torch.Tensor], Any]
+) -> tuple[tuple, dict] | None:
+    """The arguments of one of FUNCTIONS, with numbers, or None where it makes no tensor of such a list. ``tell``: gives a
+    tensor's number."""
     place = 1 if name == "new_tensor" else 0
-    data = args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))
-    return data if isinstance(data, (list, tuple)) and _tensors(data) else None
-
-
-def with_numbers(name: str, args: tuple, kwargs: dict, tell: Callable[[torch.Tensor], Any]) -> tuple[tuple, dict]:
-    """The arguments, where data_of() found a list. ``tell``: gives a tensor's number."""
-    place = 1 if name == "new_tensor" else 0
-    data = data_of(name, args, kwargs)
+    by_name = "obj" if "obj" in kwargs else "data"
+    data = args[place] if len(args) > place else kwargs.get(by_name)
+    if not isinstance(data, (list, tuple)) or not _tensors(data):
+        return None
     numbers = _numbers(data, tell)
     dtype = kwargs.get("dtype") or (args[0].dtype if name == "new_tensor" else _dtype(data))
     if len(args) > place:
         return (*args[:place], numbers, *args[place + 1 :]), {**kwargs, "dtype": dtype}
-    return args, {**kwargs, ("obj" if "obj" in kwargs else "data"): numbers, "dtype": dtype}
+    return args, {**kwargs, by_name: numbers, "dtype": dtype}
 
 
 def _tensors(data: Any) -> list[torch.Tensor]:
@@ -42,7 +42,7 @@ def _tensors(data: Any) -> list[torch.Tensor]:
         value = waiting.pop()
         if type(value) in (list, tuple):
             waiting.extend(value)
-        elif type(value) in _PLAIN and value.dim() == 0 and value.layout == torch.strided:
+        elif type(value) in PLAIN and value.dim() == 0 and value.layout == torch.strided:
             found.append(value)
         elif type(value) not in (bool, int, float, complex):
             return []
@@ -68,4 +68,4 @@ def _dtype(data: Any) -> torch.dtype:
     return {bool: torch.bool, int: torch.int64, float: default, complex: default.to_complex()}[type(data)]
 
 
-__all__ = ["FUNCTIONS", "data_of", "with_numbers"]
+__all__ = ["FUNCTIONS", "with_numbers"]

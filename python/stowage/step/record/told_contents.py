@@ -60,8 +60,8 @@ class ToldContents(TorchFunctionMode):
             return args[0].is_cuda  # as of any memory that an operator allocates; PyTorch itself would end the process
         if name == "__format__" and not self._matcher.left and is_shown(args):
             return heard_by(self, lambda: object.__format__(*args))
-        if name in tensor_of.FUNCTIONS and not self._matcher.left and tensor_of.data_of(name, args, kwargs or {}):
-            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of)
+        if name in tensor_of.FUNCTIONS and not self._matcher.left:
+            args, kwargs = tensor_of.with_numbers(name, args, kwargs or {}, number_of) or (args, kwargs)
         read = name in TOLD and is_read(name, args)
         told = read and can_be_told(name, args[0])
         hands_out = read or name in WHOLE or self._is_behind(name, args)
