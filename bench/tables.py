@@ -35,6 +35,7 @@ from bench.step import (
     peak,
     repeatability,
     step_time,
+    tiles,
     will_it_fit,
 )
 from bench.strangers import architectures, strangers_tables
@@ -60,6 +61,7 @@ TABLES = {
     "limit_holds": limit_holds.table,
     "long_runs": long_runs.table,
     "loss_head": loss_head.table,
+    "tiles": tiles.table,
     "oracle": oracle.table,
     "order": order_tables.table,
     "peak": peak.table,

@@ -34,13 +34,12 @@ void bind_lowering(nb::module_& m) {
           "wrong"_a = false, "product_columns"_a = rt::RowSlicing().product_columns,
           "wrong: for tests, one bit of each result is another one. product_columns: of a slice at least; 0: no "
           "products.");
-  nb::class_<rt::TileOptions>(m, "TileOptions", "Which loss heads are done some rows at a time.")
+  nb::class_<rt::TileOptions>(m, "TileOptions", "What is done some rows at a time: loss heads, MLP blocks.")
       .def(
           "__init__",
-          [](rt::TileOptions* self, bool on, std::int64_t tile_bytes, std::int64_t least_bytes, bool wrong) {
-            new (self) rt::TileOptions{on, tile_bytes, least_bytes, wrong};
-          },
-          "on"_a = false, "tile_bytes"_a = rt::TileOptions().tile_bytes,
+          [](rt::TileOptions* self, bool loss, bool mlp, std::int64_t tile_bytes, std::int64_t least_bytes,
+             bool wrong) { new (self) rt::TileOptions{loss, mlp, tile_bytes, least_bytes, wrong}; },
+          "loss"_a = false, "mlp"_a = false, "tile_bytes"_a = rt::TileOptions().tile_bytes,
           "least_bytes"_a = rt::TileOptions().least_bytes, "wrong"_a = false,
           "wrong: for tests, a number of each result is another one.");
   nb::class_<LoweredHandle>(m, "Lowered")
@@ -61,7 +60,7 @@ void bind_lowering(nb::module_& m) {
           "Kernels that run on tiles.")
       .def_prop_ro(
           "tile_refusal", [](const LoweredHandle& l) { return l.lowered->tile_refusal; },
-          "Why not all loss heads are tiled, where that is asked for.")
+          "Why not all is tiled that was to be, where that is asked for.")
       .def(
           "set_costs_ns",
           [](const LoweredHandle& l, const std::vector<std::int64_t>& costs) {

@@ -17,6 +17,7 @@
 #include "held_object.h"
 #include "runtime.h"
 #include "runtime/replay/executor.h"
+#include "runtime/replay/index_ranges.h"
 #include "runtime/replay/matcher.h"
 #include "runtime/replay/numbers.h"
 #include "tensors.h"
@@ -114,6 +115,16 @@ void bind_matcher(nb::module_& m) {
   nb::class_<rt::Handover>(m, "Handover")
       .def("begin", &rt::Handover::begin, "executor"_a)
       .def("take_results", &rt::Handover::take_results, "executor"_a);
+  nb::class_<rt::IndexRanges>(m, "IndexRanges", "Indices among the arguments that a kernel of a tape refuses.")
+      .def("__init__", [](rt::IndexRanges* self, const TapeHandle& tape) { new (self) rt::IndexRanges(tape.tape); })
+      .def(
+          "refused",
+          [](const rt::IndexRanges& ranges, const std::vector<Address>& inputs) {
+            const std::vector<at::Tensor> in = tensors_at(inputs);
+            const nb::gil_scoped_release release;
+            return ranges.refused(in);
+          },
+          "inputs"_a, "The op that would raise for these arguments, with its line; \"\" for none.");
   nb::class_<rt::Matcher>(m, "Matcher")
       .def("__init__", [](rt::Matcher* self, const TapeHandle& tape) { new (self) rt::Matcher(tape.tape); })
       .def(

@@ -332,6 +332,16 @@ class Handover:
 
     def take_results(self, executor: Executor) -> None: ...
 
+class IndexRanges:
+    """Indices among the arguments that a kernel of a tape refuses."""
+
+    def __init__(self, arg: Tape, /) -> None: ...
+
+    def refused(self, inputs: Sequence[int]) -> str:
+        """
+        The op that would raise for these arguments, with its line; "" for none.
+        """
+
 class Matcher:
     def __init__(self, arg: Tape, /) -> None: ...
 
@@ -443,9 +453,9 @@ class RowSlicing:
         """
 
 class TileOptions:
-    """Which loss heads are done some rows at a time."""
+    """What is done some rows at a time: loss heads, MLP blocks."""
 
-    def __init__(self, on: bool = False, tile_bytes: int = 16777216, least_bytes: int = 1048576, wrong: bool = False) -> None:
+    def __init__(self, loss: bool = False, mlp: bool = False, tile_bytes: int = 16777216, least_bytes: int = 1048576, wrong: bool = False) -> None:
         """wrong: for tests, a number of each result is another one."""
 
 class Lowered:
@@ -466,7 +476,7 @@ class Lowered:
 
     @property
     def tile_refusal(self) -> str:
-        """Why not all loss heads are tiled, where that is asked for."""
+        """Why not all is tiled that was to be, where that is asked for."""
 
     def set_costs_ns(self, costs: Sequence[int]) -> None:
         """Of the graph's ops."""

@@ -29,7 +29,7 @@ struct Lowered {
   std::vector<int> product;  // by graph op, or -1
   std::vector<Tiles> tiles;
   std::vector<int> tile;     // by graph op: the tiles that it stands for, or -1; tape_op is the op that names them then
-  std::string tile_refusal;  // why not all heads are tiled, where that is asked for
+  std::string tile_refusal;  // why not all is tiled that was to be, where that is asked for
 };
 
 // What an op does, whatever it does it to: its name with its overload, or the title of a generated kernel.

@@ -11,18 +11,19 @@
 namespace stowage::runtime {
 namespace {
 
-constexpr std::int64_t kSpreads = 4;  // what is so many times larger than its operands is made of rows and columns
+constexpr std::int64_t kSpreads = 4;     // what is so many times larger than its operands is made of rows and columns
+constexpr std::size_t kMostSpread = 16;  // ops for one operand
 
 std::string plain_name(const TapeOp& op) { return full_name(op.handle); }
 
-class MemberSearch : public HeadWork {
+class MemberSearch : public RegionWork {
  public:
   MemberSearch(const Tape& tape, TapeOpId product)
-      : HeadWork(tape), product_(product), big_(tape.blocks.size(), false) {}
+      : RegionWork(tape), product_(product), big_(tape.blocks.size(), false) {}
 
-  std::optional<HeadMembers> find(std::string& refusal) {
+  std::optional<RegionMembers> find(std::string& refusal) {
     if (take_members())
-      return HeadMembers{std::move(members_), std::move(makers_), std::move(results_), std::move(big_), rows_};
+      return RegionMembers{std::move(members_), std::move(makers_), std::move(results_), std::move(big_), rows_};
     refusal = refusal_;
     return {};
   }
@@ -32,7 +33,7 @@ class MemberSearch : public HeadWork {
   [[nodiscard]] bool is_big(SlotId id) const { return big_[slot(id).block.index()]; }
   [[nodiscard]] bool made_inside(BlockId block) const { return makers_.contains(block); }
 
-  // Anew with each op found that spreads rows and columns over a tensor of the logits' size: it is a member, too.
+  // Anew with each op found that makes something of this size of smaller things: it is a member, too.
   bool take_members() {
     for (std::size_t known = 0;; known = spreading_.size()) {
       members_.clear();
@@ -55,7 +56,7 @@ class MemberSearch : public HeadWork {
     return take(product_);
   }
 
-  // The ops that look at logits, and at what is made of them in their size.
+  // The ops that look at what the product makes, and at what is made of that in its size.
   bool take_all() {
     for (std::size_t i = product_.index() + 1; i < tape_.ops.size(); ++i) {
       const TapeOp& op = tape_.ops[i];
@@ -64,13 +65,13 @@ class MemberSearch : public HeadWork {
       if (looks && !take(TapeOpId(i))) return false;
     }
     for (const SlotId id : tape_.returned)
-      if (id.valid() && is_big(id)) return refuse("the step returns or keeps what is as large as all logits");
+      if (id.valid() && is_big(id)) return refuse("the step returns or keeps what all rows are needed of");
     return true;
   }
 
   bool take(TapeOpId id) {
     const TapeOp& op = tape_.op(id);
-    if (op.role != TapeOp::Role::kKernel) return refuse(op, "looks at logits, and is no kernel");
+    if (op.role != TapeOp::Role::kKernel) return refuse(op, "looks at all rows, and is no kernel");
     if (op.random_order >= 0 || op.jump.moves()) return refuse(op, "draws random numbers");
     if (op.settings != 0) return refuse(op, "runs under settings of PyTorch that the step changes");
     for (const TensorRef& ref : op.tensors)
@@ -78,15 +79,16 @@ class MemberSearch : public HeadWork {
     TileMember member;
     member.op = id;
     member.results = op.creates;
-    if (!classify(op, member)) return refuse(op, "looks at all logits, and is not known to work row by row");
+    if (!classify(op, member)) return refuse(op, "looks at all rows, and is not known to work row by row");
     for (std::size_t r = 0; r < member.results.size(); ++r)
-      if (!take_result(op, member.kind_of(r), member.results[r])) return false;
+      if (!take_result(id, member.kind_of(r), member.results[r])) return false;
     if (member.kind == TileKind::kInPlace) makers_[slot(member.operands[0].slot).block].push_back(members_.size());
     members_.push_back(std::move(member));
     return true;
   }
 
-  bool take_result(const TapeOp& op, TileKind kind, BlockId id) {
+  bool take_result(TapeOpId maker, TileKind kind, BlockId id) {
+    const TapeOp& op = tape_.op(maker);
     const Block& block = tape_.blocks[id.index()];
     const TensorMeta& meta = slot(block.owner).meta;
     if (block.device != tape_.device) return refuse(op, "makes something elsewhere");
@@ -96,8 +98,9 @@ class MemberSearch : public HeadWork {
       if (!rows || !fills_by_row(*rows, block)) return refuse(op, "does not give rows one after the other");
       output.rows = *rows;
       makers_[id].push_back(members_.size());
-      const bool input_gradient = plain_name(op) == "aten::mm" && id != logits();
-      big_[id.index()] = rows->sizes.size() == 2 && rows->sizes[1] == width_ && !input_gradient;
+      // What products make of the region's rows is its result: an input's gradient, what an MLP block gives
+      const bool made_for_it = product_argument(plain_name(op)) < 0 || makes_rows(maker);
+      big_[id.index()] = rows->sizes.size() == 2 && rows->sizes[1] == width_ && made_for_it;
     } else if (!meta.is_contiguous() || meta.storage_offset != 0 ||
                numbers_of(meta) * bytes_each(meta) != block.bytes) {
       return refuse(op, "does not give a dense result");
@@ -106,14 +109,16 @@ class MemberSearch : public HeadWork {
     return true;
   }
 
-  [[nodiscard]] BlockId logits() const { return tape_.op(product_).creates.at(0); }
+  // A product of rows that are not the region's.
+  [[nodiscard]] bool makes_rows(TapeOpId op) const { return op == product_ || spreading_.contains(op.index()); }
 
   // ---- What an op does with rows
 
   bool classify(const TapeOp& op, TileMember& member) {
     const std::string name = plain_name(op);
     const std::string functional = functional_name(name);
-    if (name == "aten::mm" || name == "aten::addmm") return of_product(op, member, name == "aten::mm" ? 0 : 1);
+    if (const int first = product_argument(name); first >= 0)
+      return of_product(op, member, static_cast<std::size_t>(first));
     if (name == "aten::nll_loss_forward") return of_nll(op, member);
     if (name == "aten::nll_loss_backward") return of_nll_backward(op, member);
     if (name == "aten::sum") {
@@ -161,20 +166,36 @@ class MemberSearch : public HeadWork {
   }
 
   void note_spreading(const Block& block) {
-    if (block.external || block.creator.index() <= product_.index()) return;
+    std::set<std::size_t> ops;
+    if (spreads(block, ops)) spreading_.insert(ops.begin(), ops.end());
+  }
+
+  // Whether it is of the first product's size, and later ops make it of smaller things, row by row; and which.
+  bool spreads(const Block& block, std::set<std::size_t>& ops) const {
+    if (block.external || block.creator.index() <= product_.index()) return false;
     const TapeOp& maker = tape_.op(block.creator);
-    bool small = is_elementwise(plain_name(maker)) && maker.creates.size() == 1;
+    if (maker.creates.size() != 1 || numbers_of(slot(block.owner).meta) != rows_ * width_) return false;
+    if (ops.size() == kMostSpread && !ops.contains(block.creator.index())) return false;
+    if (!ops.insert(block.creator.index()).second) return true;
+    if (const int first = product_argument(plain_name(maker)); first >= 0) {
+      const SlotId left = tensor_at(maker, static_cast<std::size_t>(first));
+      if (!left.valid() || slot(left).meta.sizes.size() != 2 || slot(left).meta.sizes[0] != rows_) return false;
+      return slot(left).meta.sizes[1] * kWidens <= width_;
+    }
+    if (!is_elementwise(plain_name(maker))) return false;
+    bool all = true;
     for_each_access(tape_, maker, [&](BlockId read, Access) {
-      small = small && tape_.blocks[read.index()].bytes * kSpreads <= block.bytes;
+      const Block& operand = tape_.blocks[read.index()];
+      all = all && (operand.bytes * kSpreads <= block.bytes || spreads(operand, ops));
     });
-    if (small) spreading_.insert(block.creator.index());
+    return all;
   }
 
   void whole(TileMember& member, std::size_t position, SlotId id) {
     member.operands.push_back({position, id, false, false, false, slot(id).meta});
   }
 
-  // All tensors that by_row() has not taken are whole; none may be of the logits' size.
+  // All tensors that by_row() has not taken are whole; none may be made by the region in its size.
   bool others_whole(const TapeOp& op, TileMember& member) {
     for (std::size_t i = 0; i < op.tensors.size(); ++i) {
       const bool taken = std::any_of(member.operands.begin(), member.operands.end(),
@@ -192,9 +213,9 @@ class MemberSearch : public HeadWork {
     const TensorMeta& a = slot(left).meta;
     const TensorMeta& b = slot(right).meta;
     if (a.sizes.size() != 2 || b.sizes.size() != 2 || op.creates.size() != 1) return false;
-    const bool is_logits = op.creates[0] == logits();
+    const bool makes_these = makes_rows(member.op);
     const bool turned_left = is_big(left) && a.strides[0] == 1 && width_ > 1;
-    if (a.sizes[0] == rows_ && !turned_left && !is_big(right) && (is_logits || is_big(left)))
+    if (a.sizes[0] == rows_ && !turned_left && !is_big(right) && (makes_these || is_big(left)))
       return add_rows(member, first, left, a, false) && others_whole(op, member);
     if (first != 0 || a.sizes[1] != rows_ || b.sizes[0] != rows_) return false;
     TensorMeta turned = a;
@@ -287,7 +308,7 @@ class MemberSearch : public HeadWork {
 
 }  // namespace
 
-std::optional<HeadMembers> find_members(const Tape& tape, TapeOpId product, std::string& refusal) {
+std::optional<RegionMembers> find_members(const Tape& tape, TapeOpId product, std::string& refusal) {
   return MemberSearch(tape, product).find(refusal);
 }
 

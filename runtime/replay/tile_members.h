@@ -1,12 +1,13 @@
-// The ops of one loss head: all that look at a product's logits, or at what is made of them in their size, and what each
-// does with rows.
+// The ops of one region: all that look at what a product makes (logits; the hidden units of an MLP block), or at what is
+// made of that in its size, and what each does with rows.
 //
 //   rows as first dimension     row r of the result follows from row r of its operands and from what all rows share
 //   sums over rows              a product with the rows in its middle, a sum of columns or of all, nll_loss
-//   anything else               the head is refused: it is not known to work row by row
+//   anything else               the region is refused: it is not known to work row by row
 //
-// An op that spreads something small over rows and columns (an elementwise op of a row and a column) is a member, too,
-// where a member reads what it makes: the search begins anew with each that it meets. O(ops of the tape) for each such op.
+// An op that makes as much of something smaller (an elementwise op of a row and a column; a product of narrower rows, as
+// the gradient of hidden units, or the other half of a gated block) is a member, too, where a member reads what it makes:
+// the search begins anew with each that it meets. O(ops of the tape) for each such op.
 #pragma once
 
 #include <map>
@@ -18,20 +19,21 @@
 
 namespace stowage::runtime {
 
-inline constexpr std::int64_t kFewTiles = 4;  // a head of fewer rows is not tiled
+inline constexpr std::int64_t kFewTiles = 4;  // a region of fewer rows is not tiled
+inline constexpr std::int64_t kWidens = 2;    // a product that makes so many times wider rows begins or joins a region
 
-struct HeadMembers {
+struct RegionMembers {
   std::vector<TileMember> members;                     // in program order
   std::map<BlockId, std::vector<std::size_t>> makers;  // of what has rows: the members that make or change it
   std::map<BlockId, TileOutput> results;
-  std::vector<bool> big;  // by block: of the logits' size, made of them
-  std::int64_t rows = 0;  // of the logits
+  std::vector<bool> big;  // by block: of the first product's size, made of it
+  std::int64_t rows = 0;  // of the first product
 };
 
-// Both halves of the work on a head read the tape, and keep the first reason why the head cannot be tiled.
-class HeadWork {
+// Both halves of the work on a region read the tape, and keep the first reason why it cannot be tiled.
+class RegionWork {
  public:
-  explicit HeadWork(const Tape& tape) : tape_(tape) {}
+  explicit RegionWork(const Tape& tape) : tape_(tape) {}
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
  protected:
@@ -46,7 +48,7 @@ class HeadWork {
   std::string refusal_;
 };
 
-// Of the logits that `product` makes. None where the head cannot be tiled: `refusal` says why.
-std::optional<HeadMembers> find_members(const Tape& tape, TapeOpId product, std::string& refusal);
+// Of the region that begins with `product`. None where it cannot be tiled: `refusal` says why.
+std::optional<RegionMembers> find_members(const Tape& tape, TapeOpId product, std::string& refusal);
 
 }  // namespace stowage::runtime

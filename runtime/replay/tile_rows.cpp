@@ -59,8 +59,10 @@ bool is_elementwise(const std::string& name) {
   if (name.starts_with("aten::_foreach") || name.starts_with("aten::native_dropout")) return false;
   const KernelFacts& facts = facts_named(name);
   return facts.in_place == InPlace::kByElement || facts.in_slices == InSlices::kElements || name == "aten::_to_copy" ||
-         name == "aten::clone" || name == "aten::masked_fill.Tensor";
+         name == "aten::clone" || name == "aten::copy" || name == "aten::masked_fill.Tensor";
 }
+
+int product_argument(const std::string& name) { return name == "aten::mm" ? 0 : name == "aten::addmm" ? 1 : -1; }
 
 int row_softmax_argument(const std::string& name) {
   if (name == "aten::_log_softmax" || name == "aten::_softmax") return 1;

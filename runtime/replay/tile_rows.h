@@ -22,6 +22,8 @@ bool fills_by_row(const TensorMeta& rows, const Block& block);
 // By full names. "aten::add_.Tensor" as "aten::add.Tensor"; "" of others.
 std::string functional_name(const std::string& name);
 bool is_elementwise(const std::string& name);
+// Of two matrices: the argument that has the rows of the result, before the one with its columns; or -1.
+int product_argument(const std::string& name);
 // Over the last dimension: the argument that says so, or -1.
 int row_softmax_argument(const std::string& name);
 bool reduces(const std::string& name);

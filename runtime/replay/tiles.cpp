@@ -19,11 +19,11 @@ constexpr std::int64_t kWorthRows = 32;
 constexpr std::int64_t kEvenRows = 16;    // rows of a tile are a multiple of it, where they are more
 constexpr std::int64_t kPoolRoom = 4096;  // for what kernels take beside their results
 
-// The tiles of one head: which of its members go together, and where on the tape.
-class Head : public HeadWork {
+// The tiles of one region: which of its members go together, and where on the tape.
+class Region : public RegionWork {
  public:
-  Head(const Tape& tape, TapeOpId product, const TileOptions& options)
-      : HeadWork(tape), product_(product), options_(options) {}
+  Region(const Tape& tape, TapeOpId product, const TileOptions& options)
+      : RegionWork(tape), product_(product), options_(options) {}
 
   [[nodiscard]] std::vector<TapeOpId> ops() const {
     std::vector<TapeOpId> ops;
@@ -31,15 +31,17 @@ class Head : public HeadWork {
     return ops;
   }
 
-  // The tiles of the loss, then those of its gradients; empty: refusal().
-  std::vector<Tiles> find() {
-    std::optional<HeadMembers> head = find_members(tape_, product_, refusal_);
-    if (!head) return {};
-    members_ = std::move(head->members);
-    makers_ = std::move(head->makers);
-    results_ = std::move(head->results);
-    big_ = std::move(head->big);
-    rows_ = head->rows;
+  // The tiles of the loss, or of an MLP block's result; then those of its gradients. Empty: refusal().
+  std::vector<Tiles> find(bool mlp) {
+    std::optional<RegionMembers> region = find_members(tape_, product_, refusal_);
+    if (!region) return {};
+    members_ = std::move(region->members);
+    makers_ = std::move(region->makers);
+    results_ = std::move(region->results);
+    big_ = std::move(region->big);
+    rows_ = region->rows;
+    if (mlp && !is_mlp()) refuse(tape_.op(product_), "is not the first layer of an MLP block");
+    if (!refusal_.empty()) return {};
     std::vector<Tiles> found;
     note_levels();
     for (int level = 0; level <= 1 && refusal_.empty(); ++level) {
@@ -48,14 +50,29 @@ class Head : public HeadWork {
     }
     if (refusal_.empty() && found.empty()) refuse("nothing of it is used");
     if (found.size() == 2 && found[1].at.index() < found[0].at.index())
-      refuse(tape_.op(product_), "makes logits whose gradients are needed before the loss is known");
+      refuse(tape_.op(product_), "makes rows whose gradients are needed before what is made of all rows is known");
     return refusal_.empty() ? found : std::vector<Tiles>();
   }
 
  private:
-  // 0: needs no sum over rows of this head; 1: needs such a sum, or is a gradient; 2: needs a sum of those.
+  // Elementwise ops between products, and no softmax: rows that get wider, then narrower.
+  [[nodiscard]] bool is_mlp() const {
+    bool elements = false, narrower = false;
+    for (const TileMember& member : members_) {
+      const std::string name = full_name(tape_.op(member.op).handle);
+      if (row_softmax_argument(name) >= 0) return false;
+      elements = elements || is_elementwise(name) || is_elementwise(functional_name(name));
+      if (product_argument(name) < 0 || member.kind != TileKind::kRows) continue;
+      narrower = narrower || std::any_of(member.operands.begin(), member.operands.end(),
+                                         [](const TileOperand& operand) { return operand.inside; });
+    }
+    return elements && narrower;
+  }
+
+  // 0: needs nothing made of this region's results; 1: needs something made of those of level 0, or is a gradient; 2: of
+  // those of level 1.
   void note_levels() {
-    std::vector<int> outside(tape_.blocks.size(), -1);  // of what is made of sums over rows
+    std::vector<int> outside(tape_.blocks.size(), -1);  // of what is made of results
     level_of_.assign(members_.size(), 0);
     std::map<BlockId, int> inside;
     std::size_t next = 0;
@@ -73,7 +90,7 @@ class Head : public HeadWork {
         if (member.kind == TileKind::kInPlace) inside[slot(member.operands[0].slot).block] = level;
         for (const BlockId block : member.results) inside[block] = outside[block.index()] = level;
         level_of_[next++] = level;
-        if (level > 1) refuse(op, "needs numbers of the whole loss twice");
+        if (level > 1) refuse(op, "needs what is made of all rows twice");
         continue;
       }
       int level = -1;
@@ -245,7 +262,7 @@ TapeOpId product_before(const Tape& tape, TapeOpId softmax) {
   for (std::size_t steps = 0; steps < tape.ops.size(); ++steps) {
     const TensorRef& ref = tape.op(at).tensors.at(0);
     const std::string name = full_name(tape.op(at).handle);
-    if (name == "aten::mm" || name == "aten::addmm") return at;
+    if (product_argument(name) >= 0) return at;
     if (steps > 0 && !is_elementwise(name)) return {};
     if (ref.kind != TensorRef::Kind::kTensor || !ref.slots[0].valid()) return {};
     const Block& block = tape.blocks[tape.slots[ref.slots[0].index()].block.index()];
@@ -265,59 +282,106 @@ bool reads_before_it_is_made(const std::vector<Tiles>& tiles) {
   return false;
 }
 
+// Tries one region after the other; each is tiled if it can be.
+class Search {
+ public:
+  Search(const Tape& tape, const TileOptions& options) : tape_(tape), options_(options) {
+    found_.within.assign(tape.ops.size(), false);
+  }
+
+  TilesFound find() {
+    if (!options_.loss && !options_.mlp) return std::move(found_);
+    if (!tape_.device.is_cpu()) {
+      refuse("only steps on the CPU run in tiles");
+      return std::move(found_);
+    }
+    if (options_.loss) find_heads();
+    if (options_.mlp) find_mlps();
+    std::stable_sort(found_.tiles.begin(), found_.tiles.end(),
+                     [](const Tiles& a, const Tiles& b) { return a.at.index() < b.at.index(); });
+    if (reads_before_it_is_made(found_.tiles)) {
+      found_.tiles.clear();
+      found_.within.assign(tape_.ops.size(), false);
+      refuse("its parts need each other's results");
+    }
+    return std::move(found_);
+  }
+
+ private:
+  void refuse(const std::string& why) {
+    if (found_.refusal.empty()) found_.refusal = why;
+  }
+
+  // Whether it is tiled now.
+  bool try_region(TapeOpId product, bool mlp, std::string& why) {
+    Region region(tape_, product, options_);
+    std::vector<Tiles> tiles = region.find(mlp);
+    if (tiles.empty()) return why = region.refusal(), false;
+    const std::vector<TapeOpId> ops = region.ops();
+    if (std::any_of(ops.begin(), ops.end(), [&](TapeOpId id) { return found_.within[id.index()]; })) {
+      why = name_with_line(tape_, tape_.op(product)) +
+            " makes rows that are used together with those of another tiled part";
+      return false;
+    }
+    for (const TapeOpId id : ops) found_.within[id.index()] = true;
+    for (Tiles& each : tiles) found_.tiles.push_back(std::move(each));
+    return true;
+  }
+
+  // Each that cannot be tiled is told.
+  void find_heads() {
+    std::set<TapeOpId> tried;
+    std::int64_t largest = -1;
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      const TapeOp& op = tape_.ops[i];
+      if (full_name(op.handle) != "aten::_log_softmax" || op.role != TapeOp::Role::kKernel || op.creates.size() != 1)
+        continue;
+      const std::int64_t bytes = tape_.blocks[op.creates[0].index()].bytes;
+      largest = std::max(largest, bytes);
+      if (bytes < options_.least_bytes) continue;
+      const TapeOpId product = product_before(tape_, TapeOpId(i));
+      if (!product.valid()) {
+        refuse(name_with_line(tape_, op) + " is not of logits that a linear layer makes");
+        continue;
+      }
+      std::string why;
+      if (tried.insert(product).second && !try_region(product, false, why)) refuse(why);
+    }
+    if (largest < 0) refuse("no log_softmax (a cross entropy) is in it");
+    if (found_.tiles.empty()) refuse("its logits take " + std::to_string(largest) + " bytes: too few to be tiled");
+  }
+
+  // Of all the products that make wider rows, few belong to MLP blocks: why one does not is told where none does.
+  void find_mlps() {
+    std::string first_why;
+    bool any = false;
+    for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      if (found_.within[i] || !widens(tape_.ops[i])) continue;
+      std::string why;
+      any = try_region(TapeOpId(i), true, why) || any;
+      if (first_why.empty()) first_why = why;
+    }
+    if (!any) refuse(first_why.empty() ? "no product in it makes rows that are wide enough" : first_why);
+  }
+
+  [[nodiscard]] bool widens(const TapeOp& op) const {
+    const int rows = product_argument(full_name(op.handle));
+    if (rows < 0 || op.role != TapeOp::Role::kKernel || op.creates.size() != 1) return false;
+    const Block& made = tape_.blocks[op.creates[0].index()];
+    if (made.bytes < options_.least_bytes) return false;
+    const TensorRef& right = op.tensors.at(static_cast<std::size_t>(rows) + 1);
+    if (right.kind != TensorRef::Kind::kTensor || right.slots.empty() || !right.slots[0].valid()) return false;
+    const std::vector<std::int64_t> sizes = tape_.slots[right.slots[0].index()].meta.sizes;
+    return sizes.size() == 2 && sizes[0] * kWidens <= sizes[1];
+  }
+
+  const Tape& tape_;
+  const TileOptions& options_;
+  TilesFound found_;
+};
+
 }  // namespace
 
-TilesFound find_tiles(const Tape& tape, const TileOptions& options) {
-  TilesFound found;
-  found.within.assign(tape.ops.size(), false);
-  if (!options.on) return found;
-  const auto refuse = [&](const std::string& why) {
-    if (found.refusal.empty()) found.refusal = why;
-  };
-  if (!tape.device.is_cpu()) {
-    refuse("only steps on the CPU have their loss heads tiled");
-    return found;
-  }
-  std::set<TapeOpId> tried;
-  std::int64_t largest = -1;
-  for (std::size_t i = 0; i < tape.ops.size(); ++i) {
-    const TapeOp& op = tape.ops[i];
-    if (full_name(op.handle) != "aten::_log_softmax" || op.role != TapeOp::Role::kKernel || op.creates.size() != 1)
-      continue;
-    const std::int64_t bytes = tape.blocks[op.creates[0].index()].bytes;
-    largest = std::max(largest, bytes);
-    if (bytes < options.least_bytes) continue;
-    const TapeOpId product = product_before(tape, TapeOpId(i));
-    if (!product.valid()) {
-      refuse(name_with_line(tape, op) + " is not of logits that a linear layer makes");
-      continue;
-    }
-    if (!tried.insert(product).second) continue;
-    Head head(tape, product, options);
-    std::vector<Tiles> tiles = head.find();
-    if (tiles.empty()) {
-      refuse(head.refusal());
-      continue;
-    }
-    const std::vector<TapeOpId> ops = head.ops();
-    if (std::any_of(ops.begin(), ops.end(), [&](TapeOpId id) { return found.within[id.index()]; })) {
-      refuse(name_with_line(tape, tape.op(product)) +
-             " makes logits that are used together with those of another head");
-      continue;
-    }
-    for (const TapeOpId id : ops) found.within[id.index()] = true;
-    for (Tiles& each : tiles) found.tiles.push_back(std::move(each));
-  }
-  if (largest < 0) refuse("no log_softmax (a cross entropy) is in it");
-  if (found.tiles.empty()) refuse("its logits take " + std::to_string(largest) + " bytes: too few to be tiled");
-  std::stable_sort(found.tiles.begin(), found.tiles.end(),
-                   [](const Tiles& a, const Tiles& b) { return a.at.index() < b.at.index(); });
-  if (reads_before_it_is_made(found.tiles)) {
-    found.tiles.clear();
-    found.within.assign(tape.ops.size(), false);
-    refuse("its heads need each other's results");
-  }
-  return found;
-}
+TilesFound find_tiles(const Tape& tape, const TileOptions& options) { return Search(tape, options).find(); }
 
 }  // namespace stowage::runtime

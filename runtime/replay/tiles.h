@@ -1,9 +1,15 @@
-// Tiles: a loss head done some rows at a time, so that its logits never exist whole. Opt-in, as its bits are others.
+// Tiles: a loss head, or an MLP block, done some rows at a time, so that its logits, or its hidden units, never exist
+// whole. Opt-in, as the bits are others.
 //
 //   as recorded     h ─mm─► z ─log_softmax─► y ─nll─► loss       tiles, loss        h ▒▒▒│███│▒▒▒▒▒   z, y of these rows alone;
 //                                            │                                            ▼           loss is added up
 //                           dz ◄─────────────┘                   tiles, gradients   h ▒▒▒│███│▒▒▒▒▒   z, y again, dz of these rows;
 //                   dh = dz W, dW = dzᵀ h                                                 ▼           dh of these rows, dW is added up
+//
+// An MLP block is the same with a product in the place of the loss, whose rows are the result:
+//
+//   forward     x ▒▒▒│███│▒▒▒▒▒  ─►  z, gelu(z) of these rows  ─►  y of these rows
+//   backward    x, dy ▒▒▒│███│▒▒▒▒▒  ─►  z, gelu(z) again, their gradients  ─►  dx of these rows; dW1, dW2 are added up
 //
 // What is known of the tape: each op that looks at logits (or at anything of their size made of them) is one whose row r
 // follows from the row r of its operands and from what all rows share, or one that sums over rows. So the recorded
@@ -11,8 +17,9 @@
 // and others) in that no loss is given: whatever the step computes of its logits, by ops that
 // tile_members.cpp knows, is tiled.
 //
-// Two ops stand for all: what needs no sum over all rows (the loss), and what needs one (the gradients; nll_loss_backward
-// the total weight). The second makes logits again: a third more time of the head.
+// Two ops stand for all: what needs nothing that is made of the region's own results (the loss; y), and what does (the
+// gradients; nll_loss_backward the total weight). The second makes logits, or hidden units, again: a third more time of a
+// head, a sixth more of an MLP block.
 //
 // Bits: sums over rows in another order, products of fewer rows. Nothing is compared bit for bit with the recorded
 // kernels, then; each rehearsal runs both, measures the largest error (TileError), and holds the plan to the tiles' bits.
@@ -28,9 +35,10 @@
 namespace stowage::runtime {
 
 struct TileOptions {
-  bool on = false;
-  std::int64_t tile_bytes = 16 << 20;  // of a tile's logits, about
-  std::int64_t least_bytes = 1 << 20;  // of the logits
+  bool loss = false;
+  bool mlp = false;
+  std::int64_t tile_bytes = 16 << 20;  // of a tile's logits or hidden units, about
+  std::int64_t least_bytes = 1 << 20;  // of all of them
   bool wrong = false;                  // for tests: a number of the result is another one
 };
 
@@ -95,7 +103,7 @@ struct Tiles {
 struct TilesFound {
   std::vector<Tiles> tiles;
   std::vector<bool> within;  // by op of the tape: a member, or one that only another member needed
-  std::string refusal;       // why a head is not tiled, or ""
+  std::string refusal;       // why a head, or all MLP blocks, are not tiled; or ""
 };
 
 TilesFound find_tiles(const Tape& tape, const TileOptions& options);

@@ -1,7 +1,6 @@
 """tile_loss=True: loss heads done some rows at a time, whose logits never exist whole. Their numbers against fp64 and
 against the recorded kernels, what the arena keeps, heads that cannot be tiled, and wrong tiles."""
 
-import contextlib
 import json
 import random
 import warnings
@@ -11,25 +10,12 @@ import searches
 import torch
 import torch.nn.functional as F
 from heads import Head
+from tiled import EXACT, distance, tiling
 from torch import nn
 
 import stowage
-from stowage import _runtime
-from stowage.step.replay import step_plan
 
 STEPS = 6
-EXACT = {"tiled_ops": 0, "tile_error": 0.0, "tile_largest_error": 0.0}
-
-
-@contextlib.contextmanager
-def tiling(**options):
-    """Small heads are tiled too, in tiles of a few rows."""
-    before = step_plan._tiling
-    step_plan._tiling = lambda on: _runtime.TileOptions(on=on, **{"least_bytes": 0, "tile_bytes": 1 << 10, **options})
-    try:
-        yield
-    finally:
-        step_plan._tiling = before
 
 
 class Case:
@@ -112,10 +98,6 @@ class Case:
             y[0, 1] = self.ignored
             results += [r.clone().double() for r in step(x, y)]
         return [*results, *(p.detach().double() for p in model.parameters())], step
-
-
-def distance(got, truth):
-    return max(((a - b).norm() / b.norm().clamp_min(1e-12)).item() for a, b in zip(got, truth, strict=True))
 
 
 def test_random_heads_are_as_near_to_fp64_as_the_recorded_kernels():

@@ -24,6 +24,7 @@ def compile(
     takeover: bool | None = None,
     residents: str = "stay",
     tile_loss: bool = False,
+    tile_mlp: bool = False,
 ) -> CompiledStep:
     """Wraps ``train_step`` (forward, backward, optimizer step, zero_grad: the user's own function) so that it is
     planned.
@@ -63,6 +64,9 @@ def compile(
             that logits never exist whole. Planned calls then give other bits than eager: sums over rows are made in
             another order. stats() has the largest error, measured against the recorded kernels. On the CPU. Where no
             head can be tiled, a warning says why, and the plan is exact.
+        tile_mlp: the same for MLP blocks (a linear layer that makes rows at least twice as wide, functions of single
+            elements, a linear layer back; gated ones, too): hidden units never exist whole, nor do their gradients.
+            They are made again for the gradients.
 
     Returns:
         A CompiledStep, called like ``train_step``.
@@ -86,12 +90,15 @@ def compile(
         raise Error("residents cannot leave without a link to the host: leave link_gbps=0 out")
     if tile_loss not in (True, False):
         raise Error(f"tile_loss must be True or False, not {tile_loss!r}")
+    if tile_mlp not in (True, False):
+        raise Error(f"tile_mlp must be True or False, not {tile_mlp!r}")
     options = StepOptions(
         parse_bytes(budget),
         in_place_reuse=in_place_reuse if takeover is None else takeover,
         lean_kernels=lean_kernels,
         leaving=residents == "leave",
         tile_loss=tile_loss,
+        tile_mlp=tile_mlp,
     )
     return CompiledStep(train_step, options, Checking(check_every or check), link_gbps, strict)
 

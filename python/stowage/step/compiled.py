@@ -199,6 +199,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
                 return self._eager(entry, args, kwargs, inputs)
             return self._record(entry, key, args, kwargs, inputs)
+        # A kernel will raise: with what Python has done until then, and no more. Within a budget there is no room for what
+        # would take back an eager call
+        if self._budget is None and fit[0].refused_index(inputs):
+            self._alone(turn)
+            return self._caught_or_not(entry, args, kwargs, inputs)
         if replay is None:
             return self._shadowed(entry, fit, args, kwargs, inputs, unchanged=False)
         if not replay.trusted or not replay.numbers_fit or self._checking.is_due(replay):
@@ -507,9 +512,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         return result
 
     def _caught_or_not(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
-        """A kernel of a planned call has raised, and nothing of the call has happened. Its Python has handlers of
-        exceptions: now it runs as eager would. What passes through them is taken back, as far as there is memory for a
-        copy."""
+        """A kernel raises, or has raised in a planned call whose Python has handlers of exceptions, and nothing of the call
+        has happened: it runs as eager would. What passes through the step is taken back, as far as there is memory for
+        a copy."""
         return self._recorded(entry, self._world(entry), args, kwargs, inputs).result
 
     def _recorded(

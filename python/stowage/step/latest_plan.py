@@ -52,7 +52,7 @@ class LatestPlan(LifeCycle):
         return words + self._latest.planned.host_in_words() + self.tiles_in_words()
 
     def tiles_in_words(self) -> str:
-        """What tile_loss=True has come to in the latest plan; "" without it."""
+        """What tile_loss=True and tile_mlp=True have come to in the latest plan; "" without it."""
         return self._latest.planned.tiles_in_words() if self._latest else ""
 
     def report(self, path: str, **sections) -> None:

@@ -155,6 +155,8 @@ def enter_class(graph: Graph, i: int, cls: type, path: str, trusted: bool) -> No
         graph.reach(i, None, base, type_name(base), standard)
     if type(cls) is not type:
         graph.reach(i, None, type(cls), type_name(type(cls)), True)
+    if namespace.get("_is_protocol", False):  # isinstance() looks for its attributes by their names
+        graph.read_attributes(protocol_names(cls))
     for name, value in list(namespace.items()):
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
@@ -171,6 +173,15 @@ def enter_class(graph: Graph, i: int, cls: type, path: str, trusted: bool) -> No
             graph.reach(i, None, value, f"{path}.{name}", standard)
         else:
             graph.attribute(i, name, value, path, True, standard)
+
+
+def protocol_names(cls: type) -> set[str]:
+    """Of a typing.Protocol: those that an object has which counts as one of it."""
+    names: set[str] = set()
+    for own in (class_dict(base) for base in cls.__mro__ if python_class(base)):
+        if own.get("_is_protocol", False):
+            names |= {*own, *own.get("__annotations__", ())}
+    return {name for name in names if not name.startswith(("__", "_abc_"))}
 
 
 def dict_of(value: Any) -> dict | None:

@@ -3,11 +3,13 @@ noted.
 
     decimal     the context of this thread: precision, rounding, traps
     NumPy       what a division by zero and the like do
+    abc         the classes that are registered with abstract ones: isinstance() and issubclass() look there
 
 Each reads what is set now as a value of plain numbers and strings. O(1)."""
 
 from __future__ import annotations
 
+import abc
 import contextvars
 import sys
 from typing import Any
@@ -29,6 +31,7 @@ def context_content(context: contextvars.Context) -> tuple:
 
 
 SETTINGS = {
+    "abc": ("what is registered with abstract classes", abc.get_cache_token),
     "decimal": ("decimal's context", decimal_context),
     "numpy": ("what NumPy does about errors (numpy.seterr)", numpy_errors),
 }

@@ -286,8 +286,8 @@ def _record(
     given_arrays = [("argument", array, buffer_digest(array) != was) for array, was in arrays]
     if held(args, kwargs, passing) != held_before:
         recording.sets = "what its arguments hold"
-    if passing.iterator:
-        recording.remembers = recording.remembers or f"a {passing.iterator} is passed: where it stands cannot be seen"
+    if passing.unseen:
+        recording.remembers = recording.remembers or passing.unseen
     if Value(settings()) != set_before:
         recording.sets = "one of PyTorch's global settings"
     if storages != [storage_address(t) for t in arguments]:

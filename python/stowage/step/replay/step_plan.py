@@ -34,6 +34,7 @@ class StepOptions:
     lean_kernels: bool = True
     leaving: bool = False  # residents may wait on the host
     tile_loss: bool = False
+    tile_mlp: bool = False
 
 
 class StepPlan:
@@ -43,12 +44,12 @@ class StepPlan:
     def __init__(self, tape: _runtime.Tape, room: Room, name: str, options: StepOptions):
         """Raises what plan() raises."""
         self._tape, self._room, self._name, self._options = tape, room, name, options
-        # Why a loss head is not tiled, though that was asked for
+        # Why what was to be tiled is not
         self.tile_refusal = ""
         self.tile_error = self.tile_largest_error = 0.0
         # By more than roundings do; "" where not
         self.tiles_wrong = ""
-        self._tiling = _tiling(options.tile_loss)
+        self._tiling = _tiling(options.tile_loss, options.tile_mlp)
         # Why the plan has the recorded kernels alone, though others were asked for
         self.replacement_refusal = ""
         # Why the plan copies nothing to the host, though copies were faster
@@ -172,7 +173,7 @@ class StepPlan:
         if not self.replaced and not self.products and not self.tiled:
             return False
         if self.tiled:
-            self._tiling = _tiling(False)
+            self._tiling = _tiling(False, False)
             self.tile_error = self.tile_largest_error = 0.0
             self.tiles_wrong = ""
             self._refuse_tiles(why)
@@ -227,8 +228,14 @@ class StepPlan:
         if why == self.tile_refusal:
             return
         self.tile_refusal = why
-        what = "a loss head of this step is not tiled" if self.tiled else "tile_loss=True tiles nothing in this step"
-        warn(f"{what}, and all of it stays exact: {why}", UnsupportedWarning)
+        asked = {"tile_loss=True": self._options.tile_loss, "tile_mlp=True": self._options.tile_mlp}
+        options = " and ".join(option for option, on in asked.items() if on)
+        what = (
+            "a part of this step is not tiled, and"
+            if self.tiled
+            else f"{options}: nothing in this step is tiled, and all of it"
+        )
+        warn(f"{what} stays exact: {why}", UnsupportedWarning)
 
     def note_tile_error(self, relative: float, absolute: float, where: str, too_large: bool) -> None:
         """After a rehearsal and the same step by the recorded kernels: see Matcher.tile_error."""
@@ -251,8 +258,8 @@ class StepPlan:
         if not self.tiled:
             return f"\nNo tiles: {self.tile_refusal}\n" if self.tile_refusal else ""
         return (
-            f"\n{self.tiled} kernels of the loss head run on tiles of its rows: their results differ from those of whole "
-            f"rows by at most {self.tile_error:.2g} of a result's largest number ({self.tile_largest_error:.2g})\n"
+            f"\n{self.tiled} kernels run on tiles of rows: their results differ from those of all rows at once "
+            f"by at most {self.tile_error:.2g} of a result's largest number ({self.tile_largest_error:.2g})\n"
         )
 
 
@@ -291,8 +298,8 @@ def _slicing(on: bool, product_columns: int | None = None) -> _runtime.RowSlicin
     return _runtime.RowSlicing(on=on, product_columns=product_columns)
 
 
-def _tiling(on: bool) -> _runtime.TileOptions:
-    return _runtime.TileOptions(on=on)
+def _tiling(loss: bool, mlp: bool) -> _runtime.TileOptions:
+    return _runtime.TileOptions(loss=loss, mlp=mlp)
 
 
 __all__ = ["StepOptions", "StepPlan", "figures"]

@@ -96,6 +96,8 @@ class Describer:
         cls = type(value)
         if isinstance(value, _ATOMS):
             return (cls, Value(value))
+        if self._passing is not None and isinstance(value, (list, dict, set)) and self._passing.is_growing(value):
+            return ("growing", cls)
         if isinstance(value, Mapping):
             items = tuple((Value(key), self(item)) for key, item in value.items())
             return (cls, items, self._attributes(value, but=value))
@@ -247,7 +249,7 @@ class Describer:
             raise _Unlike
         if isinstance(value, types.GeneratorType) and not self._passing.is_other(value.gi_code, value):
             return self._same(value)
-        self._passing.iterator = type(value).__name__
+        self._passing.unseen = f"a {type(value).__name__} is passed: where it stands cannot be seen"
         return ("iterator", type(value))
 
     def _same(self, value: Any) -> Any:

@@ -6,20 +6,30 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+_MOST_GROWING = 64
+_STILL = 16  # calls in which its length stays: it is told by what it holds again
+
 
 class Passing:
     """What comes anew with each call of one step.
 
     An object is known by which one it is, until a call gives another one of its kind: a lambda that stands in the call, a
     loss that is made for it. From then on such objects are known by what they hold, and the guards do not enter
-    them."""
+    them.
+
+    A container is known by what it holds, until the step itself has made it longer or shorter: a list that takes the losses.
+    From then on it is known by its type alone, and the step's Python runs in each call."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []  # among the arguments of the latest call; tensors may lie over them
-        self.iterator = ""  # the type of one among its arguments that is known by its type alone
+        self.unseen = ""  # what among its arguments is known by its type alone, and why
         self._kinds: set[Any] = set()  # of which calls give ever others
         self._before: dict[Any, list[Any]] = {}  # by kind: references to those of the call before
         self._now: dict[Any, list[Any]] = {}
+        self._containers: list[tuple[Any, int]] = []  # among the arguments of the call, with their lengths as it began
+        # By identity: the length after the latest call, and how many calls have left it. Not held: another one with its
+        # identity and that length makes the step's Python run, as it would for this one
+        self._growing: dict[int, tuple[int, int]] = {}
 
     def begin(self) -> None:
         """Of a call."""
@@ -28,7 +38,23 @@ class Passing:
 
     def end(self) -> None:
         """Lets go of the call's arguments."""
-        self.arrays, self.iterator = [], ""
+        for container, length in self._containers:
+            _, still = self._growing.pop(id(container), (0, _STILL))
+            still = 0 if len(container) != length else still + 1
+            if still < _STILL:
+                self._growing[id(container)] = (len(container), still)
+        while len(self._growing) > _MOST_GROWING:
+            del self._growing[next(iter(self._growing))]
+        self.arrays, self.unseen, self._containers = [], "", []
+
+    def is_growing(self, container: Any) -> bool:
+        """Does the step itself put things into it, or take them out?"""
+        self._containers.append((container, len(container)))
+        length, _ = self._growing.get(id(container), (-1, 0))
+        if length != len(container):
+            return False
+        self.unseen = f"a {type(container).__name__} is passed that the step makes longer or shorter"
+        return True
 
     def is_other(self, kind: Any, value: Any) -> bool:
         """Do calls give ever others of the kind, as this one does?"""

@@ -1,0 +1,143 @@
+"""A batch with an index that a kernel refuses (a label that is no class, a token that no table has): the call raises as eager
+does, with what the step's Python has done until then, and with the gradients of the call before."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import stowage
+
+CALLS, BAD = 12, (7, 9)
+SIZE = 6  # of what is indexed
+
+# By kind: what a step makes of x (rows, SIZE) and of indices (rows); and how the indices are passed
+USES = {
+    "cross entropy": lambda m, x, i: F.cross_entropy(m.out(x), i),
+    "nll of images": lambda m, x, i: F.cross_entropy(m.out(x).t()[None], i[None]),
+    "embedding": lambda m, x, i: m.table(i).square().mean() + m.out(x).mean(),
+    "embedding bag": lambda m, x, i: m.bag(i[None]).square().mean() + m.out(x).mean(),
+    "gather": lambda m, x, i: m.out(x).gather(1, i[:, None]).square().mean(),
+    "gather, last": lambda m, x, i: m.out(x).gather(-1, i[:, None]).square().mean(),
+    "index": lambda m, x, i: m.out(x).t()[i].square().mean(),
+    "second index": lambda m, x, i: m.out(x)[torch.arange(len(i)), i].square().mean(),
+    "index select": lambda m, x, i: m.out(x).index_select(1, i).square().mean(),
+    "scatter add": lambda m, x, i: torch.zeros(SIZE).scatter_add(0, i, m.out(x)[:, 0]).square().mean(),
+    "index add": lambda m, x, i: torch.zeros(SIZE, SIZE).index_add_(0, i, m.out(x)).square().mean(),
+    "take": lambda m, x, i: m.out(x)[0].take(i).square().mean(),
+    "smoothed": lambda m, x, i: F.cross_entropy(m.out(x), i, label_smoothing=0.1),
+}
+FORMS = {
+    "plain": (lambda i: i, lambda i: i),
+    "column": (lambda i: torch.stack([i, i], 1), lambda pair: pair[:, 1]),
+    "cast": (lambda i: i.int(), lambda i: i.long()),
+    "shifted": (lambda i: torch.cat([i.new_zeros(1), i]), lambda i: F.pad(i, (0, 1))[1:-1].contiguous()),
+}
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out, self.table, self.bag = nn.Linear(SIZE, SIZE), nn.Embedding(SIZE, 4), nn.EmbeddingBag(SIZE, 4)
+
+
+def train(use, form, inside, wrap, late=False):
+    """All that can be seen after each call."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    log = []
+    make, undo = FORMS[form]
+
+    def work(x, given):
+        log.append("begins")
+        loss = USES[use](model, x, undo(given))
+        log.append("has a loss")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log.append("has ended")
+        return loss.detach()
+
+    def step(x, given):
+        if not inside:
+            return work(x, given)
+        try:
+            return work(x, given)
+        except (IndexError, RuntimeError):
+            log.append("is left out")
+            return None
+
+    step = wrap(step)
+    generator = torch.Generator().manual_seed(1)
+    seen = []
+    for call in range(CALLS):
+        x = torch.randn(6, SIZE, generator=generator)
+        i = torch.randint(0, SIZE, (6,), generator=generator)
+        if call in BAD:
+            i[2] = SIZE + call
+        try:
+            result = step(x, make(i))
+        except (IndexError, RuntimeError) as error:
+            result = type(error)
+            assert "ind" in str(error).lower() or "bounds" in str(error), error
+        grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+        seen.append((result, list(log), grads, [p.detach().clone() for p in model.parameters()]))
+    return seen, step
+
+
+def alike(a, b):
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b))
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    return a == b
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["leaves the step", "is caught in it"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("use", USES)
+def test_a_bad_index(use, form, inside):
+    expected, _ = train(use, form, inside, lambda fn: fn)
+    got, step = train(use, form, inside, stowage.compile)
+    for call, (a, b) in enumerate(zip(expected, got, strict=True)):
+        assert alike(a, b), (call, a[0], b[0], a[1][-4:], b[1][-4:])
+    assert step.refusal == "" and step.stats()["planned_steps"] >= 4
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_what_is_ignored_is_planned(ignored):
+    torch.manual_seed(0)
+    model = nn.Linear(8, SIZE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @stowage.compile
+    def step(x, y):
+        loss = F.cross_entropy(model(x), y, ignore_index=ignored)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    for _ in range(10):
+        y = torch.randint(0, SIZE, (6,))
+        y[3:5] = ignored
+        step(torch.randn(6, 8), y)
+    assert step.stats()["planned_steps"] == 7
+
+
+def test_negative_indices_that_count_from_the_end_are_planned():
+    weight = nn.Parameter(torch.randn(SIZE, 3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    @stowage.compile
+    def step(i):
+        loss = weight[i].square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    for _ in range(10):
+        step(torch.randint(-SIZE, SIZE, (6,)))
+    assert step.stats()["planned_steps"] == 7
