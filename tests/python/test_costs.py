@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -125,3 +127,26 @@ def test_the_link_is_measured_once(fresh):
     assert cost_file(_runtime.kernel_threads()[1]).lane_gbps(None, "memory") == gbps  # from the file
     assert host.bytes == 0
     assert os.listdir(fresh)
+
+
+def test_a_program_that_plans_often_saves_now_and_then_and_at_its_end(tmp_path):
+    script = tmp_path / "often.py"
+    script.write_text(
+        """
+import json, sys
+from pathlib import Path
+from stowage.cache import costs
+
+file = costs.CostFile(Path(sys.argv[1]), {"torch": "x", "cpu": "y", "threads": 1})
+saves = []
+save = file.save
+file.save = lambda: (saves.append(1), save())[1]
+for i in range(200):
+    file.add([(f"op {i}", 1000 + i)])
+    file.save_in_time()
+assert 1 <= len(saves) < 50, len(saves)
+"""
+    )
+    path = tmp_path / "cache" / "costs.json"
+    subprocess.run([sys.executable, script, path], check=True)
+    assert len(json.loads(path.read_text())["ops"]) == 200

@@ -2,7 +2,7 @@
 
     recorded step        costs with page faults and Python in them: a first guess, the median over ops of equal key
     rehearsal            each op timed in the arena
-    first planned steps  timed too; then the file is written
+    first planned steps  timed too; then the file is written, or at the end of the program
 
 One file for each torch version, CPU model and number of threads. It is replaced as a whole, so several processes may
 share it; what cannot be read (damaged, forged, no plain file, too large or deep) is ignored with a warning, and written
@@ -11,9 +11,11 @@ anew. A directory that others may write to is not used (directory.py).
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import platform
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,6 +35,7 @@ _MOST_BYTES = 64 << 20  # of the file
 _MOST_NS = 1 << 53
 _MOST_GBPS = 1e6
 _TRIAL_BYTES = 64 << 20  # of the device, for a trial of its link
+_REST = 50  # so many times as long as a save has taken, none follows
 _FILES: dict[Path, CostFile] = {}
 
 
@@ -46,6 +49,8 @@ class CostFile:
         self.link_gbps: dict[str, float] = {}
         self._fresh: set[str] = set()  # keys measured here since the last save
         self._refused = False
+        self._rests_until = 0.0  # on the monotonic clock
+        self._saves_at_end = False
         self._load(self.ops, self.link_gbps)
 
     def _load(self, ops: dict, link_gbps: dict) -> None:
@@ -111,6 +116,18 @@ class CostFile:
         for key, values in by_key.items():
             self.ops[key] = [*self.ops.pop(key, [])[-_KEPT + 1 :], _median(values)]  # the last of all
             self._fresh.add(key)
+
+    def save_in_time(self) -> None:
+        """save(), where few were of late; else at the end of the program. A step that is planned often would wait for it
+        each time."""
+        began = time.monotonic()
+        if began >= self._rests_until:
+            self.save()
+            end = time.monotonic()
+            self._rests_until = end + _REST * (end - began)
+        elif not self._saves_at_end:
+            self._saves_at_end = True
+            atexit.register(self.save)
 
     def save(self) -> None:
         """Merges with what other processes have written, and replaces the file. Without a writable directory nothing is

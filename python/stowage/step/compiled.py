@@ -478,6 +478,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             replaced=before,
             anew=anew - {place.path for place in before if isinstance(place, Held)},
             earlier=[replay.recording.tape for replay in entry.replays],
+            keeps=any(replay.recording.keeps for e in self._entries.values() for replay in e.replays),
         )
         entry.replaced = recording.replaced
         entry.replaced += [place for place in before if isinstance(place, Held) and place not in recording.replaced]

@@ -98,6 +98,7 @@ def record(
     replaced: Sequence[Place] = (),
     anew: frozenset[str] = frozenset(),
     earlier: Sequence[Any] = (),
+    keeps: bool = False,
     regions: compiled_regions.Regions | None = None,
     objects: Sequence[Any] = (),
     passing: Passing | None = None,
@@ -111,7 +112,8 @@ def record(
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
-    earlier: tapes of the same step. regions: what is known of it; what is found is put there.
+    earlier: tapes of the same step. keeps: it is known to keep tensors beyond its end.
+    regions: what is known of it; what is found is put there.
     objects: among the arguments, that ``world`` has been given. passing: what comes anew with this call.
     """
     if _runtime.budget_active() and not fake:
@@ -133,6 +135,7 @@ def record(
             list(replaced),
             anew,
             earlier,
+            keeps,
             regions or compiled_regions.Regions(),
             objects,
             passing or Passing(),
@@ -214,6 +217,7 @@ def _record(
     replaced: list[Place],
     anew: frozenset[str],
     earlier: Sequence[Any],
+    keeps: bool,
     regions: compiled_regions.Regions,
     objects: Sequence[Any],
     passing: Passing,
@@ -299,7 +303,7 @@ def _record(
     returned = [*leaves, *(p.grad for p in recording.gradients.returned if p.grad is not None)]
     find_places(recording, recorder, returned, arguments)
     if not recorder.refusal:
-        _look_for_survivors(recording, recorder, returned, state)
+        _look_for_survivors(recording, recorder, returned, state, keeps)
         _judge_found_arguments(recording, recorder, [*also_found, *found_arguments(world, arguments)], arguments)
     _look_for_new_tensors(recording, places, replaced)
     if never := [reason for reason in world.guard.blind if reason.startswith(NEVER_PLANNED)]:
@@ -381,7 +385,9 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
     return [tensor for _, tensor in found]
 
 
-def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple]) -> None:
+def _look_for_survivors(
+    recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple], keeps: bool
+) -> None:
     """Tensors of the step that Python still holds, and values that the step has changed."""
     known = {id(o): keys for o, keys in state}
     for optimizer in recording.world.optimizers:
@@ -394,8 +400,12 @@ def _look_for_survivors(recording: Recording, recorder, returned: list[torch.Ten
                     return
     allowed = addresses([*returned, *(p.grad for p in recording.gradients.cleared if p.grad is not None)])
     survivors = recorder.survivors(allowed)
-    if survivors:
-        gc.collect()
+    # What only cycles hold is nobody's. The youngest objects first: those of this call. All of a large program's take
+    # hundreds of milliseconds, which a step that does keep tensors need not take each time
+    for generation in range(2 if keeps else 3):
+        if not survivors:
+            break
+        gc.collect(generation)
         survivors = recorder.survivors(allowed)
     if survivors and recording.world.distributed:
         recording.refusal = f"{survivors[0]}: the step keeps this tensor beyond its end; return it instead"

@@ -189,7 +189,7 @@ class StepPlan:
         self._costs.add((self._cost_keys[op], ns) for op, ns in self.executor.op_times())
         self._timed_runs += 1
         if self._timed_runs == _TIMED_RUNS:
-            self._costs.save()
+            self._costs.save_in_time()
 
     @property
     def is_timed(self) -> bool:
