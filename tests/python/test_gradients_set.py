@@ -185,3 +185,52 @@ def test_gradients_that_are_arguments(clears, scales):
             assert torch.equal(p, q) and (p.grad is None) == (q.grad is None), call
             assert q.grad is None or (q.grad is c and torch.equal(p.grad, q.grad)), call
     assert step.stats()["planned_steps"] > 0, step.refusal
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["module", "held by itself"])
+@pytest.mark.parametrize("when", ["first", "between", "last", "never", "now and then"])
+@pytest.mark.parametrize("make", ["as it is", "a copy", "scaled", "added"])
+def test_what_is_set_by_hand_and_added_to_by_the_next_call(make, when, bare):
+    """As GradNorm does, and meta learning."""
+
+    def train(wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3)
+        held = [nn.Parameter(p.detach().clone()) for p in model.parameters()] if bare else list(model.parameters())
+        weight, bias = held
+        optimizer = torch.optim.SGD(held, 0.02, momentum=0.9)
+        calls = iter(range(100))
+
+        def step(x):
+            call = next(calls)
+            if when == "first":
+                optimizer.zero_grad()
+            (x @ weight.t() + bias).square().sum().backward()
+            if when == "between":
+                optimizer.zero_grad()
+            (grad,) = torch.autograd.grad((x @ weight.t()).abs().sum(), weight)
+            if make == "a copy":
+                grad = grad.clone()
+            elif make == "scaled":
+                grad = grad * 0.5
+            elif make == "added":
+                grad = grad + (0 if weight.grad is None else weight.grad)
+            weight.grad = grad
+            optimizer.step()
+            if when == "last" or (when == "now and then" and call % 3 == 0):
+                optimizer.zero_grad()
+            return grad.sum()
+
+        step = wrap(step)
+        generator = torch.Generator().manual_seed(1)
+        seen = []
+        for _ in range(45 if when == "now and then" else 20):
+            seen.append(step(torch.randn(4, 5, generator=generator)).clone())
+            seen += [p.detach().clone() for p in held]
+            seen += [torch.zeros(()) if p.grad is None else p.grad.clone() for p in held]
+        return seen, step
+
+    expected, _ = train(lambda fn: fn)
+    got, step = train(stowage.compile)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert step.stats()["planned_steps"] >= (3 if when == "now and then" else 12), step.refusal

@@ -65,8 +65,16 @@ def found_arguments(world: World, inputs: list[torch.Tensor]) -> list[tuple[str,
     return found
 
 
+def leave_out_gradients(world: World) -> None:
+    """Takes the parameters' .grad from the tensors that the function reaches by itself: other ones may be there in each
+    call, and they come like arguments."""
+    gradients = {id(p.grad) for p in world.model_parameters() if p.grad is not None}
+    if any(id(tensor) in gradients for _, tensor in world.tensors):
+        world.tensors[:] = [item for item in world.tensors if id(item[1]) not in gradients]
+
+
 def _storages(tensors: list[torch.Tensor]) -> set[int]:
     return {storage_address(t) for t in tensors} - {0}
 
 
-__all__ = ["declare_optimizer", "declare_world", "found_arguments", "lasting_argument"]
+__all__ = ["declare_optimizer", "declare_world", "found_arguments", "lasting_argument", "leave_out_gradients"]

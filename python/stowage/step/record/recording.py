@@ -30,7 +30,7 @@ from stowage.step.reach.places import Held, Place, is_plain, lasting_places
 from stowage.step.reach.state import Holders
 from stowage.step.reach.world import World
 from stowage.step.record import compiled_regions
-from stowage.step.record.declared import declare_world, found_arguments, lasting_argument
+from stowage.step.record.declared import declare_world, found_arguments, lasting_argument, leave_out_gradients
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads
 from stowage.step.record.results import find_places, take_outputs
@@ -225,6 +225,8 @@ def _record(
     replaced = [place for place in replaced if place.holds_plain()]  # one may have been emptied since
     arguments, inputs = inputs, [*inputs, *(t for place in replaced if (t := place.get()) is not None)]
     also_found = found_arguments(world, arguments)
+    if not world.distributed:
+        leave_out_gradients(world)
     declare_world(recorder, world, inputs, earlier)
     given = declare_gradients(recorder, world, inputs)
     grads = [p.grad for p in given if p.grad is not None]
