@@ -15,33 +15,39 @@
 namespace stowage::runtime {
 namespace {
 
-enum class Of : std::uint8_t { kRows, kClasses, kDimension, kEach, kAll };
+enum class Counted : std::uint8_t { kRows, kClasses, kDimension, kEach, kAll };
 
 struct Indexed {
   std::string_view name;
   std::size_t index;  // the argument
-  Of of;              // what it counts
+  Counted of;         // what it counts
   bool from_end = false;
 };
 
-constexpr std::array<Indexed, 17> kIndexed = {{
-    {"aten::embedding", 1, Of::kRows},
-    {"aten::_embedding_bag", 1, Of::kRows},
-    {"aten::nll_loss_forward", 1, Of::kClasses},
-    {"aten::nll_loss2d_forward", 1, Of::kClasses},
-    {"aten::gather", 2, Of::kDimension},
-    {"aten::scatter.src", 2, Of::kDimension},
-    {"aten::scatter.value", 2, Of::kDimension},
-    {"aten::scatter_.src", 2, Of::kDimension},
-    {"aten::scatter_.value", 2, Of::kDimension},
-    {"aten::scatter_add", 2, Of::kDimension},
-    {"aten::scatter_add_", 2, Of::kDimension},
-    {"aten::index_select", 2, Of::kDimension},
-    {"aten::index_add", 2, Of::kDimension},
-    {"aten::index_add_", 2, Of::kDimension},
-    {"aten::index.Tensor", 1, Of::kEach, true},
-    {"aten::_index_put_impl_", 1, Of::kEach, true},
-    {"aten::take", 1, Of::kAll, true},
+constexpr std::array<Indexed, 23> kIndexed = {{
+    {"aten::embedding", 1, Counted::kRows},
+    {"aten::_embedding_bag", 1, Counted::kRows},
+    {"aten::nll_loss_forward", 1, Counted::kClasses},
+    {"aten::nll_loss2d_forward", 1, Counted::kClasses},
+    {"aten::gather", 2, Counted::kDimension},
+    {"aten::scatter.src", 2, Counted::kDimension},
+    {"aten::scatter.value", 2, Counted::kDimension},
+    {"aten::scatter_.src", 2, Counted::kDimension},
+    {"aten::scatter_.value", 2, Counted::kDimension},
+    {"aten::scatter_add", 2, Counted::kDimension},
+    {"aten::scatter_add_", 2, Counted::kDimension},
+    {"aten::scatter_reduce.two", 2, Counted::kDimension},
+    {"aten::scatter_reduce_.two", 2, Counted::kDimension},
+    {"aten::index_select", 2, Counted::kDimension},
+    {"aten::index_add", 2, Counted::kDimension},
+    {"aten::index_add_", 2, Counted::kDimension},
+    {"aten::index_copy", 2, Counted::kDimension},
+    {"aten::index_copy_", 2, Counted::kDimension},
+    {"aten::index_fill_.int_Scalar", 2, Counted::kDimension, true},
+    {"aten::_unsafe_index.Tensor", 1, Counted::kEach, true},
+    {"aten::index.Tensor", 1, Counted::kEach, true},
+    {"aten::_index_put_impl_", 1, Counted::kEach, true},
+    {"aten::take", 1, Counted::kAll, true},
 }};
 constexpr std::size_t kIgnored = 4;  // the argument of nll_loss that says which index is
 
@@ -51,9 +57,9 @@ constexpr std::array<std::string_view, 7> kMoves = {
 
 bool counts(c10::ScalarType type) { return type == at::kLong || type == at::kInt; }
 
-class Search {
+class IndexSearch {
  public:
-  explicit Search(const Tape& tape) : tape_(tape), written_(tape.blocks.size(), tape.ops.size()) {
+  explicit IndexSearch(const Tape& tape) : tape_(tape), written_(tape.blocks.size(), tape.ops.size()) {
     for (std::size_t i = tape.ops.size(); i-- > 0;)
       for_each_access(tape, tape.ops[i], [&](BlockId block, Access access) {
         if (access == Access::kWrite) written_[block.index()] = i;
@@ -83,7 +89,8 @@ class Search {
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (!indices[i].valid()) continue;
       IndexRange range{{}, TapeOpId(at_), 0, size(op, known.of, sizes, i), {}};
-      if (known.of == Of::kClasses && op.arguments.at(kIgnored).isInt()) range.besides = op.arguments[kIgnored].toInt();
+      if (known.of == Counted::kClasses && op.arguments.at(kIgnored).isInt())
+        range.besides = op.arguments[kIgnored].toInt();
       if (range.end < 0) continue;
       if (known.from_end) range.least = -range.end;
       trace(indices[i], range);
@@ -93,19 +100,19 @@ class Search {
   [[nodiscard]] c10::ScalarType type_of(SlotId id) const { return meta(id).dtype.toScalarType(); }
 
   // -1: not known.
-  static std::int64_t size(const TapeOp& op, Of of, const std::vector<std::int64_t>& sizes, std::size_t place) {
+  static std::int64_t size(const TapeOp& op, Counted of, const std::vector<std::int64_t>& sizes, std::size_t place) {
     const auto rank = static_cast<std::int64_t>(sizes.size());
     std::int64_t dim = 0;
     switch (of) {
-      case Of::kRows: break;
-      case Of::kClasses: dim = rank > 1 ? 1 : 0; break;
-      case Of::kEach: dim = static_cast<std::int64_t>(place); break;
-      case Of::kDimension:
+      case Counted::kRows: break;
+      case Counted::kClasses: dim = rank > 1 ? 1 : 0; break;
+      case Counted::kEach: dim = static_cast<std::int64_t>(place); break;
+      case Counted::kDimension:
         if (!op.arguments.at(1).isInt()) return -1;
         dim = op.arguments[1].toInt();
         if (dim < 0) dim += rank;
         break;
-      case Of::kAll: {
+      case Counted::kAll: {
         std::int64_t all = 1;
         for (const std::int64_t each : sizes) all *= each;
         return all;
@@ -162,7 +169,8 @@ bool fits(const at::Tensor& indices, const IndexRange& range) {
 
 }  // namespace
 
-IndexRanges::IndexRanges(std::shared_ptr<const Tape> tape) : tape_(std::move(tape)), ranges_(Search(*tape_).find()) {}
+IndexRanges::IndexRanges(std::shared_ptr<const Tape> tape)
+    : tape_(std::move(tape)), ranges_(IndexSearch(*tape_).find()) {}
 
 std::string IndexRanges::refused(const std::vector<at::Tensor>& inputs) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -283,9 +283,9 @@ bool reads_before_it_is_made(const std::vector<Tiles>& tiles) {
 }
 
 // Tries one region after the other; each is tiled if it can be.
-class Search {
+class TileSearch {
  public:
-  Search(const Tape& tape, const TileOptions& options) : tape_(tape), options_(options) {
+  TileSearch(const Tape& tape, const TileOptions& options) : tape_(tape), options_(options) {
     found_.within.assign(tape.ops.size(), false);
   }
 
@@ -382,6 +382,6 @@ class Search {
 
 }  // namespace
 
-TilesFound find_tiles(const Tape& tape, const TileOptions& options) { return Search(tape, options).find(); }
+TilesFound find_tiles(const Tape& tape, const TileOptions& options) { return TileSearch(tape, options).find(); }
 
 }  // namespace stowage::runtime

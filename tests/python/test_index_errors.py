@@ -24,6 +24,10 @@ USES = {
     "index select": lambda m, x, i: m.out(x).index_select(1, i).square().mean(),
     "scatter add": lambda m, x, i: torch.zeros(SIZE).scatter_add(0, i, m.out(x)[:, 0]).square().mean(),
     "index add": lambda m, x, i: torch.zeros(SIZE, SIZE).index_add_(0, i, m.out(x)).square().mean(),
+    "scatter reduce": lambda m, x, i: (
+        torch.zeros(SIZE).scatter_reduce(0, i, m.out(x)[:, 0], "amax", include_self=False).square().mean()
+    ),
+    "index put": lambda m, x, i: torch.zeros(SIZE, SIZE).index_put((i,), m.out(x), accumulate=True).square().mean(),
     "take": lambda m, x, i: m.out(x)[0].take(i).square().mean(),
     "smoothed": lambda m, x, i: F.cross_entropy(m.out(x), i, label_smoothing=0.1),
 }
