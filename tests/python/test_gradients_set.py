@@ -234,3 +234,48 @@ def test_what_is_set_by_hand_and_added_to_by_the_next_call(make, when, bare):
     got, step = train(stowage.compile)
     assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
     assert step.stats()["planned_steps"] >= (0 if when == "now and then" else 12), step.refusal
+
+
+@pytest.mark.parametrize("zero", ["in place", "to None", "never", "last"])
+@pytest.mark.parametrize("other", ["negative", "none", "of another loss", "scaled in place"])
+@pytest.mark.parametrize("check", ["never", "auto"])
+def test_what_is_set_aside_for_an_optimizer_and_put_back(check, other, zero):
+    def train(wrap):
+        torch.manual_seed(0)
+        w, v = nn.Parameter(torch.randn(8, 4)), nn.Parameter(torch.randn(4))
+        optimizer = torch.optim.SGD([w, v], 0.05, momentum=0.5)
+
+        def step(x):
+            loss = (x @ w + v).square().mean()
+            if zero in ("in place", "to None"):
+                optimizer.zero_grad(set_to_none=zero == "to None")
+            loss.backward()
+            mine = w.grad
+            if other == "negative":
+                w.grad = mine.neg()
+            elif other == "none":
+                w.grad = None
+            elif other == "of another loss":
+                w.grad = torch.autograd.grad((x @ w).abs().mean(), w)[0]
+            else:
+                w.grad = mine.clone().mul_(0.5)
+            optimizer.step()
+            w.grad = mine
+            if zero == "last":
+                optimizer.zero_grad()
+            return loss.detach()
+
+        step = wrap(step)
+        generator = torch.Generator().manual_seed(1)
+        seen = []
+        for _ in range(16):
+            seen.append(step(torch.randn(6, 8, generator=generator)).clone())
+            seen += [p.detach().clone() for p in (w, v)]
+            seen += [None if p.grad is None else p.grad.clone() for p in (w, v)]
+        return seen, step
+
+    expected, _ = train(lambda fn: fn)
+    got, step = train(lambda fn: stowage.compile(fn, check=check))
+    for i, (a, b) in enumerate(zip(expected, got, strict=True)):
+        assert (a is None and b is None) or torch.equal(a, b), (i // 5, i % 5)
+    assert step.stats()["planned_steps"] >= 8, step.refusal

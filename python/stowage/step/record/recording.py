@@ -255,7 +255,7 @@ def _record(
     set_before = Value(settings())
     nodes = _runtime.NodeHooks(addresses([*world.parameters(), *(t for _, t in world.tensors)]))
     node_hooks = nodes.now()
-    session = Session(recorder, world)
+    session = Session(recorder, world, [p for p, grad in before if grad is not None])
     whole = not world.distributed and not any(is_fake(t) for t in inputs)
     host_reads = HostReads(recorder, whole, arguments)
     undo = _Undo(recorder, world, inputs)

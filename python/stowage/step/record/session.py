@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +18,12 @@ from stowage.step.record.declared import declare_optimizer
 @dataclass
 class OptimizerEvent:
     """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step
-    makes. ``moved``: parameters that the step itself made out of the model's, and their slots."""
+    makes. ``absent``: parameters that had none then, but had one as the step began. ``moved``: parameters that the step itself made out of the model's, and their slots."""
 
     optimizer: torch.optim.Optimizer
     section: int
     gradients: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    absent: list[torch.Tensor] = field(default_factory=list)
     moved: list[tuple[torch.Tensor, int]] = field(default_factory=list)
 
 
@@ -37,7 +39,9 @@ class SchedulerEvent:
 class Session:
     """One recorded call: hooks on optimizers and schedulers, and the order in which they ran."""
 
-    def __init__(self, recorder, world: World):
+    def __init__(self, recorder, world: World, with_gradients: Iterable[torch.Tensor] = ()):
+        """with_gradients: the parameters that have one as the step begins."""
+        self._given = {id(p) for p in with_gradients}
         self._thread = threading.get_ident()  # the hooks on optimizers hear those of other threads, too
         self.recorder = recorder
         self.world = world
@@ -71,7 +75,9 @@ class Session:
         self.recorder.begin_section(addresses(p.grad for p in self.world.parameters()))
         event = OptimizerEvent(optimizer, sum(isinstance(e, OptimizerEvent) for e in self.events))
         for p in self.world.parameters():
-            if p.grad is not None and self.recorder.made_in_step(address(p.grad)):
+            if p.grad is None and id(p) in self._given:
+                event.absent.append(p)
+            elif p.grad is not None and self.recorder.made_in_step(address(p.grad)):
                 event.gradients.append((p, self.recorder.slot_of(address(p.grad))))
         event.moved = [(p, self.recorder.slot_of(address(p))) for p in self.world.moved_parameters(optimizer)]
         self.events.append(event)

@@ -104,6 +104,9 @@ class Replay:
         self.planned_calls = 0
         self.shadowed_because = why_python_must_run(recording)
         self.matcher = _runtime.Matcher(recording.tape)
+        cleared = {id(p) for p in self.gradients.cleared}
+        of_before = [*(p for p, _ in self.gradients.given), *self.gradients.present]
+        self._keep_gradients = [p for p in {id(p): p for p in of_before}.values() if id(p) not in cleared]
         self._index_ranges = _runtime.IndexRanges(recording.tape)
         self.matcher.look_closely(bool(room.looks))
         self._memory: list[torch.Tensor | None] = []
@@ -292,12 +295,15 @@ class Replay:
         """Runs the optimizers' and schedulers' Python; their numbers go onto the tape. Raises Mismatch."""
         for p in self.gradients.cleared:
             p.grad = None
+        staying = [(p, p.grad) for p in self._keep_gradients]
         self.matcher.bind(inputs)
         for event in self.events:
             if not isinstance(event, OptimizerEvent):
                 event.scheduler.step(*event.args, **event.kwargs)
                 continue
             made = {id(p) for p, _ in event.gradients}
+            for p in event.absent:
+                p.grad = None
             for p, slot in event.moved:
                 self.matcher.adopt_shell(address(p), slot)
             for p, slot in event.gradients:
@@ -309,6 +315,8 @@ class Replay:
                     p.grad = None
             if mismatch:
                 raise Mismatch(mismatch)
+            for p, grad in staying:  # set aside for an optimizer, it may be there again for the next one, and at the end
+                p.grad = grad
 
     def transaction(
         self,
