@@ -17,12 +17,13 @@ namespace stowage::runtime {
 Executor::Rehearsal Executor::plan_rehearsal() const {
   std::map<BlockId, std::pair<std::size_t, std::size_t>> uses;  // written from, last used
   for (std::size_t s = 0; s < instructions_.size(); ++s) {
-    if (!instructions_[s].op.valid()) continue;
-    for_each_access(*tape_, tape_->op(instructions_[s].op), [&](BlockId block, Access access) {
-      if (!tape_->blocks[block.index()].external) return;
-      if (access == Access::kWrite) uses.try_emplace(block, s, s);
-      if (const auto it = uses.find(block); it != uses.end()) it->second.second = s;
-    });
+    for (const TapeOpId op : members_of(instructions_[s])) {
+      for_each_access(*tape_, tape_->op(op), [&](BlockId block, Access access) {
+        if (!tape_->blocks[block.index()].external) return;
+        if (access == Access::kWrite) uses.try_emplace(block, s, s);
+        if (const auto it = uses.find(block); it != uses.end()) it->second.second = s;
+      });
+    }
   }
   Rehearsal rehearsal;
   std::vector<HostRange> ranges;

@@ -55,18 +55,18 @@ class Region : public RegionWork {
   }
 
  private:
-  // Elementwise ops between products, and no softmax: rows that get wider, then narrower.
+  // Elementwise ops between products, and no softmax: rows that get wider, then narrower, or are summed to gradients.
   [[nodiscard]] bool is_mlp() const {
-    bool elements = false, narrower = false;
+    bool elements = false, used = false;
     for (const TileMember& member : members_) {
       const std::string name = full_name(tape_.op(member.op).handle);
       if (row_softmax_argument(name) >= 0) return false;
       elements = elements || is_elementwise(name) || is_elementwise(functional_name(name));
-      if (product_argument(name) < 0 || member.kind != TileKind::kRows) continue;
-      narrower = narrower || std::any_of(member.operands.begin(), member.operands.end(),
-                                         [](const TileOperand& operand) { return operand.inside; });
+      if (product_argument(name) < 0) continue;
+      used = used || std::any_of(member.operands.begin(), member.operands.end(),
+                                 [](const TileOperand& operand) { return operand.inside; });
     }
-    return elements && narrower;
+    return elements && used;
   }
 
   // 0: needs nothing made of this region's results; 1: needs something made of those of level 0, or is a gradient; 2: of

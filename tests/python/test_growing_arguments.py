@@ -7,6 +7,7 @@ import dataclasses
 import random
 import types
 
+import numpy as np
 import pytest
 import searches
 import torch
@@ -237,3 +238,58 @@ def test_a_list_that_stays_is_told_by_what_it_holds_again():
         expected = (model(x).square().mean() * scale).detach()
         assert torch.equal(step(x, settings), expected), i
     assert settings == [2.0, 0.5, 0.5] and step.stats()["planned_steps"] > 20
+
+
+def test_a_dict_that_the_caller_and_the_step_fill():
+    """Its length stays; what the step leaves there has a graph."""
+
+    def train(wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(batch):
+            batch["h"] = model(batch["x"])
+            batch["loss"] = F.cross_entropy(batch["h"], batch["y"])
+            optimizer.zero_grad()
+            batch["loss"].backward()
+            optimizer.step()
+
+        step = wrap(step)
+        batch, seen = {}, []
+        for i in range(40):
+            generator = torch.Generator().manual_seed(i)
+            batch["x"] = torch.randn(6, 8, generator=generator)
+            batch["y"] = torch.randint(0, 4, (6,), generator=generator)
+            step(batch)
+            seen += [batch["loss"].item(), batch["h"].detach().clone(), batch["h"].requires_grad]
+        return [*seen, *(p.detach() for p in model.parameters())], step
+
+    expected, _ = train(lambda fn: fn)
+    got, step = train(stowage.compile)
+    assert alike(expected, got)
+    assert step.refusal == "" and step.stats()["planned_steps"] >= 30
+
+
+def test_an_array_that_gets_longer():
+    def train(wrap):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(kept, x):
+            loss = model(x).square().mean()
+            kept["loss"] = np.append(kept["loss"], loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        step = wrap(step)
+        kept = {"loss": np.zeros(0)}
+        for i in range(25):
+            step(kept, torch.randn(6, 8, generator=torch.Generator().manual_seed(i)))
+        return kept["loss"].tolist(), step
+
+    expected, _ = train(lambda fn: fn)
+    got, step = train(stowage.compile)
+    assert expected == got and step.stats()["planned_steps"] >= 15, step.refusal

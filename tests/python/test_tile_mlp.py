@@ -1,6 +1,7 @@
 """tile_mlp=True: MLP blocks done some rows at a time, whose hidden units never exist whole. Random blocks against fp64 and
 the recorded kernels, what the arena keeps, blocks that cannot be tiled."""
 
+import copy
 import json
 import random
 import warnings
@@ -219,6 +220,50 @@ def test_within_a_budget_the_tiles_keep_their_bits():
             assert within.refusal == "" and within.stats()["tiled_ops"] == stats["tiled_ops"], share
             assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True)), share
     assert met
+
+
+def test_a_teacher_whose_weights_the_step_moves_before_they_are_used():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 80), nn.GELU(), nn.Linear(80, 16))
+    teacher = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(x):
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), teacher.parameters()):
+                theirs.lerp_(mine, 0.1)
+            y = teacher(x)
+        loss = F.mse_loss(model(x), 2 * y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with tiling():
+        step = stowage.compile(step, strict=True, tile_mlp=True)
+        for _ in range(STEPS):
+            step(torch.randn(80, 16))
+    assert step.stats()["tile_refusal"] == "" and len(tiled_kernels(step)) == 3
+
+
+def test_a_checkpointed_block_whose_input_needs_no_gradient():
+    """Its second layer is not made again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 80), nn.GELU(), nn.Linear(80, 16))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(x):
+        loss = checkpoint(model, x, use_reentrant=False).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with tiling():
+        step = stowage.compile(step, strict=True, tile_mlp=True)
+        for _ in range(STEPS):
+            step(torch.randn(80, 16))
+    assert step.stats()["tile_refusal"] == "" and any("aten::gelu_backward" in k for k in tiled_kernels(step))
 
 
 def test_loss_and_blocks_together():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 _MOST_GROWING = 64
+_MOST_LOOKED_AT = 256  # elements
 _STILL = 16  # calls in which its length stays: it is told by what it holds again
 
 
@@ -17,8 +19,9 @@ class Passing:
     loss that is made for it. From then on such objects are known by what they hold, and the guards do not enter
     them.
 
-    A container is known by what it holds, until the step itself has made it longer or shorter: a list that takes the losses.
-    From then on it is known by its type alone, and the step's Python runs in each call."""
+    A container is known by what it holds, until the step itself has made it longer or shorter (a list that takes the losses),
+    or has put something there that cannot be an argument. From then on it is known by its type alone, and the step's Python
+    runs in each call."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []  # among the arguments of the latest call; tensors may lie over them
@@ -26,7 +29,9 @@ class Passing:
         self._kinds: set[Any] = set()  # of which calls give ever others
         self._before: dict[Any, list[Any]] = {}  # by kind: references to those of the call before
         self._now: dict[Any, list[Any]] = {}
-        self._containers: list[tuple[Any, int]] = []  # among the arguments of the call, with their lengths as it began
+        self._containers: list[
+            tuple[Any, int, list | None]
+        ] = []  # among the arguments, with what they held as the call began
         # By identity: the length after the latest call, and how many calls have left it. Not held: another one with its
         # identity and that length makes the step's Python run, as it would for this one
         self._growing: dict[int, tuple[int, int]] = {}
@@ -38,9 +43,9 @@ class Passing:
 
     def end(self) -> None:
         """Lets go of the call's arguments."""
-        for container, length in self._containers:
+        for container, length, held in self._containers:
             _, still = self._growing.pop(id(container), (0, _STILL))
-            still = 0 if len(container) != length else still + 1
+            still = 0 if len(container) != length or _holds_its_own(container, held, still) else still + 1
             if still < _STILL:
                 self._growing[id(container)] = (len(container), still)
         while len(self._growing) > _MOST_GROWING:
@@ -49,7 +54,7 @@ class Passing:
 
     def is_growing(self, container: Any) -> bool:
         """Does the step itself put things into it, or take them out?"""
-        self._containers.append((container, len(container)))
+        self._containers.append((container, len(container), _held(container)))
         length, _ = self._growing.get(id(container), (-1, 0))
         if length != len(container):
             return False
@@ -62,6 +67,31 @@ class Passing:
         if kind in self._before and all(known() is not value for known in self._before[kind]):
             self._kinds.add(kind)
         return kind in self._kinds
+
+
+def _held(container: Any) -> list | None:
+    """What may matter beside its length; None where that is too much to be looked at."""
+    if len(container) > _MOST_LOOKED_AT:
+        return None
+    values = container.values() if isinstance(container, dict) else container
+    return [(value, _form(value)) for value in values if not isinstance(value, (int, float, str))]
+
+
+def _holds_its_own(container: Any, before: list | None, still: int) -> bool:
+    """Has the call put something there that no argument can be (a tensor with a graph, an array of another form)? Of a
+    container that is known to change, anything."""
+    now = _held(container)
+    if before is None or now is None or len(before) != len(now):
+        return False
+    return any(
+        new is not old and (still < _STILL or getattr(new, "requires_grad", False) or form != known)
+        for (old, known), (new, form) in zip(before, now)
+    )
+
+
+def _form(value: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    return (value.shape, value.dtype) if numpy is not None and isinstance(value, numpy.ndarray) else None
 
 
 def _reference(value: Any) -> Callable[[], Any]:
