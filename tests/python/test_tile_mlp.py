@@ -132,7 +132,7 @@ class Case:
 
 
 def test_random_blocks_are_as_near_as_roundings_to_the_recorded_kernels():
-    for seed in searches.seeds(searches.first_seed(), at_least=12):
+    for seed in searches.seeds(searches.first_seed(), at_least=8):
         case = Case(seed)
         print("seed", seed, case)
         torch.set_num_threads(case.threads)
