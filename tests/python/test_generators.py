@@ -437,7 +437,7 @@ def test_after_an_error_no_mark_is_left():
     kept, others = [], []
 
     def step(x, wrong):
-        hidden = noisy.table(x) + torch.randn(8, 16, generator=noisy.generator)
+        hidden = noisy.table(x * 1) + torch.randn(8, 16, generator=noisy.generator)  # an index that is not foreseen
         kept.append(noisy.generator.get_state())
         others.append(torch.Generator())
         others[-1].set_state(kept[-1])
