@@ -15,7 +15,9 @@ namespace stowage::runtime {
 namespace {
 
 constexpr std::int64_t kManyTiles = 16;  // at least, of as many rows as make a product worth while; else kFewTiles
-constexpr std::int64_t kWorthRows = 32;
+constexpr std::int64_t kWorthRows =
+    32;  // of logits; hidden units are few, and so many more rows make a product worth while
+constexpr std::int64_t kWorthRowsOfMlp = 256;
 constexpr std::int64_t kEvenRows = 16;    // rows of a tile are a multiple of it, where they are more
 constexpr std::int64_t kPoolRoom = 4096;  // for what kernels take beside their results
 
@@ -40,6 +42,7 @@ class Region : public RegionWork {
     results_ = std::move(region->results);
     big_ = std::move(region->big);
     rows_ = region->rows;
+    worth_rows_ = mlp ? kWorthRowsOfMlp : kWorthRows;
     if (mlp && !is_mlp()) refuse(tape_.op(product_), "is not the first layer of an MLP block");
     if (!refusal_.empty()) return {};
     std::vector<Tiles> found;
@@ -175,7 +178,7 @@ class Region : public RegionWork {
     for (TileMember& member : tiles.members) member.over = over(member);
     std::int64_t rows = std::max<std::int64_t>(1, options_.tile_bytes / widest);
     const std::int64_t few = (rows_ + kFewTiles - 1) / kFewTiles, many = (rows_ + kManyTiles - 1) / kManyTiles;
-    rows = std::min(rows, std::max(many, std::min(few, kWorthRows)));
+    rows = std::min(rows, std::max(many, std::min(few, worth_rows_)));
     tiles.tile_rows = rows > kEvenRows ? rows / kEvenRows * kEvenRows : rows;
     tiles.pool_bytes = tile_pool_bytes(tape_, tiles) + kPoolRoom;
     tiles.named = tiles.members.back().op;
@@ -254,6 +257,7 @@ class Region : public RegionWork {
   std::map<BlockId, TileOutput> results_;
   std::vector<int> level_of_;  // by member
   std::int64_t rows_ = 0;
+  std::int64_t worth_rows_ = kWorthRows;
 };
 
 // The product that the operand of a log_softmax comes from, op by op.
