@@ -478,7 +478,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             replaced=before,
             anew=anew - {place.path for place in before if isinstance(place, Held)},
             earlier=[replay.recording.tape for replay in entry.replays],
-            keeps=any(replay.recording.keeps for e in self._entries.values() for replay in e.replays),
+            keeps=self._keeps_tensors(),
         )
         entry.replaced = recording.replaced
         entry.replaced += [place for place in before if isinstance(place, Held) and place not in recording.replaced]
@@ -511,6 +511,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             entry.keep(replay)
             self._latest = replay
         return result
+
+    def _keeps_tensors(self) -> bool | None:
+        """Does the step keep tensors beyond its end? None where no recording can tell."""
+        known = [bool(replay.recording.keeps) for e in self._entries.values() for replay in e.replays]
+        return any(known) if known else None
 
     def _caught_or_not(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
         """A kernel raises, or has raised in a planned call whose Python has handlers of exceptions, and nothing of the call

@@ -98,7 +98,7 @@ def record(
     replaced: Sequence[Place] = (),
     anew: frozenset[str] = frozenset(),
     earlier: Sequence[Any] = (),
-    keeps: bool = False,
+    keeps: bool | None = None,
     regions: compiled_regions.Regions | None = None,
     objects: Sequence[Any] = (),
     passing: Passing | None = None,
@@ -112,7 +112,7 @@ def record(
     within: the block that it runs in; an eager budget is entered nowhere else.
     replaced: what an earlier recording has found (Recording.replaced).
     anew: names of World.tensors under which calls find other tensors.
-    earlier: tapes of the same step. keeps: it is known to keep tensors beyond its end.
+    earlier: tapes of the same step. keeps: does it keep tensors beyond its end, as far as is known?
     regions: what is known of it; what is found is put there.
     objects: among the arguments, that ``world`` has been given. passing: what comes anew with this call.
     """
@@ -217,7 +217,7 @@ def _record(
     replaced: list[Place],
     anew: frozenset[str],
     earlier: Sequence[Any],
-    keeps: bool,
+    keeps: bool | None,
     regions: compiled_regions.Regions,
     objects: Sequence[Any],
     passing: Passing,
@@ -388,7 +388,7 @@ def _found_anew(recording: Recording, fn, given: Sequence[Any], anew: frozenset[
 
 
 def _look_for_survivors(
-    recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple], keeps: bool
+    recording: Recording, recorder, returned: list[torch.Tensor], state: list[tuple], keeps: bool | None
 ) -> None:
     """Tensors of the step that Python still holds, and values that the step has changed."""
     known = {id(o): keys for o, keys in state}
@@ -402,9 +402,9 @@ def _look_for_survivors(
                     return
     allowed = addresses([*returned, *(p.grad for p in recording.gradients.cleared if p.grad is not None)])
     survivors = recorder.survivors(allowed)
-    # What only cycles hold is nobody's. The youngest objects first: those of this call. All of a large program's take
-    # hundreds of milliseconds, which a step that does keep tensors need not take each time
-    for generation in range(2 if keeps else 3):
+    # What only cycles hold is nobody's. All objects of a large program take hundreds of milliseconds: once the step is
+    # known, the youngest ones come first, those of this call; where it does keep tensors, no others
+    for generation in (2,) if keeps is None else (0, 1) if keeps else (0, 1, 2):
         if not survivors:
             break
         gc.collect(generation)
