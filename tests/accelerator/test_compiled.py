@@ -1,6 +1,7 @@
 """Planned steps on an accelerator: the bits of the same step run eagerly there, at the planned addresses, within the
 device's own limit. That the host never touches the device's memory needs no assertion: it ends the process."""
 
+import gc
 import os
 import random
 
@@ -411,6 +412,7 @@ def test_the_devices_own_limit_is_what_the_plan_says(loaded, share):
     """Residents, arena, and the batch beside them: not a byte more."""
 
     def run(limit, **options):
+        gc.collect()  # what other runs have left in cycles is not the plan's
         torch.manual_seed(0)
         model = loaded.move(nn.Sequential(*[nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(6)]))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
