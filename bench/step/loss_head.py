@@ -105,6 +105,16 @@ CASES: dict[str, Head | Whole] = {
 # ---- In a worker
 
 
+def until_planned(step, batch, case: str) -> dict:
+    """Calls of a compiled step, up to the first that is planned."""
+    losses: list = []
+    while not step.stats()["planned_steps"]:
+        if step.refusal or len(losses) > MOST_FIRST_CALLS:
+            raise SystemExit(f"{case} is not planned: {step.refusal or 'not settled'}")
+        losses += common.timed_steps(step, batch, 1)["losses"]
+    return {"losses": losses}
+
+
 def handlers(config: dict) -> dict:
     import torch
 
@@ -125,14 +135,6 @@ def handlers(config: dict) -> dict:
     lean = RIVALS[config["rival"]]
     step = train_step if lean is None else stowage.compile(train_step, lean_kernels=lean)
 
-    def until_planned() -> dict:
-        losses = []
-        while not step.stats()["planned_steps"]:
-            if step.refusal or len(losses) > MOST_FIRST_CALLS:
-                raise SystemExit(f"{config['case']} is not planned: {step.refusal or 'not settled'}")
-            losses += common.timed_steps(step, batch, 1)["losses"]
-        return {"losses": losses}
-
     def digest() -> str:
         sha = hashlib.sha256()
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -141,7 +143,7 @@ def handlers(config: dict) -> dict:
 
     return {
         "steps": lambda count: common.timed_steps(step, batch, count),
-        "until_planned": until_planned,
+        "until_planned": lambda: until_planned(step, batch, config["case"]),
         "stats": lambda: step.stats(),
         "digest": digest,
     }

@@ -14,7 +14,7 @@ GPT-2 alone takes about twenty minutes of one core.
 from __future__ import annotations
 
 from bench import common
-from bench.step.loss_head import MOST_FIRST_CALLS, Whole
+from bench.step.loss_head import Whole, until_planned
 
 CASES = {
     "gpt2": Whole("gpt2", (1024, 50257)),
@@ -52,17 +52,9 @@ def handlers(config: dict) -> dict:
 
     step = stowage.compile(train_step, **RIVALS[config["rival"]])
 
-    def until_planned() -> dict:
-        losses = []
-        while not step.stats()["planned_steps"]:
-            if step.refusal or len(losses) > MOST_FIRST_CALLS:
-                raise SystemExit(f"{config['case']} is not planned: {step.refusal or 'not settled'}")
-            losses += common.timed_steps(step, batch, 1)["losses"]
-        return {"losses": losses}
-
     return {
         "steps": lambda count: common.timed_steps(step, batch, count),
-        "until_planned": until_planned,
+        "until_planned": lambda: until_planned(step, batch, config["case"]),
         "stats": lambda: step.stats(),
     }
 
