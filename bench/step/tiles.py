@@ -37,19 +37,14 @@ def handlers(config: dict) -> dict:
     import torch
 
     import stowage
+    from bench import models
 
     torch.manual_seed(0)
     model, loss_fn, batch = CASES[config["case"]].make()
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
 
-    def train_step(batch):
-        loss = loss_fn(model, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    train_step = models.step_with(model, loss_fn, optimizer)
     step = stowage.compile(train_step, **RIVALS[config["rival"]])
 
     return {

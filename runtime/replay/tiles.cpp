@@ -15,11 +15,10 @@ namespace stowage::runtime {
 namespace {
 
 constexpr std::int64_t kManyTiles = 16;  // at least, of as many rows as make a product worth while; else kFewTiles
-constexpr std::int64_t kWorthRows =
-    32;  // of logits; hidden units are few, and so many more rows make a product worth while
-constexpr std::int64_t kWorthRowsOfMlp = 256;
-constexpr std::int64_t kEvenRows = 16;    // rows of a tile are a multiple of it, where they are more
-constexpr std::int64_t kPoolRoom = 4096;  // for what kernels take beside their results
+constexpr std::int64_t kWorthRows = 32;
+constexpr std::int64_t kWorthRowsOfMlp = 256;  // hidden units are few beside logits: so many rows still take little
+constexpr std::int64_t kEvenRows = 16;         // rows of a tile are a multiple of it, where they are more
+constexpr std::int64_t kPoolRoom = 4096;       // for what kernels take beside their results
 
 // The tiles of one region: which of its members go together, and where on the tape.
 class Region : public RegionWork {

@@ -18,7 +18,8 @@ from stowage.step.record.declared import declare_optimizer
 @dataclass
 class OptimizerEvent:
     """One call of optimizer.step(). ``gradients``: parameter -> slot of the .grad it saw, for those that the step
-    makes. ``absent``: parameters that had none then, but had one as the step began. ``moved``: parameters that the step itself made out of the model's, and their slots."""
+    makes. ``absent``: parameters that had none then, but had one as the step
+    began. ``moved``: parameters that the step itself made out of the model's, and their slots."""
 
     optimizer: torch.optim.Optimizer
     section: int

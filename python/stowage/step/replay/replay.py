@@ -315,10 +315,8 @@ class Replay:
                     p.grad = None
             if mismatch:
                 raise Mismatch(mismatch)
-            for (
-                p,
-                grad,
-            ) in staying:  # set aside for an optimizer, it may be there again for the next one, and at the end
+            # What was set aside for an optimizer may be there again for the next one, and at the end
+            for p, grad in staying:
                 p.grad = grad
 
     def transaction(

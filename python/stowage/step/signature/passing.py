@@ -29,9 +29,8 @@ class Passing:
         self._kinds: set[Any] = set()  # of which calls give ever others
         self._before: dict[Any, list[Any]] = {}  # by kind: references to those of the call before
         self._now: dict[Any, list[Any]] = {}
-        self._containers: list[
-            tuple[Any, int, list | None]
-        ] = []  # among the arguments, with what they held as the call began
+        # Among the arguments: with their lengths, and what they held as the call began
+        self._containers: list[tuple[Any, int, list | None]] = []
         # By identity: the length after the latest call, and how many calls have left it. Not held: another one with its
         # identity and that length makes the step's Python run, as it would for this one
         self._growing: dict[int, tuple[int, int]] = {}
