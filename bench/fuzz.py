@@ -4,7 +4,8 @@
     guided   libFuzzer, by the build of the preset "fuzz" (clang 16 or newer), under AddressSanitizer and UBSan
 
 A finding ends its target's run, and its input's file is named. The time of guided runs is the processor's, so that a busy
-machine does not count as fuzzing. It adds up from call to call, as their inputs are kept below build/fuzz. What was found and mended is in tests/fuzz/regressions."""
+machine does not count as fuzzing. It adds up from call to call, as their inputs are kept below build/fuzz. Plain runs add
+up over seeds. What was found and mended is in tests/fuzz/regressions."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def plain(target: str, runs: int, seed: int) -> dict:
     end = _END.search(said)
     if code != 0 or end is None:
         return {"found": said.strip().splitlines()[-5:]}
-    return {"executions": int(end[1]), "seconds": float(end[2]), "slowest_s": float(end[3]), "seed": seed}
+    return {"executions": int(end[1]), "seconds": float(end[2]), "slowest_s": float(end[3]), "seeds": [seed]}
 
 
 def guided(target: str, seconds: int) -> dict:
@@ -96,11 +97,11 @@ def guided(target: str, seconds: int) -> dict:
 
 
 def added(before: dict | None, now: dict) -> dict:
-    """Guided runs of one target, one after the other."""
-    if before is None or "found" in before or "found" in now:
+    """Runs of one target, one after the other. Plain ones of a seed that was there stand alone: they tried the same."""
+    if before is None or "found" in before or "found" in now or set(before.get("seeds", [])) & set(now.get("seeds", [])):
         return now
-    summed = {key: before[key] + now[key] for key in ("executions", "seconds")}
-    return summed | {key: max(before[key], now[key]) for key in ("slowest_s", "edges")}
+    summed = {key: before[key] + now[key] for key in ("executions", "seconds", "seeds") if key in now}
+    return summed | {key: max(before[key], now[key]) for key in ("slowest_s", "edges") if key in now}
 
 
 def table(results: dict) -> str:
@@ -142,7 +143,7 @@ def main() -> None:
     def one(target: str) -> None:
         found = results.setdefault(target, {})
         if options.runs:
-            found["plain"] = plain(target, options.runs, options.seed)
+            found["plain"] = added(found.get("plain"), plain(target, options.runs, options.seed))
         if options.guided_seconds and target != PYTHON:
             found["guided"] = added(found.get("guided"), guided(target, options.guided_seconds))
         with lock:
