@@ -98,7 +98,12 @@ def guided(target: str, seconds: int) -> dict:
 
 def added(before: dict | None, now: dict) -> dict:
     """Runs of one target, one after the other. Plain ones of a seed that was there stand alone: they tried the same."""
-    if before is None or "found" in before or "found" in now or set(before.get("seeds", [])) & set(now.get("seeds", [])):
+    if (
+        before is None
+        or "found" in before
+        or "found" in now
+        or set(before.get("seeds", [])) & set(now.get("seeds", []))
+    ):
         return now
     summed = {key: before[key] + now[key] for key in ("executions", "seconds", "seeds") if key in now}
     return summed | {key: max(before[key], now[key]) for key in ("slowest_s", "edges") if key in now}

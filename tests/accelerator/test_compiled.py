@@ -1,7 +1,6 @@
 """Planned steps on an accelerator: the bits of the same step run eagerly there, at the planned addresses, within the
 device's own limit. That the host never touches the device's memory needs no assertion: it ends the process."""
 
-import gc
 import os
 import random
 
