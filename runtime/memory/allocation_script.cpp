@@ -14,6 +14,11 @@ void AllocationScript::end_op(bool takes_all) {
   next_ = end_ = nullptr;
 }
 
+bool AllocationScript::is_watched(const char* from, const char* to) const {
+  return std::any_of(watched_.begin(), watched_.end(),
+                     [&](const Range& range) { return from < range.to && range.from < to; });
+}
+
 void* AllocationScript::take(std::size_t n) {
   if (pool_ != nullptr) {
     void* const address = pool_->take(n);
@@ -38,6 +43,11 @@ void* AllocationScript::take(std::size_t n) {
     return nullptr;
   }
   char* address = arena_.base() + entry->offset;
+  if (is_watched(address, address + bytes)) {
+    ++misses_;
+    return nullptr;
+  }
+  watched_.push_back({address, address + bytes});
   const std::int64_t padded = (bytes + align_ - 1) / align_ * align_;
   if (entry->takes_over && live_.contains(address)) {
     heirs_[address] = padded;
@@ -45,6 +55,11 @@ void* AllocationScript::take(std::size_t n) {
     add_live(address, padded);
   }
   return address;
+}
+
+void AllocationScript::vouch(const void* address, std::int64_t offset) {
+  if (address != arena_.base() + offset) return;
+  std::erase_if(watched_, [&](const Range& range) { return range.from == address; });
 }
 
 void AllocationScript::add_live(const void* address, std::int64_t padded_bytes) {
@@ -62,7 +77,9 @@ bool AllocationScript::give_back(const void* address) {
   if (const auto heir = heirs_.find(address); heir != heirs_.end()) {
     add_live(address, heir->second);
     heirs_.erase(heir);
+    return true;  // what is watched there is the heir
   }
+  std::erase_if(watched_, [&](const Range& range) { return range.from == address; });
   return true;
 }
 
@@ -85,6 +102,7 @@ void AllocationScript::reset_counters() {
   live_bytes_ = peak_bytes_ = 0;
   live_.clear();
   heirs_.clear();
+  watched_.clear();
   next_ = end_ = nullptr;
   pool_ = nullptr;
 }

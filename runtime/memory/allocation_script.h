@@ -4,6 +4,10 @@
 //
 // An address in the arena is given back to the script. The memory of a result (what the step hands out) passes to the op's
 // block, and is freed as that is.
+//
+// What a kernel asks for may depend on its data (torch.matrix_exp takes as many terms as the norm wants). So each block is
+// watched until it is given back, or vouched for: a result that lies in its planned place. No answer lies over a watched
+// block: such an allocation is a miss.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -45,6 +49,8 @@ class AllocationScript {
   // Address for an allocation of n bytes, or nullptr for a miss. Entries before the first of the right size are
   // skipped.
   void* take(std::size_t n);
+  // What lies at the address is a result whose planned place is at the offset.
+  void vouch(const void* address, std::int64_t offset);
   bool give_back(const void* address);  // false when the address is not in the arena
 
   // By PlannedAllocation::result. Not counted.
@@ -69,7 +75,13 @@ class AllocationScript {
   [[nodiscard]] std::size_t live_blocks() const { return live_.size() + heirs_.size(); }
 
  private:
+  struct Range {
+    const char* from = nullptr;
+    const char* to = nullptr;
+  };
+
   void add_live(const void* address, std::int64_t padded_bytes);
+  [[nodiscard]] bool is_watched(const char* from, const char* to) const;
 
   Arena& arena_;
   std::int64_t align_;
@@ -80,6 +92,7 @@ class AllocationScript {
   std::unordered_multimap<const void*, std::int64_t> live_;  // address -> padded bytes
   // The same, of blocks that count once what lies there is given back
   std::unordered_map<const void*, std::int64_t> heirs_;
+  std::vector<Range> watched_;
   std::int64_t misses_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t live_bytes_ = 0;

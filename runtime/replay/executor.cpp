@@ -217,6 +217,9 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   }
   if (parts_ && tells_value(op.handle)) told_ = stack;
   if (instruction.tile < 0) keep_results(op, stack);
+  for (const auto& [block, offset] : instruction.placed) {
+    if (const c10::Storage& storage = storages_[block.index()]) script_.vouch(storage.data(), offset);
+  }
   stack.clear();
 }
 

@@ -181,6 +181,7 @@ class Executor {
     std::vector<Argument> arguments;
     std::vector<BlockId> first_writes;  // residents and inputs that no earlier step has written
     std::vector<BlockId> renew;         // it creates these anew in the middle of their placement
+    std::vector<std::pair<BlockId, std::int64_t>> placed;  // what it creates in the arena, with the offset
     std::vector<std::size_t> finish;    // swaps that are due when this step ends
     std::vector<BlockId> drop_blocks;   // whose placement ends with this step
     int chain = -1;                     // the op stands for this chain of rows

@@ -221,6 +221,7 @@ void Executor::write_script() {
       if (position < 0) continue;  // no bytes
       PlannedAllocation& allocation = allocations_[from + static_cast<std::size_t>(position)];
       allocation.offset = covering->second;
+      instruction.placed.emplace_back(block, allocation.offset);
       if (covering->first.second != step) continue;
       for (const ReusePair& pair : lowered_.graph.op(plan_.steps[s].op).takeover) {
         const auto input = pair.created == buffer ? ended.find({pair.read, step}) : ended.end();

@@ -34,6 +34,7 @@ void Executor::start_swap(const Instruction& instruction) {
     storage =
         c10::Storage(c10::Storage::use_byte_size_t(), size, allocator->allocate(size), allocator, /*resizable=*/true);
     script_.end_op(/*takes_all=*/true);
+    script_.vouch(storage.data(), allocations_[instruction.script_from].offset);
     if (rescued) return rescued->put_back(storage);
   } else {
     rescued.reset();
