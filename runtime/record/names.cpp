@@ -163,6 +163,13 @@ SlotId Names::add_owner(const at::Tensor& tensor, BufferKind kind, std::string n
   return add_external(tensor, block, kind, std::move(name));
 }
 
+SlotId Names::add_lasting(const at::Tensor& tensor, BufferKind kind, std::string name) {
+  const SlotId slot = add_owner(tensor, kind, std::move(name));
+  if (fake_ || !tape_.below_autograd) return slot;
+  tape_.blocks[tape_.slots[slot.index()].block.index()].tensor = stays_there(tensor);
+  return tenant(tensor, slot, /*owner=*/true);
+}
+
 SlotId Names::tenant(const at::Tensor& tensor, SlotId slot, bool owner) {
   if (!slot.valid()) return slot;
   const BlockId block = tape_.slots[slot.index()].block;
@@ -180,10 +187,7 @@ SlotId Names::declare(const at::Tensor& tensor, BufferKind kind, std::string nam
   std::string refused_if_used;
   if (const KnownStorage* storage = known_storage(tensor))
     return tenant(tensor, alias_in(*storage, tensor, refused_if_used));
-  const SlotId slot = add_owner(tensor, kind, std::move(name));
-  if (fake_ || !tape_.below_autograd) return slot;
-  tape_.blocks[tape_.slots[slot.index()].block.index()].tensor = stays_there(tensor);
-  return tenant(tensor, slot, /*owner=*/true);
+  return add_lasting(tensor, kind, std::move(name));
 }
 
 SlotId Names::declare_input(const at::Tensor& tensor, BufferKind kind, std::string name, int input,
@@ -213,7 +217,7 @@ SlotId Names::use(const at::Tensor& tensor, std::string& refusal) {
     return alias_in(*storage, tensor, refusal);
   }
   if (refusal = unexplained(tensor); !refusal.empty()) return {};
-  return add_owner(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
+  return add_lasting(tensor, BufferKind::kConstant, "constant_" + std::to_string(tape_.blocks.size()));
 }
 
 SlotId Names::result(const at::Tensor& tensor, bool anew, std::vector<BlockId>& created, std::string& refusal) {

@@ -79,6 +79,7 @@ class Names {
   // One that lasts, and that a call may find elsewhere.
   SlotId tenant(const at::Tensor& tensor, SlotId slot, bool owner = false);
   SlotId add_owner(const at::Tensor& tensor, BufferKind kind, std::string name);
+  SlotId add_lasting(const at::Tensor& tensor, BufferKind kind, std::string name);
   SlotId add_external(const at::Tensor& tensor, BlockId block, BufferKind kind, std::string name);
   SlotId add_slot(const at::Tensor& tensor, Slot::Origin origin, BlockId block);
   BlockId add_block(const at::Tensor& tensor);

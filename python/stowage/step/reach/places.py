@@ -71,7 +71,8 @@ class Entry:
         self.meta = metadata(holder()[key])
 
     def get(self) -> torch.Tensor | None:
-        value = self._holder().get(self._key)
+        holder = self._holder()  # of a torch.jit.ScriptModule: no dict, and without get()
+        value = holder[self._key] if self._key in holder else None
         return value if isinstance(value, torch.Tensor) else None  # what is no tensor any more is another step
 
     def put_back(self, tensor: torch.Tensor) -> None:
