@@ -176,7 +176,7 @@ void bind_recorder(nb::module_& m) {
       .def(
           "__init__",
           [](rt::Recorder* self, bool fake, std::vector<std::string> hidden, bool distributed, const nb::object& around,
-             const nb::object& until) {
+             const nb::object& until, const nb::object& declares_form) {
             rt::RecordOptions options;
             options.fake = fake;
             options.distributed = distributed;
@@ -187,11 +187,19 @@ void bind_recorder(nb::module_& m) {
                 note_running_codes(codes->object, last->object);
               };
             }
+            if (!declares_form.is_none()) {
+              options.declares_form = [says = std::make_shared<HeldObject>(declares_form)](const std::string& name) {
+                const nb::gil_scoped_acquire gil;
+                return nb::cast<bool>(says->object(name));
+              };
+            }
             new (self) rt::Recorder(std::move(options));
           },
           "fake"_a, "hidden"_a, "distributed"_a = false, "around"_a = nb::none(), "until"_a = nb::none(),
+          "declares_form"_a = nb::none(),
           "around: a set, for the codes that run when an op may raise because of what tensors hold, called by the code "
-          "``until``.")
+          "``until``. declares_form: called with the name of an operator that is not PyTorch's; tells whether that declares "
+          "what its results look like.")
       .def(
           "declare",
           [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {

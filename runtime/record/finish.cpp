@@ -152,6 +152,11 @@ class HostSlices {
 
   bool settle() {
     for (std::size_t i = 0; i < tape_.ops.size(); ++i) {
+      if (tape_.ops[i].form == TapeOp::Form::kUnsure) {
+        const std::string how = full_name(tape_.ops[i].handle) + " declares no form of its results (register_fake)";
+        if (!read(static_cast<std::int32_t>(i), how)) return false;
+        continue;
+      }
       if (!tells_value(tape_.ops[i].handle)) continue;
       if (tells_content(tape_.ops[i].handle) && written_later(i))
         return refuse(tape_.ops[i], "the step writes into the NumPy array of a tensor, or into the tensor behind it");
@@ -199,7 +204,7 @@ class HostSlices {
       todo.pop_back();
       const TapeOp& op = tape_.ops[static_cast<std::size_t>(at)];
       if (op.role == Role::kHost || op.role == Role::kConstant || !claimed.insert(at).second) continue;
-      if (op.section != section || op.random_order >= 0)
+      if (op.section != section || op.random_order >= 0 || op.form == TapeOp::Form::kUnsure)
         return read(index, "Tensor.item() in the optimizer depends on this step's data");
       for_each_access(tape_, op, [&](BlockId block, Access) {
         for (const std::int32_t writer : writers_[block.index()]) {
@@ -236,7 +241,7 @@ class HostSlices {
         if (writer >= at || !found.ops.insert(writer).second) continue;
         found.known_before &= found.ops.size() <= kMostOpsOfDecision;
         const TapeOp& op = tape_.ops[static_cast<std::size_t>(writer)];
-        found.known_before &= op.random_order < 0 && !any_sparse(op.arguments);
+        found.known_before &= op.form != TapeOp::Form::kUnsure && op.random_order < 0 && !any_sparse(op.arguments);
         for_each_access(tape_, op, [&](BlockId next, Access access) { look_at(next, access, writer); });
       }
     }

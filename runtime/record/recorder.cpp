@@ -253,8 +253,15 @@ void Recorder::record(const c10::OperatorHandle& handle, c10::DispatchKeySet key
     op.cost_ns = now_ns() - aside_ns() - start;
   }
   if (before) draws_.end(op, *before);
+  op.form = form_of(handle);
   take_results(op, stack, events);
   tape_->ops.push_back(std::move(op));
+}
+
+TapeOp::Form Recorder::form_of(const c10::OperatorHandle& op) const {
+  if (options_.fake || op.schema().returns().empty() || !is_foreign(op)) return TapeOp::Form::kKnown;
+  const bool declared = options_.declares_form && options_.declares_form(full_name(op));
+  return declared ? TapeOp::Form::kDeclared : TapeOp::Form::kUnsure;
 }
 
 bool Recorder::ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
@@ -366,6 +373,7 @@ void Recorder::take_results(TapeOp& op, torch::jit::Stack* stack, const std::vec
 }
 
 void Recorder::settle_role(TapeOp& op, const std::vector<AllocationEvent>& events) {
+  if (op.form == TapeOp::Form::kUnsure) return;
   if (changes_metadata(op.handle)) {
     op.role = TapeOp::Role::kView;
     const bool allocates = std::any_of(events.begin(), events.end(), [](const auto& e) { return !e.is_free; });

@@ -28,6 +28,8 @@ struct RecordOptions {
   bool fake = false;                    // FakeTensors: nothing is computed, allocations inside ops are not seen
   bool distributed = false;             // ops on tensor subclasses are looked into
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
+  // Does the operator of that name declare what its results look like, whatever tensors hold? Empty: none does
+  std::function<bool(const std::string&)> declares_form;
   std::function<void()> may_raise;      // called before an op that may raise because of what tensors hold
 };
 
@@ -114,6 +116,7 @@ class Recorder final : public Interceptor {
   [[nodiscard]] std::vector<BlockId> surviving_blocks(const std::vector<at::Tensor>& allowed) const;
   void record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   // Records what decides the shape of the op's result. False where nothing was asked.
+  [[nodiscard]] TapeOp::Form form_of(const c10::OperatorHandle& op) const;
   bool ask_for_shape(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
   void record_per_element(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void take_arguments(TapeOp& op, torch::jit::Stack* stack);

@@ -121,6 +121,10 @@ struct TapeOp {
   // It tells all of a tensor for an array over its memory: the op before which nobody held that any more, or -1
   std::int32_t array_until = -1;
   bool asks_shape = false;  // it tells what decides the next op's shape (shape_questions.h)
+  // Its results have the form that was recorded: of PyTorch's operators that is known; those of others are looked at, and
+  // Python waits for them where the operator does not even declare it (Matcher::wait_for_form)
+  enum class Form : std::uint8_t { kKnown, kDeclared, kUnsure };
+  Form form = Form::kKnown;
   bool varies = false;      // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;

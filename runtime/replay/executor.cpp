@@ -215,7 +215,13 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     call_surely(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current(tape_->generators);
   }
-  if (parts_ && tells_value(op.handle)) told_ = stack;
+  const bool unsure = op.form == TapeOp::Form::kUnsure;
+  if (parts_ && (unsure || tells_value(op.handle))) told_ = stack;
+  if (op.form != TapeOp::Form::kKnown && !has_recorded_form(*tape_, op, stack)) {
+    TORCH_CHECK(parts_ && unsure, "stowage: ", name_with_line(*tape_, op),
+                " gives a result of another form than was recorded, and than it declares");
+    return stack.clear();  // the matcher sees it, too, and has the run taken back
+  }
   if (instruction.tile < 0) keep_results(op, stack);
   for (const auto& [block, offset] : instruction.placed) {
     if (const c10::Storage& storage = storages_[block.index()]) script_.vouch(storage.data(), offset);

@@ -161,8 +161,7 @@ void Matcher::ask_for_shape(const c10::OperatorHandle& op, c10::DispatchKeySet k
     const c10::IValue& count = question.arguments.back();
     const auto as_recorded = [&] { return count == tape_->ops[cursor_ - 1].values[0]; };
     if (!as_recorded() && !change_where(as_recorded))
-      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) +
-                   " gives a result of another shape than was recorded");
+      return leave(name_with_line(*tape_, tape_->ops[cursor_ - 1]) + kOtherForm);
   }
 }
 
@@ -205,9 +204,13 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
   if (op.role == Role::kKernel && tells_value(op.handle)) {
-    tell(id, stack);
+    torch::jit::Stack told;
+    tell(id, stack, told);
+    stack->insert(stack->end(), told.begin(), told.end());
   } else if (op.role == Role::kView && tells_value(op.handle)) {
     decide(id, stack);
+  } else if (op.form == TapeOp::Form::kUnsure && mode_ == Mode::kStep) {
+    if (!wait_for_form(id, stack)) return differs(name_with_line(*tape_, op) + kOtherForm, handle, keys, stack);
   } else if (op.role == Role::kKernel) {
     answer_with_shells(op, stack);
   } else {

@@ -43,6 +43,7 @@
 
 namespace stowage::runtime {
 
+inline constexpr const char* kOtherForm = " gives a result of another shape than was recorded";
 inline constexpr const char* kCaughtText = "stowage: Python has caught what a kernel of this step has raised";
 
 // A state of a generator that Python has taken out of it after so many draws of the step, where that is a mark. Python
@@ -245,7 +246,8 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   bool take_part(const at::Tensor& from, BlockId block);
   [[nodiscard]] bool a_user_has_run(BlockId constant);
-  void tell(TapeOpId op, torch::jit::Stack* stack);
+  void tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& told);
+  bool wait_for_form(TapeOpId id, torch::jit::Stack* stack);
   void note_changed(TapeOpId op);
   [[nodiscard]] bool differs_in(const DataGuard& guard) const;
   void decide(TapeOpId id, torch::jit::Stack* stack);

@@ -8,6 +8,7 @@
 #include "runtime/replay/arguments.h"
 #include "runtime/replay/data_guards.h"
 #include "runtime/replay/matcher.h"
+#include "runtime/replay/results.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/sparse.h"
 #include "runtime/torch/tensors.h"
@@ -107,7 +108,7 @@ auto Matcher::aside(WorkOut work_out) {
 }
 
 // Runs the step up to this op, and answers with what it tells.
-void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
+void Matcher::tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& told) {
   torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
   struct AsPythonHasIt {
     const OfGeneratorParts<bool>& moved;
@@ -115,7 +116,32 @@ void Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
     ~AsPythonHasIt() { python.restore(moved); }
   } const at_end{tape_->moved, generators_now()};
   python_generator_[0].restore(tape_->moved);
-  for (c10::IValue& value : aside([&] { return numbers().tell(op); })) stack->push_back(std::move(value));
+  told = aside([&] { return numbers().tell(op); });
+}
+
+// Runs the step up to this op, whose results may look otherwise in each call. False: they do; the op is as if it had not
+// come yet, and its arguments are on the stack.
+bool Matcher::wait_for_form(TapeOpId id, torch::jit::Stack* stack) {
+  const TapeOp& op = tape_->op(id);
+  const torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(arguments_on_stack(op)), stack->end());
+  torch::jit::Stack made;
+  tell(id, stack, made);
+  if (!has_recorded_form(*tape_, op, made)) {
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
+    if (op.random_order >= 0) {
+      draws_.pop_back();
+      python_generator_.pop_back();
+      python_generator_.back().restore(op.drawn_from);
+    }
+    --cursor_;
+    return false;
+  }
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+  answer_with_shells(op, stack);
+  const std::size_t first = stack->size() - op.results.size();
+  for (std::size_t r = 0; r < op.results.size(); ++r)
+    if (op.results[r].kind == TensorRef::Kind::kNone) (*stack)[first + r] = made[made.size() - op.results.size() + r];
+  return true;
 }
 
 // ---- Decisions (data_guards.h)

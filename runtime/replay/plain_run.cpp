@@ -204,6 +204,11 @@ void PlainRun::call(const TapeOp& op, torch::jit::Stack& stack) {
   } else {
     op.handle.callBoxed(&stack);
   }
+  if (op.form != TapeOp::Form::kKnown && !has_recorded_form(tape_, op, stack)) {
+    TORCH_CHECK(op.form == TapeOp::Form::kUnsure, "stowage: ", name_with_line(tape_, op),
+                " gives a result of another form than was recorded, and than it declares");
+    return;  // whoever has asked for it sees it (Matcher::wait_for_form)
+  }
   keep_results(op, stack);
 }
 

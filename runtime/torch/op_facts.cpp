@@ -87,6 +87,17 @@ bool tags_tell_draws(const c10::OperatorHandle& op) {
   return in_aten(op) || op.schema().name().starts_with("stowage::");
 }
 
+bool is_foreign(const c10::OperatorHandle& op) {
+  static const std::set<std::string_view> kOwn = {
+      "aten",      "prims",      "quantized", "_quantized",       "quantized_decomposed", "quantization",
+      "mkldnn",    "mkl",        "onednn",    "mkldnn_prepacked", "sparse",               "prepacked",
+      "xnnpack",   "c10d",       "symm_mem",  "c10d_functional",  "_c10d_functional",     "_c10d_functional_autograd",
+      "_dtensor",  "fsdp",       "profiler",  "inductor",         "inductor_prims",       "rngprims",
+      "debugprims", "streams",   "stowage"};
+  const std::string_view name = op.schema().name();
+  return !kOwn.contains(name.substr(0, name.find("::")));
+}
+
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (op.hasTag(at::Tag::data_dependent_output)) return true;
   if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;

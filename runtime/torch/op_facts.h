@@ -44,6 +44,9 @@ bool draws_random_numbers(const c10::OperatorHandle& op);
 // draws, a kernel of an extension that asks the generator itself.
 bool tags_tell_draws(const c10::OperatorHandle& op);
 
+// Of an operator that is neither PyTorch's own nor Stowage's nothing says how its results' form follows from its arguments.
+bool is_foreign(const c10::OperatorHandle& op);
+
 // Its result, or the shape of its result, depends on data: the step cannot be replayed with other data. The op's
 // arguments are on top of the stack.
 bool depends_on_data(const c10::OperatorHandle& op, const torch::jit::Stack& stack);

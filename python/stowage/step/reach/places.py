@@ -71,8 +71,10 @@ class Entry:
         self.meta = metadata(holder()[key])
 
     def get(self) -> torch.Tensor | None:
-        holder = self._holder()  # of a torch.jit.ScriptModule: no dict, and without get()
-        value = holder[self._key] if self._key in holder else None
+        holder = self._holder()
+        if self._key not in holder:  # that of a torch.jit.ScriptModule is no dict, and has no get()
+            return None
+        value = holder[self._key]
         return value if isinstance(value, torch.Tensor) else None  # what is no tensor any more is another step
 
     def put_back(self, tensor: torch.Tensor) -> None:

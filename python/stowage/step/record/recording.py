@@ -14,6 +14,7 @@ import torch
 
 from stowage import _runtime
 from stowage._core import buffer_digest
+from stowage._torch.own_operators import declares_form
 from stowage._torch.private import (
     address,
     addresses,
@@ -121,7 +122,7 @@ def record(
     world = world or World(fn)
     hidden = LIBRARY_FOLDERS + generated_code()
     around: set[types.CodeType] = set()
-    recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__)
+    recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__, declares_form)
     try:
         recording = _record(
             recorder,
