@@ -455,7 +455,7 @@ class Lowering {
 
   // While Python waits for a number (numbers.h), nothing happens that Python has not come to and that is hard to take
   // back: writes to residents, and reads of what Python changes meanwhile. Nor does what has a shape that Python has
-  // asked for.
+  // asked for, nor what may raise with the number that this call has: a mask with more rows than were recorded.
   void hold_back_behind_reads() {
     if (tape_.reads.empty()) return;
     std::vector<bool> changes(tape_.blocks.size(), false);
@@ -482,6 +482,7 @@ class Lowering {
           std::any_of(op.writes.begin(), op.writes.end(), [&](BufferId b) { return out_.graph.buffer(b).resident; });
       waits = waits || from.handle.hasTag(at::Tag::dynamic_output_shape);  // its shape has been asked for
       for (const TapeOpId member : members_of(OpId(i))) {
+        waits = waits || checks_values(tape_.op(member).handle, /*backward=*/false);
         for_each_access(tape_, tape_.op(member),
                         [&](BlockId block, Access) { waits = waits || changes[block.index()]; });
       }
