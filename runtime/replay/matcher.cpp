@@ -35,8 +35,10 @@ void Matcher::add_externals(const Tape& tape, Storages& storages) const {
   for (std::size_t i = 0; i < tape.blocks.size(); ++i) {
     const Block& block = tape.blocks[i];
     if (!block.external || block.input >= 0 || !block.tensor.defined()) continue;
+    const auto is_it = [&](SlotId slot) { return slot.valid() && tape.slots[slot.index()].block == BlockId(i); };
     const bool unused = block.kind == BufferKind::kConstant && !block.found && !block.of_python && tape.below_autograd;
-    if (unused) continue;  // the recorded call could reach it; this one may come by it
+    // The recorded call could reach it; this one may come by it
+    if (unused && std::none_of(tape.returned.begin(), tape.returned.end(), is_it)) continue;
     storages[block.tensor.storage().unsafeGetStorageImpl()] = {{BlockId(i), 0, 0}};
   }
 }

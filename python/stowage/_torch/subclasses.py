@@ -3,7 +3,9 @@ does with its tensors.
 
     with unheard():                 the package's work: shapes of arguments, addresses
         ...
-        heard(function, …)          the user's code within it"""
+        heard(function, …)          the user's code within it
+
+C++ calls this package in the midst of what a mode hears (a number that backward asks for): unheard(modes=True)."""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ _thread = _Thread()
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """Where the user has disabled them, or another block has, they stay so."""
+def unheard(modes: bool = False) -> Iterator[None]:
+    """Where the user has disabled them, or another block has, they stay so. modes: TorchFunctionModes hear nothing, too."""
     if not torch._C._is_torch_function_enabled():
         yield
         return
     _thread.hushed += 1
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction() if modes else torch._C.DisableTorchFunctionSubclass():
             yield
     finally:
         _thread.hushed -= 1

@@ -12,6 +12,7 @@ import torch
 
 from stowage import _core, _runtime
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
+from stowage._torch.subclasses import heard, unheard
 from stowage.errors import Error, InvalidGraph, InvalidPlan
 from stowage.eviction.budget import OutOfMemory
 from stowage.planning import Plan
@@ -392,8 +393,8 @@ class Replay:
         def run_within(run: Callable[[], None], may_fail: bool) -> bool | None:
             assert eager is not None
             try:
-                with eager.within(self.unfinished(), takes_back=not may_fail):
-                    run()
+                with unheard(modes=True), eager.within(self.unfinished(), takes_back=not may_fail):
+                    heard(run, (), {})
             except OutOfMemory:
                 if may_fail:
                     return None

@@ -19,7 +19,7 @@ from stowage.step.guards.blind import module_of
 from stowage.step.guards.given import ByContent
 from stowage.step.guards.reads import is_library_module, is_standard
 from stowage.step.guards.scalars import SCALARS
-from stowage.step.signature.key_values import Content, Same, Value, numpy_numbers
+from stowage.step.signature.key_values import Content, Same, Value, numpy_numbers, told_by_text
 from stowage.step.signature.passing import Passing
 
 _NOTHING: Mapping = {}
@@ -109,6 +109,8 @@ class Describer:
             return (cls, content, self._attributes(value, but=fields))
         if cls in numpy_numbers():
             return (cls, Value(value))
+        if told_by_text(value):
+            return (cls, Value(repr(value)))
         if isinstance(value, (set, frozenset)):  # the room that it takes decides where what is added comes
             items = tuple(self(item) for item in value)
             return (cls, items, value.__sizeof__(), self._attributes(value))

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import enum
+import fractions
 import functools
+import pathlib
 import sys
+import uuid
 import weakref
 from typing import Any
+
+import torch
 
 from stowage._core import buffer_digest, same_bits
 
 _MOST_COMPARED_BYTES = 1 << 20  # of an array
+_CHOICES = (bool, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
+# Whose text says all
+_STANDARD = (
+    decimal.Decimal, fractions.Fraction, uuid.UUID, datetime.date, datetime.timedelta, datetime.datetime, datetime.time,
+    pathlib.PosixPath, pathlib.PurePosixPath, pathlib.WindowsPath, pathlib.PureWindowsPath,
+)  # fmt: skip
 
 
 class Value:
@@ -73,13 +87,21 @@ class Content:
 
 
 def loosened(key: Any) -> Any:
-    """The signature without the values of Python's own numbers and strings, and without what arrays hold: a step number
-    that is passed in, or the name of a file, is another one in every call."""
+    """The signature without the values of Python's own numbers, strings, dates and the like, and without what arrays hold: a
+    step number that is passed in, or the name of a file, is another one in every call. What is one of a few stays."""
     if not isinstance(key, tuple):
         return key
-    if len(key) == 2 and isinstance(key[0], type) and (key[0] in (int, float, str, bytes) or key[0] in numpy_numbers()):
+    if len(key) == 2 and isinstance(key[0], type) and type(key[1]) is Value and not _is_choice(key[0]):
         return key[:1]
     return tuple(loosened(part) for part in key if type(part) is not Content)
+
+
+def _is_choice(cls: type) -> bool:
+    return (
+        cls in _CHOICES
+        or issubclass(cls, enum.Enum)
+        or (cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_"))
+    )
 
 
 def numpy_numbers() -> frozenset[type]:
@@ -92,4 +114,16 @@ def _numbers_of(numpy: Any) -> frozenset[type]:
     return frozenset(t for t in vars(numpy).values() if isinstance(t, type) and issubclass(t, numpy.number))
 
 
-__all__ = ["Content", "Same", "Value", "loosened", "numpy_numbers"]
+def told_by_text(value: Any) -> bool:
+    """A value of the standard library's or of NumPy's that nobody changes, and that its repr() tells whole."""
+    cls = type(value)
+    if cls in _STANDARD:
+        zone = getattr(value, "tzinfo", None)
+        return zone is None or type(zone) is datetime.timezone
+    numpy = sys.modules.get("numpy")
+    return (
+        numpy is not None and isinstance(value, numpy.generic) and cls.__module__ == "numpy" and cls is not numpy.void
+    )
+
+
+__all__ = ["Content", "Same", "Value", "loosened", "numpy_numbers", "told_by_text"]
