@@ -64,6 +64,8 @@ class Recording:
     output_leaves: list = field(default_factory=list)  # None for tensors, but those that are lasting objects
     # Which leaves are tensors of the arguments, and which
     output_arguments: dict[int, int] = field(default_factory=dict)
+    # Which are the .grad that a parameter had when the call began
+    output_gradients: dict[int, torch.nn.Parameter] = field(default_factory=dict)
     output_slots: list[int] = field(default_factory=list)  # per leaf: position among the returned tensors, or -1
     # Of the returned tensors
     output_forms: list[tuple[torch.dtype, torch.device]] = field(default_factory=list)

@@ -50,12 +50,13 @@ def take_outputs(recording: Any, recorder: Any, args: tuple, kwargs: dict) -> li
 
 
 def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arguments: list[torch.Tensor]) -> None:
-    """A tensor that is returned twice, is a gradient too, or an argument, or one that lasts is one object in later
-    calls as well."""
+    """A tensor that is returned twice, is a gradient too, made by the step or there before, or an argument, or one that
+    lasts is one object in later calls as well."""
     given = {id(t): i for i, t in enumerate(arguments)}
     world = recording.world
     lasting = {id(t) for t in [*world.parameters(), *(b for _, m in world.modules for b in m.buffers())]}
     lasting |= {id(t) for t in _others_that_last(world) if recorder.lasts(address(t))}
+    gradients = {id(p.grad): p for p in world.model_parameters() if p.grad is not None}
     made: dict[int, torch.Tensor] = {}  # those of which later calls return others
     for leaf, slot in enumerate(recording.output_slots):
         if slot < 0:
@@ -64,6 +65,8 @@ def find_places(recording: Any, recorder: Any, returned: list[torch.Tensor], arg
             recording.output_arguments[leaf] = given[id(returned[slot])]
         elif id(returned[slot]) in lasting and not recorder.made_in_step(address(returned[slot])):
             recording.output_leaves[leaf] = returned[slot]
+        elif id(returned[slot]) in gradients and not recorder.made_in_step(address(returned[slot])):
+            recording.output_gradients[leaf] = gradients[id(returned[slot])]
         else:
             made[slot] = returned[slot]
     first: dict[int, int] = {}

@@ -274,6 +274,8 @@ class Replay:
         ]
         for leaf, argument in self.recording.output_arguments.items() if arguments else ():
             leaves[leaf] = arguments[argument]
+        for leaf, parameter in self.recording.output_gradients.items():
+            leaves[leaf] = parameter.grad
         return unflatten(leaves, self.recording.output_spec)
 
     def _execute(self, inputs: list[int], finish: Callable[[], Any], writes_counted: bool = False) -> Any:
