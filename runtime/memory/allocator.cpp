@@ -139,7 +139,7 @@ bool freed(c10::DeviceType type, const void* data) {
   if (tl_events != nullptr && tl_events_of == type) tl_events->push_back({true, 0, data});
   if (tl_live_blocks != nullptr) tl_live_blocks->freed(data);
   if (tl_script != nullptr && tl_script->device_type() == type && tl_script->give_back(data)) return true;
-  return in_arena(data);  // outlived its step; the executor has reported it
+  return dies_in_arena(data);  // outlived its step; the executor has reported it
 }
 
 c10::DeviceType armed_for() { return tl_script != nullptr ? tl_script->device_type() : c10::DeviceType::CPU; }

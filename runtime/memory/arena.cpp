@@ -1,9 +1,12 @@
 #include "runtime/memory/arena.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/memory/allocator.h"
 #include "stowage/error.h"
@@ -40,6 +43,25 @@ void unregister_range(int slot) {
   g_ranges[static_cast<std::size_t>(slot)].lo.store(nullptr, std::memory_order_release);
 }
 
+// What arenas have left behind.
+struct Abandoned {
+  int slot = -1;
+  std::size_t blocks = 0;  // that are held
+  c10::DataPtr block;
+  std::shared_ptr<ArenaPages> pages;
+};
+std::vector<Abandoned>& abandoned() {
+  static auto* const all = new std::vector<Abandoned>();  // blocks may outlive all else
+  return *all;
+}
+std::atomic<bool> g_any_abandoned{false};
+
+// Called with the mutex.
+bool holds(const Abandoned& each, const char* p) {
+  const Range& range = g_ranges[static_cast<std::size_t>(each.slot)];
+  return p >= range.lo.load() && p < range.hi.load();
+}
+
 }  // namespace
 
 bool in_arena(const void* address) {
@@ -51,6 +73,26 @@ bool in_arena(const void* address) {
       return true;
   }
   return false;
+}
+
+bool dies_in_arena(const void* address) {
+  if (!in_arena(address)) return false;
+  if (!g_any_abandoned.load(std::memory_order_acquire)) return true;
+  Abandoned gone;
+  {
+    const std::lock_guard lock(g_ranges_mutex);
+    std::vector<Abandoned>& all = abandoned();
+    const auto it = std::find_if(all.begin(), all.end(), [&](const Abandoned& each) {
+      return holds(each, static_cast<const char*>(address));
+    });
+    if (it == all.end() || --it->blocks > 0) return true;
+    gone = std::move(*it);
+    all.erase(it);
+    g_any_abandoned.store(!all.empty(), std::memory_order_release);
+  }
+  unregister_range(gone.slot);
+  if (gone.pages) gone.pages->part();
+  return true;
 }
 
 Arena::~Arena() { release(); }
@@ -100,6 +142,19 @@ void Arena::begin_use() {
 
 void Arena::end_use() {
   if (order_) order_->end();
+}
+
+void Arena::abandon(std::size_t blocks) {
+  if (base_ == nullptr || blocks == 0) return;
+  {
+    const std::lock_guard lock(g_ranges_mutex);
+    abandoned().push_back({slot_, blocks, std::move(block_), std::move(pages_)});
+    g_any_abandoned.store(true, std::memory_order_release);
+  }
+  order_.reset();
+  base_ = nullptr;
+  bytes_ = mapped_bytes_ = 0;
+  slot_ = -1;
 }
 
 void Arena::release() {

@@ -29,6 +29,9 @@ class Arena {
   // Gives the memory back until the next reserve(), but that of results which have stayed.
   void release();
 
+  // The same while somebody still holds so many blocks of it: the memory stays theirs until the last of them is freed.
+  void abandon(std::size_t blocks);
+
   // On the CPU: these bytes of it are a result's until the pointer dies.
   [[nodiscard]] c10::DataPtr stay(void* address, std::int64_t bytes) { return pages_->stay(address, bytes); }
   // Such results live: who writes here without release() destroys them.
@@ -69,5 +72,7 @@ class Arena {
 
 // Does the address lie in an arena that is alive, of any thread? O(arenas).
 bool in_arena(const void* address);
+// The same, of a block that dies.
+bool dies_in_arena(const void* address);
 
 }  // namespace stowage::runtime

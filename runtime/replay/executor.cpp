@@ -178,6 +178,7 @@ void Executor::leave_step() {
     }
   }
   drop_everything();
+  arena_->abandon(script_.live_blocks());
 }
 
 namespace {
@@ -227,6 +228,54 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     if (const c10::Storage& storage = storages_[block.index()]) script_.vouch(storage.data(), offset);
   }
   stack.clear();
+  if (op.form != TapeOp::Form::kKnown) let_go_of_held(op);
+}
+
+namespace {
+
+std::size_t times_in(const torch::jit::Stack& values, const c10::Storage& storage) {
+  std::size_t times = 0;
+  const auto count = [&](const at::Tensor& tensor) {
+    times += tensor.defined() && tensor.has_storage() &&
+             tensor.storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
+  };
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) count(value.toTensor());
+    if (value.isTensorList()) std::ranges::for_each(value.toTensorVector(), count);
+  }
+  return times;
+}
+
+}  // namespace
+
+// A kernel in Python may have kept what it was given, or what it returns. What is kept leaves the arena, where the plan goes
+// on to write.
+void Executor::let_go_of_held(const TapeOp& op) {
+  const auto look_at = [&](BlockId block) {
+    const c10::Storage& storage = storages_[block.index()];
+    if (tape_->blocks[block.index()].external || !storage || !arena_->holds(storage.data())) return;
+    const std::size_t told = times_in(told_, storage);
+    std::size_t ours = 1;
+    bool held = false;
+    for (const SlotId slot : slots_of_[block.index()]) {
+      const at::Tensor& tensor = tensors_[slot.index()];
+      if (!tensor.defined()) continue;
+      ++ours;
+      held = held || tensor.use_count() > 1 + told;
+    }
+    if (!held && storage.use_count() <= ours) return;
+    const std::size_t bytes = storage.nbytes();
+    at::DataPtr memory;
+    {
+      const Unarmed outside;
+      memory = c10::GetAllocator(storage.device().type())->allocate(bytes);
+    }
+    device_at(storage.device()).copy(memory.get(), storage.data(), static_cast<std::int64_t>(bytes));
+    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+    script_.count_beside(0, 1, 0);
+  };
+  for_each_access(*tape_, op, [&](BlockId block, Access) { look_at(block); });
+  for (const BlockId block : op.creates) look_at(block);
 }
 
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {

@@ -127,6 +127,7 @@ bool Matcher::wait_for_form(TapeOpId id, torch::jit::Stack* stack) {
   torch::jit::Stack made;
   tell(id, stack, made);
   if (!has_recorded_form(*tape_, op, made)) {
+    made.clear();  // before its memory goes
     stack->insert(stack->end(), arguments.begin(), arguments.end());
     if (op.random_order >= 0) {
       draws_.pop_back();

@@ -1,5 +1,6 @@
 """Kernels that ask for other memory as their data say: another order, other sizes, other lifetimes, more or less of it."""
 
+import gc
 import random
 
 import pytest
@@ -115,6 +116,78 @@ def test_some_kernels_asked_for_what_nobody_planned():
     assert sum(agree("operator of one's own", seed)["misses"] for seed in range(4)) > 100
 
 
+# ---- What a kernel in Python keeps
+
+HELD: list[torch.Tensor] = []
+
+
+def _keeping(x, seed, when):
+    """Keeps temporaries, its argument, its results: in some calls, for some calls."""
+    draw = random.Random(seed + int(x.abs().sum() * 1e4) % 5 * when)
+    made = torch.tanh(x)
+    result = made * 2
+    for tensor in (made, x, result, result[: len(x) // 2]):
+        if draw.random() < 0.2:
+            HELD.append(tensor)
+    if len(HELD) > 6:
+        del HELD[draw.randrange(len(HELD))]
+    return result
+
+
+LIBRARY.define("keeping(Tensor x, int seed, int when) -> Tensor")
+LIBRARY.impl("keeping", _keeping, "CPU")
+torch.library.register_fake("stowage_memory_by_data::keeping", lambda x, seed, when: torch.empty_like(x), lib=LIBRARY)
+
+
+def keeps(seed: int, compiled: bool, **options):
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    HELD.clear()
+    lengths = [draw.choice(LENGTHS) for _ in range(3)]
+    weights = [nn.Parameter(torch.randn(n)) for n in lengths]
+    optimizer = torch.optim.SGD(weights, 1e-3, momentum=0.9)
+    numbers = [(draw.randrange(50), draw.randrange(2)) for _ in lengths]
+
+    def train_step(x):
+        loss = 0
+        for w, n, (number, when) in zip(weights, lengths, numbers):
+            h = x[:n] * w
+            kept = torch.ops.stowage_memory_by_data.keeping(h.detach() * 2, number, when)
+            loss = loss + (h.sin() * kept).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step = stowage.compile(train_step, **options) if compiled else train_step
+    seen = []
+    for _ in range(CALLS):
+        loss = step(torch.randn(max(LENGTHS)))
+        seen.append([float(loss), [t.tolist() for t in HELD]])
+    planned = step.stats()["planned_steps"] if compiled else 0
+    del step, train_step
+    gc.collect()
+    return [*seen, [t.tolist() for t in HELD]], planned
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_kernels_keep_is_left_alone(seed):
+    """By later calls, and when the step is gone."""
+    wanted, _ = keeps(seed, False)
+    got, _ = keeps(seed, True)
+    assert got == wanted
+    HELD.clear()
+
+
+def test_memory_of_what_was_kept_comes_back():
+    live_bytes = stowage._runtime.live_bytes()
+    planned = sum(keeps(seed, True)[1] for seed in range(12, 20))
+    HELD.clear()
+    gc.collect()
+    assert planned >= 8
+    assert stowage._runtime.live_bytes() <= live_bytes + (1 << 16)
+
+
 def test_within_a_budget():
     planned = 0
     for seed in range(8):
@@ -131,3 +204,4 @@ def test_within_a_budget():
 def test_many():
     for seed in searches.seeds(searches.first_seed()):
         agree(random.Random(seed).choice(list(KINDS)), seed)
+        assert keeps(seed, False)[0] == keeps(seed, True)[0], seed
