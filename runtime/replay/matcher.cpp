@@ -133,13 +133,13 @@ void Matcher::on_leaf(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     match_per_element(op, keys, stack);
   } else if (mode_ == Mode::kStep && arrays_.written()) {
     leave("the step writes into its NumPy array");
-    run_left(op, keys, stack);
+    run_where_left(op, keys, stack);
   } else if (mode_ == Mode::kStep && looks_at_told_state(*stack, op.schema().arguments().size())) {
     leave("the step looks into a state of a random generator");
-    run_left(op, keys, stack);
+    run_where_left(op, keys, stack);
   } else {
     ask_for_shape(op, keys, *stack);
-    if (mode_ == Mode::kLeft) return run_left(op, keys, stack);
+    if (mode_ == Mode::kLeft) return run_where_left(op, keys, stack);
     match(op, keys, stack);
   }
 }
@@ -150,6 +150,14 @@ void Matcher::run_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   if (!budget_watches_ || thread_attached()) return run_leaf(op, keys, stack);
   attach_thread(true);
   op.callBoxed(stack);  // comes back here
+}
+
+// The op at which the step has just left its recording. `keys` are of before: an eager budget that has begun since is not
+// among them.
+void Matcher::run_where_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!budget_watches_) return run_leaf(op, keys, stack);
+  if (!thread_attached()) attach_thread(true);
+  op.callBoxed(stack);  // comes back to run_left()
 }
 
 // As the recorder has asked (shape_questions.h). Another shape is another step.
@@ -172,7 +180,7 @@ void Matcher::match_per_element(const c10::OperatorHandle& op, c10::DispatchKeyS
   if (parts.empty()) return match(op, keys, stack);
   for (torch::jit::Stack& part : parts) {
     if (mode_ == Mode::kLeft) {
-      run_leaf(op, keys, &part);
+      run_where_left(op, keys, &part);
     } else {
       match(op, keys, &part);
     }
@@ -234,7 +242,7 @@ void Matcher::differs(const std::string& how, const c10::OperatorHandle& op, c10
   const bool other = cursor_ >= end_ || !(tape_->ops[cursor_].handle == op);
   if (other && mode_ == Mode::kStep) other_operator_ = {static_cast<std::int64_t>(cursor_), full_name(op)};
   leave(how);
-  run_left(op, keys, stack);
+  run_where_left(op, keys, stack);
 }
 
 // Where the step differs by a tensor that it has come by: next(iterator).

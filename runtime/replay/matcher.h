@@ -219,6 +219,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   // Where gradients of gradients are asked for now and then, this is all that tells two backward passes apart.
   [[nodiscard]] bool in_its_grad_mode() const;
   bool try_others(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack);
+  void run_where_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void run_left(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void note_replaced(const c10::OperatorHandle& handle, const torch::jit::Stack& stack);
   void note_scattered(const TapeOp& op);

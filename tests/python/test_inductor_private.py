@@ -1,5 +1,6 @@
 """Fails when what the budget inside torch.compile leans on has changed; and how programs are read, without Inductor."""
 
+import json
 import re
 
 import inductor_models as m
@@ -283,11 +284,69 @@ return (buf2, buf3, )
 """
     )
     assert program.peak_bytes == 2008
-    ranks = order.better(program, {})
-    assert ranks is not None and (ranks["buf2"] < ranks["buf1"] or ranks["buf3"] < ranks["buf0"])
+    wanted = order.better(program, {})
+    assert wanted is not None and wanted.peak_bytes == 1016
+    assert wanted.ranks["buf2"] < wanted.ranks["buf1"] or wanted.ranks["buf3"] < wanted.ranks["buf0"]
     found = order.proof("forward", order.program_text(program, {}))
     assert not found.optimal and found.best_peak_bytes == found.bound_bytes == 1016
     assert "another order" in found.words()
+
+
+def test_what_waits_for_reuse_counts():
+    """The order can be no other; but the dead buffer need not wait for one of its size."""
+    program = _read(
+        """
+buf0 = empty_strided_cpu((1000, ), (1, ), torch.int8)
+cpp_fused_0(buf0)
+buf1 = empty_strided_cpu((8, ), (1, ), torch.int8)
+cpp_fused_1(buf0, buf1)
+buf2 = empty_strided_cpu((900, ), (1, ), torch.int8)
+cpp_fused_2(buf1, buf2)
+buf3 = empty_strided_cpu((16, ), (1, ), torch.int8)
+cpp_fused_3(buf2, buf3)
+del buf2
+buf4 = buf0; del buf0  # reuse
+cpp_fused_4(buf3, buf4)
+return (buf4, )
+"""
+    )
+    assert program.peak_bytes == 1000 + 8 + 900 + 16
+    assert order.better(program, {}) == private.Wanted({}, 1016)
+
+
+def test_a_kernel_that_changes_what_it_is_given_orders_the_others():
+    """cpp_fused_1 makes buf2, and adds to buf0: who reads buf0 later must not come before it."""
+    program = read(
+        """def call(args):
+    buf0 = empty_strided_cpu((1000, ), (1, ), torch.int8)
+    cpp_fused_0(buf0)
+    buf2 = empty_strided_cpu((8, ), (1, ), torch.int8)
+    cpp_fused_1(buf0, buf2)
+    buf3 = empty_strided_cpu((8, ), (1, ), torch.int8)
+    cpp_fused_2(buf0, buf3)
+    return (buf2, buf3, )
+""",
+        lambda name: ((8,), True), lambda name: frozenset(), {},
+        changes=lambda name: frozenset({"buf0"} if name == "buf2" else ()),
+    )  # fmt: skip
+    assert [kernel.changes for kernel in program.kernels] == [[], [0], []]
+    ops = json.loads(order.program_text(program, {}))["ops"]
+    assert ops[2]["writes"] == [0] and ops[2]["reads"] == [] and "writes" not in ops[3]
+
+
+def test_inductor_tells_what_its_kernels_change():
+    """A gradient of an embedding is added into a buffer that another kernel has filled."""
+    seen = []
+    made_of = private._made
+
+    def look(graph):
+        seen.append(made_of(graph))
+        return seen[-1]
+
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 8))
+    with private._swapped(private, "_made", look):
+        m.compiled(model, "1GiB")(torch.randint(0, 50, (4, 6)))
+    assert any(made.changes for program in seen for made in program.values())
 
 
 def test_a_partitioner_is_the_same_for_the_same_budget():

@@ -1,7 +1,7 @@
 """A program's kernels as ops of the planner's graph.
 
 Bytes are those that are asked for (align 1), as Inductor's buffers are PyTorch's own. What makes nothing changes
-something that it is given. Kernels that draw random numbers or act outside are effects: they keep their order and never
+all that it is given. Kernels that draw random numbers or act outside are effects: they keep their order and never
 run twice."""
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def _op(kernel: Kernel, program: Program, ids: dict[int, int], buffers: list[dic
         "creates": makes,
         "cost_ns": costs.of(kernel, program, made),
     }
-    op["reads" if makes else "writes"] = reads
+    changed = [ids[b] for b in kernel.changes if b in ids] if makes else reads
+    op["reads"] = [b for b in reads if b not in changed]
+    if changed:
+        op["writes"] = list(dict.fromkeys(changed))
     if kernel.scratch_bytes:
         op["scratch"] = [{"bytes": kernel.scratch_bytes, "from": 0, "to": 1}]
     takeover = []

@@ -1,8 +1,11 @@
-"""Whether the order that Inductor chose for a program can be beaten.
+"""Whether the order that Inductor chose for a program, or what it makes wait for reuse, can be beaten.
 
 Inductor picks the best of a few heuristics for the kernels of forward, and of backward. The planner orders the same
 kernels, with the same in-place reuse, and has a lower bound that no order goes below: where Inductor's peak meets it,
-its order is optimal, and that is a proof."""
+its order is optimal, and that is a proof.
+
+    buf3 ████ waits ▒▒▒▒▒▒▒▒▒▒ ████ buf9      Inductor keeps a dead buffer for a later one of its size, where its estimate of the
+                  peak ▲                      peak allows it. The estimate is too high, so that peaks rise: the true one is its limit"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from stowage.errors import Error
 from stowage.inductor import private
 from stowage.inductor.kernels import program_text
 from stowage.inductor.program import Program
-from stowage.planning import plan
+from stowage.planning import Plan, plan
 from stowage.sizes import in_words
 
 MOST_KERNELS = 5_000  # beyond, planning takes longer than lowering
@@ -53,8 +56,8 @@ def proof(name: str, graph_text: str) -> Proof:
     return Proof(name, kept["peak_bytes"], min(best["peak_bytes"], kept["peak_bytes"]), bound)
 
 
-def better(program: Program, made: dict[str, private.Made]) -> dict[str, int] | None:
-    """Ranks of the buffers by an order of the kernels with a smaller peak; None: none was found, or none can be."""
+def better(program: Program, made: dict[str, private.Made]) -> private.Wanted | None:
+    """How the program has a smaller peak; None: nothing was found, or nothing can be."""
     if len(program.kernels) > MOST_KERNELS:
         return None
     graph = Graph.parse(program_text(program, made), "program")
@@ -62,11 +65,17 @@ def better(program: Program, made: dict[str, private.Made]) -> dict[str, int] | 
     if program.peak_bytes <= bound:
         return None
     try:
-        found = plan(graph, progress=False)
+        kept_bytes = plan(graph, keep_order=True, progress=False).summary()["peak_bytes"]
+        found = plan(graph, progress=False) if kept_bytes > bound else None
     except Error:
         return None
-    if found.summary()["peak_bytes"] >= program.peak_bytes:
+    best_bytes = min(kept_bytes, found.summary()["peak_bytes"]) if found is not None else kept_bytes
+    if best_bytes >= program.peak_bytes:
         return None
+    return private.Wanted(_ranks(found, program) if found is not None and best_bytes < kept_bytes else {}, best_bytes)
+
+
+def _ranks(found: Plan, program: Program) -> dict[str, int]:
     ranks = {}
     for rank, step in enumerate(json.loads(found._plan.to_json())["steps"]):
         if step.get("op", 0) > 0:

@@ -172,6 +172,7 @@ class Made:
     node: torch.fx.Node | None  # of the graph that was lowered
     reads: frozenset[str]  # names that the kernel which makes it reads
     inputs: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()  # size and strides of what it is given
+    changes: frozenset[str] = frozenset()  # names whose content that kernel changes
 
 
 @dataclasses.dataclass
@@ -390,21 +391,29 @@ def _donating(indices: Sequence[int]) -> Iterator[None]:
 
 def _made(graph: Any) -> dict[str, Made]:
     reads: dict[str, frozenset[str]] = {}
+    changes: dict[str, frozenset[str]] = {}
+    true_name = getattr(graph.scheduler, "mutation_real_name", {})
     for node in graph.scheduler.nodes:
         names = frozenset(dependency.name for dependency in node.read_writes.reads)
+        changed = frozenset(true_name.get(n, n) for buffer in node.get_outputs() for n in buffer.get_mutations())
         for buffer in node.get_outputs():
             reads[buffer.get_name()] = names
+            changes[buffer.get_name()] = changed
     made = {}
     for name, buffer in graph.name_to_buffer.items():
         node = _origin(buffer)
         outputs, inputs = getattr(buffer, "outputs", None), _inputs(buffer)
         try:
-            made[name] = Made((_bytes(buffer),), True, node, reads.get(name, frozenset()), inputs)
+            made[name] = Made(
+                (_bytes(buffer),), True, node, reads.get(name, frozenset()), inputs, changes.get(name, frozenset())
+            )
         except (AttributeError, NotImplementedError, TypeError, AssertionError):
             value = node.meta.get("val") if node is not None else None
             of_node = [_tensor_bytes(v) for v in value] if isinstance(value, (tuple, list)) else None
             parts = of_node if of_node is not None else [_bytes(o) for o in outputs or () if hasattr(o, "get_layout")]
-            made[name] = Made(tuple(parts), False, node, reads.get(name, frozenset()), inputs)
+            made[name] = Made(
+                tuple(parts), False, node, reads.get(name, frozenset()), inputs, changes.get(name, frozenset())
+            )
     return made
 
 
@@ -483,9 +492,19 @@ def acts_outside(target: Any) -> bool:
 
 # ---- The order of kernels
 
-_ORDERS: dict[tuple, dict[str, int]] = {}  # of the nodes of a scheduler: rank of each buffer they make
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """ranks: of each buffer by the order of the kernels that make them; empty: Inductor's order. peak_bytes: no buffer waits
+    for reuse where more would live."""
+
+    ranks: dict[str, int]
+    peak_bytes: int
+
+
+_WANTED: dict[tuple, Wanted] = {}  # by the nodes of a scheduler
 _SEEN: list[tuple] = []  # the nodes that were ordered last
-_MOST_ORDERS = 4096
+_MOST_WANTED = 4096
 
 
 @functools.cache
@@ -518,21 +537,68 @@ def order_pass() -> Any:
 
 
 def _ordered(nodes: list) -> list:
-    """Inductor then takes the best of this order and its own, by its own estimate."""
+    """Inductor would take the best of this order and its own, by its own estimate, which is too high: so it is not asked."""
     from torch._inductor.virtualized import V
 
     key = tuple((n.get_name(), tuple(sorted(d.name for d in n.read_writes.reads))) for n in nodes)
     _SEEN[:] = [key]
-    ranks = _ORDERS.get(key)
-    if ranks is None:
+    wanted = _WANTED.get(key)
+    if wanted is None:
         return nodes
-    rank = -1
-    sortable: list[tuple[int, int, Any]] = []
-    for node in nodes:
+    _limit_reuse(V.graph.wrapper_code, wanted.peak_bytes)
+    if not wanted.ranks:
+        return nodes
+    ranks = dict(wanted.ranks)
+    for node in reversed(nodes):  # what lives within a kernel alone comes with its first reader
         known = [ranks[name] for name in node.get_buffer_names() if name in ranks]
-        rank = min(known) if known else rank  # what makes nothing stays behind what was before it
-        sortable.append((rank, len(sortable), node))
-    return V.graph.scheduler.topological_sort_schedule([node for _, _, node in sorted(sortable, key=lambda s: s[:2])])
+        for name in node.get_buffer_names():
+            ranks.setdefault(name, min(known, default=len(wanted.ranks)))
+        for read in node.read_writes.reads:
+            if read.name not in wanted.ranks:
+                ranks[read.name] = min(
+                    ranks.get(read.name, len(wanted.ranks)), *(ranks[n] for n in node.get_buffer_names())
+                )
+    sortable = [
+        (min((ranks[name] for name in node.get_buffer_names()), default=0), i, node) for i, node in enumerate(nodes)
+    ]
+    ordered = V.graph.scheduler.topological_sort_schedule(
+        [node for _, _, node in sorted(sortable, key=lambda s: s[:2])]
+    )
+    _keep(ordered)
+    return ordered
+
+
+def _keep(ordered: list) -> None:
+    """Once, of these nodes, the step that looks for an order with a smaller peak leaves the one that it is given."""
+    from torch._inductor import memory
+
+    own = getattr(memory.reorder_for_peak_memory, "own", memory.reorder_for_peak_memory)
+    names = {node.get_name() for node in ordered}
+
+    def left_alone(nodes: list, *facts: Any, **more: Any) -> list:
+        memory.reorder_for_peak_memory = own
+        if more or {node.get_name() for node in nodes} != names:  # of another graph: this one's came to an end before
+            return own(nodes, *facts, **more)
+        memory.prepare_planning_info(nodes, *facts)
+        return nodes
+
+    left_alone.own = own  # type: ignore[attr-defined]
+    memory.reorder_for_peak_memory = left_alone
+
+
+def _limit_reuse(wrapper: Any, most_bytes: int) -> None:
+    """Of the program that is about to be written."""
+    decide = getattr(wrapper, "memory_plan_reuse", None)
+    if decide is None:
+        return
+
+    def within_limit() -> None:
+        estimate: Any = getattr(wrapper, "estimate_peak", None)
+        if getattr(estimate, "overall_peak_memory", 0) > most_bytes:
+            estimate.overall_peak_memory = most_bytes
+        decide()
+
+    wrapper.memory_plan_reuse = within_limit
 
 
 def can_order() -> bool:
@@ -542,15 +608,15 @@ def can_order() -> bool:
     return order_pass() is not None and config._post_fusion_custom_pass is order_pass()
 
 
-def want_order(ranks: dict[str, int]) -> Any:
+def want(wanted: Wanted) -> Any:
     """Of the graph that was lowered last; returns what takes it back. None: it has no order that could be changed."""
     if not _SEEN:
         return None
     key = _SEEN[0]
-    while len(_ORDERS) >= _MOST_ORDERS:
-        del _ORDERS[next(iter(_ORDERS))]
-    _ORDERS[key] = ranks
-    return lambda: _ORDERS.pop(key, None)
+    while len(_WANTED) >= _MOST_WANTED:
+        del _WANTED[next(iter(_WANTED))]
+    _WANTED[key] = wanted
+    return lambda: _WANTED.pop(key, None)
 
 
 # ---- The way in

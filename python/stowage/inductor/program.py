@@ -44,6 +44,7 @@ class Kernel:
     makes: list[int]
     scratch_bytes: int = 0
     over: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # (read, made): made lies over what is read
+    changes: list[int] = dataclasses.field(default_factory=list)  # of what it reads
 
 
 @dataclasses.dataclass
@@ -71,8 +72,9 @@ class Unreadable(Exception):
 
 class _Reader:
     def __init__(self, sizes: Callable[[str], tuple[tuple[int | None, ...], bool]], reads: Callable[[str], frozenset[str]],
-                 given: Mapping[str, Given], scratch: Callable[[str, str], int]):  # fmt: skip
-        self.sizes, self.reads_of, self.given, self.scratch = sizes, reads, given, scratch
+                 given: Mapping[str, Given], scratch: Callable[[str, str], int],
+                 changes: Callable[[str], frozenset[str]]):  # fmt: skip
+        self.sizes, self.reads_of, self.given, self.scratch, self.changes_of = sizes, reads, given, scratch, changes
         self.buffers: list[Buffer] = []
         self.kernels: list[Kernel] = []
         self.inputs: list[int | None] = []
@@ -244,6 +246,8 @@ class _Reader:
             if old is not None and self.buffers[old].name in self.reads_of(self.buffers[new].name):
                 kernel.reads.append(old)
                 kernel.over.append((old, new))
+        changed = {name for b in kernel.makes for name in self.changes_of(self.buffers[b].name.split("[")[0])}
+        kernel.changes = [b for b in kernel.reads if changed & {self.buffers[b].name, *self.buffers[b].aliases}]
         self.filled.update(kernel.makes)
         named = self.buffers[kernel.makes[0]].name if kernel.makes else ""
         kernel.scratch_bytes = self.scratch(named.split("[")[0], target)
@@ -261,13 +265,15 @@ class _Reader:
 
 
 def read(code: str, sizes: Callable[[str], tuple[tuple[int | None, ...], bool]], reads: Callable[[str], frozenset[str]],
-         given: Mapping[str, Given], scratch: Callable[[str, str], int] = lambda name, target: 0) -> Program:  # fmt: skip
+         given: Mapping[str, Given], scratch: Callable[[str, str], int] = lambda name, target: 0,
+         changes: Callable[[str], frozenset[str]] = lambda name: frozenset()) -> Program:  # fmt: skip
     """What a program does to memory.
 
     Args:
         sizes: of a name that a kernel's result is bound to: bytes of each tensor, and whether it is one tensor.
         reads: names that the kernel which makes a name reads.
         given: inputs that count; others are residents.
+        changes: names whose content the kernel which makes a name changes.
         scratch: bytes that the kernel (of this target) which makes a name has for itself while it runs.
 
     Raises:
@@ -279,7 +285,7 @@ def read(code: str, sizes: Callable[[str], tuple[tuple[int | None, ...], bool]],
             body = node.body
     if body is None:
         raise Unreadable("no function of the name call")
-    reader = _Reader(sizes, reads, given, scratch)
+    reader = _Reader(sizes, reads, given, scratch, changes)
     reader.run(body)
     return Program(
         reader.buffers, reader.kernels, reader.inputs, reader.outputs, reader.peak, reader.live

@@ -50,7 +50,7 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
         return lowered, _read(lowered, {})
 
     lowered, first = lower_forward()
-    take_back = _want_better_order(first, lowered.made)
+    take_back = _want_better(first, lowered.made)
     saved = [node.name for node in outputs[user_outputs:]]
     backward_inputs = _restrided(_values(backward), lowered.output_strides[user_outputs:])
     given, outside, tangents = _given(first, backward, backward_inputs, saved, user_outputs)
@@ -59,14 +59,14 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
     wanted: list[Callable | None] = []
     read_once: list[Program] = []
 
-    def in_another_order(lowered: private.Lowered) -> bool:
+    def once_more(lowered: private.Lowered) -> bool:
         read_once[:] = [_read(lowered, given)]
         matters = first.peak_bytes < read_once[0].peak_bytes + outside
-        wanted.append(_want_better_order(read_once[0], lowered.made) if matters else None)
+        wanted.append(_want_better(read_once[0], lowered.made) if matters else None)
         return wanted[-1] is not None
 
     def lower_backward() -> tuple[private.Lowered, Program]:
-        found = private.lower(backward, backward_inputs, backward_outputs, True, donated, again=in_another_order)
+        found = private.lower(backward, backward_inputs, backward_outputs, True, donated, again=once_more)
         programs = read_once + [_read(each, given) for each in found[1:]]
         return _the_better(list(zip(found, programs)), wanted[-1])
 
@@ -92,18 +92,18 @@ def each_program(trial: Trial) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _want_better_order(program: Program, made: dict[str, private.Made]) -> Callable | None:
+def _want_better(program: Program, made: dict[str, private.Made]) -> Callable | None:
     """Of the program that was lowered last. None: Inductor's is optimal, or none is better."""
     if not private.can_order():
         return None
-    ranks = better(program, made)
-    return private.want_order(ranks) if ranks else None
+    wanted = better(program, made)
+    return private.want(wanted) if wanted is not None else None
 
 
 def _the_better(
     programs: list[tuple[private.Lowered, Program]], take_back: Callable | None
 ) -> tuple[private.Lowered, Program]:
-    """Of one, or of one and the same in the order that was wanted."""
+    """Of one, or of one and the same as was wanted."""
     if len(programs) > 1 and programs[1][1].peak_bytes < programs[0][1].peak_bytes:
         return programs[1]
     if take_back is not None:
@@ -143,6 +143,7 @@ def _read(lowered: private.Lowered, given: dict[str, Given]) -> Program:
     return read(
         lowered.code, sizes, lambda name: made[name].reads if name in made else frozenset(), given,
         lambda name, target: scratch.of(made[name].node, target, made[name].inputs) if name in made else 0,
+        lambda name: made[name].changes if name in made else frozenset(),
     )  # fmt: skip
 
 
