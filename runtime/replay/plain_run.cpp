@@ -26,6 +26,11 @@ TensorMeta flat(std::int64_t bytes) {
   return {.sizes = {bytes}, .strides = {1}, .dtype = caffe2::TypeMeta::Make<std::uint8_t>()};
 }
 
+// Of a larger storage.
+bool is_part(const Block& block, const at::Tensor& input) {
+  return span_bytes(input).first != 0 || block.bytes != static_cast<std::int64_t>(input.storage().nbytes());
+}
+
 }  // namespace
 
 std::vector<Digest> digests_of_results(const Tape& tape, const TapeOp& op, const std::vector<c10::Storage>& storages) {
@@ -59,9 +64,19 @@ PlainRun::PlainRun(const Tape& tape, const std::vector<at::Tensor>& inputs)
       if (block.tensor.defined()) storages_[i] = block.tensor.storage();
     } else if (static_cast<std::size_t>(block.input) < inputs.size()) {
       const at::Tensor& input = inputs[static_cast<std::size_t>(block.input)];
-      if (input.defined()) storages_[i] = part_of(input.storage(), span_bytes(input).first, block.bytes);
+      if (!input.defined()) continue;
+      if (is_part(block, input)) at_hand_.push_back(std::make_unique<AtHand>(input.storage()));
+      storages_[i] = part_of(input.storage(), span_bytes(input).first, block.bytes);
     }
   }
+}
+
+bool PlainRun::any_part(const Tape& tape, const std::vector<at::Tensor>& inputs) {
+  return std::ranges::any_of(tape.blocks, [&](const Block& block) {
+    if (!block.external || block.input < 0 || static_cast<std::size_t>(block.input) >= inputs.size()) return false;
+    const at::Tensor& input = inputs[static_cast<std::size_t>(block.input)];
+    return input.defined() && is_part(block, input);
+  });
 }
 
 // Puts back what the ops have written when it dies, unless it was told to forget.

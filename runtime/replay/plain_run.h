@@ -8,6 +8,7 @@
 // rehearsal, which compares the planned step with the same ops run plainly.
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "runtime/replay/digest.h"
 #include "runtime/replay/tiles.h"
 #include "runtime/torch/generator.h"
+#include "runtime/torch/hook.h"
 #include "runtime/torch/tensors.h"
 
 namespace stowage::runtime {
@@ -46,6 +48,8 @@ class PlainRun {
   void run_op(std::int32_t index, torch::jit::Stack& stack);
   // Which blocks ops [0, to) use last, by op.
   [[nodiscard]] std::vector<std::vector<BlockId>> last_uses(std::int32_t to) const;
+  // Some input is a slice of a larger tensor. A budget's block holds that as long as the run lives.
+  static bool any_part(const Tape& tape, const std::vector<at::Tensor>& inputs);
   [[nodiscard]] c10::Storage& storage(BlockId block) { return storages_[block.index()]; }
   // The generator after so many draws, which have happened.
   [[nodiscard]] const GeneratorState& after_draws(std::size_t draws) const { return *states_[draws]; }
@@ -65,6 +69,7 @@ class PlainRun {
   std::vector<std::vector<Digest>>* traced_ = nullptr;
   std::vector<bool> only_;
   std::vector<c10::Storage> storages_;                 // by block
+  std::vector<std::unique_ptr<AtHand>> at_hand_;       // of which some are a part, which a budget does not know
   std::vector<std::optional<GeneratorState>> states_;  // by draws
   const std::vector<Tiles>* tiles_ = nullptr;
   TileError* error_ = nullptr;
