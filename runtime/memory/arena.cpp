@@ -82,9 +82,8 @@ bool dies_in_arena(const void* address) {
   {
     const std::lock_guard lock(g_ranges_mutex);
     std::vector<Abandoned>& all = abandoned();
-    const auto it = std::find_if(all.begin(), all.end(), [&](const Abandoned& each) {
-      return holds(each, static_cast<const char*>(address));
-    });
+    const auto it = std::find_if(all.begin(), all.end(),
+                                 [&](const Abandoned& each) { return holds(each, static_cast<const char*>(address)); });
     if (it == all.end() || --it->blocks > 0) return true;
     gone = std::move(*it);
     all.erase(it);

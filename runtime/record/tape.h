@@ -125,7 +125,7 @@ struct TapeOp {
   // Python waits for them where the operator does not even declare it (Matcher::wait_for_form)
   enum class Form : std::uint8_t { kKnown, kDeclared, kUnsure };
   Form form = Form::kKnown;
-  bool varies = false;      // some call has given it other numbers, or looked elsewhere
+  bool varies = false;  // some call has given it other numbers, or looked elsewhere
   // An earlier draw, by position, that drew the same from the same state (a checkpoint's), or -1
   int repeats = -1;
   GeneratorJump jump;        // of the generator, before the op

@@ -179,14 +179,14 @@ class Executor {
     TapeOpId op;         // invalid: a swap starts here
     bool again = false;  // the op has run before in this step
     std::vector<Argument> arguments;
-    std::vector<BlockId> first_writes;  // residents and inputs that no earlier step has written
-    std::vector<BlockId> renew;         // it creates these anew in the middle of their placement
+    std::vector<BlockId> first_writes;                     // residents and inputs that no earlier step has written
+    std::vector<BlockId> renew;                            // it creates these anew in the middle of their placement
     std::vector<std::pair<BlockId, std::int64_t>> placed;  // what it creates in the arena, with the offset
-    std::vector<std::size_t> finish;    // swaps that are due when this step ends
-    std::vector<BlockId> drop_blocks;   // whose placement ends with this step
-    int chain = -1;                     // the op stands for this chain of rows
-    int product = -1;                   // its result takes the memory of its operand
-    int tile = -1;                      // the op stands for these tiles
+    std::vector<std::size_t> finish;                       // swaps that are due when this step ends
+    std::vector<BlockId> drop_blocks;                      // whose placement ends with this step
+    int chain = -1;                                        // the op stands for this chain of rows
+    int product = -1;                                      // its result takes the memory of its operand
+    int tile = -1;                                         // the op stands for these tiles
     std::size_t swap = 0;
     std::size_t script_from = 0;
     std::size_t script_to = 0;

@@ -69,7 +69,10 @@ class PlainNumbers final : public NumberSource {
  public:
   // `within`: empty where there is no limit.
   PlainNumbers(const Tape& tape, std::vector<at::Tensor> inputs, WithinLimit within)
-      : tape_(tape), inputs_(std::move(inputs)), within_(std::move(within)), keeps_(!tape.foreign && !(within_ && PlainRun::any_part(tape, inputs_))) {}
+      : tape_(tape),
+        inputs_(std::move(inputs)),
+        within_(std::move(within)),
+        keeps_(!tape.foreign && !(within_ && PlainRun::any_part(tape, inputs_))) {}
   ~PlainNumbers() override { take_back(); }
   torch::jit::Stack tell(TapeOpId read) override;
   [[nodiscard]] bool has_run(TapeOpId op) const override { return static_cast<std::int32_t>(op.index()) < next_; }

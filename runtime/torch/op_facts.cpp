@@ -88,12 +88,33 @@ bool tags_tell_draws(const c10::OperatorHandle& op) {
 }
 
 bool is_foreign(const c10::OperatorHandle& op) {
-  static const std::set<std::string_view> kOwn = {
-      "aten",      "prims",      "quantized", "_quantized",       "quantized_decomposed", "quantization",
-      "mkldnn",    "mkl",        "onednn",    "mkldnn_prepacked", "sparse",               "prepacked",
-      "xnnpack",   "c10d",       "symm_mem",  "c10d_functional",  "_c10d_functional",     "_c10d_functional_autograd",
-      "_dtensor",  "fsdp",       "profiler",  "inductor",         "inductor_prims",       "rngprims",
-      "debugprims", "streams",   "stowage"};
+  static const std::set<std::string_view> kOwn = {"aten",
+                                                  "prims",
+                                                  "quantized",
+                                                  "_quantized",
+                                                  "quantized_decomposed",
+                                                  "quantization",
+                                                  "mkldnn",
+                                                  "mkl",
+                                                  "onednn",
+                                                  "mkldnn_prepacked",
+                                                  "sparse",
+                                                  "prepacked",
+                                                  "xnnpack",
+                                                  "c10d",
+                                                  "symm_mem",
+                                                  "c10d_functional",
+                                                  "_c10d_functional",
+                                                  "_c10d_functional_autograd",
+                                                  "_dtensor",
+                                                  "fsdp",
+                                                  "profiler",
+                                                  "inductor",
+                                                  "inductor_prims",
+                                                  "rngprims",
+                                                  "debugprims",
+                                                  "streams",
+                                                  "stowage"};
   const std::string_view name = op.schema().name();
   return !kOwn.contains(name.substr(0, name.find("::")));
 }
