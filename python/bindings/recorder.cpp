@@ -198,9 +198,8 @@ void bind_recorder(nb::module_& m) {
           "fake"_a, "hidden"_a, "distributed"_a = false, "around"_a = nb::none(), "until"_a = nb::none(),
           "declares_form"_a = nb::none(),
           "around: a set, for the codes that run when an op may raise because of what tensors hold, called by the code "
-          "``until``. declares_form: called with the name of an operator that is not PyTorch's; tells whether that "
-          "declares "
-          "what its results look like.")
+          "``until``. declares_form: of an operator's name, if that is not PyTorch's; tells whether it declares what "
+          "its results look like.")
       .def(
           "declare",
           [](rt::Recorder& r, Address tensor, const std::string& kind, std::string name) {
