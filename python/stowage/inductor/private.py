@@ -555,9 +555,8 @@ def _ordered(nodes: list) -> list:
             ranks.setdefault(name, min(known, default=len(wanted.ranks)))
         for read in node.read_writes.reads:
             if read.name not in wanted.ranks:
-                ranks[read.name] = min(
-                    ranks.get(read.name, len(wanted.ranks)), *(ranks[n] for n in node.get_buffer_names())
-                )
+                readers = [ranks[name] for name in node.get_buffer_names()]
+                ranks[read.name] = min([ranks.get(read.name, len(wanted.ranks)), *readers])
     sortable = [
         (min((ranks[name] for name in node.get_buffer_names()), default=0), i, node) for i, node in enumerate(nodes)
     ]
