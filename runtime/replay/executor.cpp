@@ -14,6 +14,7 @@
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
+#include "runtime/torch/torch_versions.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -201,6 +202,30 @@ class DrawAgain {
 
 }  // namespace
 
+namespace {
+
+// Tensors that Python does not know over the same memory.
+torch::jit::Stack aliases_of(const torch::jit::Stack& stack) {
+  const auto alias = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.has_storage() ? make_alias(tensor.storage(), TensorMeta::of(tensor)) : tensor;
+  };
+  torch::jit::Stack aliases;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      aliases.emplace_back(alias(value.toTensor()));
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(alias(tensor));
+      aliases.emplace_back(std::move(list));
+    } else {
+      aliases.push_back(value);
+    }
+  }
+  return aliases;
+}
+
+}  // namespace
+
 void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
   for (const BlockId block : instruction.renew) drop(block);
@@ -217,7 +242,8 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current(tape_->generators);
   }
   const bool unsure = op.form == TapeOp::Form::kUnsure;
-  if (parts_ && (unsure || tells_value(op.handle))) told_ = stack;
+  if (parts_ && tells_value(op.handle)) told_ = stack;
+  if (parts_ && unsure) told_ = aliases_of(stack);
   if (op.form != TapeOp::Form::kKnown && !has_recorded_form(*tape_, op, stack)) {
     TORCH_CHECK(parts_ && unsure, "stowage: ", name_with_line(*tape_, op),
                 " gives a result of another form than was recorded, and than it declares");
@@ -254,16 +280,16 @@ void Executor::let_go_of_held(const TapeOp& op) {
   const auto look_at = [&](BlockId block) {
     const c10::Storage& storage = storages_[block.index()];
     if (tape_->blocks[block.index()].external || !storage || !arena_->holds(storage.data())) return;
-    const std::size_t told = times_in(told_, storage);
-    std::size_t ours = 1;
-    bool held = false;
+    std::size_t ours =
+        1 + times_in(told_, storage) + (torch_versions::python_has(*storage.unsafeGetStorageImpl()) ? 1 : 0);
     for (const SlotId slot : slots_of_[block.index()]) {
-      const at::Tensor& tensor = tensors_[slot.index()];
+      at::Tensor& tensor = tensors_[slot.index()];
       if (!tensor.defined()) continue;
+      tensor =
+          make_alias(storage, tape_->slots[slot.index()].meta);  // the one that Python has seen is its own from now on
       ++ours;
-      held = held || tensor.use_count() > 1 + told;
     }
-    if (!held && storage.use_count() <= ours) return;
+    if (storage.use_count() <= ours) return;
     const std::size_t bytes = storage.nbytes();
     at::DataPtr memory;
     {

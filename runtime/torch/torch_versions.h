@@ -42,6 +42,16 @@ struct c10::ExclusivelyOwnedTensorTraits<stowage::runtime::torch_versions::Count
     }
   }
 
+  // A Python object stands for it, which has a reference that counts.
+  template <class Target>
+  static bool python_has(Target& target) {
+    if constexpr (requires { c10::detail::has_pyobject(target.combined_refcount_.load()); }) {
+      return c10::detail::has_pyobject(target.combined_refcount_.load(std::memory_order_relaxed));
+    } else {
+      return false;
+    }
+  }
+
   // Takes a reference unless there is none, or none but that of a Python object. False when it has not. Never waits,
   // nor takes the GIL.
   template <class Target>
@@ -73,6 +83,11 @@ c10::intrusive_ptr<Storage> hold(Storage* storage) {
 template <class Storage>
 bool only_python_has(Storage& storage) {
   return c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::only_python(storage);
+}
+
+template <class Storage>
+bool python_has(Storage& storage) {
+  return c10::ExclusivelyOwnedTensorTraits<CountOfReferences>::python_has(storage);
 }
 
 // ---- Autograd
