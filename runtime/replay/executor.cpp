@@ -14,7 +14,6 @@
 #include "runtime/torch/collectives.h"
 #include "runtime/torch/op_facts.h"
 #include "runtime/torch/tensors.h"
-#include "runtime/torch/torch_versions.h"
 #include "stowage/error.h"
 
 namespace stowage::runtime {
@@ -202,30 +201,6 @@ class DrawAgain {
 
 }  // namespace
 
-namespace {
-
-// Tensors that Python does not know over the same memory.
-torch::jit::Stack aliases_of(const torch::jit::Stack& stack) {
-  const auto alias = [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.has_storage() ? make_alias(tensor.storage(), TensorMeta::of(tensor)) : tensor;
-  };
-  torch::jit::Stack aliases;
-  for (const c10::IValue& value : stack) {
-    if (value.isTensor()) {
-      aliases.emplace_back(alias(value.toTensor()));
-    } else if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(alias(tensor));
-      aliases.emplace_back(std::move(list));
-    } else {
-      aliases.push_back(value);
-    }
-  }
-  return aliases;
-}
-
-}  // namespace
-
 void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
   const TapeOp& op = tape_->op(instruction.op);
   for (const BlockId block : instruction.renew) drop(block);
@@ -241,67 +216,14 @@ void Executor::call(const Instruction& instruction, torch::jit::Stack& stack) {
     call_surely(instruction, stack);
     if (op.random_order >= 0 && keep_state_[order + 1]) states_[order + 1] = GeneratorState::current(tape_->generators);
   }
-  const bool unsure = op.form == TapeOp::Form::kUnsure;
   if (parts_ && tells_value(op.handle)) told_ = stack;
-  if (parts_ && unsure) told_ = aliases_of(stack);
-  if (op.form != TapeOp::Form::kKnown && !has_recorded_form(*tape_, op, stack)) {
-    TORCH_CHECK(parts_ && unsure, "stowage: ", name_with_line(*tape_, op),
-                " gives a result of another form than was recorded, and than it declares");
-    return stack.clear();  // the matcher sees it, too, and has the run taken back
-  }
+  if (op.form != TapeOp::Form::kKnown && !has_its_form(op, stack)) return stack.clear();
   if (instruction.tile < 0) keep_results(op, stack);
   for (const auto& [block, offset] : instruction.placed) {
     if (const c10::Storage& storage = storages_[block.index()]) script_.vouch(storage.data(), offset);
   }
   stack.clear();
   if (op.form != TapeOp::Form::kKnown) let_go_of_held(op);
-}
-
-namespace {
-
-std::size_t times_in(const torch::jit::Stack& values, const c10::Storage& storage) {
-  std::size_t times = 0;
-  const auto count = [&](const at::Tensor& tensor) {
-    times += tensor.defined() && tensor.has_storage() &&
-             tensor.storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
-  };
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) count(value.toTensor());
-    if (value.isTensorList()) std::ranges::for_each(value.toTensorVector(), count);
-  }
-  return times;
-}
-
-}  // namespace
-
-// A kernel in Python may have kept what it was given, or what it returns. What is kept leaves the arena, where the plan goes
-// on to write.
-void Executor::let_go_of_held(const TapeOp& op) {
-  const auto look_at = [&](BlockId block) {
-    const c10::Storage& storage = storages_[block.index()];
-    if (tape_->blocks[block.index()].external || !storage || !arena_->holds(storage.data())) return;
-    std::size_t ours =
-        1 + times_in(told_, storage) + (torch_versions::python_has(*storage.unsafeGetStorageImpl()) ? 1 : 0);
-    for (const SlotId slot : slots_of_[block.index()]) {
-      at::Tensor& tensor = tensors_[slot.index()];
-      if (!tensor.defined()) continue;
-      tensor =
-          make_alias(storage, tape_->slots[slot.index()].meta);  // the one that Python has seen is its own from now on
-      ++ours;
-    }
-    if (storage.use_count() <= ours) return;
-    const std::size_t bytes = storage.nbytes();
-    at::DataPtr memory;
-    {
-      const Unarmed outside;
-      memory = c10::GetAllocator(storage.device().type())->allocate(bytes);
-    }
-    device_at(storage.device()).copy(memory.get(), storage.data(), static_cast<std::int64_t>(bytes));
-    storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
-    script_.count_beside(0, 1, 0);
-  };
-  for_each_access(*tape_, op, [&](BlockId block, Access) { look_at(block); });
-  for (const BlockId block : op.creates) look_at(block);
 }
 
 void Executor::call_kernel(const Instruction& instruction, torch::jit::Stack& stack) {

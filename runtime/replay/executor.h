@@ -241,6 +241,7 @@ class Executor {
   void write_chain_script(const RowChain& chain, std::int32_t step,
                           const std::map<std::pair<std::int32_t, std::int32_t>, std::int64_t>& scratch);
   void push_arguments(const Instruction& instruction, torch::jit::Stack& stack);
+  bool has_its_form(const TapeOp& op, const torch::jit::Stack& stack);
   void let_go_of_held(const TapeOp& op);
   void keep_results(const TapeOp& op, torch::jit::Stack& stack);
   void learn(const Instruction& instruction);

@@ -214,9 +214,7 @@ void Matcher::match(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
   if (changed) note_changed(id);
   if (changed && mode_ == Mode::kStep && numbers().has_run(id)) take_back_numbers();
   if (op.role == Role::kKernel && tells_value(op.handle)) {
-    torch::jit::Stack told;
-    tell(id, stack, told);
-    stack->insert(stack->end(), told.begin(), told.end());
+    for (c10::IValue& value : tell(id, stack)) stack->push_back(std::move(value));
   } else if (op.role == Role::kView && tells_value(op.handle)) {
     decide(id, stack);
   } else if (op.form == TapeOp::Form::kUnsure && mode_ == Mode::kStep) {

@@ -247,7 +247,7 @@ class Matcher final : public Interceptor, private GeneratorStateListener {
   bool take_content(const at::Tensor& from, const Block& constant, const TapeOp& op);
   bool take_part(const at::Tensor& from, BlockId block);
   [[nodiscard]] bool a_user_has_run(BlockId constant);
-  void tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& told);
+  torch::jit::Stack tell(TapeOpId op, torch::jit::Stack* stack);
   bool wait_for_form(TapeOpId id, torch::jit::Stack* stack);
   void note_changed(TapeOpId op);
   [[nodiscard]] bool differs_in(const DataGuard& guard) const;

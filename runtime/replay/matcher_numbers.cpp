@@ -107,8 +107,8 @@ auto Matcher::aside(WorkOut work_out) {
   }
 }
 
-// Runs the step up to this op, and answers with what it tells.
-void Matcher::tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& told) {
+// Runs the step up to this op, whose arguments leave the stack. What it tells.
+torch::jit::Stack Matcher::tell(TapeOpId op, torch::jit::Stack* stack) {
   torch::jit::drop(*stack, arguments_on_stack(tape_->op(op)));
   struct AsPythonHasIt {
     const OfGeneratorParts<bool>& moved;
@@ -116,7 +116,7 @@ void Matcher::tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& tol
     ~AsPythonHasIt() { python.restore(moved); }
   } const at_end{tape_->moved, generators_now()};
   python_generator_[0].restore(tape_->moved);
-  told = aside([&] { return numbers().tell(op); });
+  return aside([&] { return numbers().tell(op); });
 }
 
 // Runs the step up to this op, whose results may look otherwise in each call. False: they do; the op is as if it had not
@@ -124,11 +124,9 @@ void Matcher::tell(TapeOpId op, torch::jit::Stack* stack, torch::jit::Stack& tol
 bool Matcher::wait_for_form(TapeOpId id, torch::jit::Stack* stack) {
   const TapeOp& op = tape_->op(id);
   const torch::jit::Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(arguments_on_stack(op)), stack->end());
-  torch::jit::Stack made;
-  tell(id, stack, made);
+  torch::jit::Stack made = tell(id, stack);
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
   if (!has_recorded_form(*tape_, op, made)) {
-    made.clear();  // before its memory goes
-    stack->insert(stack->end(), arguments.begin(), arguments.end());
     if (op.random_order >= 0) {
       draws_.pop_back();
       python_generator_.pop_back();
@@ -137,7 +135,6 @@ bool Matcher::wait_for_form(TapeOpId id, torch::jit::Stack* stack) {
     --cursor_;
     return false;
   }
-  stack->insert(stack->end(), arguments.begin(), arguments.end());
   answer_with_shells(op, stack);
   const std::size_t first = stack->size() - op.results.size();
   for (std::size_t r = 0; r < op.results.size(); ++r)

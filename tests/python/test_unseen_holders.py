@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from mean_square import mean_square_step
 from torch import nn
 
 import stowage
@@ -152,14 +153,7 @@ def test_buffers_of_torch_jit(made):
         model = made(_Scripted())
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
-        def step(x):
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        call = wrap(step)
+        call = wrap(mean_square_step(model, optimizer))
         seen = [float(call(torch.randn(5, 6))) for _ in range(10)]
         return call, [seen, *(b.tolist() for b in model.buffers())]
 

@@ -15,7 +15,9 @@
 - ``torch.fx.node._side_effectful_functions``: what must not run twice.
 - ``torch._guards.TracingContext.fw_metadata.bw_donated_idxs``: which saved tensors backward may write over.
 - ``torch._inductor.config._post_fusion_custom_pass``, ``CustomSchedulerPass``, ``Scheduler.topological_sort_schedule``:
-  the order of the kernels; from 2.13 on, else Inductor's own.
+  the order of the kernels; from 2.13 on, else Inductor's own. ``memory.reorder_for_peak_memory``, ``.prepare_planning_info``:
+  what would choose another one after it; ``memory_plan_reuse``, ``estimate_peak`` of the code's writer: what waits for
+  reuse; ``mutation_real_name``, ``get_mutations``: what a kernel changes.
 - ``torch._dynamo.exc.ShortenTraceback``: errors of this kind come out of Dynamo as they are.
 - ``OptimizedModule.dynamo_ctx`` and ``_torchdynamo_orig_backend``: the options a model was compiled with."""
 
