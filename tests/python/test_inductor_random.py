@@ -22,7 +22,7 @@ class _Random(nn.Module):
         rng = random.Random(seed)
         self.layers, self.program = nn.ModuleList(), []
         for _ in range(rng.randrange(2, 6)):
-            kind = rng.choice(["linear", "norm", "act", "branch", "softmax", "drop", "embed", "view", "stats"])
+            kind = rng.choice(["linear", "norm", "act", "branch", "softmax", "drop", "embed", "view", "stats", "mask"])
             self.program.append((kind, rng.random()))
             if kind in ("linear", "branch", "embed"):
                 self.layers.append(nn.Linear(WIDTH, WIDTH))
@@ -46,6 +46,8 @@ class _Random(nn.Module):
                 x = torch.nn.functional.dropout(x, number / 2, self.training)
             elif kind == "embed":
                 x = x + layer.weight[torch.arange(x.shape[0]) % WIDTH]
+            elif kind == "mask":
+                x = torch.relu(x) + x.masked_fill(x > number, number)
             elif kind == "view":
                 x = (x.view(-1, 4, WIDTH // 4).transpose(1, 2).reshape(-1, WIDTH) + x).contiguous()
             else:

@@ -16,12 +16,14 @@ import torch
 
 from stowage import _core
 from stowage.errors import Infeasible, warn
-from stowage.inductor import costs, private, trial
+from stowage.inductor import costs, masks, private, trial
 from stowage.inductor.program import Unreadable
 from stowage.inductor.search import Candidate, Ladder
 from stowage.sizes import in_words
 
-_FILES = ("costs", "joint", "kernels", "order", "partitioner", "private", "program", "scratch", "search", "trial")
+_FILES = (
+    "costs", "joint", "kernels", "masks", "order", "partitioner", "private", "program", "scratch", "search", "trial"
+)  # fmt: skip
 _LADDERS: dict[str, Ladder] = {}  # of this process, by graph
 _MOST_LADDERS = 16
 NO_LIMIT = 1 << 62
@@ -141,7 +143,8 @@ def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: di
     source = private.copied(joint)
 
     def evaluate(saved: tuple[str, ...] | None) -> tuple[trial.Trial, tuple[str, ...]]:
-        forward, backward, real = partition_safely(source, inputs, saved, options)
+        wanted = None if saved is None else masks.without(source, saved)
+        forward, backward, real = partition_safely(source, inputs, wanted, options)
         modules[None if saved is None else real] = forward, backward
         return trial.run(forward, backward, user_outputs), real
 
