@@ -17,9 +17,10 @@ using Role = TapeOp::Role;
 
 class ByValue {
  public:
-  ByValue(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants)
+  ByValue(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants,
+          const std::set<const c10::StorageImpl*>& stay)
       : tape_(tape), anew_(anew), constants_(constants) {
-    find_only_read();
+    find_only_read(stay);
   }
 
   std::set<BlockId> run() {
@@ -49,13 +50,13 @@ class ByValue {
   // Nobody reads what it is given, but what it gives.
   static bool only_views(const TapeOp& op) { return op.role == Role::kView && !tells_value(op.handle); }
 
-  // Blocks that no op writes to, that the step does not hand out, and that Python does not look into past the
-  // dispatcher.
-  void find_only_read() {
+  // Blocks that no op writes to, that need not stay the same, that the step does not hand out, and that Python does not
+  // look into past the dispatcher.
+  void find_only_read(const std::set<const c10::StorageImpl*>& stay) {
     for (std::size_t i = 0; i < tape_.blocks.size(); ++i) {
       Block& block = tape_.blocks[i];
       block.only_read = block.external && (block.found || constants_.contains(BlockId(i))) && block.tensor.defined() &&
-                        block.tensor.has_storage();
+                        block.tensor.has_storage() && !stay.contains(block.tensor.storage().unsafeGetStorageImpl());
     }
     const auto not_this = [&](SlotId slot) {
       if (slot.valid()) tape_.blocks[tape_.slots[slot.index()].block.index()].only_read = false;
@@ -146,8 +147,9 @@ class ByValue {
 
 }  // namespace
 
-std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants) {
-  return ByValue(tape, anew, constants).run();
+std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants,
+                                const std::set<const c10::StorageImpl*>& stay) {
+  return ByValue(tape, anew, constants, stay).run();
 }
 
 }  // namespace stowage::runtime

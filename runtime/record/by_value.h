@@ -20,8 +20,9 @@
 namespace stowage::runtime {
 
 // Rewrites the tape. By value: arguments over blocks of `anew`, those that look at a part of another found block, and
-// those over `constants` that Python makes in the step, as it may put them into the list. Returns those of `anew` that
-// the step needs as wholes, too.
-std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants);
+// those over `constants` that Python makes in the step, as it may put them into the list. Nothing of what `stay`s the same tensor. Returns
+// those of `anew` that the step needs as wholes, too.
+std::set<BlockId> take_by_value(Tape& tape, const std::set<BlockId>& anew, const std::set<BlockId>& constants,
+                                const std::set<const c10::StorageImpl*>& stay);
 
 }  // namespace stowage::runtime

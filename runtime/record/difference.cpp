@@ -69,6 +69,19 @@ bool same_slot(const Tape& a, const Tape& b, SlotId x, SlotId y, bool views_move
          (moves || s.meta.storage_offset == t.meta.storage_offset) && s.meta.dtype == t.meta.dtype;
 }
 
+// Of results, also where nothing uses them.
+bool same_forms(const Tape& a, const Tape& b, const std::vector<TensorRef>& x, const std::vector<TensorRef>& y) {
+  const auto same = [&](SlotId p, SlotId q) {
+    if (!p.valid() || !q.valid()) return p.valid() == q.valid();
+    const TensorMeta& here = a.slots[p.index()].meta;
+    const TensorMeta& there = b.slots[q.index()].meta;
+    return here.sizes == there.sizes && here.strides == there.strides && here.dtype == there.dtype;
+  };
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [&](const TensorRef& p, const TensorRef& q) {
+    return std::equal(p.slots.begin(), p.slots.end(), q.slots.begin(), q.slots.end(), same);
+  });
+}
+
 bool same_constant(const Block& p, const Block& q) {
   if (!p.tensor.defined() || !q.tensor.defined()) return p.tensor.defined() == q.tensor.defined();
   return same_bytes(p.tensor.storage(), q.tensor.storage());
@@ -200,6 +213,7 @@ std::string difference(const Tape& a, const Tape& b) {
       if (x.section < 0 && !(numbers_vary && may_vary(x, y, k)) && !same_argument(x, y, k))
         return at_op(b, i, "gets another number");
     }
+    if (!same_forms(a, b, x.results, y.results)) return at_op(b, i, "gives a result of another shape");
   }
   if (a.ops.size() != b.ops.size())
     return "the step now has " + std::to_string(b.ops.size()) + " operations, " + std::to_string(a.ops.size()) +

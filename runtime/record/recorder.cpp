@@ -59,6 +59,26 @@ bool has_unreplayable_argument(const c10::IValue& value) {
   return value.isStorage() || value.isStream() || value.isPyObject() || value.isCustomClass();
 }
 
+// What all earlier calls have found, and some have written to. A call that writes to it and one that does not begin alike:
+// to both it is one and the same tensor.
+std::set<const c10::StorageImpl*> lasting_and_written(const std::vector<std::shared_ptr<Tape>>& earlier) {
+  std::set<const c10::StorageImpl*> written;
+  std::map<const c10::StorageImpl*, std::size_t> calls;
+  for (const std::shared_ptr<Tape>& tape : earlier) {
+    for (const Block& block : tape->blocks)
+      if (block.found && block.tensor.defined() && block.tensor.has_storage())
+        ++calls[block.tensor.storage().unsafeGetStorageImpl()];
+    const auto note = [&](BlockId id, Access access) {
+      const Block& block = tape->blocks[id.index()];
+      if (access == Access::kWrite && block.found && block.tensor.defined() && block.tensor.has_storage())
+        written.insert(block.tensor.storage().unsafeGetStorageImpl());
+    };
+    for (const TapeOp& op : tape->ops) for_each_access(*tape, op, note);
+  }
+  std::erase_if(written, [&](const c10::StorageImpl* storage) { return calls[storage] < earlier.size(); });
+  return written;
+}
+
 }  // namespace
 
 void take_up(c10::Device device) {
@@ -485,6 +505,7 @@ void Recorder::note_found() {
 std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<Tape>>& earlier) {
   std::set<BlockId> anew;
   std::set<const c10::StorageImpl*> known;  // in some earlier call as well
+  const std::set<const c10::StorageImpl*> stay = lasting_and_written(earlier);
   for (const std::shared_ptr<Tape>& tape : earlier) {
     tape_->finds |= tape->finds;
     tape_->by_value |= tape->by_value;
@@ -498,6 +519,7 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!(tape_->finds || tape_->by_value) || !block.found) continue;
+    if (stay.contains(block.tensor.storage().unsafeGetStorageImpl())) continue;
     if (block.bytes <= kLittle || !known.contains(block.tensor.storage().unsafeGetStorageImpl()))
       anew.insert(BlockId(i));
   }
@@ -508,7 +530,7 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
       if (filled.lift.valid()) constants.insert(names_.block_of(filled.tensor));
     }
     constants.erase(BlockId());
-    anew = take_by_value(*tape_, anew, constants);
+    anew = take_by_value(*tape_, anew, constants, stay);
     tape_->by_value =
         std::any_of(tape_->blocks.begin(), tape_->blocks.end(), [](const Block& b) { return b.by_value; });
     tape_->finds |= tape_->by_value;

@@ -301,7 +301,33 @@ class WritesIntoWhatItTakes(Holder):
         return (batch * w[0]).sum() + sum(float(t[0]) for t in self.made[:3]) * w[0, 0]
 
 
+class Reservoir(Holder):
+    """A store of rows that is read in each call, at places that chance draws, and written in some: fewer and fewer, or in
+    the same part of them."""
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        self.rows, self.marks = torch.ones(6, WIDTH), torch.zeros(6)
+        self.seen, self.falls = 6, rng.random() < 0.5
+        self.by_view = rng.random() < 0.5  # a row by itself, or several by an index
+
+    def before(self, x, w):
+        drawn = np.array(self.rng.sample(range(6), 3))
+        return ((self.rows[drawn] @ w).square().sum(1) * (1 + self.marks[drawn])).mean()
+
+    def after(self, w):
+        for row in w[:2]:
+            place = self.rng.randrange(self.seen)
+            self.seen += self.falls or self.seen < 12
+            if place < 6 and self.by_view:
+                self.rows[place] = row
+            elif place < 6:
+                self.rows[torch.tensor([place])] = row
+                self.marks[place] += 1
+
+
 HOLDERS = [
+    Reservoir,
     FromIterator,
     FromGenerator,
     PartsOfOne,
@@ -327,6 +353,7 @@ DIFFERENT_WAYS = (  # in different calls
     ChosenTable,
     OneForTwo,
     OfNumpy,
+    Reservoir,
     WrittenInStep,
     DrawnFromMemory,
     DecidesByWhatItTakes,
@@ -382,6 +409,36 @@ def test_each_kind(kind):
     if kind in DIFFERENT_WAYS:
         return
     assert min(planned) >= 8, planned
+
+
+def test_a_store_that_is_written_in_ever_fewer_calls():
+    """Calls that write to it and calls that do not begin alike, as one and the same step."""
+
+    def train(compile):
+        np.random.seed(0)
+        torch.manual_seed(0)
+        model = nn.Linear(5, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rows, seen = torch.zeros(10, 5), 10
+
+        def step(x):
+            nonlocal seen
+            loss = model(x).square().mean() + model(rows[np.random.choice(10, 4, replace=False)]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            for row in x:
+                place, seen = np.random.randint(0, seen), seen + 1
+                if place < 10:
+                    rows[place] = row
+            return loss.item()
+
+        run = compile(step)
+        return [run(torch.randn(4, 5)) for _ in range(160)], run
+
+    (expected, _), (found, step) = train(lambda f: f), train(stowage.compile)
+    assert found == expected
+    assert step.stats()["planned_steps"] >= 70 and not step.refusal
 
 
 def test_random_programs():

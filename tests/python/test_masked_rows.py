@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import stowage
+from stowage.errors import UnsupportedWarning
 
 CALLS = 24
 MASKS = {
@@ -108,3 +109,63 @@ def test_many_are_planned():
 def test_many():
     for seed in searches.seeds(searches.first_seed()):
         agree(seed)
+
+
+COUNTED = {
+    "different": lambda p, h: torch.unique(p),
+    "different in a row": lambda p, h: torch.unique_consecutive(p),
+    "with their numbers": lambda p, h: torch.unique(p, return_counts=True)[1],
+    "places": lambda p, h: (p == 1).nonzero(),
+    "rows": lambda p, h: h[p == 1],
+    "selected": lambda p, h: torch.masked_select(p, p > 1),
+    "bins": lambda p, h: torch.bincount(p),
+    "repeated": lambda p, h: p.repeat_interleave(p),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_rows_that_are_only_counted(name):
+    """What is counted is used no further: each number of rows is another step all the same, and recorded as one."""
+
+    def train(compiled):
+        torch.manual_seed(3)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        most = [0]
+
+        def train_step(x):
+            h = model(x)
+            loss = h.square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            most[0] = max(most[0], len(COUNTED[name](h.argmax(1), h)))
+            return loss.detach()
+
+        step = stowage.compile(train_step) if compiled else train_step
+        batches = [torch.randn(5, 4) for _ in range(4)]
+        seen = [(step(batches[call % 4].clone()), most[0]) for call in range(60)]
+        return seen, step
+
+    (expected, _), (found, step) = train(False), train(True)
+    assert all(torch.equal(a, b) and m == n for (a, m), (b, n) in zip(expected, found))
+    assert step.stats()["planned_steps"] >= 30 and not step.refusal
+
+
+def test_parameters_that_are_used_in_some_calls_are_named():
+    torch.manual_seed(0)
+    model = nn.ModuleList(nn.Linear(3, 3) for _ in range(6))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    draw = random.Random(0)
+
+    @stowage.compile
+    def step(x, used):
+        optimizer.zero_grad()
+        loss = sum(model[i](x).sum() for i in used)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    with pytest.warns(UnsupportedWarning, match=r"model\.\d\.weight has (a|no) gradient before the call"):
+        for _ in range(40):
+            step(torch.randn(2, 3), draw.sample(range(6), 3))

@@ -5,7 +5,8 @@
              f.k1 again ╶───────────────────────╯   a recomputation that the planner chose
 
 Ops are the kernels after Inductor's fusion: a graph of operators would price what fusion makes free, and miss what it
-keeps from memory. Kernels of backward, and those that draw random numbers or act outside, are effects: they never run
+keeps from memory. A mask that is made again in backward (masks.py) is no buffer: who reads it, reads what it is made of.
+Kernels of backward, and those that draw random numbers or act outside, are effects: they never run
 twice. A buffer that is live at the boundary is saved.
 
 Complexity: linear in kernels and buffers."""
@@ -13,6 +14,7 @@ Complexity: linear in kernels and buffers."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import torch
 
@@ -23,9 +25,9 @@ from stowage.inductor.trial import Trial
 
 
 class Joint:
-    """The graph, and how its buffers are called in the joint graph of AOTAutograd."""
+    """The graph, and how its buffers are called in the joint graph of AOTAutograd. masks: those made again, and of what."""
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial: Trial, masks: Mapping[str, tuple[str, ...]]):
         self.trial = trial
         self.buffers: list[dict] = []
         self.ops: list[dict] = []
@@ -52,8 +54,25 @@ class Joint:
             if buffer is not None and buffer in self.backward_ids and buffer not in shared:
                 self.buffers[self.backward_ids[buffer]]["returned"] = True
         self.ops += ops_of(trial.backward, self.backward_ids, self.buffers, trial.made[1], "b.", effects=True)
+        self._make_again(masks)
         self.cost_ns = sum(op.get("cost_ns", 0) for op in self.ops)
         self.graph = Graph.parse(text_of(self.buffers, self.ops), "compiled")
+
+    def _make_again(self, masks: Mapping[str, tuple[str, ...]]) -> None:
+        named: dict[int, list[str]] = {}  # by buffer
+        for name, buffer in zip(self.trial.saved, self.trial.saved_buffers):
+            if buffer in self.forward_ids:
+                named.setdefault(self.forward_ids[buffer], []).append(name)
+        number = {name: buffer for buffer, names in named.items() for name in names}
+        for mask in (buffer for buffer, names in named.items() if all(name in masks for name in names)):
+            sources = {number[source] for name in named[mask] for source in masks[name] if source in number}
+            for op in self.ops[self.boundary :]:
+                if mask in op.get("reads", ()):
+                    there = {*op["reads"], *op["creates"], *op.get("writes", ())}
+                    op["reads"] = [b for b in op["reads"] if b != mask] + sorted(sources - there)
+                    op["takeover"] = [pair for pair in op.get("takeover", ()) if pair[0] != mask]
+            if not any(mask in op.get("reads", ()) for op in self.ops):
+                self.buffers[mask]["bytes"] = 0
 
     def saved_by(self, plan: CorePlan) -> tuple[list[str], int]:
         """Nodes of the joint graph whose tensors are live at the boundary, and bytes that have no name there."""

@@ -46,22 +46,27 @@ _VIEWS = frozenset(
 )  # fmt: skip
 
 
-def without(joint: torch.fx.GraphModule, saved: Sequence[str]) -> tuple[str, ...]:
-    """The names of what is to be saved, without masks that it makes again. saved: names of nodes of the joint graph."""
-    nodes = {node.name: node for node in joint.graph.nodes}
-    kept = {name: nodes[name] for name in saved if name in nodes}
+def made_again(joint: torch.fx.GraphModule, saved: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Of the masks among what is saved, those that need not be, and what else of the saved each is made of. saved: names
+    of nodes of the joint graph."""
+    kept = {node.name: node for node in joint.graph.nodes if node.name in set(saved)}
     bases = {_base(node): name for name, node in kept.items()}
-    found = dict.fromkeys(saved)
+    found = {}
     for name, node in kept.items():
         sources = _sources(node, bases) if _dtype(node) == torch.bool else None
-        if sources is None:
-            continue
-        del found[name]
-        for source in sources:  # the view is made again from its base
-            if source.name not in found:
-                found.pop(bases[source], None)
-                found[source.name] = None
-    return tuple(found)
+        if sources is not None:
+            found[name] = tuple(bases[source] for source in sources)
+    return found
+
+
+def without(joint: torch.fx.GraphModule, saved: Sequence[str]) -> tuple[str, ...]:
+    """The names of what is to be saved then."""
+    again = made_again(joint, saved)
+    nodes = {node.name: node for node in joint.graph.nodes}
+    sources = {name for names in again.values() for name in names}
+    return tuple(
+        dict.fromkeys(_base(nodes[name]).name if name in sources else name for name in saved if name not in again)
+    )  # fmt: skip
 
 
 def _sources(mask: torch.fx.Node, bases: dict[torch.fx.Node, str]) -> list[torch.fx.Node] | None:

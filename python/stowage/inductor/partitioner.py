@@ -151,7 +151,8 @@ def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: di
     if key in _LADDERS:
         _LADDERS[key].evaluate = evaluate  # the same graph, of another compilation: its tensors are this one's
         return _LADDERS[key]
-    ladder = Ladder(evaluate(None)[0], evaluate)
+    default = evaluate(None)[0]
+    ladder = Ladder(default, evaluate, masks.made_again(source, default.saved))
     while len(_LADDERS) >= _MOST_LADDERS:
         del _LADDERS[next(iter(_LADDERS))]
     _LADDERS[key] = ladder

@@ -14,7 +14,7 @@ lowering takes without the text of kernels. Known weakness: below the lowest lev
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from stowage.errors import Error, Infeasible
 from stowage.inductor.joint import Joint
@@ -47,10 +47,11 @@ class _Planned:
 
 
 class Ladder:
-    """Of one joint graph. evaluate(saved): the trial of a partition, and what it really saves."""
+    """Of one joint graph. evaluate(saved): the trial of a partition, and what it really saves. masks: see masks.made_again()."""
 
-    def __init__(self, default: Trial, evaluate: Callable[[tuple[str, ...]], tuple[Trial, tuple[str, ...]]]):
-        self.trial = default
+    def __init__(self, default: Trial, evaluate: Callable[[tuple[str, ...]], tuple[Trial, tuple[str, ...]]],
+                 masks: Mapping[str, tuple[str, ...]]):  # fmt: skip
+        self.trial, self.masks = default, masks
         self.evaluate = evaluate
         self.bound_bytes = default.backward.end_bytes + default.outside_bytes
         self.default = Candidate(
@@ -125,7 +126,7 @@ class Ladder:
     def _begin(self) -> None:
         if self.joint is not None:
             return
-        self.joint = Joint(self.trial)
+        self.joint = Joint(self.trial, self.masks)
         try:
             plan(self.joint.graph, self.bound_bytes, keep_order=True, link_gbps=0.0, progress=False)
             self.least_bytes = self.bound_bytes

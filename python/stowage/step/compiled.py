@@ -500,8 +500,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if recording.tape.finds:  # no call finds those of that one again
             entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
         if any(r.serves_as(recording) for r in might_have_served if r in entry.replays):
-            entry.wanted -= 1
-            entry.wasted += 1
+            entry.has_wasted()
             return result
         entry.wanted = 0
         entry.recorded()

@@ -61,6 +61,11 @@ class Entry(SignatureState):
         if self.wasted < _MAX_WASTED and period <= _WANTED_CALLS:
             self.wanted = _WANTED_CALLS
 
+    def has_wasted(self) -> None:
+        """A recording, on what one holds already. Where none has served a call so far, one of the next shows whether they can."""
+        self.wanted = self.wanted - 1 if self.served else self.wanted // 2
+        self.wasted += 1
+
     def wants_expected(self) -> None:
         """Of the call that has just begun."""
         if self.calls in self.expected:

@@ -211,6 +211,10 @@ class LifeCycle(abc.ABC):
             advice = (
                 "; where data select the rows, as many in each call can be planned: weights of 0 and 1, or torch.where"
             )
+        if "gradient before the call" in what:
+            advice = (
+                "; zero_grad(set_to_none=False) leaves each parameter a gradient, which the optimizer then applies, too"
+            )
         self._refuse(
             entry,
             f"recorded {len(entry.recordings)} times within {min(entry.calls - entry.woke_at, _RECENT_CALLS)} calls, as this keeps "

@@ -215,10 +215,10 @@ class Replay:
                 return "a gradient that the step adds to"
         for p in self.gradients.absent:
             if p.grad is not None:
-                return "a gradient that was None"
+                return f"{self._named(p)} has a gradient before the call, as it had not when recorded"
         for p in self.gradients.present:
             if p.grad is None:
-                return "a gradient that was there"
+                return f"{self._named(p)} has no gradient before the call, as it had when recorded"
         for p, grad in self.gradients.lasting:
             if p.grad is not grad:
                 return "a gradient that lies in a tensor of the step's own"
@@ -227,6 +227,12 @@ class Replay:
         if not self.executor.residents_unchanged():
             return "the memory of a parameter, buffer or optimizer state"
         return "" if self.executor.accepts(self.inputs(arguments)) else "where an argument lies in its storage"
+
+    def _named(self, tensor: torch.Tensor) -> str:
+        """As the step's Python comes by it."""
+        world = self.recording.world
+        of_modules = (each for path, module in world.modules for each in module.named_parameters(prefix=path))
+        return next((name for name, known in (*of_modules, *world.tensors) if known is tensor), "a parameter")
 
     def changed(self, arguments: list[torch.Tensor]) -> str:
         """What no longer is as it was when the step was recorded, or ""."""
