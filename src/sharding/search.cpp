@@ -34,11 +34,12 @@ void Search::find_fewest() {
   const bool bound_to_others = std::any_of(space_.edges.begin(), space_.edges.end(),
                                            [](const SpaceEdge& e) { return e.pinned || e.charged > 0; });
   if (bound_to_others) {
-    MilpAnswer bytes = solve_space(
-        space_, options_, {.bytes_only = true, .byte_budget = space_.least_bytes, .seconds = left(), .peaks = {}});
-    if (bytes.choice.homes.empty())
-      bytes =
-          solve_space(space_, options_, {.bytes_only = true, .byte_budget = kInfinity, .seconds = left(), .peaks = {}});
+    const auto solve = [&](double budget) {
+      return solve_space(space_, options_, {.bytes_only = true, .byte_budget = budget, .seconds = left(), .peaks = {}},
+                         solved_);
+    };
+    MilpAnswer bytes = solve(space_.least_bytes);
+    if (bytes.choice.homes.empty()) bytes = solve(kInfinity);
     redundancy_.outcome = bytes.choice.homes.empty() ? Outcome::kUnknown : bytes.outcome;
     redundancy_.value = std::round(space_.least_bytes + bytes.objective);
     redundancy_.bound = space_.least_bytes + std::max(0.0, std::floor(bytes.bound + 0.5));
@@ -47,9 +48,9 @@ void Search::find_fewest() {
 }
 
 Found Search::run(double budget, double seconds, const Neighbourhood* within) {
-  MilpAnswer answer =
-      solve_space(space_, options_,
-                  {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_, .within = within});
+  MilpAnswer answer = solve_space(
+      space_, options_,
+      {.bytes_only = false, .byte_budget = budget, .seconds = seconds, .peaks = peaks_, .within = within}, solved_);
   if (answer.choice.homes.empty()) return nothing(answer.outcome, std::max(answer.bound, 0.0));
   settle(space_, answer.choice);
   Found found{make_ledger(space_, answer.choice), std::move(answer.choice), answer.outcome == Outcome::kOptimal};

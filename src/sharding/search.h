@@ -69,6 +69,7 @@ class Search {
   double eps_of_known_ = -1;
   double began_ = 0, seconds_ = 0;  // of the searches that share an end
   Space space_;
+  SolvedPrograms solved_;
   std::vector<PeakRow> peaks_;  // of the ops where a plan passed the limit
 };
 

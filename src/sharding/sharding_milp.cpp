@@ -18,8 +18,8 @@ constexpr double kLooser = 5;
 
 class ShardingMilp {
  public:
-  ShardingMilp(const Space& space, const ShardingOptions& options, const MilpRequest& request)
-      : space_(space), options_(options), request_(request), axes_(space.mesh.axes.size()) {}
+  ShardingMilp(const Space& space, const ShardingOptions& options, const MilpRequest& request, SolvedPrograms& solved)
+      : space_(space), options_(options), request_(request), solved_(solved), axes_(space.mesh.axes.size()) {}
 
   MilpAnswer run() {
     met_ = find_meetings(space_);
@@ -39,7 +39,7 @@ class ShardingMilp {
     milp.time_limit_seconds = request_.seconds;
     milp.seed = options_.seed;
     milp.library = options_.solver_library;
-    const MilpResult found = solve(problem_, milp);
+    const MilpResult found = solved_.solve(problem_, milp);
     MilpAnswer answer{.outcome = found.outcome,
                       .choice = {},
                       .objective = found.objective * kNsPerUnit,
@@ -299,6 +299,7 @@ class ShardingMilp {
   const Space& space_;
   const ShardingOptions& options_;
   const MilpRequest& request_;
+  SolvedPrograms& solved_;
   std::size_t axes_;
   MilpProblem problem_;
   std::vector<const SpaceEdge*> met_;  // per home: the edge to its only reader, where it lives as that wants it
@@ -309,8 +310,9 @@ class ShardingMilp {
 
 }  // namespace
 
-MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request) {
-  return ShardingMilp(space, options, request).run();
+MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request,
+                       SolvedPrograms& solved) {
+  return ShardingMilp(space, options, request, solved).run();
 }
 
 }  // namespace stowage

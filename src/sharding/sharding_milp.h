@@ -16,7 +16,7 @@
 
 #include "sharding/neighbourhood.h"
 #include "sharding/peak_row.h"
-#include "solver/milp.h"
+#include "solver/solved_programs.h"
 
 namespace stowage {
 
@@ -35,6 +35,7 @@ struct MilpRequest {
   const Neighbourhood* within = nullptr;  // choices that are looked at; null: all
 };
 
-MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request);
+MilpAnswer solve_space(const Space& space, const ShardingOptions& options, const MilpRequest& request,
+                       SolvedPrograms& solved);
 
 }  // namespace stowage

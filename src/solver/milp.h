@@ -53,6 +53,8 @@ struct MilpProblem {
   [[nodiscard]] int columns() const { return static_cast<int>(cost.size()); }
   [[nodiscard]] int rows() const { return static_cast<int>(row_lower.size()); }
   [[nodiscard]] std::size_t entries() const { return entry_column.size(); }
+
+  bool operator==(const MilpProblem&) const = default;
 };
 
 struct MilpOptions {

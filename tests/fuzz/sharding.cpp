@@ -128,7 +128,7 @@ ShardingOptions decode_sharding_options(ByteSource& bytes, const Mesh& mesh) {
   options.goal = bytes.chance(50) ? ShardingGoal::kLeastTime : ShardingGoal::kLeastRedundancy;
   options.cluster_rounds = bytes.chance(30) ? 0 : static_cast<std::int32_t>(bytes.draw(1, 8));
   options.eps = bytes.chance(20) ? 0.5 : 0;
-  options.iteration_limit = bytes.chance(10) ? bytes.draw(1, 50) : 2000;
+  options.iteration_limit = bytes.chance(10) ? bytes.draw(1, 50) : 500;
   if (bytes.chance(30)) options.memory_limit_bytes = bytes.draw(0, 2000);
   if (bytes.chance(30)) options.kept_share = static_cast<double>(bytes.draw(0, 4)) / 4;
   if (bytes.chance(20)) {

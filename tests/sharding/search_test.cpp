@@ -293,7 +293,8 @@ TEST(ShardingSearch, OverlappedPlansAgainstTryingEverything) {
 
 Choice solved(const Space& space, const ShardingOptions& options, const Neighbourhood* within = nullptr,
               double budget = kInfinity) {
-  Choice choice = solve_space(space, options, {.byte_budget = budget, .within = within}).choice;
+  SolvedPrograms solved;
+  Choice choice = solve_space(space, options, {.byte_budget = budget, .within = within}, solved).choice;
   settle(space, choice);
   choice.keep_home.clear();
   choice.keep_unit.clear();

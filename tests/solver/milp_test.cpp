@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 
+#include "solver/solved_programs.h"
 #include "support/random_graph.h"
 #include "support/seed.h"
 
@@ -111,6 +112,35 @@ TEST(Milp, IterationLimitStopsAndRepeats) {
   EXPECT_EQ(a.values, b.values);
   EXPECT_EQ(a.nodes, b.nodes);
   EXPECT_EQ(a.bound, b.bound);
+}
+
+TEST(SolvedPrograms, AnswersAgainWhatIsSettled) {
+  std::mt19937_64 random(first_seed());
+  const MilpProblem p = knapsack(random, 12, 2), q = knapsack(random, 12, 2);
+  SolvedPrograms solved;
+  const MilpResult a = solved.solve(p, {}), b = solved.solve(q, {}), c = solved.solve(p, {});
+  EXPECT_EQ(solved.kept(), 2U);
+  EXPECT_EQ(c.values, a.values);
+  EXPECT_EQ(c.bound, a.bound);
+  EXPECT_EQ(b.objective, solve(q, {}).objective);
+  MilpOptions looser;
+  looser.relative_gap = 0.5;
+  solved.solve(p, looser);
+  EXPECT_EQ(solved.kept(), 3U);
+}
+
+TEST(SolvedPrograms, AsksAnewWhereAClockHasCutShort) {
+  std::mt19937_64 random(first_seed());
+  const MilpProblem p = knapsack(random, 60, 6);
+  MilpOptions options;
+  options.should_stop = [] { return true; };
+  SolvedPrograms solved;
+  EXPECT_NE(solved.solve(p, options).outcome, Outcome::kOptimal);
+  EXPECT_EQ(solved.kept(), 0U);
+  MilpOptions counted;
+  counted.iteration_limit = 300;
+  EXPECT_EQ(solved.solve(p, counted).outcome, Outcome::kFeasible);
+  EXPECT_EQ(solved.kept(), 1U);
 }
 
 TEST(Milp, StopsWhenAsked) {
