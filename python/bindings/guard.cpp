@@ -450,6 +450,21 @@ void bind_guard(nb::module_& m) {
         return std::pair(digest.low, digest.high);
       },
       "object"_a, "Of shape, type and every byte.");
+  m.def(
+      "without_collections",
+      [](const nb::callable& call) {
+        // In C++, so that no interrupt comes between the two
+        struct Pause {
+          int was = PyGC_Disable();
+          ~Pause() {
+            if (was != 0) PyGC_Enable();
+          }
+        } const pause;
+        return call();
+      },
+      "call"_a,
+      "call(), meanwhile the garbage collector does not begin by itself: what makes many objects that live until its end "
+      "would make it look through all that there is, again and again.");
   m.def("slot_offset", &slot_offset, "member"_a.none());
   m.def("python_class", &python_class, "cls"_a.none());
   m.def("class_dict", &class_dict, "cls"_a.none());

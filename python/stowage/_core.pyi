@@ -175,6 +175,11 @@ def buffer_memory(object: object) -> tuple[int, int]:
 def buffer_digest(object: object) -> tuple[int, int]:
     """Of shape, type and every byte."""
 
+def without_collections(call: Callable) -> object:
+    """
+    call(), meanwhile the garbage collector does not begin by itself: what makes many objects that live until its end would make it look through all that there is, again and again.
+    """
+
 def slot_offset(member: object | None) -> int: ...
 
 def python_class(cls: object | None) -> bool: ...

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from stowage._core import Notes
+from stowage._core import Notes, without_collections
 from stowage._torch import collector
 from stowage._torch.private import generated_code, is_fake
 from stowage.step.guards.blind import module_of
@@ -47,7 +47,8 @@ class PythonState:
     def __init__(self, world: World | None = None):
         self._back: list[Callable[[], object]] = []
         self._kept_by_c: list[tuple[Any, Any]] = []
-        self.keep(world.reached() if world is not None else ())
+        if world is not None:
+            without_collections(lambda: self.keep(world.reached()))
         self._environment = dict(os.environ)
         self._random = random.getstate()
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None

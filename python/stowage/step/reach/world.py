@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from stowage._core import Guard, Notes
+from stowage._core import Guard, Notes, without_collections
 from stowage.step.guards.found import Found
 from stowage.step.guards.reads import reads
 from stowage.step.guards.scalars import SCALARS
@@ -49,7 +49,8 @@ class World:
 
     def __init__(self, fn: Any, given: Iterable[Any] = ()):
         """given: objects among the arguments, and the classes of others (signature())."""
-        self._walk: Walk | None = Walk(fn, getattr(fn, "__name__", type(fn).__name__), Found(), given)
+        path = getattr(fn, "__name__", type(fn).__name__)
+        self._walk: Walk | None = without_collections(lambda: Walk(fn, path, Found(), given))
         self.notes: Notes | None = None  # running
         self.guard: Guard = self._walk.guard
         self.guard.blind = ["what ran was not noted"]
