@@ -55,7 +55,7 @@ class _Fakes:
             # Step counters decide Python numbers
             number = local_tensor(t).item() if t.dim() == 0 and not is_fake(t) else None
             with self.mode:
-                self.of[id(t)] = _empty(t) if number is None else torch.tensor(number, dtype=t.dtype)
+                self.of[id(t)] = _empty(t) if number is None else torch.tensor(number, dtype=t.dtype, device=t.device)
         return self.of[id(t)]
 
 

@@ -108,7 +108,7 @@ def _make_optimizer_state(split: ShardedState) -> None:
                 group.update({k: 0.0 for k in ("lr", "weight_decay") if isinstance(group.get(k), float)})
                 for p in group["params"]:
                     part = split.part(p)
-                    p.grad = cut(torch.zeros(part.shape, dtype=p.dtype), split.mesh, part.at.gradient)
+                    p.grad = cut(torch.zeros(part.shape, dtype=p.dtype, device=p.device), split.mesh, part.at.gradient)
             with split.watching():
                 optimizer.step()
         finally:

@@ -201,7 +201,7 @@ def _real(value: Any, storages: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, TensorForm):
         base = storages.get(value.storage)
         if base is None:
-            base = storages[value.storage] = torch.zeros(value.storage_bytes, dtype=torch.uint8)
-        empty = torch.empty(0, dtype=value.dtype)
+            base = storages[value.storage] = torch.zeros(value.storage_bytes, dtype=torch.uint8, device="cpu")
+        empty = torch.empty(0, dtype=value.dtype, device="cpu")
         return empty.set_(base.untyped_storage(), value.offset, value.shape, value.stride)
     return [_real(v, storages) for v in value] if isinstance(value, tuple) else value

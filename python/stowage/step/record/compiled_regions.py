@@ -172,7 +172,7 @@ class _EmptyStrided:
     def __call__(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         if not _runtime.intercepting():
             return self._plain(size, stride, dtype)
-        return torch.empty_strided(size, stride, dtype=dtype)
+        return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
 
 def run_alike(call: Callable[[], Any]) -> Any:

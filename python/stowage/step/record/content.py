@@ -98,7 +98,7 @@ def copy_with(tensor: torch.Tensor, content: bytes) -> torch.Tensor:
     """Of its form, with that content, in order."""
 
     def make() -> torch.Tensor:
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         if content:
             copy.view(-1).copy_(torch.frombuffer(bytearray(content), dtype=tensor.dtype))
         return copy
