@@ -50,9 +50,10 @@ class World:
     def __init__(self, fn: Any, given: Iterable[Any] = ()):
         """given: objects among the arguments, and the classes of others (signature())."""
         path = getattr(fn, "__name__", type(fn).__name__)
-        self._walk: Walk | None = without_collections(lambda: Walk(fn, path, Found(), given))
+        walk: Any = without_collections(lambda: Walk(fn, path, Found(), given))
+        self._walk: Walk | None = walk
         self.notes: Notes | None = None  # running
-        self.guard: Guard = self._walk.guard
+        self.guard: Guard = walk.guard
         self.guard.blind = ["what ran was not noted"]
         # Weak references are read: what the guard holds must not outlive what the user has dropped
         self.weak = False
@@ -63,7 +64,8 @@ class World:
         self.reads_gradients = True  # the user's Python may read a parameter's .grad; known after settle()
         self._read: set[int] | None = None  # ids of tensors that code which ran may read; known after settle()
         self.changes = ""  # what the step itself changes of what it can reach; known after settle()
-        found = self._found = self._walk.found
+        found: Found = walk.found
+        self._found = found
         self.modules: list[tuple[str, torch.nn.Module]] = found.modules
         self.optimizers: list[Optimizer] = found.optimizers
         self.schedulers: list[LRScheduler] = found.schedulers
