@@ -30,7 +30,8 @@ struct RecordOptions {
   std::function<std::string()> source;  // "file:line" of the user's code that is running now; may be empty
   // Does the operator of that name declare what its results look like, whatever tensors hold? Empty: none does
   std::function<bool(const std::string&)> declares_form;
-  std::function<void()> may_raise;  // called before an op that may raise because of what tensors hold
+  // Called before an op that may raise because of what tensors hold; an operator of others may raise anything
+  std::function<void(bool anything)> may_raise;
 };
 
 class Recorder final : public Interceptor {

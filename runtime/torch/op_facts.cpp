@@ -236,8 +236,8 @@ bool writes_argument(const c10::OperatorHandle& op, std::size_t index) {
 }
 
 bool is_custom(const c10::OperatorHandle& op) {
-  static constexpr std::array<std::string_view, 6> kOwn = {
-      "aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::"};
+  static constexpr std::array<std::string_view, 7> kOwn = {
+      "aten::", "prims::", "mkldnn::", "mkl::", "c10d::", "_c10d_functional::", "stowage::"};
   return std::none_of(kOwn.begin(), kOwn.end(),
                       [&](std::string_view own) { return op.schema().name().starts_with(own); });
 }

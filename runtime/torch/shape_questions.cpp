@@ -27,8 +27,10 @@ ShapeQuestion sum_of(const at::Tensor& numbers) {
   return {sum, {numbers, c10::IValue()}};
 }
 
-// What bincount() will have room for. Negative numbers it refuses by itself.
+// What bincount() will have room for. What that refuses (negative numbers), it refuses here.
 at::Tensor bins(const at::Tensor& numbers, std::int64_t minlength) {
+  const bool refused = numbers.dim() != 1 || (numbers.numel() > 0 && numbers.min().item().toLong() < 0);
+  if (refused) return at::bincount(numbers, {}, minlength);
   const std::int64_t most = numbers.numel() == 0 ? -1 : numbers.max().item().toLong();
   return at::full({}, std::max(minlength, most + 1), at::TensorOptions(numbers.device()).dtype(at::kLong));
 }
@@ -74,6 +76,8 @@ c10::OperatorHandle scalar_reader() {
   static const c10::OperatorHandle reader = find("aten::_local_scalar_dense", "");
   return reader;
 }
+
+bool refuses_when_asked(const c10::OperatorHandle& op) { return op.schema().name() == "aten::bincount"; }
 
 std::vector<ShapeQuestion> shape_questions(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!depends_on_data(op, stack) || tells_value(op)) return {};

@@ -25,6 +25,9 @@ struct ShapeQuestion {
 // (unique of rows).
 std::vector<ShapeQuestion> shape_questions(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
+// An op that refuses nothing of what its question has let pass.
+bool refuses_when_asked(const c10::OperatorHandle& op);
+
 c10::OperatorHandle scalar_reader();
 
 }  // namespace stowage::runtime

@@ -1,5 +1,7 @@
 """A byte limit inside torch.compile: what is predicted is what is measured, and the bits are Inductor's."""
 
+import itertools
+
 import inductor_models as m
 import pytest
 import torch
@@ -146,3 +148,33 @@ def test_the_report_says_what_was_chosen(tmp_path):
     assert "450.0 KiB" in str(report)
     report.save(str(tmp_path / "report.html"))
     assert "<h2>Graph 0</h2>" in (tmp_path / "report.html").read_text()
+
+
+def test_a_gradient_that_is_copied_into_place_counts():
+    """Inductor makes that of a 3x3 convolution with other strides than its parameter has: PyTorch copies it when all are there."""
+
+    class Narrow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            widths = [8, *[64] * 24]
+            self.layers = torch.nn.ModuleList(torch.nn.Conv2d(a, b, 1) for a, b in itertools.pairwise(widths))
+            self.last = torch.nn.Conv2d(64, 64, 3, padding=1)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).relu()
+            return self.last(x).square().mean()
+
+    torch.manual_seed(0)
+    model, batch = Narrow(), torch.randn(1, 8, 2, 2)
+    function = m.compiled(model)
+    m.step(function, model, batch)
+    (record,) = m.records(function)
+    trial = record.ladder.trial
+    assert trial.copied_bytes == model.last.weight.numel() * 4
+    assert trial.peak_bytes > trial.backward.peak_bytes + trial.outside_bytes
+    assert m.step(function, model, batch)[2] == record.chosen.peak_bytes
+    torch._dynamo.reset()
+    with pytest.raises(stowage.Infeasible) as error:
+        m.compiled(model, 1)(batch)
+    assert error.value.smallest_bytes > trial.backward.end_bytes

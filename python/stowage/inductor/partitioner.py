@@ -146,7 +146,7 @@ def _ladder(joint: torch.fx.GraphModule, inputs: Any, options: dict, modules: di
         wanted = None if saved is None else masks.without(source, saved)
         forward, backward, real = partition_safely(source, inputs, wanted, options)
         modules[None if saved is None else real] = forward, backward
-        return trial.run(forward, backward, user_outputs), real
+        return trial.run(forward, backward, user_outputs, options.get("static_lifetime_input_indices")), real
 
     if key in _LADDERS:
         _LADDERS[key].evaluate = evaluate  # the same graph, of another compilation: its tensors are this one's

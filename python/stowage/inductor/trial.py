@@ -7,12 +7,13 @@
     └─────────────────┘       │ user holds them too  │
                               └──────────────────────┘
 
-Counted are the bytes above parameters and inputs: what forward makes, what is saved, the tangents, gradients."""
+Counted are the bytes above parameters and inputs: what forward makes, what is saved, the tangents, gradients. A gradient
+that does not lie in memory as its parameter does is copied when all are there, before ``.grad`` gets it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,14 +35,19 @@ class Trial:
     tangent_bytes: int
     nodes: dict[str, torch.fx.Node]  # of the forward graph before it was lowered
     outside_bytes: int  # what the user holds of forward's outputs while backward runs, and is not saved
+    copied_bytes: int  # of the largest gradient that is copied
 
     @property
     def peak_bytes(self) -> int:
-        return max(self.forward.peak_bytes, self.backward.peak_bytes + self.outside_bytes)
+        backward = max(self.backward.peak_bytes, self.backward.end_bytes + self.copied_bytes)
+        return max(self.forward.peak_bytes, backward + self.outside_bytes)
 
 
-def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outputs: int) -> Trial:
-    """Lowers copies of both graphs. Raises whatever Inductor raises, and Unreadable."""
+def run(
+    forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outputs: int, parameters: Sequence[int] | None
+) -> Trial:
+    """Lowers copies of both graphs. parameters: which inputs last; None: not known. Raises whatever Inductor raises, and
+    Unreadable."""
     forward_inputs, outputs = _values(forward), _outputs(forward)
     visible = [i for i in range(user_outputs) if _is_node(outputs[i])]
 
@@ -81,7 +87,22 @@ def run(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, user_outp
     return Trial(
         first, second, (lowered.made, lowered_backward.made), saved, first.outputs[user_outputs:],
         first.outputs[:user_outputs], tangents, {node.name: node for node in forward.graph.nodes}, outside,
+        _copied_bytes(forward_inputs, lowered_backward.output_strides, _outputs(backward), parameters),
     )  # fmt: skip
+
+
+def _copied_bytes(
+    inputs: list[Any], strides: list[tuple[int, ...] | None], gradients: list[Any], parameters: Sequence[int] | None
+) -> int:
+    """PyTorch takes a gradient as it is where its strides are those of its parameter."""
+    copied = 0
+    for i, (value, stride, gradient) in enumerate(zip(inputs, strides, gradients)):
+        lasts = parameters is None or i in parameters
+        if not lasts or stride is None or not isinstance(value, torch.Tensor) or not _is_node(gradient):
+            continue
+        if any(a != b for size, a, b in zip(value.shape, value.stride(), stride) if size != 1):
+            copied = max(copied, private.storage_bytes(value.shape, value.stride(), value.dtype))
+    return copied
 
 
 def each_program(trial: Trial) -> tuple[tuple[str, str], ...]:

@@ -229,6 +229,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
     def _fitting(self, entry: Entry, key: Any, inputs: list[torch.Tensor]) -> tuple[list[Replay], Replay | None]:
         """Those that can serve the call, if its Python does the same, and the one of which that is known without
         running it. Before any Python runs, guards let go of what weak references would find dead."""
+        entry.forget_unconfirmed()
         fit = [replay for replay in reversed(entry.replays) if not replay.unfit(inputs, key)]
         fit.sort(key=lambda replay: bool(replay.undecided))
         weak = [r for e in self._entries.values() for r in e.replays if r.recording.world.weak]

@@ -18,6 +18,7 @@ from stowage.step.replay.replay import Replay
 _MAX_REPLAYS = 16  # kept per signature: the ways that the step has taken lately
 _WANTED_CALLS = 8  # after a call whose Python was new, recorded until that comes again
 _MAX_LEFT = 64  # ways of leaving the recordings that are remembered
+_UNCONFIRMED_CALLS = 64  # that a recording waits for its rehearsal
 _MAX_WASTED = 32  # recordings that showed nothing new; from then on such calls only run eagerly
 
 
@@ -94,6 +95,12 @@ class Entry(SignatureState):
         replay.served_at = self.calls
         self.served.append(self.calls)
         self.beginnings = 0
+
+    def forget_unconfirmed(self) -> None:
+        """Ways that came once and not again, where others are trusted: while one waits for its rehearsal, any call may have
+        to run twice, and is prepared for it."""
+        if any(replay.trusted for replay in self.replays):
+            self.replays = [r for r in self.replays if r.trusted or self.calls - r.served_at <= _UNCONFIRMED_CALLS]
 
     def keep(self, replay: Replay) -> None:
         """In the place of the one that has not served for longest, where there are too many."""

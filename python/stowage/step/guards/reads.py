@@ -5,7 +5,7 @@
     constants   strings: names of modules that are imported by name
     compares    objects by ==, or shows them as text
     group keys  of the parameter groups of optimizers (group_keys.py)
-    catches     it has handlers of exceptions
+    catches     it has handlers of exceptions; catches_kernels: other than those that let the errors of PyTorch's kernels pass
     dynamic     it reads attributes by names that the code does not show: ``getattr(o, name)``, ``vars(o)``, ``o.__dict__``
 
 Code of libraries is taken whole, without decoding: each of its names counts as a global and as an attribute. O(length
@@ -108,6 +108,26 @@ _PUSH, _WITH = (
     dis.opmap.get(name, -1) if "PUSH_EXC_INFO" in dis.opmap else -1 for name in ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 )
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+# By no kernel of PyTorch's because of what tensors hold
+_OTHER_ERRORS = frozenset(
+    [
+        "TypeError",
+        "AttributeError",
+        "KeyError",
+        "NameError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "StopIteration",
+        "StopAsyncIteration",
+        "GeneratorExit",
+        "FileNotFoundError",
+        "PermissionError",
+        "EOFError",
+        "UnicodeError",
+        "KeyboardInterrupt",
+        "SystemExit",
+    ]
+)
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
@@ -129,6 +149,7 @@ class Reads:
     catches: bool = False  # exceptions
     has_blocks: bool = False  # of ``with``
     group_keys: frozenset[str] = frozenset()
+    catches_kernels: bool = False  # exceptions that kernels of PyTorch's raise because of what tensors hold
 
 
 _NOTHING = Reads(frozenset(), frozenset(), frozenset(), False, True, False)
@@ -187,6 +208,7 @@ def _reads(code: types.CodeType) -> Reads:
             catches=_catches(code, names),
             has_blocks=_has_blocks(code),
             group_keys=group_keys(code),
+            catches_kernels=_catches_kernels(code, names),
         )
     return _reads_of_user(code, generates)
 
@@ -233,6 +255,7 @@ def _reads_of_user(code: types.CodeType, generates: bool) -> Reads:
         _catches(code, found_globals | attributes),
         _has_blocks(code),
         group_keys(code),
+        _catches_kernels(code, found_globals | attributes),
     )
 
 
@@ -242,6 +265,47 @@ def _catches(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
     if code.co_filename.startswith((*STANDARD_FOLDERS, "<frozen ", _TORCH_FOLDER)) and not _in_package(code):
         return False
     return code.co_name in EXITS or "suppress" in names or has_handlers(code)
+
+
+def _catches_kernels(code: types.CodeType, names: frozenset[str] | set[str]) -> bool:
+    """As _catches(), but for handlers that let pass what kernels of PyTorch's raise: ``finally``, and those of other errors."""
+    if not _catches(code, names):
+        return False
+    if code.co_name in EXITS or "suppress" in names or _PUSH < 0:
+        return True
+    instructions = list(dis.get_instructions(code))
+    starts = [at for at, i in enumerate(instructions) if i.opcode == _PUSH]
+    return not all(_lets_pass(instructions[at + 1 : end]) for at, end in zip(starts, [*starts[1:], None]))
+
+
+def _lets_pass(handler: list[dis.Instruction]) -> bool:
+    """Of one handler, up to the next. It ends with COPY, POP_EXCEPT, RERAISE, for errors of its own.
+
+    finally       ...                                            RERAISE
+    except Name   LOAD_GLOBAL Name  CHECK_EXC_MATCH  (else ──►)  ...  RERAISE"""
+    names = [i.opname for i in handler]
+    if "WITH_EXCEPT_START" in names:  # the end of a ``with``: blocks have a rule of their own
+        return True
+    ends = [at for at in range(len(names) - 2) if names[at : at + 3] == ["COPY", "POP_EXCEPT", "RERAISE"]]
+    if not ends or "RERAISE" not in names[: ends[0]] or "CHECK_EG_MATCH" in names:
+        return False
+    own = handler[: ends[0]]
+    checks = [at for at, i in enumerate(own) if i.opname == "CHECK_EXC_MATCH"]
+    if not checks:
+        return "POP_EXCEPT" not in names[: ends[0]]
+    reraised = {i.offset for i in own if i.opname == "RERAISE"}
+    return all(_other_errors(own[:at]) for at in checks) and any(
+        i.opname.startswith("POP_JUMP") and i.argval in reraised for i in own
+    )
+
+
+def _other_errors(before: list[dis.Instruction]) -> bool:
+    """Does the check that follows ask for names of errors alone that no kernel raises?"""
+    asked: list[dis.Instruction] = []
+    while before and before[-1].opname in ("LOAD_GLOBAL", "BUILD_TUPLE", "CACHE"):
+        asked.append(before.pop())
+    loaded = [i.argval for i in asked if i.opname == "LOAD_GLOBAL"]
+    return bool(loaded) and all(name in _OTHER_ERRORS for name in loaded)
 
 
 def has_handlers(code: types.CodeType) -> bool:

@@ -149,10 +149,14 @@ class World:
         self.arrays, self.catches, self._leaves_blocks = walk.arrays, walk.ran.catches, walk.ran.leaves_blocks
         return self.changes
 
-    def catches_from(self, around: Iterable[types.CodeType]) -> bool:
-        """May its Python catch what is raised where these codes run, one within the other?"""
+    def catches_from(self, around: Iterable[types.CodeType | None]) -> bool:
+        """May its Python catch what is raised where these codes run, one within the other? With None among them, that may be
+        anything, else what kernels of PyTorch's raise."""
+        codes = set(around)
+        anything = None in codes
         return self.catches and any(
-            read.catches or (read.has_blocks and self._leaves_blocks) for read in map(reads, around)
+            read.catches_kernels or (anything and read.catches) or (read.has_blocks and self._leaves_blocks)
+            for read in (reads(code) for code in codes if code is not None)
         )
 
     def may_read(self, tensor: torch.Tensor) -> bool:

@@ -123,7 +123,7 @@ def record(
         raise Unsupported("a step cannot be recorded inside a stowage.budget block: tensors move while it runs")
     world = world or World(fn)
     hidden = LIBRARY_FOLDERS + generated_code()
-    around: set[types.CodeType] = set()
+    around: set[types.CodeType | None] = set()
     recorder = _runtime.Recorder(fake, hidden, world.distributed, around, _watched.__code__, declares_form)
     try:
         recording = _record(
