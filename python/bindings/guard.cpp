@@ -463,9 +463,8 @@ void bind_guard(nb::module_& m) {
         return call();
       },
       "call"_a,
-      "call(), meanwhile the garbage collector does not begin by itself: what makes many objects that live until its "
-      "end "
-      "would make it look through all that there is, again and again.");
+      "call(), without collections of garbage meanwhile: where it makes many objects, they would look through all that "
+      "there is, again and again.");
   m.def("slot_offset", &slot_offset, "member"_a.none());
   m.def("python_class", &python_class, "cls"_a.none());
   m.def("class_dict", &class_dict, "cls"_a.none());

@@ -177,7 +177,7 @@ def buffer_digest(object: object) -> tuple[int, int]:
 
 def without_collections(call: Callable) -> object:
     """
-    call(), meanwhile the garbage collector does not begin by itself: what makes many objects that live until its end would make it look through all that there is, again and again.
+    call(), without collections of garbage meanwhile: where it makes many objects, they would look through all that there is, again and again.
     """
 
 def slot_offset(member: object | None) -> int: ...

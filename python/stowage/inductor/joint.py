@@ -54,11 +54,6 @@ class Joint:
             if buffer is not None and buffer in self.backward_ids and buffer not in shared:
                 self.buffers[self.backward_ids[buffer]]["returned"] = True
         self.ops += ops_of(trial.backward, self.backward_ids, self.buffers, trial.made[1], "b.", effects=True)
-        if trial.copied_bytes:
-            self.ops.append({
-                "name": "accumulate", "target": "accumulate", "creates": [], "traits": ["effect"],
-                "scratch": [{"bytes": trial.copied_bytes, "from": 0, "to": 1}], "after": list(range(len(self.ops))),
-            })  # fmt: skip
         self._make_again(masks)
         self.cost_ns = sum(op.get("cost_ns", 0) for op in self.ops)
         self.graph = Graph.parse(text_of(self.buffers, self.ops), "compiled")

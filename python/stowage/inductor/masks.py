@@ -120,4 +120,4 @@ def _elements(node: torch.fx.Node) -> int:
     return value.numel() if isinstance(value, torch.Tensor) else -1
 
 
-__all__ = ["without"]
+__all__ = ["made_again", "without"]

@@ -9,7 +9,8 @@ less. What the planner predicts is of the default's kernels; after the partition
 the programs of a second lowering, read to the byte, confirm a candidate.
 
 Complexity: at most TRIES plans and lowerings, and those of LAST where the budget is too small; each takes what Inductor's
-lowering takes without the text of kernels. Known weakness: below the lowest level nothing is tried."""
+lowering takes without the text of kernels. Known weakness: below the lowest level nothing is tried; that
+PyTorch copies gradients (trial.py) is confirmed, not planned for."""
 
 from __future__ import annotations
 

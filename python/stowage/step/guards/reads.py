@@ -292,7 +292,7 @@ def _lets_pass(handler: list[dis.Instruction]) -> bool:
     own = handler[: ends[0]]
     checks = [at for at, i in enumerate(own) if i.opname == "CHECK_EXC_MATCH"]
     if not checks:
-        return "POP_EXCEPT" not in names[: ends[0]]
+        return not {"POP_EXCEPT", "RAISE_VARARGS"} & set(names[: ends[0]])
     reraised = {i.offset for i in own if i.opname == "RERAISE"}
     return all(_other_errors(own[:at]) for at in checks) and any(
         i.opname.startswith("POP_JUMP") and i.argval in reraised for i in own

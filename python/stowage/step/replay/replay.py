@@ -4,6 +4,7 @@ results."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -230,9 +231,13 @@ class Replay:
 
     def _named(self, tensor: torch.Tensor) -> str:
         """As the step's Python comes by it."""
+        return self._names.get(id(tensor), "a parameter")
+
+    @functools.cached_property
+    def _names(self) -> dict[int, str]:
         world = self.recording.world
         of_modules = (each for path, module in world.modules for each in module.named_parameters(prefix=path))
-        return next((name for name, known in (*of_modules, *world.tensors) if known is tensor), "a parameter")
+        return {id(tensor): name for name, tensor in (*world.tensors, *of_modules)}
 
     def changed(self, arguments: list[torch.Tensor]) -> str:
         """What no longer is as it was when the step was recorded, or ""."""
