@@ -17,33 +17,17 @@ from collections.abc import Sequence
 import torch
 
 _MOST_NODES = 16  # between a mask and what it is made of
-_EXACT = frozenset(
-    [
-        "eq",
-        "ne",
-        "le",
-        "lt",
-        "ge",
-        "gt",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_not",
-        "bitwise_xor",
-        "isnan",
-        "isinf",
-    ]
-)
+_EXACT = frozenset([
+    "eq", "ne", "le", "lt", "ge", "gt", "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or",
+    "bitwise_not", "bitwise_xor", "isnan", "isinf",
+])  # fmt: skip
 _OF_INTEGERS = frozenset(
     ["add", "sub", "mul", "neg", "abs", "minimum", "maximum", "where", "clamp", "clamp_min", "clamp_max"]
 )
 _FROM_NOTHING = frozenset(["full", "arange", "iota", "scalar_tensor"])
-_VIEWS = frozenset(
-    ["view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "alias", "detach"]
-)  # fmt: skip
+_VIEWS = frozenset([
+    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "slice", "alias", "detach",
+])  # fmt: skip
 
 
 def made_again(joint: torch.fx.GraphModule, saved: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -109,25 +109,11 @@ _PUSH, _WITH = (
 )
 _TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 # By no kernel of PyTorch's because of what tensors hold
-_OTHER_ERRORS = frozenset(
-    [
-        "TypeError",
-        "AttributeError",
-        "KeyError",
-        "NameError",
-        "ImportError",
-        "ModuleNotFoundError",
-        "StopIteration",
-        "StopAsyncIteration",
-        "GeneratorExit",
-        "FileNotFoundError",
-        "PermissionError",
-        "EOFError",
-        "UnicodeError",
-        "KeyboardInterrupt",
-        "SystemExit",
-    ]
-)
+_OTHER_ERRORS = frozenset([
+    "TypeError", "AttributeError", "KeyError", "NameError", "ImportError", "ModuleNotFoundError", "StopIteration",
+    "StopAsyncIteration", "GeneratorExit", "FileNotFoundError", "PermissionError", "EOFError", "UnicodeError",
+    "KeyboardInterrupt", "SystemExit",
+])  # fmt: skip
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _MODULE_BODY = "<module>"
