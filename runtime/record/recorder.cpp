@@ -59,6 +59,12 @@ bool has_unreplayable_argument(const c10::IValue& value) {
   return value.isStorage() || value.isStream() || value.isPyObject() || value.isCustomClass();
 }
 
+// Null where the step has not come by it, or it has none.
+const c10::StorageImpl* found_storage(const Block& block) {
+  const bool has = block.found && block.tensor.defined() && block.tensor.has_storage();
+  return has ? block.tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
 // What all earlier calls have found, and some have written to. A call that writes to it and one that does not begin alike:
 // to both it is one and the same tensor.
 std::set<const c10::StorageImpl*> lasting_and_written(const std::vector<std::shared_ptr<Tape>>& earlier) {
@@ -66,12 +72,10 @@ std::set<const c10::StorageImpl*> lasting_and_written(const std::vector<std::sha
   std::map<const c10::StorageImpl*, std::size_t> calls;
   for (const std::shared_ptr<Tape>& tape : earlier) {
     for (const Block& block : tape->blocks)
-      if (block.found && block.tensor.defined() && block.tensor.has_storage())
-        ++calls[block.tensor.storage().unsafeGetStorageImpl()];
+      if (const c10::StorageImpl* storage = found_storage(block)) ++calls[storage];
     const auto note = [&](BlockId id, Access access) {
-      const Block& block = tape->blocks[id.index()];
-      if (access == Access::kWrite && block.found && block.tensor.defined() && block.tensor.has_storage())
-        written.insert(block.tensor.storage().unsafeGetStorageImpl());
+      const c10::StorageImpl* storage = found_storage(tape->blocks[id.index()]);
+      if (access == Access::kWrite && storage != nullptr) written.insert(storage);
     };
     for (const TapeOp& op : tape->ops) for_each_access(*tape, op, note);
   }
@@ -519,7 +523,7 @@ std::vector<at::Tensor> Recorder::found_anew(const std::vector<std::shared_ptr<T
   for (std::size_t i = 0; i < tape_->blocks.size(); ++i) {
     const Block& block = tape_->blocks[i];
     if (!(tape_->finds || tape_->by_value) || !block.found) continue;
-    if (stay.contains(block.tensor.storage().unsafeGetStorageImpl())) continue;
+    if (stay.contains(found_storage(block))) continue;
     if (block.bytes <= kLittle || !known.contains(block.tensor.storage().unsafeGetStorageImpl()))
       anew.insert(BlockId(i));
   }
