@@ -5,7 +5,7 @@
 
 A mask is a boolean tensor. It is dropped where comparisons, logic and integers lead to it from tensors that are saved, or
 from nothing: all these are exact, so the bits are the same. A view that is saved gives its base for that, which is
-the same memory. On a CPU that is faster, too: Inductor's kernels write booleans one by one.
+the same memory. On a CPU that is faster, too: Inductor's kernels write booleans slowly.
 
 Complexity: linear in the joint graph, and _MOST_NODES for each mask. Known weakness: what is saved for a mask may live a
 little longer; only the lowering that follows says whether the limit is kept."""
@@ -33,7 +33,8 @@ _VIEWS = frozenset([
 def made_again(joint: torch.fx.GraphModule, saved: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Of the masks among what is saved, those that need not be, and what else of the saved each is made of. saved: names
     of nodes of the joint graph."""
-    kept = {node.name: node for node in joint.graph.nodes if node.name in set(saved)}
+    wanted = set(saved)
+    kept = {node.name: node for node in joint.graph.nodes if node.name in wanted}
     bases = {_base(node): name for name, node in kept.items()}
     found = {}
     for name, node in kept.items():
