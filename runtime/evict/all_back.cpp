@@ -1,5 +1,8 @@
 // Bringing back all that is away: the budget ends, or sleeps. One after the other, so that what fails is named after all
 // the rest is back. Or leaving it where it waits.
+#include <algorithm>
+#include <array>
+#include <limits>
 #include <string>
 
 #include "runtime/evict/block.h"
@@ -8,6 +11,12 @@
 #include "runtime/memory/what.h"
 
 namespace stowage::runtime::evict {
+namespace {
+
+// Of the limit, or of what is alive in the end where that is more: what makes a dropped one again needs room, too. 0: none.
+constexpr std::array kLimits = {1.0, 1.125, 1.25, 1.5, 2.0, 0.0};
+
+}  // namespace
 
 std::vector<StoragePtr> Restorer::hold_storages_away() {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> away;
@@ -71,18 +80,49 @@ void Restorer::leave_at_home(const std::unordered_set<const c10::StorageImpl*>& 
   leaving.clear();
 }
 
-std::string Restorer::bring_all_back() {
+std::string Restorer::bring_all_back(AllBack limit) {
   const owners::Unasked ours;
-  std::string failure;  // the first
-  std::int64_t failed = 0;
-  Values away;
+  Values away, back;
+  std::int64_t alive_bytes = 0;
   {
     const std::lock_guard lock(state_.lock);
     while (!state_.table.coming_in().empty()) copies_.cancel_in(state_.at(state_.table.coming_in().back()));
+    alive_bytes = state_.live_bytes();
     for (Value* value : state_.values) {
-      if (value->storage != nullptr && !value->there()) away.push_back(Ref<Value>(value));
+      if (value->storage == nullptr) {
+        if (value->own) alive_bytes -= value->bytes();
+        continue;
+      }
+      if (!value->there()) alive_bytes += value->bytes();
+      (value->there() ? back : away).push_back(Ref<Value>(value));
     }
+    pin(state_, back);
   }
+  back.reserve(back.size() + away.size());
+  std::string failure;
+  const std::int64_t least_bytes = std::max(state_.options.limit_bytes, alive_bytes);
+  for (const double share : kLimits) {
+    if (away.empty()) break;
+    if (limit == AllBack::kWidens) {
+      const std::lock_guard lock(state_.lock);
+      state_.limit_bytes = share > 0 ? static_cast<std::int64_t>(share * static_cast<double>(least_bytes))
+                                     : std::numeric_limits<std::int64_t>::max();
+      state_.set_limit(state_.limit_bytes);
+    }
+    failure = bring_each(away, back);
+    if (limit == AllBack::kHolds) break;
+  }
+  const std::lock_guard lock(state_.lock);
+  unpin(state_, back);
+  back.clear();
+  away.clear();
+  return failure;
+}
+
+// Those that cannot come stay in `away`. The others are pinned, so that none has to go again for the next.
+std::string Restorer::bring_each(Values& away, Values& back) {
+  std::string failure;  // the first
+  Values failed;
   Values one;
   while (!away.empty()) {
     {
@@ -94,17 +134,18 @@ std::string Restorer::bring_all_back() {
     }
     try {
       bring(one, 0);
-      const std::lock_guard lock(state_.lock);
-      unpin(state_, one);
+      back.push_back(one.front());
     } catch (const std::exception& error) {
       const std::lock_guard lock(state_.lock);
       if (one.front()->storage == nullptr) continue;
-      if (failed++ == 0) failure = what_of(error);
+      if (failed.empty()) failure = what_of(error);
+      failed.push_back(one.front());
     }
   }
   const std::lock_guard lock(state_.lock);
   one.clear();
-  if (failed > 1) failure += " (and " + std::to_string(failed - 1) + " more)";
+  if (failed.size() > 1) failure += " (and " + std::to_string(failed.size() - 1) + " more)";
+  away = std::move(failed);
   return failure;
 }
 

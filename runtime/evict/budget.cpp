@@ -113,8 +113,8 @@ void Budget::shrink() {
   if (awake_.asleep()) state_.set_limit(awake_.waking_bytes());  // wakes at once where more is live already
 }
 
-// Nothing may hold the program back here: an exception on its way out, memory that is short. So there is no limit any
-// more, and what cannot be brought back is named, after all the rest is back.
+// Nothing may hold the program back here: an exception on its way out, memory that is short. So the limit gives way where
+// it must, and what cannot be brought back is named, after all the rest is back.
 std::string Budget::leave(const std::vector<at::Tensor>& may_stay) {
   if (!active()) return lost_;
   set_shared_interceptor(nullptr);
@@ -130,14 +130,14 @@ std::string Budget::leave(const std::vector<at::Tensor>& may_stay) {
   {
     const std::lock_guard lock(state_.lock);
     state_.stats.peak_bytes = std::max(state_.stats.peak_bytes, state_.peak_bytes());
-    state_.limit_bytes = std::numeric_limits<std::int64_t>::max();
-    state_.set_limit(state_.limit_bytes);
   }
   const std::vector<StoragePtr> held = restorer_.hold_storages_away();
   const std::lock_guard one_at_a_time(state_.restoring);
-  lost_ = restorer_.bring_all_back();
+  lost_ = restorer_.bring_all_back(AllBack::kWidens);
   {
     std::unique_lock lock(state_.lock);
+    state_.limit_bytes = std::numeric_limits<std::int64_t>::max();
+    state_.set_limit(state_.limit_bytes);
     raise_peak(state_.stats.peak_bytes, state_.options.where);  // which was counted anew from step to step
     const BudgetStats final_stats = state_.stats;
     outside_.release_all();

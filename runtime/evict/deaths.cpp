@@ -20,11 +20,11 @@ bool Graph::block_dies(void* data) noexcept {
   *block_mark(data, deleter) = nullptr;
   value->moves_out();
   if (value->small()) {
+    if (value->readers == nullptr) return false;
     if (state_.on_host()) {
       value->keep_small(data);
       return false;
     }
-    if (value->readers == nullptr) return false;
     value->small_copy = c10::DataPtr(data, data, deleter, state_.options.where);  // no kernel runs here
     return true;
   }

@@ -41,8 +41,8 @@ class Graph {
   // Null for memory that is foreign, or none. `made` by `origin`, or met there.
   Value* meet(const at::Tensor& tensor, const OpTraits* origin, bool made);
   // Takes the value off its storage, whose content is about to change; its bytes are still there. Throws before
-  // anything has changed.
-  void take_off(Value& value);
+  // anything has changed. `recipe_follows`: of the op that changes it, which reads what was there.
+  void take_off(Value& value, bool recipe_follows = false);
   // Somebody has the address, may write through it, and may keep it: what the storage held so far is a value of the
   // past, and what it holds from now on never leaves and is nobody's operand for a recipe.
   void known_outside(c10::StorageImpl* storage);

@@ -51,7 +51,7 @@ void Graph::note_row(Value& value, std::int64_t bytes, bool evictable) {
   state_.by_row[value.id] = &value;
 }
 
-void Graph::take_off(Value& value) {
+void Graph::take_off(Value& value, bool recipe_follows) {
   const c10::DataPtr& data = value.storage->_mutable_data_ptr_no_checks();
   if (value.in_place_depth >= kDeepestInPlace) lose_recipe(value);
   const bool kept = must_be_kept(value);
@@ -59,7 +59,8 @@ void Graph::take_off(Value& value) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "stowage: the host store is full, and ", value.name(),
                      " is needed there");
   }
-  if (value.small()) value.keep_small(data.get());
+  // For a recipe to come only where a copy is no launch
+  if (value.small() && (value.readers != nullptr || (recipe_follows && state_.on_host()))) value.keep_small(data.get());
   const Ref<Value> self = Ref<Value>::adopt(&value);  // the storage's reference
   *mark_in(*value.storage) = nullptr;
   value.moves_out();

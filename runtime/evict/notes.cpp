@@ -64,10 +64,10 @@ void Ops::overwrite(const OpTraits& op, const Operands& operands, const torch::j
     }
     if (value->storage != nullptr) {
       if (state_.running->next != nullptr) tell_readers(*value);
-      graph_.take_off(*value);
+      graph_.take_off(*value, rememberable);
     }
-    if (!value->recipe && !value->small() && !left_out(op, stack, operand) && !only_overwritten(operands, value))
-      rememberable = false;
+    const bool past_is_lost = value->small() ? !value->small_copy : !value->recipe;
+    if (past_is_lost && !left_out(op, stack, operand) && !only_overwritten(operands, value)) rememberable = false;
   }
 }
 

@@ -72,8 +72,10 @@ StoragePtr Recompute::storage_with(Value& value, bool to_be_written, Values& rea
     return copy;
   }
   const std::lock_guard lock(state_.lock);
-  if (!copy_bytes(value, into)) return {};
-  return copy;
+  if (copy_bytes(value, into)) return copy;
+  TORCH_CHECK(!value.small() || value.storage != nullptr, "stowage: ", value.name(),
+              " was let go, and is needed again");
+  return {};
 }
 
 // Under the lock.

@@ -68,6 +68,7 @@ bool Ops::run_split(const c10::OperatorHandle& handle, const OpTraits& op, c10::
     const std::lock_guard lock(state_.lock);
     ++state_.stats.split_ops;
   }
+  const OnPieces whoever_sees_them_next;
   for (torch::jit::Stack& part : parts) run(handle, op, keys, &part);
   join_results(handle, parts, stack);
   return true;
@@ -106,10 +107,10 @@ void Ops::run(const c10::OperatorHandle& handle, const OpTraits& op, c10::Dispat
     running.ready = true;
     begin_op(op, operands);
     const bool undoing = updates_.undoing();
-    bool rememberable = worth_remembering() && can_remember(op, *stack, operands);
+    bool rememberable = worth_remembering() && can_remember(op, *stack, operands) && !all_small_in_place(op, operands);
     note_writes(operands, running, undoing);
     overwrite(op, operands, *stack, rememberable);
-    if (rememberable && !all_small_in_place(op, operands)) {
+    if (rememberable) {
       running.recipe = remember(graph_, handle, op, *stack, operands, settings());
       if (op.draws) running.recipe->generator = std::make_unique<GeneratorState>(GeneratorState::current());
     }

@@ -11,6 +11,7 @@
 // other threads take notes meanwhile, start fetches of it, or let go of it again.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -19,6 +20,9 @@
 #include "runtime/evict/recompute.h"
 
 namespace stowage::runtime::evict {
+
+// What holds meanwhile: the limit; or, where nothing may be left away, as little more as is enough.
+enum class AllBack : std::uint8_t { kHolds, kWidens };
 
 class Restorer {
  public:
@@ -32,8 +36,8 @@ class Restorer {
 
   // On return all are there and pinned; the caller unpins. `depth`: of recipes that wait for them.
   void bring(const Values& values, int depth);
-  // All of it: the budget ends, or sleeps. Returns "" or what could not be brought back, after all the rest is back.
-  std::string bring_all_back();
+  // All of it: the budget sleeps, or ends. Returns "" or what could not be brought back, after all the rest is back.
+  std::string bring_all_back(AllBack limit);
   // Where not all fits within the limit: those of these storages that are large lie in the host's file from now on, which
   // is mapped as their memory. What cannot stays as it is.
   void leave_at_home(const std::unordered_set<const c10::StorageImpl*>& which);
@@ -47,6 +51,7 @@ class Restorer {
   bool pin_if_all_there(const Values& values);
   void bring_one_by_one(const Values& values, int depth);
   std::int64_t bytes_to_fetch(const Value& value) const;
+  std::string bring_each(Values& away, Values& back);
   void restore(Value& value, int depth);
   bool restore_once(Value& value, int depth);
   bool fetch_back(Value& value, std::int64_t bytes);

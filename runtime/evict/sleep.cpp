@@ -26,7 +26,7 @@ void Sleep::fall() {
       if (value->storage != nullptr && !value->there()) away_bytes += value->bytes();
     }
   }
-  if (state_.live_bytes() + away_bytes > falling_bytes() || !restorer_.bring_all_back().empty()) return;
+  if (state_.live_bytes() + away_bytes > falling_bytes() || !restorer_.bring_all_back(AllBack::kHolds).empty()) return;
   const std::lock_guard lock(state_.lock);
   const bool all_there = state_.table.coming_in().empty() &&
                          std::all_of(state_.values.begin(), state_.values.end(),

@@ -78,7 +78,7 @@ void Value::moves_out() {
 }
 
 void Value::keep_small(const void* data) {
-  if (readers == nullptr || data == nullptr) return;
+  if (data == nullptr) return;
   small_copy = state.device.allocate(small_bytes);
   state.device.copy(small_copy.get(), data, small_bytes);
 }

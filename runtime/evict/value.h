@@ -120,7 +120,7 @@ struct Value : Counted {
   // A weak reference: another thread may let go of the storage at any time, and its count must be there to ask.
   void moves_into(c10::StorageImpl* into);
   void moves_out();
-  // Of a small one, as long as a recipe reads it: its storage moves on.
+  // Of a small one that a recipe reads: its storage moves on.
   void keep_small(const void* data);
 
   [[nodiscard]] bool small() const { return !id.valid(); }

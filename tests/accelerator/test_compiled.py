@@ -438,8 +438,8 @@ def test_the_devices_own_limit_is_what_the_plan_says(loaded, share):
 # ---- Errors, and looking closely
 
 
-@pytest.mark.parametrize("kernel", [0, 7, 19, 33, 50])
-def test_an_error_leaves_the_state_as_before(loaded, kernel):
+@pytest.mark.parametrize("share", [0, 0.15, 0.4, 0.7, 1])
+def test_an_error_leaves_the_state_as_before(loaded, share):
     def run(fails):
         torch.manual_seed(0)
         model = loaded.move(Net())
@@ -450,9 +450,13 @@ def test_an_error_leaves_the_state_as_before(loaded, kernel):
         for i in range(9):
             x = torch.randn(6, 8, generator=draw).to("standin")
             y = torch.randint(0, 4, (6,), generator=draw).to("standin")
+            if fails and i == 6:
+                step._latest.executor.inject(1 << 40)
             if fails and i == 7:
                 runs = step._latest.executor.runs
-                step._latest.executor.inject(kernel)
+                kernels = (1 << 40) - step._latest.executor.injected_in
+                assert kernels > 20
+                step._latest.executor.inject(int(share * (kernels - 1)))
                 with pytest.raises(RuntimeError, match="injected"):
                     step(x, y)
                 if step._latest.executor.runs > runs:  # it has been finished

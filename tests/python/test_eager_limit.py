@@ -7,10 +7,12 @@ import collections
 import gc
 import itertools
 import os
+import random
 import sys
 
 import budgeted
 import pytest
+import searches
 import torch
 from budgeted import Gpt, adamw, content
 
@@ -55,6 +57,55 @@ def test_tensors_that_the_collector_has_frozen_leave_too():
         assert budget.stats()["peak_bytes"] <= 5 << 20 and len(made) == 3
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("release", ["both", "recompute", "swap"])
+def test_leaving_keeps_the_limit_where_all_that_lives_fits(release):
+    """Chains of dropped tensors, some of which share their beginnings, are made again within it."""
+    for seed in searches.seeds(searches.first_seed(), at_least=6):
+        draw = random.Random(seed)
+        depths = [draw.randint(2, 25) for _ in range(draw.randint(1, 3))]
+        given = torch.ones(1 << 16)
+
+        def work(depths=depths, given=given):
+            y, ends = given, []
+            for i in range(max(depths)):
+                y = torch.tanh(y * 1.1)
+                ends += [y] * (i + 1 in depths)
+            torch.zeros(1 << 18).add_(1)  # for a moment: those make room
+            return ends
+
+        wanted = [t.clone() for t in work()]
+        before = _runtime.live_bytes()
+        limit = before + (9 << 17)
+        with stowage.budget(limit, release=release) as b:
+            got = work()
+            _runtime.reset_peak()
+        assert _runtime.peak_bytes() <= limit, seed
+        assert b.stats()["evictions"] > 0
+        assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True)), seed
+
+
+def test_leaving_takes_no_more_than_it_must_where_not_all_fits():
+    """Six tensors of 1 MiB each at the end of a chain come back though the limit was 4: one chain after the other."""
+    before = _runtime.live_bytes()
+    with stowage.budget(before + (4 << 20), release="recompute") as b:
+        ends = []
+        for i in range(6):
+            y = torch.full((1 << 18,), 1.0 + i)
+            for _ in range(12):
+                y = torch.tanh(y * 1.1)
+            ends.append(y)
+        del y
+        _runtime.reset_peak()
+    assert b.stats()["evictions"] > 0
+    assert _runtime.live_bytes() - before >= 6 << 20
+    assert _runtime.peak_bytes() - before <= 9 << 20
+    for i, end in enumerate(ends):
+        y = torch.full((1 << 18,), 1.0 + i)
+        for _ in range(12):
+            y = torch.tanh(y * 1.1)
+        assert torch.equal(y, end)
 
 
 def here(back: int = 0) -> str:

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import threading
+import weakref
 
 import numpy
 import pytest
@@ -141,6 +142,45 @@ def test_their_pages_are_all_that_is_left_of_an_arena():
     without_bytes = _runtime.live_bytes() - gradient_bytes
     model.zero_grad()
     assert _runtime.live_bytes() == without_bytes
+
+
+SHAPES = {
+    "a tensor": lambda loss, y: y,
+    "a tuple": lambda loss, y: (loss.item(), y),
+    "a dict": lambda loss, y: {"loss": loss, "y": [y, (y,)]},
+    "a named tuple": lambda loss, y: torch.return_types.max((y, y.argmax())),
+}
+
+
+@pytest.mark.parametrize("budget", [None, "64MiB"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_they_die_with_their_last_holder(shape, budget):
+    """Without a collection of garbage, in whatever form they come, after recorded and planned calls."""
+    torch.manual_seed(0)
+    model = nn.Linear(WIDTH, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        y = model(x)
+        loss = y.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return SHAPES[shape](loss.detach(), y.detach())
+
+    step, x = stowage.compile(step, budget=budget), torch.randn(64, WIDTH)
+    gc.collect()
+    gc.disable()
+    try:
+        for call in range(SETTLES):
+            result = step(x)
+            last = weakref.ref(
+                next(t for t in stowage._torch.private.flatten(result)[0] if isinstance(t, torch.Tensor))
+            )
+            del result
+            assert last() is None, call
+    finally:
+        gc.enable()
 
 
 def test_they_may_die_on_another_thread():

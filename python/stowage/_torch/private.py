@@ -90,14 +90,19 @@ def flatten(value: Any, containers: list[Any] | None = None) -> tuple[list[Any],
     """Leaves of nested dicts, lists, tuples and registered classes, and what unflatten() needs. ``containers``: takes
     those that are entered. (PyTorch itself makes a tuple of a torch.Size.)"""
 
+    into = [containers]
+
     def is_leaf(part: Any) -> bool:
         if isinstance(part, torch.Size):
             return True
-        if containers is not None and (isinstance(part, tuple) or type(part) in _pytree.SUPPORTED_NODES):
-            containers.append(part)
+        if into[0] is not None and (isinstance(part, tuple) or type(part) in _pytree.SUPPORTED_NODES):
+            into[0].append(part)
         return False
 
-    return _pytree.tree_flatten(value, is_leaf)
+    try:
+        return _pytree.tree_flatten(value, is_leaf)
+    finally:
+        into.clear()  # tree_flatten()'s own functions hold each other, and is_leaf, until a collection comes
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
