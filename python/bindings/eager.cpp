@@ -99,9 +99,10 @@ nb::list timeline_list(const evict::Budget& budget) {
 // Python, as the user's tracebacks would show its frame.
 struct Reader {
   nb::object original, before, after;
+  std::size_t argument;
 
   nb::object call(const nb::args& args, const nb::kwargs& kwargs) const {
-    const nb::object held = args.size() > 0 ? before(args[0]) : nb::none();
+    const nb::object held = before(args.size() > argument ? nb::object(args[argument]) : nb::none());
     nb::object result = nb::steal(PyObject_Call(original.ptr(), args.ptr(), kwargs.ptr()));
     std::optional<nb::python_error> raised;
     if (!result.is_valid()) raised.emplace();
@@ -116,8 +117,9 @@ struct Reader {
 void bind_eager(nb::module_& m) {
   nb::class_<Reader>(
       m, "Reader", nb::dynamic_attr(),
-      "A function of a tensor: before(tensor) is called first; after() with what that gave, if anything.")
-      .def(nb::init<nb::object, nb::object, nb::object>(), "original"_a, "before"_a, "after"_a)
+      "A function: before(that argument, or None) is called first; after() with what that gave, if anything.")
+      .def(nb::init<nb::object, nb::object, nb::object, std::size_t>(), "original"_a, "before"_a, "after"_a,
+           "argument"_a = 0)
       .def("__call__", &Reader::call)
       .def(
           "__get__",
@@ -179,6 +181,12 @@ void bind_eager(nb::module_& m) {
           "hold", [](evict::Budget& b, Address tensor) { return b.outside().hold(tensor_at(tensor)); }, "tensor"_a,
           unlocked)
       .def(
+          "hold_storage",
+          [](evict::Budget& b, Address storage) {
+            return b.outside().hold(reinterpret_cast<c10::StorageImpl*>(storage));
+          },
+          "storage"_a, unlocked)
+      .def(
           "release", [](evict::Budget& b, std::int64_t number) { b.outside().release(number); }, "number"_a, unlocked)
       .def(
           "evict",
@@ -208,6 +216,20 @@ void bind_eager(nb::module_& m) {
       "objects"_a, "types"_a, "Those whose type is one of them, none that derives from it.");
   m.def("thread_attached", &stowage::runtime::thread_attached);
   m.def("budget_active", [] { return evict::active_budget() != nullptr; });
+  m.def(
+      "as_allocated",
+      [](Address tensor) {
+        c10::StorageImpl* storage = tensor_at(tensor).storage().unsafeGetStorageImpl();
+        c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CPU);
+        if (storage->allocator() != nullptr || storage->resizable() || storage->device_type() != c10::DeviceType::CPU ||
+            storage->_mutable_data_ptr_no_checks().get_deleter() != allocator->raw_deleter())
+          return;
+        storage->set_allocator(allocator);
+        storage->set_resizable(true);
+      },
+      "tensor"_a,
+      "A storage that PyTorch has read from a file into memory of the CPU's allocator is as one that it has allocated: "
+      "resizable, until an array is made of it.");
   m.def("budget_policies", [] {
     std::vector<std::string> names;
     for (const char* name : stowage::eager::policy_names()) names.emplace_back(name);

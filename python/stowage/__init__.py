@@ -86,7 +86,9 @@ def _install_allocator() -> None:
         from stowage import _runtime
     except (ImportError, Error):
         return  # the first name that needs it says why
-    _runtime.install_allocator()
+    from stowage._torch.installed import install
+
+    install(_runtime)
 
 
 when_imported("torch", _install_allocator)

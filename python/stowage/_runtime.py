@@ -6,8 +6,9 @@ runs this."""
 
 import sys
 
+from stowage._torch.installed import install
 from stowage._torch.runtime_build import load
 
 _compiled = load(__name__)
-_compiled.install_allocator()
+install(_compiled)
 sys.modules[__name__] = _compiled

@@ -616,10 +616,10 @@ class Block:
 
 class Reader:
     """
-    A function of a tensor: before(tensor) is called first; after() with what that gave, if anything.
+    A function: before(that argument, or None) is called first; after() with what that gave, if anything.
     """
 
-    def __init__(self, original: object, before: object, after: object) -> None: ...
+    def __init__(self, original: object, before: object, after: object, argument: int = 0) -> None: ...
 
     def __call__(self, *args, **kwargs) -> object: ...
 
@@ -653,6 +653,8 @@ class Budget:
 
     def hold(self, tensor: int) -> int: ...
 
+    def hold_storage(self, storage: int) -> int: ...
+
     def release(self, number: int) -> None: ...
 
     def evict(self, tensor: int, drop: bool) -> str: ...
@@ -681,6 +683,11 @@ def of_types(objects: list, types: tuple) -> list:
 def thread_attached() -> bool: ...
 
 def budget_active() -> bool: ...
+
+def as_allocated(tensor: int) -> None:
+    """
+    A storage that PyTorch has read from a file into memory of the CPU's allocator is as one that it has allocated: resizable, until an array is made of it.
+    """
 
 def budget_policies() -> list[str]: ...
 

@@ -64,6 +64,8 @@ std::int64_t parse_bytes(std::string_view text) {
     if (count > kMaxExact / factor) fail(text, "it must be below 2^53");
     return count * factor;
   }
+  if (unit.front() == '.' || unit.front() == ' ')
+    fail(text, "write a whole number and its unit together, such as 1536MiB for one and a half GiB");
   fail(text, "the units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB");
 }
 

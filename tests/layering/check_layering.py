@@ -52,13 +52,23 @@ PYTHON_MAY_IMPORT = {
     "planning": {"sizes", "_core", "errors", "report", "cache"},
     "_torch": {"errors", "cache"},
     "_runtime": {"_torch"},
-    "eviction": {"sizes", "_runtime", "_torch", "errors", "report"},
+    "compiled_regions": {"_runtime", "_torch"},  # of torch.compile
+    "eviction": {"sizes", "_runtime", "_torch", "errors", "report", "compiled_regions"},
     "step/guards": {"_core", "_torch", "errors"},
     "step/reach": {"_core", "_runtime", "_torch", "errors", "step/guards"},  # what a step finds
     "step/signature": {"_core", "_runtime", "_torch", "errors", "step/guards", "step/reach"},
-    "step/record": {*SEES_A_STEP, "report", "cache", "step/guards", "step/reach", "step/signature"},
-    "step/replay": {*SEES_A_STEP, "report", "cache", "planning", "eviction", "step/reach", "step/record"},
-    "step": {*SEES_A_STEP, "sizes", "report", "eviction", *IN_A_STEP},
+    "step/record": {*SEES_A_STEP, "compiled_regions", "report", "cache", "step/guards", "step/reach", "step/signature"},
+    "step/replay": {
+        *SEES_A_STEP,
+        "compiled_regions",
+        "report",
+        "cache",
+        "planning",
+        "eviction",
+        "step/reach",
+        "step/record",
+    },
+    "step": {*SEES_A_STEP, "compiled_regions", "sizes", "report", "eviction", *IN_A_STEP},
     "step/fit": {*SEES_A_STEP, "sizes", "report", "planning", *IN_A_STEP},  # without the life of a step
     "sharding": {
         "sizes",

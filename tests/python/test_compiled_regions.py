@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import stowage
-from stowage.step.record import compiled_regions
+from stowage import compiled_regions
 
 WIDTH, CLASSES = 16, 4
 

@@ -282,6 +282,34 @@ def test_steps_of_stowage_compile_run_eagerly_inside():
         stowage.capture(lambda x: x * 2, torch.ones(4))
 
 
+def test_compiled_steps_that_do_not_run_make_way():
+    """Their arenas are nobody's meanwhile; the plans go on afterwards."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.GELU(), torch.nn.Linear(512, 64))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def body(x):
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step, x = stowage.compile(body), torch.randn(500, 64)
+    for _ in range(6):
+        step(x)
+    stats = step.stats()
+    idle = _runtime.live_bytes()
+    limit = idle - stats["arena_bytes"] + (5 << 19)
+    assert stats["planned_steps"] > 0 and stats["arena_bytes"] > 5 << 18
+    with stowage.budget(limit) as b, torch.no_grad():
+        for _ in range(2):
+            model(torch.randn(500, 64)).sum()
+    assert b.stats()["peak_bytes"] <= limit
+    step(x)
+    assert step.stats()["planned_steps"] > stats["planned_steps"] and _runtime.live_bytes() == idle
+
+
 def test_a_limit_far_away_sleeps_and_wakes_in_time():
     """Steps that stay far below the limit are not watched; one that then grows past it is, and every bit is right."""
 

@@ -113,6 +113,43 @@ def test_the_calls_before_the_plan_fit_too(make_step, budget):
     assert not tried[found.batch + 1].fits and tried[found.batch + 1].smallest_bytes > found.budget_bytes
 
 
+LOSSES = {
+    "mse": nn.functional.mse_loss,
+    "smooth l1": nn.functional.smooth_l1_loss,
+    "huber": nn.functional.huber_loss,
+    "bce": nn.functional.binary_cross_entropy_with_logits,
+    "soft margin": nn.functional.soft_margin_loss,
+    "mean": lambda y, x: (y - x).abs().mean(),
+    "what it makes": lambda y, x: (y * x).square(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_is_returned_counts_with_its_memory(loss):
+    """A loss of one number may lie in memory for all that was summed; no fake tells."""
+
+    def make_step(batch_size):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        def train_step(x):
+            value = LOSSES[loss](model(x), x)
+            value.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return value.detach()
+
+        return train_step, torch.rand(batch_size, 128)
+
+    found = stowage.max_batch(make_step, "4MiB")
+    step, x = make_step(found.batch)
+    compiled = stowage.compile(step, budget="4MiB")
+    for _ in range(5):
+        compiled(x)
+    assert compiled.stats()["planned_steps"] > 0
+
+
 def test_what_an_eager_call_needs_is_said():
     found = stowage.max_batch(WIDE_GELU, "4MiB")
     above = next(t for t in found.tried if t.batch == found.batch + 1)

@@ -13,35 +13,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import site
 import time
+import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from stowage import _runtime
+from stowage import _runtime, compiled_regions
 from stowage._torch import collector, optimizer_steps
 from stowage._torch.private import address, generated_code
 from stowage.errors import PACKAGE_FOLDER, Error
+from stowage.eviction.out_of_memory import OutOfMemory
+from stowage.eviction.reads import Reads, bring
 from stowage.report.notebook import budget_html
 from stowage.report.progress import Report, shown, visible
 from stowage.report.reports import write_report
 from stowage.sizes import parse_bytes
-
-
-class OutOfMemory(Error, torch.OutOfMemoryError):
-    """The limit of a stowage.budget cannot be met. It is a torch.OutOfMemoryError, too. The message says what is
-    pinned, and by how much the limit is short.
-
-    Args:
-        bound_bytes: of a compiled step with a budget: the smallest budget, in bytes, that may be enough for its eager
-            calls, as far as is known.
-    """
-
-    bound_bytes = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +130,8 @@ class budget(_runtime.Block):
         self._may_stay: Callable[[], list[torch.Tensor]] = list
         # What exists already when it begins
         self._may_make_room: Callable[[], Iterable[torch.Tensor]] = existing_tensors
-        self._patches: _Patches | None = None
+        self._reads = Reads(self._runtime, self.device)
+        self._after_step: list[Callable] = [lambda optimizer, *_: self._runtime.end_update(id(optimizer))]
         self._progress = progress
         self._line = contextlib.ExitStack()
 
@@ -158,17 +149,20 @@ class budget(_runtime.Block):
         )
         with _runtime.Turn() as turn:
             turn.alone()  # planned steps of other threads use tensors that may have to make room
+            for room in list(_GIVE_WAY):
+                room.make_way()
             self._enter()
 
     def _enter(self) -> None:
         self._runtime.enter(self.limit_bytes)
         self._used = True
-        self._patches = _Patches(self._runtime)
-        self._patches.apply()
+        optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._stepped)
+        self._reads.apply()
+        compiled_regions.seen_by_budgets()
         try:
             if callable(self._progress) or (self._progress is not False and visible()):
                 tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
-                self._patches.after_steps(tell)
+                self._after_step.append(tell)
             if _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2:
                 for tensor in self._may_make_room():
                     self._runtime.adopt(address(tensor))
@@ -183,10 +177,14 @@ class budget(_runtime.Block):
 
     def _end(self) -> None:
         self._line.close()
-        if self._patches is not None:
-            self._patches.undo()
-            self._patches = None
+        optimizer_steps.forget(self)
+        self._reads.undo()
+        del self._after_step[1:]
         self._runtime.leave([address(t) for t in self._may_stay()])
+
+    def _stepped(self, *of: Any) -> None:
+        for call in self._after_step:
+            call(*of)
 
     def _ended(self, error: BaseException | None) -> None:
         lost = self._runtime.leave()  # again, which says the same
@@ -219,7 +217,7 @@ class budget(_runtime.Block):
     def restore(self, tensor: torch.Tensor) -> torch.Tensor:
         """Brings the tensor back and keeps it there until the block ends: for code that takes its address past the
         dispatcher."""
-        _restore(self._runtime.restore, tensor)
+        bring(self._runtime.restore, tensor)
         return tensor
 
     def stats(self) -> dict:
@@ -251,6 +249,20 @@ class budget(_runtime.Block):
     def alive(self) -> dict:
         """What the runtime holds: all zero once the block has been left."""
         return self._runtime.alive()
+
+
+class GivesWay(Protocol):
+    """Holds memory that it uses now and then."""
+
+    def make_way(self) -> None: ...
+
+
+_GIVE_WAY: weakref.WeakSet[GivesWay] = weakref.WeakSet()
+
+
+def gives_way(holder: GivesWay) -> None:
+    """Where a block begins, from now on, as long as it lives."""
+    _GIVE_WAY.add(holder)
 
 
 def host_settings() -> tuple[str, int]:
@@ -286,15 +298,6 @@ def existing_tensors() -> list[torch.Tensor]:
     return found + [t.grad for t in found if t.grad_fn is None and t.grad is not None]
 
 
-def _restore(how: Callable, tensor: Any) -> int | None:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return None
-    try:
-        return how(address(tensor))
-    except MemoryError as error:
-        raise OutOfMemory(str(error)) from None
-
-
 class _Telling:
     """The progress line, after an optimizer's step."""
 
@@ -316,60 +319,3 @@ class _Telling:
         )
         share = (stats["recompute_ns"] + stats["stall_ns"] + stats["evict_ns"]) / 1e9 / max(now_s - self._begin_s, 1e-9)
         self._report(f"{live} of {limit} MiB, {stats['evictions']:,} let go, {share:.0%} of the time for that", None)
-
-
-class _Patches:
-    """Between apply() and undo(): what reads a tensor's memory past the dispatcher brings it back first, and the runtime
-    knows when an optimizer's step begins and ends. Either may be interrupted; undo() then takes back what there is."""
-
-    # Methods of torch.Tensor: the pointer is handed out and may be kept.
-    EXPORTS = (
-        "numpy",
-        "__array__",
-        "data_ptr",
-        "__dlpack__",
-        "untyped_storage",
-        "storage",
-        "_typed_storage",
-        "share_memory_",
-        "__reduce_ex__",
-    )
-    # Read and done.
-    READS = ("tolist", "__deepcopy__")
-
-    def __init__(self, runtime: Any):
-        self._runtime = runtime
-        self._originals: list[tuple[Any, str, Callable, bool]] = []
-        self._after: list[Callable] = [lambda optimizer, *_: runtime.end_update(id(optimizer))]
-
-    def apply(self) -> None:
-        optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._after_step)
-        for name in self.EXPORTS:
-            self._wrap(torch.Tensor, name, for_good=True)
-        for name in self.READS:
-            self._wrap(torch.Tensor, name, for_good=False)
-        for module in (torch, torch.utils.dlpack):
-            self._wrap(module, "to_dlpack", for_good=True)
-
-    def _wrap(self, owner: Any, name: str, for_good: bool) -> None:
-        runtime, original = self._runtime, getattr(owner, name)
-        bring = functools.partial(_restore, runtime.restore if for_good else runtime.hold)
-        restored_first = _runtime.Reader(original, bring, runtime.release)
-        functools.update_wrapper(restored_first, original)
-        self._originals.append((owner, name, original, name in owner.__dict__))
-        setattr(owner, name, restored_first)
-
-    def _after_step(self, *stepped: Any) -> None:
-        for call in self._after:
-            call(*stepped)
-
-    def after_steps(self, call: Callable) -> None:
-        self._after.append(call)
-
-    def undo(self) -> None:
-        optimizer_steps.forget(self)
-        for owner, name, original, own in self._originals:
-            if own:
-                setattr(owner, name, original)
-            elif name in owner.__dict__:
-                delattr(owner, name)

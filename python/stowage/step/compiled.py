@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from stowage import _runtime
+from stowage import _runtime, compiled_regions
 from stowage._core import buffer_digest
 from stowage._torch import swapping
 from stowage._torch.private import fake_mode_active, foreign_mode
@@ -37,7 +37,6 @@ from stowage.step.latest_plan import LatestPlan
 from stowage.step.reach.places import Held, held_places
 from stowage.step.reach.python_state import PythonState
 from stowage.step.reach.world import World
-from stowage.step.record import compiled_regions
 from stowage.step.record.recording import Recording, record
 from stowage.step.replay.repetition import told_to_repeat
 from stowage.step.replay.replay import KEEPS_LOST_STATES, Mismatch, Replay

@@ -113,7 +113,7 @@ class EagerCall:
     def within(self, unfinished: Callable[[], bool] = lambda: False, takes_back: bool = True) -> Iterator[None]:
         """``unfinished``: after an error, have ops that are run together stopped in between? They are taken back.
         ``takes_back``: else whoever runs them does so."""
-        self._calls._room.arena.release()  # planned steps take it again
+        self._calls._room.make_way()
         if not self._known:
             self._know()
         block, before = self._calls.block_for(self._device, self._leaving), self._before if takes_back else None

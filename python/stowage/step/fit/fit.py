@@ -329,7 +329,7 @@ def least_eager_bytes(graph: Graph) -> int:
     small = [n < (_SMALL_NUMBERS_BYTES if b["kind"] == "input" else _SMALL_BYTES) for b, n in zip(buffers, bytes_)]
     touches = [{b for field in ("reads", "writes", "creates") for b in op.get(field, ())} for op in ops]
     last = {b: i for i, ids in enumerate(touches) for b in ids}
-    stays = {b for b, buffer in enumerate(buffers) if buffer.get("resident")}
+    stays = {b for b, buffer in enumerate(buffers) if buffer.get("resident") and buffer["kind"] != "output"}
     most = staying = sum(bytes_[b] for b in stays)
     for i, (op, ids) in enumerate(zip(ops, touches)):
         here = staying + sum(bytes_[b] for b in ids - stays)

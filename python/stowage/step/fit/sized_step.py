@@ -141,13 +141,17 @@ def _with_kernel_bytes(graph: Graph, trace: Trace, inside: dict[int, int]) -> Gr
     count = collections.Counter(op["target"] for op in step["ops"])
     at: collections.Counter[str] = collections.Counter()
     buffers, changed = step["buffers"], False
+    touched: set[int] = set()
     for op in step["ops"]:
         name = op["target"]
+        # What it makes where it is handed out is a resident that the op is the first to touch
+        in_results = {b for b in op.get("writes", []) if buffers[b]["kind"] == "output" and b not in touched}
+        touched.update(b for field in ("reads", "writes", "creates") for b in op.get(field, []))
         if count[name] != len(by_name[name]):
             continue
         number = by_name[name][at[name]]
         at[name] += 1
-        made, creates = trace.ops[number].makes, op.get("creates", [])
+        made, creates = trace.ops[number].makes, sorted({*op.get("creates", []), *in_results})
         if [trace.ops[number].fake_bytes[n] for n in made] != [buffers[b]["bytes"] for b in creates]:
             continue
         for buffer, storage in zip(creates, made):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stowage import _runtime
+from stowage import _runtime, compiled_regions
 from stowage._core import buffer_digest
 from stowage._torch.own_operators import declares_form
 from stowage._torch.private import (
@@ -30,7 +30,6 @@ from stowage.step.guards.blind import NEVER_PLANNED
 from stowage.step.reach.places import Held, Place, is_plain, lasting_places
 from stowage.step.reach.state import Holders
 from stowage.step.reach.world import World
-from stowage.step.record import compiled_regions
 from stowage.step.record.declared import declare_world, found_arguments, lasting_argument, leave_out_gradients
 from stowage.step.record.gradients import Gradients, declare_gradients, sort_gradients
 from stowage.step.record.host_reads import PAST_THE_DISPATCHER, HostReads

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from stowage import _core, _runtime
+from stowage import _core, _runtime, compiled_regions
 from stowage._torch.private import address, addresses, flatten, storage_address, unflatten
 from stowage._torch.subclasses import heard, unheard
 from stowage.errors import Error, InvalidGraph, InvalidPlan
@@ -20,7 +20,6 @@ from stowage.planning import Plan
 from stowage.report.progress import shown
 from stowage.step.reach.parts import metadata
 from stowage.step.reach.python_state import PythonOfKernels, ToldKernels
-from stowage.step.record import compiled_regions
 from stowage.step.record.recording import Recording
 from stowage.step.record.session import OptimizerEvent
 from stowage.step.record.told_contents import ToldContents
@@ -521,7 +520,7 @@ class Replay:
                 self.last_run, state = self.executor.rehearse(inputs, self.matcher, learn)
         finally:
             kernels.put_back()
-            self.room.arena.release()  # the eager step that follows has its own memory
+            self.room.make_way()  # the eager step that follows has its own memory
             self.room.host.release()
         if learn:
             self.planned.learn_costs()

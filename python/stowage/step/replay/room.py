@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stowage import _runtime
-from stowage.eviction.budget import host_settings
-from stowage.step.record import compiled_regions
+from stowage import _runtime, compiled_regions
+from stowage.eviction.budget import gives_way, host_settings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Room:
     """What the plans of one compiled step share."""
 
@@ -20,6 +19,13 @@ class Room:
     # "closely": rehearsals note which op differs first; "paranoid": and no op may write outside its own memory
     looks: str = ""
     regions: compiled_regions.Regions = field(default_factory=compiled_regions.Regions)
+
+    def __post_init__(self) -> None:
+        gives_way(self)
+
+    def make_way(self) -> None:
+        """No planned step runs: its memory is somebody else's, until the next one takes it again."""
+        self.arena.release()
 
     @classmethod
     def of_environment(cls, arena: _runtime.Arena, link_gbps: float | None) -> Room:

@@ -1,5 +1,5 @@
-"""Regions of a step that torch.compile has compiled, as a recorder and a matcher see them. What of PyTorch is private
-here: the modules that Inductor writes, their names, and Dynamo's callbacks.
+"""Regions that torch.compile has compiled, as the recorder and the matcher of a step see them, and a stowage.budget. What
+of PyTorch is private here: the modules that Inductor writes, their names, and Dynamo's callbacks.
 
 A region runs under Python of Inductor's, which allocates, and calls kernels and operators:
 
@@ -8,18 +8,21 @@ A region runs under Python of Inductor's, which allocates, and calls kernels and
     cpp_fused_gelu_0(buf0, buf1)                                    a C function           stowage::compiled_kernel
 
 In its module the names on the left are bound to functions that do what stands on the right while a thread records or
-matches a step, and else what they did. So each kernel and each allocation is an op of the tape, and the bits are those
-of the compiled step.
+matches a step, or a budget sees its operators, and else what they did. So each kernel and each allocation is an op of
+the tape, and the bits are those of the compiled step; and a budget knows what a kernel reads and writes while it runs,
+and that it keeps no address.
 
 - ``torch._inductor.codecache.PyCodeCache.modules``: the modules; the source of each tells which kernels it has, and which
   of their parameters are pointers to const.
 - A kernel's extension module exports it as the C function ``kernel``.
+- ``torch._guards.CompileContext``: tells whether a thread compiles.
 - ``torch._dynamo.callback_handler``: tells when a compilation begins and ends. What it does in between is no part of the
   step. Functions of PyTorch's compile, too (torch.cond): where nothing compiled is reached beforehand, that is noticed
   then, and the step is recorded anew as one with compiled regions.
 - ``torch._functorch._aot_autograd.runtime_wrappers._FirstInvocationContext``: a region's first run is under a dispatch
   mode that looks for aliases among what custom operators return. Before PyTorch 2.13 the operators under a mode are
-  unseen, so a run that is recorded or matched has none: the check comes with the region's next run without a listener.
+  unseen, and a budget does not see them at all; so a run that is recorded or matched, or within a budget, has none: the
+  check comes with the region's next other run.
 
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
 recorded run with these keys as well (``run_alike``), or each region would be compiled twice.
@@ -42,7 +45,7 @@ import torch
 
 from stowage import _runtime
 from stowage._torch.arrival import when_imported
-from stowage._torch.private import take_off
+from stowage._torch.private import storage_address, take_off
 
 _KERNEL = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\(\[(.*?)\], r?'''", re.MULTILINE | re.DOTALL)
 _OTHER_KERNEL = re.compile(r"^(\w+) = async_compile\.(?!cpp_pybinding\()(\w+)\(", re.MULTILINE)
@@ -59,6 +62,22 @@ class UnknownKernel(Exception):
 def in_use() -> bool:
     """Has this process imported the compiler?"""
     return "torch._dynamo" in sys.modules
+
+
+def compiling() -> bool:
+    """This thread compiles: it looks at tensors' storages, and keeps none."""
+    return torch._guards.CompileContext.current_compile_id() is not None
+
+
+def _operators_are_seen() -> bool:
+    return _runtime.intercepting() or _runtime.thread_attached()
+
+
+def seen_by_budgets() -> None:
+    """A budget begins: its regions are exposed, those to come as soon as they are compiled."""
+    if in_use():
+        _listen()
+        expose()
 
 
 def expose() -> None:
@@ -143,9 +162,9 @@ class _Kernel:
         self._operators: dict[tuple[int, ...], tuple[str, list[int], list[int]]] = {}  # by what counts as written
 
     def __call__(self, *args: Any) -> None:
-        if not _runtime.intercepting():
+        if not _operators_are_seen():
             return self._binding(*args)
-        storages = {i: args[i].untyped_storage()._cdata for i in self._tensors}
+        storages = {i: storage_address(args[i]) for i in self._tensors}
         written = {storages[i] for i in self._tensors if self._parameters[i] == "w"}
         name, reads, writes = self._operator(tuple(i for i in self._tensors if storages[i] in written))
         return torch.ops.stowage.compiled_kernel.default(
@@ -170,7 +189,7 @@ class _EmptyStrided:
         self._plain = plain
 
     def __call__(self, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-        if not _runtime.intercepting():
+        if not _operators_are_seen():
             return self._plain(size, stride, dtype)
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
@@ -223,6 +242,8 @@ def _starts(_: Any) -> None:
 def _ends(_: Any) -> None:
     if listener := getattr(_here, "listener", None):
         listener.ends()
+    elif _runtime.budget_active():
+        expose()
 
 
 def _listen() -> None:
@@ -242,7 +263,8 @@ def _put_off_first_check() -> None:
     check = context.__call__
 
     def __call__(self: Any) -> contextlib.AbstractContextManager:
-        return check(self) if getattr(_here, "listener", None) is None else contextlib.nullcontext()
+        unseen = getattr(_here, "listener", None) is None and not _runtime.budget_active()
+        return check(self) if unseen else contextlib.nullcontext()
 
     context.__call__ = __call__
 
@@ -284,4 +306,4 @@ def looked_for(tell: Callable[[str], None], regions: Regions, mode: Any) -> Iter
         yield
 
 
-__all__ = ["Regions", "in_use", "looked_for", "run_alike", "seen"]
+__all__ = ["Regions", "compiling", "in_use", "looked_for", "run_alike", "seen", "seen_by_budgets"]

@@ -1,0 +1,116 @@
+"""A model that torch.compile has compiled, under stowage.budget: Inductor's kernels are operators there. What they read comes
+back, stays while they run, and may leave afterwards; their allocations count."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import stowage
+from stowage import _runtime
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Sequential(nn.Linear(64, 128), nn.ReLU())
+        self.mean, self.spread = nn.Linear(128, 8), nn.Linear(128, 8)
+        self.out = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 64), nn.Sigmoid())
+
+    def forward(self, x):
+        h = self.into(x)
+        mean, spread = self.mean(h), self.spread(h)
+        drawn = self.out(mean + torch.randn_like(mean) * torch.exp(0.5 * spread))
+        return F.binary_cross_entropy(drawn, x.sigmoid()) - 0.5 * (1 + spread - mean * mean - spread.exp()).mean()
+
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Dropout(0.2), nn.Linear(256, 64), nn.Tanh())
+
+    def forward(self, x):
+        for _ in range(3):
+            x = x + self.layers(self.norm(x))
+        return x.square().mean()
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(4, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1), nn.SiLU()
+        )
+
+    def forward(self, x):
+        return self.layers(x.view(-1, 4, 8, 16)).square().mean()
+
+
+def trained(make, calls=4, before=lambda: None):
+    """Losses, then all that training leaves; before(): after the model is there."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    compiled = torch.compile(model, dynamic=False)
+    batches = [torch.randn(400, 64) for _ in range(calls)]
+    with before() or torch.enable_grad() as b:
+        left = []
+        for x in batches:
+            loss = compiled(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            left.append(loss.detach())
+    state = [v for s in optimizer.state.values() for v in s.values()]
+    return [t.clone() for t in (*left, *model.parameters(), *model.buffers(), *state, torch.get_rng_state())], b
+
+
+@pytest.mark.parametrize("make", [Autoencoder, Mixer, Convolutions])
+def test_bits_within_limits(make):
+    start = _runtime.live_bytes()
+    _runtime.reset_peak()
+    expected, _ = trained(make)
+    peak = _runtime.peak_bytes() - start
+    evictions = kept = 0
+    for share in (0.9, 0.8, 0.7, 0.6):
+        limit = _runtime.live_bytes() + int(share * peak)
+        try:
+            got, b = trained(make, before=lambda limit=limit: stowage.budget(limit))
+        except stowage.OutOfMemory as error:
+            assert "its address is known outside" not in str(error)
+            break
+        kept += 1
+        evictions += b.stats()["evictions"]
+        assert b.stats()["peak_bytes"] <= limit
+        assert len(got) == len(expected) and all(map(torch.equal, got, expected)), share
+    assert kept > 0 and evictions > 0, (kept, evictions)
+
+
+def test_compiled_before_the_block():
+    """Regions that were there already, in a step that is planned within a budget, too."""
+    expected, _ = trained(Mixer, calls=12)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Mixer()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    compiled = torch.compile(model, dynamic=False)
+    batches = [torch.randn(400, 64) for _ in range(12)]
+
+    def step(x):
+        loss = compiled(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    losses = [step(batches[0]), step(batches[1])]
+    with stowage.budget(_runtime.live_bytes() + 3_300_000) as b:
+        losses += [step(batches[2]), step(batches[3])]
+    assert b.stats()["evictions"] > 0
+    planned = stowage.compile(step, budget=_runtime.live_bytes() + 3_300_000)
+    losses += [planned(x) for x in batches[4:]]
+    assert planned.stats()["planned_steps"] > 0, planned.refusal
+    assert all(map(torch.equal, losses, expected[:12]))
+    assert all(map(torch.equal, model.parameters(), expected[12 : 12 + len(list(model.parameters()))]))
