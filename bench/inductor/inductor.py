@@ -1,8 +1,9 @@
 """A byte limit inside torch.compile, beside Inductor's own knob (activation_memory_budget, in steps of 0.1).
 
-Each way of a model has a process of its own, with the same weights and batch: the default, the knob's fractions, and
+Each way of a model has processes of its own, with the same weights and batch: the default, the knob's fractions, and
 limits between Inductor's default and the least that is found. The allocator counts forward and backward, above
-parameters and inputs; losses and gradients are compared by their bits. Then the processes take turns (--rounds).
+parameters and inputs; losses and gradients are compared by their bits. Then the processes take turns (--rounds), and
+that is done again with others (--starts).
 Compile time is that of the first step, in processes and with caches of their own (--compiles).
 
 Models are smaller than people train: two cores compile each of them a dozen times."""
@@ -152,15 +153,16 @@ def _handlers(config: dict) -> dict:
 
 
 def _measure(name: str, args: argparse.Namespace) -> dict:
-    workers: dict[str, common.Worker] = {}
+    configs: dict[str, dict] = {}
     ways: dict[str, dict] = {}
 
     def add(key: str, config: dict) -> dict:
-        workers[key] = common.Worker({"model": name, **config}, args.threads)
-        ways[key] = workers[key].ask("compile")
+        configs[key] = {"model": name, **config}
+        with common.Worker(configs[key], args.threads) as worker:
+            ways[key] = worker.ask("compile")
         common.say(f"{name} {key}: {ways[key]}")
-        if ways[key].get("infeasible") or not args.rounds:
-            workers.pop(key).close()
+        if ways[key].get("infeasible"):
+            del configs[key]
         return ways[key]
 
     default = add("default", {"way": "default"})
@@ -180,15 +182,27 @@ def _measure(name: str, args: argparse.Namespace) -> dict:
         if "bits" in way:
             way["same_bits"] = way.pop("bits") == bits
     if args.rounds:
-        taken = common.take_turns(workers, args.rounds, 1)
-        for key, figures in taken.items():
-            ways[key]["median_s"] = common.median(figures["seconds"])
-    for worker in workers.values():
-        worker.close()
+        for _ in range(args.starts):
+            for key, seconds in _times(configs, args).items():
+                ways[key].setdefault("medians_s", []).append(seconds)
     return {
         "model": name, "commit": common.environment()["commit"], "smallest_bytes": smallest, "ways": ways,
         "compiles": compiles,
     }  # fmt: skip
+
+
+def _times(configs: dict[str, dict], args: argparse.Namespace) -> dict[str, float]:
+    """Of each way the median of a process of its own, beside those of the others. Where its memory lies makes a process
+    faster or slower than another of the same way, for as long as it lives: so each way has several."""
+    workers = {key: common.Worker(config, args.threads) for key, config in configs.items()}
+    try:
+        for worker in workers.values():
+            worker.ask("compile")
+        taken = common.take_turns(workers, args.rounds, 1)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return {key: common.median(figures["seconds"]) for key, figures in taken.items()}
 
 
 def _compiles(name: str, args: argparse.Namespace, limit: int) -> dict[str, list[dict]]:
@@ -265,9 +279,14 @@ def _each(result: dict) -> str:
             name = f"activation_memory_budget {w['fraction']}"
         predicted = common.mebibytes(w["predicted_bytes"]) if "predicted_bytes" in w else ""
         rows.append([name, predicted, common.mebibytes(w["peak_bytes"])])
-        if "median_s" in w:
-            rows[-1].append(f"{w['median_s'] / result['ways']['default']['median_s']:.3f}")
-    header = ["way", "predicted MiB", "measured MiB"] + (["time / default"] if len(rows[0]) > 3 else [])
+        if "median_s" in w:  # of one process
+            rows[-1] += [f"{w['median_s'] / result['ways']['default']['median_s']:.3f}", ""]
+        elif "medians_s" in w:
+            ratios = [s / common.median(result["ways"]["default"]["medians_s"]) for s in w["medians_s"]]
+            rows[-1] += [f"{common.median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"]
+    header = ["way", "predicted MiB", "measured MiB"] + (
+        ["time / default", "its processes"] if len(rows[0]) > 3 else []
+    )
     return f"{result['model']} (commit {result['commit']}):\n\n" + common.markdown(header, rows)
 
 
@@ -277,6 +296,7 @@ def main() -> None:
     parser.add_argument("--fractions", nargs="*", type=float, default=FRACTIONS)
     parser.add_argument("--parts", nargs="*", type=float, default=PARTS)
     parser.add_argument("--rounds", type=int, default=10, help="0: no times, as on a busy machine")
+    parser.add_argument("--starts", type=int, default=3, help="processes of each way whose times are taken")
     parser.add_argument("--compiles", type=int, default=3, help="from empty caches; 0: no compile times")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="models of the results file that are not measured now stay")

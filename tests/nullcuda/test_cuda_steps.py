@@ -78,6 +78,32 @@ def test_a_gpt2_step_allocates_only_from_the_arena(form, share, autocast):
     del loss
 
 
+def launches_of(call):
+    torch.cuda.synchronize()
+    before = nullcuda.counters()["launches"]
+    call()
+    torch.cuda.synchronize()
+    return nullcuda.counters()["launches"] - before
+
+
+@pytest.mark.parametrize("form", ["foreach", "fused"])
+def test_lists_of_an_optimizer_are_not_launched_tensor_by_tensor(form):
+    """320 parameters, of which none is large: at most 32 pieces of each list, where eager has a launch for some tens of
+    tensors."""
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(160)]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **FORMS[form])
+
+    def step(x):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    x = torch.zeros(8, 64, device="cuda")
+    compiled = planned(step, x)
+    lists = {"foreach": 10, "fused": 2}[form]
+    assert launches_of(lambda: compiled(x)) <= launches_of(lambda: step(x)) + 33 * lists
+
+
 def test_a_library_s_workspace_is_there_before_the_first_recording():
     """The first product on a stream takes 32 MiB, which must not count as the step's."""
     torch._C._cuda_clearCublasWorkspaces()

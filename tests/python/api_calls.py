@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import os
 import signal
 import sys
@@ -177,9 +179,10 @@ def verify(world, seed, strict):
         "extra": rng.choice([1 << 15, 1 << 17, 1 << 30]),
         "times": rng.choice([1, 2]),
         "place": rng.choice(["", "", "loss"]),
+        "beside": rng.choice(["", "", "save", "load", "copy"]),
     },
 )
-def budget_block(world, seed, extra, times, place):
+def budget_block(world, seed, extra, times, place, beside):
     pair = world.main
     for side in pair.sides:
         side.globals.RAISES_AT = place
@@ -190,6 +193,7 @@ def budget_block(world, seed, extra, times, place):
                 with stowage.budget(_runtime.live_bytes() + extra, progress=False, debug=True):
                     for i in range(times):
                         result = pair.compiled["train"](*batch_of(pair.planned, seed + i, 4, "plain"))
+                        _between(pair.planned, beside)
                 return result
 
             _result, error = attempt(run)
@@ -197,15 +201,35 @@ def budget_block(world, seed, extra, times, place):
             pair.resync()
             return
         with pair.eager.its_generator():
-            _expected, other = attempt(
-                lambda: [pair.eager.loop.train(*batch_of(pair.eager, seed + i, 4, "plain")) for i in range(times)]
-            )
+
+            def plainly():
+                for i in range(times):
+                    pair.eager.loop.train(*batch_of(pair.eager, seed + i, 4, "plain"))
+                    _between(pair.eager, beside)
+
+            _expected, other = attempt(plainly)
         if kind(error) != kind(other):
             raise Wrong(f"in a block {error!r}, eager {other!r}") from error
         pair.same("a budget's block")
     finally:
         for side in pair.sides:
             side.globals.RAISES_AT = ""
+
+
+def _between(side, what):
+    """What a loop does between its calls."""
+    loop = side.loop
+    if what in ("save", "load"):
+        file = io.BytesIO()
+        torch.save([loop.model.state_dict(), *(o.state_dict() for o in loop.optimizers)], file)
+        file.seek(0)
+        if what == "load":
+            model, *states = torch.load(file)
+            loop.model.load_state_dict(model)
+            for optimizer, state in zip(loop.optimizers, states):
+                optimizer.load_state_dict(state)
+    elif what == "copy":
+        side.kept += copy.deepcopy(list(loop.model.state_dict().values()))
 
 
 @action(0.8, lambda rng: {"seed": rng.randrange(10**6), "times": rng.choice([1, 3])})

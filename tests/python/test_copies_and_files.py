@@ -168,6 +168,40 @@ def test_a_run_from_a_checkpoint_keeps_the_limit_that_the_first_one_kept(mmap, t
     assert same(states(*got), wanted)
 
 
+def test_what_is_loaded_in_the_block_may_leave(tmp_path):
+    torch.save([torch.full((MIB // 4,), float(i)) for i in range(4)], tmp_path / "a.pt")
+    with stowage.budget(_runtime.live_bytes() + 5 * MIB, debug=True) as b:
+        for _ in range(3):
+            loaded = torch.load(tmp_path / "a.pt")
+            others = [t.clone() for t in loaded]
+            assert all((t == i).all() for made in (loaded, others) for i, t in enumerate(made))
+        assert b.stats()["evictions"] > 0
+
+
+class Exporting:
+    """Its pickle has the bytes of an array, which it takes while a file is written."""
+
+    def __init__(self, tensor, kept):
+        self.tensor, self.kept = tensor, kept
+
+    def __getstate__(self):
+        self.kept.append(self.tensor.numpy())
+        return self.kept[-1].tobytes()
+
+    def __setstate__(self, state):
+        self.tensor = torch.frombuffer(bytearray(state), dtype=torch.float32)
+
+
+def test_an_array_that_is_made_while_a_file_is_written_is_seen():
+    with stowage.budget(_runtime.live_bytes() + 3 * MIB, debug=True):
+        kept = []
+        tensor = torch.full((MIB // 4,), 2.0)
+        torch.save([tensor, Exporting(tensor, kept)], io.BytesIO())
+        torch.ones(MIB // 4).add_(1)
+        tensor.add_(1)
+        assert (kept[0] == 3).all()
+
+
 def test_an_array_of_a_loaded_tensor_is_seen(tmp_path):
     """It was made before the block: the tensor stays where it is."""
     torch.save([torch.full((MIB // 4,), float(i)) for i in range(3)], tmp_path / "a.pt")

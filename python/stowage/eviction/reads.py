@@ -4,6 +4,7 @@
     t.tolist()                    read, and done                                   back meanwhile
     copy.deepcopy(t)              the same; the copy is in memory that counts      back meanwhile
     torch.save(...)               writes one storage after the other               each is back while it is written
+    torch.load(...)               reads them, and makes tensors of them            nothing is away
     t.set_(storage)               looks at the storage                             back meanwhile
     torch.compile compiles        looks at storages, and keeps none                back meanwhile
 
@@ -43,12 +44,14 @@ EXPORTS = (
 )
 
 
+# Of these, what files and copies are made of: they look at the storage through torch.UntypedStorage.
+_STORAGES = ("untyped_storage", "storage", "_typed_storage", "__reduce_ex__")
 # Read and done.
 READS = ("tolist",)
 
 
 class _Thread(threading.local):
-    saving = copying = 0  # how deep it is in torch.save(), in a tensor's __deepcopy__()
+    saving = loading = copying = 0  # how deep it is in torch.save(), torch.load(), in a tensor's __deepcopy__()
 
 
 class Reads:
@@ -61,13 +64,14 @@ class Reads:
 
     def apply(self) -> None:
         for name in EXPORTS:
-            self._first(torch.Tensor, name, self._export)
+            self._first(torch.Tensor, name, self._its_storage if name in _STORAGES else self._export)
         for name in READS:
             self._first(torch.Tensor, name, self._hold)
         for module in (torch, torch.utils.dlpack):
             self._first(module, "to_dlpack", self._export)
         self._first(torch.Tensor, "__deepcopy__", self._begin_copy, self._end_copy)
         self._first(torch, "save", self._begin_save, self._end_save)
+        self._first(torch, "load", self._begin_load, self._end_load)
         self._first(torch._C.PyTorchFileWriter, "write_record", self._hold_storage, argument=2)
         self._first(torch.UntypedStorage, "_write_file", self._hold_storage)
         self._first(torch.Tensor, "set_", self._hold_storage, argument=1)
@@ -96,9 +100,11 @@ class Reads:
 
     # ---- Tensors
 
+    def _its_storage(self, tensor: Any) -> int | None:
+        here = self._here
+        return None if here.saving or here.loading or here.copying else self._export(tensor)
+
     def _export(self, tensor: Any) -> int | None:
-        if self._here.saving or self._here.copying:
-            return None
         if compiled_regions.compiling():
             return self._hold(tensor)
         return bring(self._runtime.restore, tensor)
@@ -129,7 +135,7 @@ class Reads:
 
         return clone
 
-    # ---- torch.save()
+    # ---- torch.save(), torch.load()
 
     def _begin_save(self, _: Any) -> bool:
         self._here.saving += 1
@@ -137,6 +143,13 @@ class Reads:
 
     def _end_save(self, _: bool) -> None:
         self._here.saving -= 1
+
+    def _begin_load(self, _: Any) -> bool:
+        self._here.loading += 1
+        return True
+
+    def _end_load(self, _: bool) -> None:
+        self._here.loading -= 1
 
     def _hold_storage(self, storage: Any) -> int | None:
         if type(storage) is torch.TypedStorage:

@@ -194,8 +194,10 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         if entry.replays and not fit:
             entry.wanted_because = entry.replays[-1].unfit(inputs, key)
         if entry.wanted > 0 or not fit:
-            # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call.
-            if self._tally.eager_steps == 0 or (self._novelty.restless and entry.calls == 1):
+            # Optimizer state and lazy caches come into being; or a plan would most likely serve no second call, or would
+            # be dear to make for one that may never come.
+            unasked = self._novelty.restless or self._budget is not None
+            if self._tally.eager_steps == 0 or (unasked and entry.calls == 1):
                 return self._eager(entry, args, kwargs, inputs)
             return self._record(entry, key, args, kwargs, inputs)
         # A kernel will raise: with what Python has done until then, and no more. Within a budget there is no room for what

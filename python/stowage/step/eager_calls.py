@@ -148,8 +148,9 @@ class EagerCall:
     def _explained(self, error: OutOfMemory, short_bytes: int) -> OutOfMemory:
         budget_bytes = self._calls._budget_bytes
         needs = f", at least {budget_bytes + short_bytes} are needed" if short_bytes > 0 else ""
+        why = str(error).rpartition(". At least ")[0] or str(error)  # that counts what is not the step's, too
         explained = OutOfMemory(
-            f"the step does not run eagerly within its budget of {budget_bytes} bytes{needs}: {error}"
+            f"the step does not run eagerly within its budget of {budget_bytes} bytes{needs}: {why}"
         )
         explained.bound_bytes = budget_bytes + short_bytes
         return explained
