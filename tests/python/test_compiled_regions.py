@@ -483,3 +483,9 @@ def test_private_names():
     with compiled_regions.seen(print):
         assert isinstance(check(), contextlib.nullcontext)
     assert isinstance(check(), TorchDispatchMode)
+    told = []
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 1, backend=lambda graph, inputs: told.append(compiled_regions.compiling()) or graph)(
+        torch.ones(3)
+    )
+    assert told == [True] and not compiled_regions.compiling()

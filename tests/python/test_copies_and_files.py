@@ -224,3 +224,15 @@ def test_loaded_storages_are_as_allocated_ones(tmp_path):
     assert loaded.untyped_storage().resizable() and torch.ones(3).untyped_storage().resizable()
     loaded.numpy()
     assert not loaded.untyped_storage().resizable()
+
+
+def test_everything_is_as_before_after_the_block():
+    """And after one that ends by an error."""
+    owners = (torch, torch.Tensor, torch.UntypedStorage, torch._C.PyTorchFileWriter, torch.utils.dlpack)
+    before = [dict(vars(owner)) for owner in owners]
+    with stowage.budget("1GiB"):
+        assert vars(torch)["save"] is not before[0]["save"]
+    assert [dict(vars(owner)) for owner in owners] == before
+    with pytest.raises(KeyError), stowage.budget("1GiB"):
+        raise KeyError
+    assert [dict(vars(owner)) for owner in owners] == before

@@ -42,8 +42,6 @@ EXPORTS = (
     "share_memory_",
     "__reduce_ex__",
 )
-
-
 # Of these, what files and copies are made of: they look at the storage through torch.UntypedStorage.
 _STORAGES = ("untyped_storage", "storage", "_typed_storage", "__reduce_ex__")
 # Read and done.
@@ -80,12 +78,12 @@ class Reads:
             self._set(torch.UntypedStorage, "clone", self._counted)
 
     def undo(self) -> None:
-        while self._originals:
-            owner, name, original, own = self._originals.pop()
+        for owner, name, original, own in reversed(self._originals):
             if own:
                 setattr(owner, name, original)
             elif name in owner.__dict__:
                 delattr(owner, name)
+        self._originals.clear()
 
     def _first(self, owner: Any, name: str, before: Callable, after: Callable | None = None, argument: int = 0) -> None:
         after = after or self._runtime.release
@@ -129,6 +127,8 @@ class Reads:
             if type(storage) is not torch.UntypedStorage or storage.device.type != "cpu":
                 return plain(storage)
             tensor = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
+            if type(tensor) is not torch.Tensor:  # a fake
+                return plain(storage)
             if not self._here.copying:  # else no more than a tensor will have it
                 bring(self._runtime.restore, tensor)
             return TensorBase.untyped_storage(tensor).copy_(storage)
