@@ -65,6 +65,8 @@ void bind_executor(nb::module_& m) {
            "For tests: the kernel after so many others raises, so many times.")
       .def_prop_ro("injected_in", &rt::Executor::injected_in)
       .def("residents_unchanged", &rt::Executor::residents_unchanged)
+      .def("residents_died", &rt::Executor::residents_died,
+           "A parameter, state or buffer that the step uses is nobody's any more.")
       .def(
           "tenants_unchanged",
           [](rt::Executor& executor, const std::vector<Address>& inputs) {

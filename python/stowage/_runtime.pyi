@@ -567,6 +567,9 @@ class Executor:
 
     def residents_unchanged(self) -> bool: ...
 
+    def residents_died(self) -> bool:
+        """A parameter, state or buffer that the step uses is nobody's any more."""
+
     def tenants_unchanged(self, inputs: Sequence[int]) -> bool:
         """Do tensors in the memory of others lie there as before?"""
 

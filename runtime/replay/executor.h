@@ -75,6 +75,10 @@ class Executor {
   // True while the residents are the tensors that were recorded: same storage, address, shape.
   [[nodiscard]] bool residents_unchanged() const;
 
+  // True when a parameter, state or buffer that the step uses has died: no call finds it again, and only the recording
+  // holds its memory.
+  [[nodiscard]] bool residents_died() const;
+
   // True while the tensors that lie in blocks of others (Tape::tenants) lie in them as they did in the latest call whose
   // Python did what is on the tape. `inputs` are those of the call that begins.
   [[nodiscard]] bool tenants_unchanged(const std::vector<at::Tensor>& inputs);

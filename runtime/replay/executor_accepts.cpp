@@ -87,15 +87,34 @@ bool Executor::residents_unchanged() const {
         static_cast<std::int64_t>(block.tensor.storage().nbytes()) == block.bytes;
     if (!same) return false;
   }
-  return std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
+  bool all_live = true;
+  const bool in_place = std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
     if (!tenant.owner || !touched_[tenant.block.index()] || tape_->blocks[tenant.block.index()].of_python) return true;
     const auto held = tenant.tensor.lock();
-    if (!held) return true;  // nobody can find it elsewhere
+    if (!held) return !(all_live = false);  // nobody can find it elsewhere
     const at::Tensor tensor(held);
     const Slot& slot = tape_->slots[tape_->blocks[tenant.block.index()].owner.index()];
     return tensor.storage().unsafeGetStorageImpl() == residents_[tenant.block.index()].unsafeGetStorageImpl() &&
            (slot.moved || slot.meta.describes(tensor));
   });
+  return in_place && (all_live || !residents_died());
+}
+
+bool Executor::residents_died() const {
+  enum class Found : std::uint8_t { kNone, kDead, kAlive };
+  std::vector<Found> found(tape_->blocks.size());
+  for (const Tenant& tenant : tape_->tenants) {
+    Found& of_block = found[tenant.block.index()];
+    if (of_block != Found::kAlive) of_block = tenant.tensor.expired() ? Found::kDead : Found::kAlive;
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const Block& block = tape_->blocks[i];
+    const bool lasts = block.kind == BufferKind::kParameter || block.kind == BufferKind::kOptimizerState ||
+                       block.kind == BufferKind::kModuleBuffer;
+    if (found[i] == Found::kDead && lasts && touched_[i] && block.external && block.input < 0 && !block.found)
+      return true;
+  }
+  return false;
 }
 
 namespace {

@@ -56,6 +56,8 @@ _MAX_SHELLS_READ = 3
 _MAX_HANDED_OUT = 4  # calls of a step that no plan has served
 _MAX_LOST_STATES = 2  # calls that kept states that planned calls do not know, of a step that no plan has served
 _MAX_OBJECTS = 4  # different sets of objects among the arguments, for which recordings are kept
+_MOST_ELSEWHERE = 2  # recordings whose parameters have been moved, and may come back
+_LOOKS_FOR_GONE = 16  # eager calls between two looks
 _MANY_NEW_THREADS = 4
 _MAX_IDLE = 512  # signatures that are only remembered; the oldest are forgotten
 
@@ -270,7 +272,16 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             idle = (k for k, e in self._entries.items() if not e.replays and not e.refusal and e is not entry)
             self._entries.pop(next(idle, None), None)
 
+    def _forget_gone(self) -> None:
+        """Recordings that hold what the program has replaced. Within a budget none is kept for that it may come back: its
+        memory is in the way."""
+        for entry in self._entries.values():
+            if self._latest in entry.forget_gone(0 if self._budget is not None else _MOST_ELSEWHERE):
+                self._latest = None
+
     def _eager(self, entry: Entry, args: tuple, kwargs: dict, inputs: list[torch.Tensor]) -> Any:
+        if self._budget is not None or entry.eager_calls % _LOOKS_FOR_GONE == 0:
+            self._forget_gone()
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
                 result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs))
@@ -468,6 +479,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return self._refused(entry, f"{what}: {entry.wanted_because}", args, kwargs, inputs)
         world = self._world(entry)
         anew = self._found_anew(entry, world)
+        if self._budget is not None:
+            self._forget_gone()
         held = held_places(world, anew & entry.writes)
         before = [*entry.replaced, *(place for place in held if place not in entry.replaced)]
         might_have_served = [replay for replay in entry.replays if not replay.unfit(inputs, key)]
@@ -501,6 +514,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             return result
         if recording.tape.finds:  # no call finds those of that one again
             entry.replays = [replay for replay in entry.replays if not replay.recording.tape.outdated]
+        self._forget_gone()
         if any(r.serves_as(recording) for r in might_have_served if r in entry.replays):
             entry.has_wasted()
             return result
