@@ -30,12 +30,15 @@ void bind_operators(nb::module_& m) {
       "call"_a, "What call() returns, whose operators no recorder sees.");
   m.def(
       "with_step_keys",
-      [](const nb::callable& call) {
-        const rt::WithStepKeys keys;
+      [](const nb::callable& call, bool limited) {
+        const rt::WithStepKeys keys(limited);
         return call();
       },
-      "call"_a,
-      "What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded.");
+      "call"_a, "limited"_a,
+      "What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded, within a "
+      "budget or not.");
+  m.def("keep_attached_key", &rt::keep_attached_key, "kept"_a,
+        "From true on, until false, the thread's tensors have the dispatch key that a budget watches by.");
   m.def("pass_unseen", &rt::pass_unseen, "passes"_a,
         "From true on, until false, no recorder of this thread sees its operators.");
   m.def(

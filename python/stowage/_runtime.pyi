@@ -105,9 +105,14 @@ MOST_KERNEL_PARAMETERS: int = 256
 def unrecorded(call: Callable) -> object:
     """What call() returns, whose operators no recorder sees."""
 
-def with_step_keys(call: Callable) -> object:
+def with_step_keys(call: Callable, limited: bool) -> object:
     """
-    What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded.
+    What call() returns. Tensors have the dispatch keys meanwhile that they have while a step is recorded, within a budget or not.
+    """
+
+def keep_attached_key(kept: bool) -> None:
+    """
+    From true on, until false, the thread's tensors have the dispatch key that a budget watches by.
     """
 
 def pass_unseen(passes: bool) -> None:

@@ -25,7 +25,8 @@ and that it keeps no address.
   check comes with the region's next other run.
 
 Dynamo's guards compare the dispatch keys of tensors, which differ while a step is recorded: the calls that are not
-recorded run with these keys as well (``run_alike``), or each region would be compiled twice.
+recorded run with these keys as well (``run_alike``), or each region would be compiled twice. So do all calls of a step with
+a budget have the key by which that watches, and all of a budget's block where the compiler is in use.
 
 Source: torch/_inductor/codegen/wrapper.py and cpp_wrapper_cpu.py, torch/_dynamo/callback.py, of PyTorch 2.11 to 2.13."""
 
@@ -73,11 +74,17 @@ def _operators_are_seen() -> bool:
     return _runtime.intercepting() or _runtime.thread_attached()
 
 
-def seen_by_budgets() -> None:
-    """A budget begins: its regions are exposed, those to come as soon as they are compiled."""
-    if in_use():
-        _listen()
-        expose()
+@contextlib.contextmanager
+def seen_by_budgets() -> Iterator[None]:
+    """In this block a budget watches: regions are exposed, those to come as soon as they are compiled. The guards see one
+    set of dispatch keys, whether the budget sleeps or not."""
+    if not in_use():
+        yield
+        return
+    _listen()
+    expose()
+    with _key_kept():
+        yield
 
 
 def expose() -> None:
@@ -194,17 +201,18 @@ class _EmptyStrided:
         return torch.empty_strided(size, stride, dtype=dtype, device="cpu")
 
 
-def run_alike(call: Callable[[], Any]) -> Any:
-    """call(), eagerly, with the dispatch keys of a recorded call."""
-    return _runtime.with_step_keys(call)
-
-
 @dataclass
 class Regions:
     """What is known of a step. inside: it has compiled regions. Where it reaches nothing that was compiled, that is
-    known when torch.compile compiles within (torch.cond, flex_attention)."""
+    known when torch.compile compiles within (torch.cond, flex_attention). limited: it has a budget."""
 
     inside: bool = False
+    limited: bool = False
+
+
+def run_alike(call: Callable[[], Any], regions: Regions) -> Any:
+    """call(), eagerly, with the dispatch keys of a recorded call."""
+    return _runtime.with_step_keys(call, regions.limited)
 
 
 class _Listener:
@@ -284,12 +292,21 @@ def _listening(listener: _Listener) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def seen(tell: Callable[[str], None]) -> Iterator[None]:
+def seen(tell: Callable[[str], None], regions: Regions) -> Iterator[None]:
     """In this block a step is recorded or matched, and its compiled regions with it. tell(why): one is entered that has
     something that cannot be seen. What is compiled within is no part of the step."""
     expose()
-    with _listening(_Listener(tell, None)):
+    with _key_kept() if regions.limited else contextlib.nullcontext(), _listening(_Listener(tell, None)):
         yield
+
+
+@contextlib.contextmanager
+def _key_kept() -> Iterator[None]:
+    _runtime.keep_attached_key(True)
+    try:
+        yield
+    finally:
+        _runtime.keep_attached_key(False)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ thread_local Level tl_level = Level::kAbove;  // of tl_interceptor
 thread_local int tl_leaf_depth = 0;
 thread_local int tl_depth_below = 0;
 thread_local std::int64_t tl_aside_ns = 0;
+thread_local int tl_key_kept = 0;       // keep_attached_key()
+thread_local bool tl_only_key = false;  // the thread has kKey, and is not attached
 std::atomic<Interceptor*> g_shared{nullptr};
 
 class InLeaf {
@@ -37,7 +39,8 @@ class InLeaf {
 
 Interceptor* interceptor_above() {
   const bool own = tl_interceptor != nullptr && tl_level == Level::kAbove;
-  return own ? tl_interceptor : g_shared.load(std::memory_order_relaxed);
+  if (own) return tl_interceptor;
+  return tl_only_key ? nullptr : g_shared.load(std::memory_order_relaxed);
 }
 
 bool is_subclass(const at::Tensor& tensor) {
@@ -150,11 +153,14 @@ Intercept::~Intercept() {
   tl_interceptor = nullptr;
 }
 
-WithStepKeys::WithStepKeys() : included_before_(c10::impl::tls_is_dispatch_key_included(kKeyBelow)) {
+WithStepKeys::WithStepKeys(bool limited)
+    : limited_(limited), included_before_(c10::impl::tls_is_dispatch_key_included(kKeyBelow)) {
   c10::impl::tls_set_dispatch_key_included(kKeyBelow, true);
+  if (limited_) keep_attached_key(true);
 }
 
 WithStepKeys::~WithStepKeys() {
+  if (limited_) keep_attached_key(false);
   if (!included_before_) c10::impl::tls_set_dispatch_key_included(kKeyBelow, false);
 }
 
@@ -176,8 +182,19 @@ bool inside_operator() {
 void set_shared_interceptor(Interceptor* interceptor) { g_shared.store(interceptor); }
 std::int64_t aside_ns() { return tl_aside_ns; }
 void add_aside_ns(std::int64_t ns) { tl_aside_ns += ns; }
-void attach_thread(bool attached) { c10::impl::tls_set_dispatch_key_included(kKey, attached); }
-bool thread_attached() { return c10::impl::tls_is_dispatch_key_included(kKey); }
+
+void attach_thread(bool attached) {
+  tl_only_key = tl_key_kept > 0 && !attached;
+  c10::impl::tls_set_dispatch_key_included(kKey, attached || tl_only_key);
+}
+
+bool thread_attached() { return !tl_only_key && c10::impl::tls_is_dispatch_key_included(kKey); }
+
+void keep_attached_key(bool kept) {
+  const bool attached = thread_attached();
+  tl_key_kept = std::max(tl_key_kept + (kept ? 1 : -1), 0);  // a block may end in another thread
+  attach_thread(attached);
+}
 
 AtHand::AtHand(const c10::Storage& storage) {
   if (!thread_attached()) return;

@@ -72,17 +72,22 @@ class Unseen {
 };
 
 // While alive, the calling thread's tensors have the dispatch keys that they have while a step is recorded or matched,
-// though nobody listens: torch.compile's guards compare these keys, and would compile for either anew.
+// though nobody listens: torch.compile's guards compare these keys, and would compile for either anew. `limited`: of a
+// step that has a budget, as they are while that watches.
 class WithStepKeys {
  public:
-  WithStepKeys();
+  explicit WithStepKeys(bool limited);
   ~WithStepKeys();
   WithStepKeys(const WithStepKeys&) = delete;
   WithStepKeys& operator=(const WithStepKeys&) = delete;
 
  private:
+  bool limited_;
   bool included_before_;
 };
+
+// From true on, until false (as often), the calling thread has the dispatch key of an attached one, whether it is or not.
+void keep_attached_key(bool kept);
 
 // Between true and false, the ops of this thread pass its own Intercept unseen, as those within a leaf do; the thread's
 // dispatch keys stay as they are.

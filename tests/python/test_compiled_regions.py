@@ -409,7 +409,7 @@ def test_what_cannot_be_seen_is_told_when_it_is_used(tmp_path, line, said):
     compiled_regions._expose(module)
 
     def step(x):
-        with compiled_regions.seen(told.append):
+        with compiled_regions.seen(told.append, compiled_regions.Regions()):
             module.k(1)
             return x + 1
 
@@ -480,7 +480,7 @@ def test_private_names():
     assert kernels and len(kernels) == source.count("async_compile.cpp_pybinding(")
     assert "empty_strided_cpu(" in source and callable(module.empty_strided_cpu)
     check = torch._functorch._aot_autograd.runtime_wrappers._FirstInvocationContext()
-    with compiled_regions.seen(print):
+    with compiled_regions.seen(print, compiled_regions.Regions()):
         assert isinstance(check(), contextlib.nullcontext)
     assert isinstance(check(), TorchDispatchMode)
     told = []

@@ -114,3 +114,48 @@ def test_compiled_before_the_block():
     assert planned.stats()["planned_steps"] > 0, planned.refusal
     assert all(map(torch.equal, losses, expected[:12]))
     assert all(map(torch.equal, model.parameters(), expected[12 : 12 + len(list(model.parameters()))]))
+
+
+@pytest.mark.parametrize("share", [0.95, 0.75])
+def test_nothing_is_compiled_twice(share):
+    """By calls of a step with a budget, of whatever kind; nor within a block, whether it sleeps or not."""
+
+    def graphs(run):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        left = run()
+        return left, torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    def steps(wrap=lambda step: step):
+        torch.manual_seed(0)
+        model = Mixer()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        compiled = torch.compile(model, dynamic=False)
+
+        def step(x):
+            loss = compiled(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step = wrap(step)
+        draw = torch.Generator().manual_seed(1)
+        left = [step(torch.randn(rows, 64, generator=draw)) for _ in range(4) for rows in (400, 300)]
+        return [*left, *model.parameters()], step
+
+    (expected, _), wanted = graphs(steps)
+    (_, free), _ = graphs(lambda: steps(stowage.compile))
+    stats = free.stats()
+    budget = stats["resident_bytes"] + int(share * stats["arena_bytes"]) + 400 * 64 * 8
+    (got, step), count = graphs(lambda: steps(lambda step: stowage.compile(step, budget=budget)))
+    assert step.stats()["planned_steps"] > 0, step.refusal
+    assert count == wanted == 2 and all(map(torch.equal, got, expected))
+
+    def within():
+        limit = _runtime.live_bytes() + (1 << 30 if share > 0.9 else 3_500_000)
+        with stowage.budget(limit):
+            return steps()
+
+    (got, _), count = graphs(within)
+    assert count == wanted and all(map(torch.equal, got, expected))

@@ -133,7 +133,7 @@ class budget(_runtime.Block):
         self._reads = Reads(self._runtime, self.device)
         self._after_step: list[Callable] = [lambda optimizer, *_: self._runtime.end_update(id(optimizer))]
         self._progress = progress
-        self._line = contextlib.ExitStack()
+        self._while_it_watches = contextlib.ExitStack()
 
     def _may_begin(self) -> None:
         if self._used:
@@ -158,10 +158,10 @@ class budget(_runtime.Block):
         self._used = True
         optimizer_steps.listen(self, lambda optimizer, *_: self._runtime.begin_update(id(optimizer)), self._stepped)
         self._reads.apply()
-        compiled_regions.seen_by_budgets()
+        self._while_it_watches.enter_context(compiled_regions.seen_by_budgets())
         try:
             if callable(self._progress) or (self._progress is not False and visible()):
-                tell = _Telling(self, self._line.enter_context(shown("budget", self._progress)))
+                tell = _Telling(self, self._while_it_watches.enter_context(shown("budget", self._progress)))
                 self._after_step.append(tell)
             if _runtime.live_bytes(str(self.device)) > self.limit_bytes // 2:
                 for tensor in self._may_make_room():
@@ -176,7 +176,7 @@ class budget(_runtime.Block):
         return self
 
     def _end(self) -> None:
-        self._line.close()
+        self._while_it_watches.close()
         optimizer_steps.forget(self)
         self._reads.undo()
         del self._after_step[1:]

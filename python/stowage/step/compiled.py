@@ -87,6 +87,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         self._options = options
         self._checking = checking
         self._eager_calls = None
+        room.regions.limited = self._budget is not None
         if self._budget is not None:
             self._eager_calls = EagerCalls(self._budget, link_gbps, self._room, options.leaving)
         self._novelty = Novelty()
@@ -284,7 +285,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             self._forget_gone()
         with self._tally.eager_call(), self._within(entry, inputs):
             if self._has_compiled_regions(entry):
-                result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs))
+                result = compiled_regions.run_alike(lambda: heard(self._fn, args, kwargs), self._room.regions)
             else:
                 result = heard(self._fn, args, kwargs)
         entry.eager_calls += 1

@@ -197,7 +197,7 @@ def _watched(
                         f"the step may read tensors past the dispatcher ({min(past)}), which cannot be told beside what "
                         "torch.compile has compiled"
                     )
-                with compiled_regions.seen(recorder.refuse):
+                with compiled_regions.seen(recorder.refuse, regions):
                     return compiled()
             with compiled_regions.looked_for(recorder.refuse, regions, reads):
                 return within_function_mode(reads, noted)

@@ -476,7 +476,7 @@ class Replay:
     def _python_of(self, call: Callable[[], Any], contents: ToldContents) -> Any:
         regions = self.room.regions
         if self.recording.world.compiled is not None or regions.inside:
-            with compiled_regions.seen(self.matcher.leave):
+            with compiled_regions.seen(self.matcher.leave, regions):
                 return contents.beside(call)
         with compiled_regions.looked_for(self.matcher.leave, regions, contents):
             return contents.within(call)
