@@ -47,7 +47,7 @@ def handlers(config: dict) -> dict:
 
     def predict(batch: int, factor: int, link_gbps: float | None) -> dict:
         made = MakeStep(lambda size: make_step(name, size), "batch_size")
-        graph = SizedSteps(made).at(made.sizes({"batch_size": batch})).graph()
+        graph = SizedSteps(made).at(made.sizes({"batch_size": batch})).graphs()[0]
         needed = graph.resident_bytes + graph.program_peak_bytes
         start = time.perf_counter()
         found = stowage.max_batch(lambda size: make_step(name, size), needed, start=batch, link_gbps=link_gbps)

@@ -249,11 +249,11 @@ class _Search:
     def _fits(self, size: int) -> bool:
         start = time.perf_counter()
         sizes = self._made.sizes({_PARAMETERS[self._axis]: size})
-        graph = self._steps.at(sizes).graph(f"{self._axis}-{size}")
+        graph, as_recorded = self._steps.at(sizes).graphs(f"{self._axis}-{size}")
         captured = time.perf_counter()
         planned: Plan | None = None
         reason: Error | None = None
-        eager_bytes = _with_scratch(least_eager_bytes(graph))
+        eager_bytes = _with_scratch(least_eager_bytes(as_recorded))
         try:
             planned = plan(graph, self._plan_bytes, link_gbps=self._link_gbps, time_limit=self._time_limit)
         except Infeasible as error:

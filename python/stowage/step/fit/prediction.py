@@ -182,6 +182,7 @@ class _Needs:
     planned_bytes: int | None = None
     least_bytes: int | None = None
     bound_bytes: int | None = None
+    eager_bytes: int = 0  # of the calls that run eagerly, at least
 
 
 class _Asked:
@@ -201,13 +202,13 @@ class _Asked:
 
     def _plan(self, step: SizedStep) -> _Needs:
         try:
-            graph = step.graph()
+            graph, as_recorded = step.graphs()
         except Unsupported as error:
             return _Needs(step, refusal=str(error))
         needs = _Needs(step, graph)
         summary = plan(graph, **{k: v for k, v in self._plan_options.items() if k == "time_limit"}).summary()
         needs.planned_bytes = summary["resident_bytes"] + summary["arena_bytes"]
-        eager_bytes = least_eager_bytes(graph)
+        needs.eager_bytes = eager_bytes = least_eager_bytes(as_recorded)
         try:
             plan(graph, 1, **self._plan_options)
         except Infeasible as error:
@@ -227,7 +228,7 @@ class _Asked:
         if at.graph is None:
             return UNKNOWN, None, None
         assert at.planned_bytes is not None and at.least_bytes is not None and at.bound_bytes is not None
-        if max(at.planned_bytes, least_eager_bytes(at.graph)) <= limit:
+        if max(at.planned_bytes, at.eager_bytes) <= limit:
             return WITH_PLAN, self._device_bytes, 1.0
         if at.least_bytes <= limit:
             try:

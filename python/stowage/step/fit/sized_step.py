@@ -23,7 +23,7 @@ from stowage.planning import Graph
 from stowage.step.fit.kernel_bytes import KernelBytes, Smaller
 from stowage.step.fit.made_step import SIZES, MakeStep, told_by_line
 from stowage.step.reach.world import World
-from stowage.step.record.capturing import recorded_graph
+from stowage.step.record.capturing import name_of, recorded_tape
 from stowage.step.record.eager_trace import Moment, Trace
 from stowage.step.signature.signature import objects_of
 
@@ -41,11 +41,21 @@ class SizedStep:
     inside: dict[int, int] = dataclasses.field(default_factory=dict)
     moment: Moment = dataclasses.field(default_factory=lambda: Moment(0, -1, (), 0))
 
-    def graph(self, name: str | None = None) -> Graph:
-        """Of a steady step. Raises Unsupported where it cannot be recorded."""
+    def graphs(self, name: str | None = None) -> tuple[Graph, Graph]:
+        """Of a steady step: the one that a compiled step plans, which makes what it returns where it is handed out, and some
+        kernels in slices of rows; and that of the kernels as they are recorded, as eager calls run them. Raises
+        Unsupported where it cannot be recorded."""
+        name = name or name_of(self.step)
         with self.mode, masks_as_run(), told_by_line():
-            graph = recorded_graph(self.step, self.arguments, {}, 0, name, in_results=True)
-        return _with_kernel_bytes(graph, self.trace, self.inside)
+            tape = recorded_tape(self.step, self.arguments, {}, 0)
+            planned, eager = (
+                _runtime.lower(tape, name, _runtime.RowSlicing(on=on), in_results=True, stay=True).graph
+                for on in (True, False)
+            )
+        return (
+            _with_kernel_bytes(planned, self.trace, self.inside),
+            _with_kernel_bytes(eager, self.trace, self.inside),
+        )
 
 
 class SizedSteps:

@@ -38,14 +38,16 @@ def capture(train_step: Callable, *args: Any, warmup: int = 1, name: str | None 
     Raises:
         Unsupported: the step cannot be recorded; the message has the source line.
     """
-    return recorded_graph(train_step, args, kwargs, warmup, name, in_results=False)
+    tape = recorded_tape(train_step, args, kwargs, warmup)
+    return _runtime.lower(tape, name or name_of(train_step), _runtime.RowSlicing()).graph
 
 
-def recorded_graph(
-    train_step: Callable, args: tuple, kwargs: dict, warmup: int, name: str | None, in_results: bool
-) -> Graph:
-    """As capture(). ``in_results``: the graph that a compiled step plans, which makes what it returns where it is handed
-    out, or leaves it in the arena; else all that the step makes is a buffer of the graph, with its bytes."""
+def name_of(train_step: Callable) -> str:
+    return getattr(train_step, "__name__", "step")
+
+
+def recorded_tape(train_step: Callable, args: tuple, kwargs: dict, warmup: int) -> _runtime.Tape:
+    """Of capture()."""
     if mode := foreign_mode():
         raise Unsupported(f"a mode of yours that sees each operation is open ({mode}): capture outside of it")
     objects: list = []
@@ -62,7 +64,4 @@ def recorded_graph(
         raise Unsupported(recording.refusal)
     if not fake:
         cost_file(_runtime.kernel_threads()[1]).price(recording.tape)
-    its_name = getattr(train_step, "__name__", "step")
-    return _runtime.lower(
-        recording.tape, name or its_name, _runtime.RowSlicing(), in_results=in_results, stay=in_results
-    ).graph
+    return recording.tape
