@@ -1,6 +1,7 @@
 """What a step finds in the .grad of its parameters, and which parameters its optimizers hold, may be another thing in
 each call."""
 
+import gc
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import stowage
+from stowage import _runtime
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -275,3 +277,47 @@ def test_gradients_that_are_let_go_behind_the_forward_pass(asks):
     assert stats["planned_steps"] > 3
     there = 3 if asks == "of the step" else 1  # the weight; with its old gradient, and its new one
     assert there <= stats["resident_bytes"] / model.weight.nbytes < there + 0.3
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_budget_counts_those_that_were_there(accumulates):
+    """In every call: also where the plan is compared with the plain step, which lets go of them at its beginning."""
+
+    def training():
+        torch.manual_seed(0)
+        layers = [layer for _ in range(5) for layer in (nn.Linear(128, 128), nn.GELU())]
+        model = nn.Sequential(*layers, nn.Linear(128, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+
+        def step(x, updates):
+            model(x).square().mean().backward()
+            if updates:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return model, step
+
+    def run(wrap):
+        model, step = training()
+        step, draw, peaks = wrap(step), torch.Generator().manual_seed(1), []
+        for i in range(12):
+            if not accumulates:
+                for p in model.parameters():
+                    p.grad = torch.ones_like(p)
+            x = torch.randn(100, 128, generator=draw)
+            gc.collect()
+            _runtime.reset_peak()
+            step(x, not accumulates or i % 2 == 1)
+            peaks.append(_runtime.peak_bytes() - others)
+        return [p.detach().clone() for p in model.parameters()], peaks, step
+
+    gc.collect()
+    others = _runtime.live_bytes()
+    expected, peaks, plain = run(lambda step: step)
+    del plain
+    gc.collect()
+    budget, others = int(0.88 * max(peaks)), _runtime.live_bytes()
+    got, peaks, step = run(lambda step: stowage.compile(step, budget=budget))
+    assert all(map(torch.equal, got, expected))
+    assert step.stats()["planned_steps"] > 0, step.refusal
+    assert max(peaks) <= budget + 4096, (budget, peaks)

@@ -16,6 +16,7 @@ import contextlib
 import copy
 import dataclasses
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -312,22 +313,26 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         regions.inside = regions.inside or (compiled_regions.in_use() and self._world(entry).compiled is not None)
         return regions.inside
 
-    def _eager_call(self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None) -> EagerCall | None:
+    def _eager_call(
+        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None,
+        gradients: Sequence[weakref.ref[torch.Tensor]] = (),
+    ) -> EagerCall | None:  # fmt: skip
         """Of a call that has a budget and is not planned. A step that will never be, and has gone through, is not copied each
-        time."""
+        time. ``gradients``: that were there before its Python ran."""
         if self._eager_calls is None:
             return None
         if entry.refusal and world is None:
             entry.world = world = entry.world or World(self._fn, entry.given)
         tapes = [replay.recording.tape for e in self._entries.values() for replay in e.replays]
         undo = not entry.refusal or entry.eager_calls < 2
-        return self._eager_calls.call(lambda: world or World(self._fn, entry.given), inputs, tapes, undo)
+        return self._eager_calls.call(lambda: world or World(self._fn, entry.given), inputs, tapes, undo, gradients)
 
     def _within(
-        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None
-    ) -> contextlib.AbstractContextManager:
+        self, entry: Entry, inputs: list[torch.Tensor], world: World | None = None, began: Replay | None = None,
+        gradients: Sequence[weakref.ref[torch.Tensor]] = (),
+    ) -> contextlib.AbstractContextManager:  # fmt: skip
         """The block of such a call, where one is enough. ``began``: whose ops are run together in it."""
-        call = self._eager_call(entry, inputs, world)
+        call = self._eager_call(entry, inputs, world, gradients)
         if call is None:
             return contextlib.nullcontext()
         return call.within() if began is None else call.within(began.unfinished())
@@ -354,6 +359,8 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         ``unchanged``: the guards of the first of them say that it will do the same."""
         began, others = fit[0], fit[1:]
         bound = [replay.inputs(inputs) for replay in fit]  # before the function gives gradients away
+        # They live until the call ends, and are the step's: a budget counts them
+        gradients = [weakref.ref(p.grad) for p in began.parameters if self._budget is not None and p.grad is not None]
         fitted = [replay.numbers_fit for replay in fit]
         for replay in fit:
             replay.numbers_fit = False  # however far the function comes; below it is seen whether they do
@@ -373,7 +380,11 @@ class CompiledStep(FunctionAttributes, LatestPlan):
             try:
                 with self._tally.check():
                     shadow = began.shadow(
-                        lambda: heard(self._fn, args, kwargs), inputs, others, self._eager_call(entry, inputs), arrays
+                        lambda: heard(self._fn, args, kwargs),
+                        inputs,
+                        others,
+                        self._eager_call(entry, inputs, None, gradients),
+                        arrays,
                     )
             except ReadsShell as reason:
                 undo.now()
@@ -405,7 +416,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                 self._settle_down(entry, replay, unchanged)
                 entry.serves(replay)
                 if not replay.trusted:
-                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo), None
+                    return self._rehearse(entry, shadow, inputs, bound[fit.index(replay)], undo, gradients), None
                 self._tally.planned_call(replay.run_shadowed, shadow, bound[fit.index(replay)])
             finally:
                 shadow.done()
@@ -576,8 +587,9 @@ class CompiledStep(FunctionAttributes, LatestPlan):
         return frozenset(entry.anew)
 
     def _rehearse(
-        self, entry: Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo
-    ) -> Any:
+        self, entry: Entry, shadow: Shadow, arguments: list[torch.Tensor], inputs: list[int], undo: Undo,
+        gradients: Sequence[weakref.ref[torch.Tensor]],
+    ) -> Any:  # fmt: skip
         """Planned and plain from the same state; the plain result counts. Trusted once both agree and nothing was
         missed."""
         replay = shadow.replay
@@ -598,7 +610,7 @@ class CompiledStep(FunctionAttributes, LatestPlan):
                     with self._planning(entry):
                         replay.drop_replacements("a replaced kernel has raised")
                     raise
-            with self._tally.eager_call(), self._within(entry, arguments, began=shadow.began):
+            with self._tally.eager_call(), self._within(entry, arguments, None, shadow.began, gradients):
                 shadow.run_plainly()
         undo.keep()
         entry.eager_calls += 1

@@ -45,10 +45,11 @@ class EagerCalls:
         self._others = OtherTensors()
 
     def call(self, world: Callable[[], World], inputs: list[torch.Tensor], tapes: Iterable[_runtime.Tape] = (),
-             undo: bool = True) -> EagerCall:  # fmt: skip
+             undo: bool = True, gradients: Iterable[weakref.ref[torch.Tensor]] = ()) -> EagerCall:  # fmt: skip
         """``world``: that of the call, asked for when the first of its blocks begins. ``tapes``: those recorded so far; what
-        they keep alive counts, since nobody else does. ``undo``: keep on the host what is needed to take the call back."""
-        return EagerCall(self, world, inputs, tapes, undo)
+        they keep alive counts, since nobody else does. ``undo``: keep on the host what is needed to take the call back.
+        ``gradients``: that were there before the call's Python ran; where they still live, they are the step's."""
+        return EagerCall(self, world, inputs, tapes, undo, gradients)
 
     def end(self) -> None:
         """Of a call that was interrupted where a block had just begun."""
@@ -67,7 +68,8 @@ class EagerCall:
     does eagerly from then on. They share what is known of the call, and the copy that takes it back."""
 
     def __init__(self, calls: EagerCalls, world: Callable[[], World], inputs: list[torch.Tensor],
-                 tapes: Iterable[_runtime.Tape], undo: bool):  # fmt: skip
+                 tapes: Iterable[_runtime.Tape], undo: bool,
+                 gradients: Iterable[weakref.ref[torch.Tensor]]):  # fmt: skip
         self._calls = calls
         self._find_world = world
         self._inputs = inputs
@@ -75,12 +77,18 @@ class EagerCall:
         self._undo = undo
         self._known = False
         self.had_room = False  # in the latest block, nothing had to make room
+        self._gradients = gradients
 
     def _know(self) -> None:
         """The call's tensors and its limit, before it has done anything."""
         calls = self._calls
         world = self._find_world()
         self._own = own = own_ranges(world, self._inputs)
+        found = {storage_address(t) for t, _, _ in own}
+        for gradient in (reference() for reference in self._gradients):
+            if gradient is not None and is_plain(gradient) and storage_address(gradient) not in found:
+                own.append((gradient.detach(), 0, gradient.untyped_storage().nbytes()))
+                found.add(storage_address(gradient))
         if (there := on_accelerator(own)) is not None:
             _runtime.take_up(address(there))
         self._device = torch.device("cpu") if there is None else there.device
