@@ -18,6 +18,13 @@ def one_thread():
 
 
 @pytest.fixture(autouse=True)
+def nothing_idle():
+    """Compiled steps of tests before have made way, as they do where a budget begins: limits are told from what lives."""
+    if budgets := sys.modules.get("stowage.eviction.budget"):
+        budgets.everybody_makes_way()
+
+
+@pytest.fixture(autouse=True)
 def nothing_is_left():
     """A test that leaves a budget, a recording or a mode in the process would disturb others."""
     yield

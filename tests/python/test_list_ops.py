@@ -13,7 +13,7 @@ from stowage import _runtime
 @pytest.mark.parametrize("release", ["recompute", "swap", "both"])
 def test_random_programs(release):
     let_go = ran = 0
-    for seed in searches.seeds(searches.first_seed(), at_least=60):
+    for seed in searches.seeds(searches.first_seed(), at_least=30):
         wanted = list_programs.values(seed)
         for share in (1.2e6, 0.8e6, 0.5e6):
             try:
@@ -24,7 +24,7 @@ def test_random_programs(release):
             ran += 1
             let_go += b.stats()["evictions"]
             assert all(torch.equal(x, y) for x, y in zip(got, wanted, strict=True)), (seed, share)
-    assert ran > 60 and let_go > 100, (ran, let_go)  # else this proves nothing
+    assert ran > 30 and let_go > 50, (ran, let_go)  # else this proves nothing
 
 
 def test_a_small_one_that_was_written_to():

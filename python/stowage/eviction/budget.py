@@ -149,8 +149,7 @@ class budget(_runtime.Block):
         )
         with _runtime.Turn() as turn:
             turn.alone()  # planned steps of other threads use tensors that may have to make room
-            for room in list(_GIVE_WAY):
-                room.make_way()
+            everybody_makes_way()
             self._enter()
 
     def _enter(self) -> None:
@@ -263,6 +262,12 @@ _GIVE_WAY: weakref.WeakSet[GivesWay] = weakref.WeakSet()
 def gives_way(holder: GivesWay) -> None:
     """Where a block begins, from now on, as long as it lives."""
     _GIVE_WAY.add(holder)
+
+
+def everybody_makes_way() -> None:
+    """While no planned step runs."""
+    for holder in list(_GIVE_WAY):
+        holder.make_way()
 
 
 def host_settings() -> tuple[str, int]:
