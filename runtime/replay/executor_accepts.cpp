@@ -91,7 +91,10 @@ bool Executor::residents_unchanged() const {
   const bool in_place = std::all_of(tape_->tenants.begin(), tape_->tenants.end(), [&](const Tenant& tenant) {
     if (!tenant.owner || !touched_[tenant.block.index()] || tape_->blocks[tenant.block.index()].of_python) return true;
     const auto held = tenant.tensor.lock();
-    if (!held) return !(all_live = false);  // nobody can find it elsewhere
+    if (!held) {  // nobody can find it elsewhere
+      all_live = false;
+      return true;
+    }
     const at::Tensor tensor(held);
     const Slot& slot = tape_->slots[tape_->blocks[tenant.block.index()].owner.index()];
     return tensor.storage().unsafeGetStorageImpl() == residents_[tenant.block.index()].unsafeGetStorageImpl() &&
