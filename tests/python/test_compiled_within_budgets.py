@@ -49,22 +49,30 @@ class Convolutions(nn.Module):
         return self.layers(x.view(-1, 4, 8, 16)).square().mean()
 
 
-def trained(make, calls=4, before=lambda: None):
-    """Losses, then all that training leaves; before(): after the model is there."""
-    torch._dynamo.reset()
+def training(make):
+    """(model, optimizer, step over the compiled model)"""
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     compiled = torch.compile(model, dynamic=False)
+
+    def step(x):
+        loss = compiled(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return model, optimizer, step
+
+
+def trained(make, calls=4, before=lambda: None):
+    """Losses, then all that training leaves; before(): after the model is there."""
+    torch._dynamo.reset()
+    model, optimizer, step = training(make)
     batches = [torch.randn(400, 64) for _ in range(calls)]
     with before() or torch.enable_grad() as b:
-        left = []
-        for x in batches:
-            loss = compiled(x)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            left.append(loss.detach())
+        left = [step(x) for x in batches]
     state = [v for s in optimizer.state.values() for v in s.values()]
     return [t.clone() for t in (*left, *model.parameters(), *model.buffers(), *state, torch.get_rng_state())], b
 
@@ -96,19 +104,8 @@ def test_compiled_before_the_block():
     """Regions that were there already, in a step that is planned within a budget, too."""
     expected, _ = trained(Mixer, calls=12)
     torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = Mixer()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    compiled = torch.compile(model, dynamic=False)
+    model, _, step = training(Mixer)
     batches = [torch.randn(400, 64) for _ in range(12)]
-
-    def step(x):
-        loss = compiled(x)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
     losses = [step(batches[0]), step(batches[1])]
     with stowage.budget(_runtime.live_bytes() + 3_300_000) as b:
         losses += [step(batches[2]), step(batches[3])]
@@ -131,18 +128,7 @@ def test_nothing_is_compiled_twice(share):
         return left, torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
     def steps(wrap=lambda step: step):
-        torch.manual_seed(0)
-        model = Mixer()
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-        compiled = torch.compile(model, dynamic=False)
-
-        def step(x):
-            loss = compiled(x)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
+        model, _, step = training(Mixer)
         step = wrap(step)
         draw = torch.Generator().manual_seed(1)
         left = [step(torch.randn(rows, 64, generator=draw)) for _ in range(4) for rows in (400, 300)]

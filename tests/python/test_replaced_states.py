@@ -16,11 +16,11 @@ WIDTH = 192
 
 
 class Training:
-    def __init__(self, **options):
+    def __init__(self, compiled=True, **options):
         torch.manual_seed(0)
         self.model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())])
         self.optimizer = torch.optim.AdamW(self.model.parameters())
-        self.compiled = stowage.compile(self.step, **options) if options.pop("compile", True) else self.step
+        self.compiled = stowage.compile(self.step, **options) if compiled else self.step
         self.draw = torch.Generator().manual_seed(1)
 
     def step(self, x):
@@ -71,7 +71,7 @@ def run(training, change, rounds=8, calls=5):
 @pytest.mark.parametrize("change", CHANGES)
 def test_memory_does_not_grow(change):
     before = _runtime.live_bytes()
-    expected, _ = run(Training(compile=False), CHANGES[change])
+    expected, _ = run(Training(compiled=False), CHANGES[change])
     gc.collect()
     training = Training()
     got, lives = run(training, CHANGES[change])
